@@ -9,8 +9,7 @@ from terms import section
 
 from fedboost.runtime.config import AggregatorConfig
 from fedboost.runtime.site.config import PartyConfig
-from fedboost.runtime.site.policy import Policy
-from fedboost.runtime.site.policy_keys import PROTECTS, ColumnRules
+from fedboost.runtime.site.policy import ColumnRules, Policy
 from fedboost.terms.reading import Frozen
 
 HEAD = """# Files of a site and an aggregator
@@ -30,10 +29,6 @@ def page() -> str:
     site = dict(PartyConfig.model_fields)
     site["data"] = changed(site["data"], annotation=str)
     site["nthread"] = changed(site["nthread"], default_factory=None, default=None)
-    policy = {
-        key: changed(field, description=f"{PROTECTS[key][0].upper()}{PROTECTS[key][1:]}.")
-        for key, field in Policy.model_fields.items()
-    }
     roles = {
         key: changed(field, description=f"Columns that terms may name as {key.replace('_', ' ')}.")
         for key, field in ColumnRules.model_fields.items()
@@ -41,7 +36,7 @@ def page() -> str:
     sections = (
         ("A site: `party.toml`", "A key holder's file is the same, without `data`.", site),
         *tables(PartyConfig, "a site"),
-        ("Table `[policy]` of a site", POLICY, policy),
+        ("Table `[policy]` of a site", POLICY, Policy.model_fields),
         ("Table `[policy.columns]` of a site", 'In place of it, `columns = "any"` allows all.', roles),
         ("An aggregator: `aggregator.toml`", "", AggregatorConfig.model_fields),
         *tables(AggregatorConfig, "an aggregator"),

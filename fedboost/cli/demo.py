@@ -44,8 +44,8 @@ from fedboost.runtime.local.cluster import LocalCluster
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.model import Model, assemble
 from fedboost.runtime.signed_model import PartyModel, terms_to_predict
-from fedboost.runtime.site.backup import PartFolder
 from fedboost.runtime.site.config import read_party
+from fedboost.runtime.site.models import PartFolder
 from fedboost.runtime.site.node import predict_with_parties
 from fedboost.runtime.site.store import NAME
 from fedboost.runtime.tasks import terms_to_toml

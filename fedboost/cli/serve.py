@@ -127,7 +127,6 @@ def aggregator(
             await server.start()
         except BaseException:
             await server.pages.stop()
-            server.pages.close()
             raise
         console = server.pages.console
         if json:

@@ -38,8 +38,7 @@ from fedboost.runtime.data.table import dense_of, read_table
 from fedboost.runtime.data.values import column_of, listing
 from fedboost.runtime.files import check_writable, write_atomically
 from fedboost.runtime.site.config import PartyConfig, read_party
-from fedboost.runtime.site.policy import Policy
-from fedboost.runtime.site.policy_keys import COMMAND, MIN_ROWS_PER_BIN
+from fedboost.runtime.site.policy import COMMAND, MIN_ROWS_PER_BIN, Policy
 from fedboost.runtime.site.rows import Names, SiteTable, site_rows
 from fedboost.runtime.tasks import read_terms, terms_to_toml
 from fedboost.runtime.workers.holder import check_workers

@@ -61,7 +61,7 @@ from fedboost.runtime.files import check_writable, saved
 from fedboost.runtime.local import simulation
 from fedboost.runtime.model import Model, signature_facts
 from fedboost.runtime.signed_model import PartyModel, SignedModel, session_file, written
-from fedboost.runtime.site.backup import NAME_CHARS
+from fedboost.runtime.site.models import NAME_CHARS
 from fedboost.runtime.tasks import read_training
 from fedboost.runtime.tracking import MLflowCallback
 from fedboost.terms.columns import Schema

@@ -62,23 +62,19 @@ _KEY_OF = {TERMS: "columns", SITE: "party", AGGREGATOR: "listen", OFFER: "holder
 
 def read_toml(path: Path, kind: str = "") -> dict[str, Any]:
     """The content of a TOML file. ConfigError if that is plainly of another kind."""
-    values = _parsed(path)
-    for other, key in _KEY_OF.items():
-        if kind and other != kind and key in values and _KEY_OF[kind] not in values:
-            raise ConfigError(f"{path}: is {other}; give {kind} in its place")
-    return values
-
-
-def _parsed(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
-            return tomllib.load(file)
+            values = tomllib.load(file)
     except OSError as error:
         raise ConfigError(f"{path}: cannot read: {error.strerror}") from None
     except ValueError as error:  # TOML's own, and that of Python for a number of thousands of digits
         raise ConfigError(f"{path}: not TOML: {error}") from None
     except RecursionError:
         raise ConfigError(f"{path}: not TOML: nested too deeply") from None
+    for other, key in _KEY_OF.items():
+        if kind and other != kind and key in values and _KEY_OF[kind] not in values:
+            raise ConfigError(f"{path}: is {other}; give {kind} in its place")
+    return values
 
 
 def from_folder(source: Path, paths: Mapping[str, Path | None]) -> dict[str, Path | None]:

@@ -35,14 +35,14 @@ def replacing(path: Path, mode: int | None = None) -> Iterator[IO[bytes]]:
     """Open a new file beside the one at `path`, to be written piece by piece; at the end sync it, and replace
     that one by it. Whatever is raised meanwhile leaves that one as it is."""
     if _is_stream(path):
-        with _written(path), path.open("wb") as stream:
+        with file_errors(path, "cannot write"), path.open("wb") as stream:
             yield stream
         return
     file = Path(os.path.realpath(path))
-    with _written(path):
+    with file_errors(path, "cannot write"):
         handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
     try:
-        with _written(path):
+        with file_errors(path, "cannot write"):
             with os.fdopen(handle, "wb") as new:
                 yield new
                 new.flush()
@@ -59,11 +59,12 @@ def replacing(path: Path, mode: int | None = None) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def _written(path: Path) -> Iterator[None]:
+def file_errors(path: Path | str, fault: str) -> Iterator[None]:
+    """Make an error of a file one sentence. fault: such as "cannot read". ConfigError."""
     try:
         yield
     except OSError as error:
-        raise _unwritable(path, error) from None
+        raise ConfigError(f"{path}: {fault}: {error.strerror}") from None
 
 
 def party_stems(names: Iterable[str]) -> dict[str, str]:
@@ -102,17 +103,13 @@ def _is_stream(path: Path) -> bool:
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise _unwritable(path, error) from None
+        raise ConfigError(f"{path}: cannot write: {error.strerror}") from None
     if stat.S_ISDIR(mode):
         raise ConfigError(f"{path}: cannot write: it is a directory; give the name of a file")
     open_pipe = stat.S_ISFIFO(mode) and not os.path.exists(os.path.realpath(path))
     if not (stat.S_ISREG(mode) or stat.S_ISCHR(mode) or open_pipe):
         raise ConfigError(f"{path}: cannot write: it is no regular file; give another name")
     return not stat.S_ISREG(mode)
-
-
-def _unwritable(path: Path, error: OSError) -> ConfigError:
-    return ConfigError(f"{path}: cannot write: {error.strerror}")
 
 
 def folder_name(name: str) -> str:

@@ -123,8 +123,11 @@ class AggregatorMetrics(Metrics):
         match event.kind:
             case "session begins" | "session goes on":
                 self._turn = None
-            case "turn":
-                self._turn_is(event.turn)
+            case "turn" if self._turn is None or event.turn != self._turn[0]:
+                now = time.monotonic()  # the last one is over
+                if self._turn is not None and 0 < self._turn[0] < event.turn:
+                    self.turn(now - self._turn[1])
+                self._turn = event.turn, now
             case "session done" if self._turn is not None:
                 self.turn(time.monotonic() - self._turn[1])
             case "round":
@@ -146,14 +149,6 @@ class AggregatorMetrics(Metrics):
     def waiting(self, analysts: Sized) -> None:
         """Count these whenever the page is read: analysts that wait for a session to begin."""
         self._waiting.set_function(lambda: len(analysts))
-
-    def _turn_is(self, number: int) -> None:
-        """Note the number of the turn under way: when it is another one, the last is over."""
-        if self._turn is None or number != self._turn[0]:
-            now = time.monotonic()
-            if self._turn is not None and 0 < self._turn[0] < number:
-                self.turn(now - self._turn[1])
-            self._turn = number, now
 
 
 class PartyMetrics(Metrics):
@@ -196,10 +191,10 @@ class MetricsPage:
         """Listen. ConfigError if that cannot be."""
         host, _, port = address.rpartition(":")
         host = host.strip("[]")
-        kind, local = _Server6 if ":" in host else _Server, is_loopback(address)
+        local = is_loopback(address)
         try:
             page = _LocalPage if local else _Page
-            self._server = kind((host, int(port)), page.factory(metrics.registry))
+            self._server = _Server((host, int(port)), page.factory(metrics.registry))
         except OSError as error:
             raise ConfigError(
                 f"metrics: cannot listen on {address}: {error.strerror or error}; give `metrics` another "
@@ -223,6 +218,10 @@ class MetricsPage:
 
 
 class _Server(ThreadingHTTPServer):
+    def __init__(self, address: tuple[str, int], page: Any) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        super().__init__(address, page)
+
     def server_bind(self) -> None:
         TCPServer.server_bind(self)  # not HTTPServer's, which asks the name service for this machine's name
         self.server_name, self.server_port = "fedboost", self.server_address[1]
@@ -253,10 +252,6 @@ class _Server(ThreadingHTTPServer):
 def _hang_up(request: socket.socket) -> None:
     with suppress(OSError):  # it is over already
         request.shutdown(socket.SHUT_RDWR)
-
-
-class _Server6(_Server):
-    address_family = socket.AF_INET6
 
 
 class _Page(MetricsHandler):

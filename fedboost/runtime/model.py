@@ -38,7 +38,7 @@ from fedboost.runtime.data.locations import shown
 from fedboost.runtime.data.shard import to_base_margin, to_features, to_shard
 from fedboost.runtime.data.table import as_table
 from fedboost.runtime.data.text import SparseTable
-from fedboost.runtime.files import saved
+from fedboost.runtime.files import file_errors, saved
 from fedboost.runtime.net.keys import read_trust
 from fedboost.runtime.signed_model import (
     PART_BEGINS,
@@ -309,11 +309,8 @@ def read_trained(data: bytes, source: str) -> Model | PartyModel:
 
 def load_trained(path: Path) -> Model | PartyModel:
     """The model, or the part of one, in a file, with the session's file beside it if there is one."""
-    try:
-        with path.open("rb") as file:
-            begins = file.read(len(PART_BEGINS))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot read the model: {error.strerror}") from None
+    with file_errors(path, "cannot read the model"), path.open("rb") as file:
+        begins = file.read(len(PART_BEGINS))
     return PartyModel.load(path) if begins == PART_BEGINS.encode() else Model.load(path)
 
 

@@ -14,7 +14,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, BeforeValidator, PlainSerializer, StrictInt
 
 from fedboost import __version__
 from fedboost.boosting.queries.base import view_of
@@ -33,7 +35,7 @@ from fedboost.protocol.parts import UNTOLD_SCORE, Part, digest_of, model_id, pac
 from fedboost.results.base import Ended
 from fedboost.results.model import DrawnTree, GivenRows, ModelReport, ModelSummary, Verification
 from fedboost.results.privacy import PrivacyCard
-from fedboost.runtime.files import write_atomically
+from fedboost.runtime.files import file_errors, write_atomically
 from fedboost.runtime.net.keys import Bundle
 from fedboost.terms import continuation
 from fedboost.terms.terms import Terms
@@ -88,6 +90,35 @@ def _repeated(terms: Terms) -> dict[str, str]:
     }
 
 
+Hex = Annotated[bytes, BeforeValidator(bytes.fromhex), PlainSerializer(bytes.hex)]
+Base64 = Annotated[
+    bytes,
+    BeforeValidator(lambda text: base64.b64decode(text, validate=True)),
+    PlainSerializer(lambda data: base64.b64encode(data).decode()),
+]
+
+
+class _Asked(BaseModel):
+    """A `Request` as a model file has it."""
+
+    nonce: Hex
+    time: StrictInt
+    certificate: Base64
+    signature: Base64
+
+
+class _Signed(BaseModel):
+    """An `Attest` as a model file has it."""
+
+    turns: int
+    transcript: Hex
+    structure: Hex
+    certificate: Base64
+    signature: Base64
+    thresholds: Hex = b""
+    part: Hex = b""
+
+
 @dataclass(frozen=True)
 class SignedSession:
     """The session of a model: `Model` says what each is."""
@@ -102,38 +133,15 @@ def session_of(attributes: Mapping[str, str]) -> SignedSession:
     """The session in these attributes, empty where there is none. ValueError, TypeError, KeyError or
     AttributeError for what is none."""
     signed = json.loads(attributes.get(SIGNATURES, "{}"))
+    asked = json.loads(attributes.get(_PREFIX + "request", "null"))
     return SignedSession(
-        {str(party): _attestation(entry) for party, entry in signed.items()},
+        {str(party): Attest(0, **vars(_Signed.model_validate(entry))) for party, entry in signed.items()},
         bytes.fromhex(attributes.get(_PREFIX + "session", "")),
-        _request(json.loads(attributes.get(_PREFIX + "request", "null"))),
+        None if asked is None else Request(**vars(_Asked.model_validate(asked))),
         {
             str(name): bytes.fromhex(salt)
             for name, salt in json.loads(attributes.get(_PREFIX + "salts", "{}")).items()
         },
-    )
-
-
-def _attestation(entry: Mapping[str, Any]) -> Attest:
-    return Attest(
-        0,
-        int(entry["turns"]),
-        bytes.fromhex(entry["transcript"]),
-        bytes.fromhex(entry["structure"]),
-        base64.b64decode(entry["certificate"], validate=True),
-        base64.b64decode(entry["signature"], validate=True),
-        bytes.fromhex(entry.get("thresholds", "")),
-        bytes.fromhex(entry.get("part", "")),
-    )
-
-
-def _request(entry: Mapping[str, Any] | None) -> Request | None:
-    if entry is None:
-        return None
-    return Request(
-        bytes.fromhex(entry["nonce"]),
-        int(entry["time"]),
-        base64.b64decode(entry["certificate"], validate=True),
-        base64.b64decode(entry["signature"], validate=True),
     )
 
 
@@ -326,29 +334,15 @@ class SignedModel:
         if not self.attestations:
             return {}
         signed = {
-            party: {
-                "turns": attest.turns,
-                "transcript": attest.transcript.hex(),
-                "structure": attest.structure.hex(),
-                "certificate": base64.b64encode(attest.certificate).decode(),
-                "signature": base64.b64encode(attest.signature).decode(),
-                **({"thresholds": attest.thresholds.hex()} if attest.thresholds else {}),
-                **({"part": attest.part.hex()} if attest.part else {}),
-            }
+            party: _Signed.model_construct(**vars(attest)).model_dump(exclude_defaults=True)
             for party, attest in self.attestations.items()
         }
         facts = {SIGNATURES: json.dumps(signed), _PREFIX + "session": self.session.hex()}
         if self.salts:
             facts[_PREFIX + "salts"] = json.dumps({name: salt.hex() for name, salt in self.salts.items()})
         if self.request is not None:
-            facts[_PREFIX + "request"] = json.dumps(
-                {
-                    "nonce": self.request.nonce.hex(),
-                    "time": self.request.time,
-                    "certificate": base64.b64encode(self.request.certificate).decode(),
-                    "signature": base64.b64encode(self.request.signature).decode(),
-                }
-            )
+            asked = _Asked.model_construct(**vars(self.request)).model_dump()
+            facts[_PREFIX + "request"] = json.dumps(asked)
         return facts
 
     def save(self, path: Path | str, reproducible: bool = False) -> None:
@@ -374,10 +368,8 @@ class SignedModel:
     @classmethod
     def load(cls, path: Path | str) -> Self:
         """Read a model file, and the session's file beside it if there is one."""
-        try:
+        with file_errors(path, "cannot read the model"):
             data = Path(path).read_bytes()
-        except OSError as error:
-            raise ConfigError(f"{path}: cannot read the model: {error.strerror}") from None
         model = cls.from_bytes(data, str(path))
         signed = None if model.attestations else read_session(session_file(Path(path)))
         return model if signed is None else replace(model, **vars(signed))
@@ -550,30 +542,26 @@ def classes_of(terms: Terms) -> tuple[str, ...] | tuple[int, ...]:
 # (base64); without `request` where analysts have no keys. The person who submits it cannot change the terms.
 
 
-_BYTES = "nonce", "certificate", "signature"
+class _AskedInFile(_Asked):
+    """A `Request` as a file of signed terms has it."""
+
+    nonce: Base64
 
 
 def sign_terms(terms: Terms, bundle: Bundle | None) -> bytes:
     """The content of a file with terms that the owner of a bundle signed, good for one session; without a
     signature where analysts have no keys."""
-    if bundle is None:
-        return to_json(terms, None)
-    return to_json(terms, request_of(terms, bundle))
+    values: dict[str, Any] = {"terms": terms.canonical()}
+    if bundle is not None:
+        request = request_of(terms, bundle)
+        values["request"] = _AskedInFile.model_construct(**vars(request)).model_dump()
+    return json.dumps(values, indent=1).encode() + b"\n"
 
 
 def request_of(terms: Terms, bundle: Bundle, wish: bytes = key_exchange.SESSION) -> Request:
     """A request under these terms that the owner of a bundle signs now."""
     nonce = os.urandom(key_exchange.NONCE_BYTES)
     return key_exchange.request(bundle.signer, terms, nonce, int(time.time()), wish)
-
-
-def to_json(terms: Terms, request: Request | None) -> bytes:
-    """The content of a file with terms, and the analyst's request for a session."""
-    values: dict[str, Any] = {"terms": terms.canonical()}
-    if request is not None:
-        signed = {name: base64.b64encode(getattr(request, name)).decode() for name in _BYTES}
-        values["request"] = {"time": request.time, **signed}
-    return json.dumps(values, indent=1).encode() + b"\n"
 
 
 def from_json(data: bytes) -> tuple[str, Request | None]:
@@ -584,17 +572,14 @@ def from_json(data: bytes) -> tuple[str, Request | None]:
         text, given = values["terms"], values.get("request")
         if not isinstance(text, str) or not {*values} <= {"terms", "request"}:
             raise ValueError
-        request = None if given is None else _signed_request(given)
+        if given is None:
+            return text, None
+        request = Request(**vars(_AskedInFile.model_validate(given)))
+        if sum(map(len, (request.nonce, request.certificate, request.signature))) > MAX_REQUEST:
+            raise ValueError
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise ConfigError("not signed terms; `fedboost sign terms.toml` writes them") from None
     return text, request
-
-
-def _signed_request(given: Any) -> Request:
-    values = {name: base64.b64decode(given[name], validate=True) for name in _BYTES}
-    if type(given["time"]) is not int or sum(map(len, values.values())) > MAX_REQUEST:
-        raise ValueError
-    return Request(time=given["time"], **values)
 
 
 def verified(
@@ -760,8 +745,10 @@ def assembled(parts: Iterable[PartyModel]) -> SignedModel:
     if holder not in by_party:
         raise ConfigError(f"the part of label holder {holder} is missing: it has the values of the leaves")
     own, signed = by_party[holder], by_party.get("")
-    if signed is not None:
-        _check_signed(signed, by_party)
+    for name, part in by_party.items():
+        attest = None if signed is None else signed.attestations.get(name)
+        if name and attest is not None and attest.part != digest_of(part.booster, part.salt):
+            raise ConfigError(f"the part of {name} is not the one that {name} signed")
     trees = tuple(_whole(number, tree, by_party, terms) for number, tree in enumerate(own.booster.trees))
     facts = {name: getattr(signed or own, name) for name in SignedModel.__dataclass_fields__}
     facts["salts"] = {name: part.salt for name, part in by_party.items() if name and signed is not None}
@@ -782,14 +769,6 @@ def _by_party(parts: Iterable[PartyModel]) -> dict[str, PartyModel]:
     if not by_party:
         raise ConfigError("no parts of a model are given")
     return by_party
-
-
-def _check_signed(signed: PartyModel, by_party: Mapping[str, PartyModel]) -> None:
-    """Raise ConfigError for a part that its party did not sign."""
-    for name, part in by_party.items():
-        attest = signed.attestations.get(name)
-        if name and attest is not None and attest.part != digest_of(part.booster, part.salt):
-            raise ConfigError(f"the part of {name} is not the one that {name} signed")
 
 
 def _whole(number: int, tree: Tree, by_party: Mapping[str, PartyModel], terms: Terms) -> Tree:

@@ -180,28 +180,20 @@ class Meter:
     """Counts of the bytes of messages and the seconds of rounds of one session."""
 
     def __init__(
-        self, parties: Iterable[str], moved: Callable[[str, int, int], object] | None = None
+        self, parties: Iterable[str], moved: Callable[..., object] = lambda party, received, sent: None
     ) -> None:
-        """moved: called with a party and the bytes received from and sent to it."""
+        """moved: called with a party and the bytes received from and sent to it, by name."""
         self._moved = moved
         self.traffic: dict[str, tuple[int, int]] = dict.fromkeys(parties, (0, 0))
         self.history: list[Row] = []
         self._start = self._last = time.monotonic()
         self._bytes_before = 0
 
-    def sent(self, party: str, size: int) -> None:
-        """Count a message of `size` bytes that a party sent."""
-        sent, received = self.traffic.get(party, (0, 0))
-        self.traffic[party] = sent + size, received
-        if self._moved is not None:
-            self._moved(party, size, 0)
-
-    def received(self, party: str, size: int) -> None:
-        """Count a message of `size` bytes that was sent to a party."""
-        sent, received = self.traffic.get(party, (0, 0))
-        self.traffic[party] = sent, received + size
-        if self._moved is not None:
-            self._moved(party, 0, size)
+    def count(self, party: str, sent: int = 0, received: int = 0) -> None:
+        """Count the bytes of a message that a party sent, or received."""
+        before = self.traffic.get(party, (0, 0))
+        self.traffic[party] = before[0] + sent, before[1] + received
+        self._moved(party=party, received=sent, sent=received)
 
     @property
     def seconds(self) -> float:

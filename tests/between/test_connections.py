@@ -19,6 +19,7 @@ from fedboost.runtime.metrics import AggregatorMetrics
 from fedboost.runtime.net import channel
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.node import PartyNode
+from fedboost.runtime.web.guard import group_of
 
 HELD = 600
 SOON = 12.0
@@ -80,7 +81,7 @@ def test_silent_connections_of_one_address_keep_nobody_out(tmp_path, bundles, mo
             return one.log.named("peer refused")
 
     (line,) = in_time(scenario())
-    assert line["peer"] == f"a client from {source}"
+    assert line["peer"] == f"a client from {group_of(source)}"
     assert line["reason"].endswith(
         f"connections without a call; {limits.IDLE_CONNECTIONS} of an address are allowed"
     )
@@ -183,9 +184,9 @@ def test_ends_with_a_call_are_known_by_the_names_grpc_has_for_them(monkeypatch, 
 
 
 def test_addresses_are_counted_by_network():
-    assert limits._network("2001:db8::1") == limits._network("2001:db8::ffff:1")
-    assert limits._network("2001:db8::1") != limits._network("2001:db8:0:1::1")
-    assert limits._plain("::ffff:192.0.2.1") == "192.0.2.1"
+    assert group_of("2001:db8::1") == group_of("2001:db8::ffff:1")
+    assert group_of("2001:db8::1") != group_of("2001:db8:0:1::1")
+    assert group_of("::ffff:192.0.2.1") == "192.0.2.1"
     assert limits._end_of("unix:") == ("", 0)
 
 

@@ -10,8 +10,7 @@ from fedboost.errors import Refused
 from fedboost.gbdt.booster import Booster
 from fedboost.protocol.site import Limits, SessionOffer, TransientMemory
 from fedboost.runtime.local.simulation import simulate
-from fedboost.runtime.site.policy import Policy
-from fedboost.runtime.site.policy_keys import COMMAND, PROTECTS
+from fedboost.runtime.site.policy import COMMAND, PROTECTS, Policy
 from fedboost.runtime.tasks import drift_terms, evaluation_terms
 from fedboost.terms import continuation
 from fedboost.terms.reading import read_model

@@ -26,7 +26,7 @@ from fedboost.cli import common
 from fedboost.runtime.config import to_toml
 from fedboost.runtime.site.backup import memory_path
 from fedboost.runtime.site.config import read_party
-from fedboost.runtime.site.policy_keys import COMMAND
+from fedboost.runtime.site.policy import COMMAND
 from fedboost.runtime.tasks import read_terms, terms_to_toml
 from fedboost.views.approval import summary
 
@@ -57,7 +57,7 @@ def test_yes_allows_these_terms_and_no_others(folder, typed):
     assert permits(offered()) == ""
     assert end.out.splitlines()[-1] == "approved, until `fedboost approve --withdraw` takes it back"
     config = read_party(Path("party.toml"), None)
-    (written,) = decisions(config, "approvals").values()
+    (written,) = decisions(config, "approved").values()
     assert stat.S_IMODE(memory_path(config).stat().st_mode) == 0o600
     assert stat.S_IMODE(memory_path(config).parent.stat().st_mode) == 0o700
     assert written.pop("time")
@@ -208,7 +208,7 @@ def test_no_approval_spends_a_budget(folder):
     config = read_party(Path("party.toml"), None)
     (approval,) = decisions(config).values()
     relaxed = {**approval, "relaxed": {"epsilon": 99.0}}
-    rewrite(config, "approvals", offered().digest, json.dumps(relaxed))
+    rewrite(config, "approved", offered().digest, json.dumps(relaxed))
     assert permits(offered()) == (
         f"site north refuses: its approval of these terms cannot be read; run there `{COMMAND}`"
     )

@@ -254,15 +254,17 @@ HOSTILE = {
         "lacks what entry 2 of its log says",
     ),
     "an approval more": (
-        lambda file: put(file, "approvals", "north", "ab" * 32, '{"digest": "' + "ab" * 32 + '"}'),
-        "its approvals are not those of its log",
+        lambda file: put(
+            file, "decisions", "north", "ab" * 32, "approved", '{"digest": "' + "ab" * 32 + '"}'
+        ),
+        "its approvals and refusals are not those of its log",
     ),
     "another approval": (
-        lambda file: put(file, "approvals", "north", AGREED.digest, "{}"),
-        "its approvals are not those of its log",
+        lambda file: put(file, "decisions", "north", AGREED.digest, "approved", "{}"),
+        "its approvals and refusals are not those of its log",
     ),
     "a row of another kind": (
-        lambda file: put(file, "approvals", "north", AGREED.digest, 7.0),
+        lambda file: put(file, "decisions", "north", AGREED.digest, "approved", 7.0),
         "it has what fedboost never writes",
     ),
     "an entry of another kind": (
@@ -292,9 +294,9 @@ def test_a_backup_that_is_hostile_to_another_who_shares_the_memory_is_refused(si
     held(site, "s", 1)
     held(south, "t", 1)
     out = backup(site)
-    changed(out, lambda file: put(file, "approvals", "south", AGREED.digest, "{}"))
+    changed(out, lambda file: put(file, "decisions", "south", AGREED.digest, "approved", "{}"))
     lose(site)
-    words = "its approvals are not those of its log"
+    words = "its approvals and refusals are not those of its log"
     refused(site.parent, ("restore", out, "--config", site), "is damaged: memory.sqlite", words)
 
 

@@ -17,8 +17,7 @@ from fedboost.runtime.local.cluster import ANYTHING, LocalCluster
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.model import Model
 from fedboost.runtime.site.audit import read_log
-from fedboost.runtime.site.memory import read_spent
-from fedboost.runtime.site.policy_keys import Budget
+from fedboost.runtime.site.memory import Budget, read_spent
 from fedboost.runtime.site.store import NAME
 from fedboost.runtime.tasks import terms_to_toml
 from fedboost.terms.hiding import TREES

@@ -67,24 +67,23 @@ def permits(agreement, analyst=""):
     return ""
 
 
-def decisions(config, *tables):
-    """By table and digest the decisions in a site's store, of all tables unless some are named."""
-    if not memory_path(config).exists():
-        return {}
+def decisions(config, *kinds):
+    """By kind and digest the decisions in a site's store, of both kinds unless one is named."""
     with reading(memory_path(config)) as file:
-        return {
-            (table, digest): json.loads(content)
-            for table in tables or ("approvals", "refusals")
-            for digest, content in file.execute(f"SELECT digest, content FROM {table} WHERE content != ''")
-        }
+        rows = [] if file is None else file.execute("SELECT kind, digest, content FROM decisions").fetchall()
+    return {
+        (kind, digest): json.loads(content)
+        for kind, digest, content in rows
+        if content and kind in (kinds or ("approved", "refused"))
+    }
 
 
-def rewrite(config, table, digest, content):
+def rewrite(config, kind, digest, content):
     """Put another text in the place of a decision."""
     with closing(open_database(memory_path(config))) as file:
-        put(file, table, config.party, digest, content)
+        put(file, "decisions", config.party, digest, kind, content)
 
 
 def approvals(folder):
     """The digests of the terms that a site in this folder approved."""
-    return [digest for _, digest in decisions(read_party(folder / "party.toml", None), "approvals")]
+    return [digest for _, digest in decisions(read_party(folder / "party.toml", None), "approved")]

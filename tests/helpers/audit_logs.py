@@ -50,7 +50,7 @@ class AuditLog:
         event = admission(offer, **about).model_copy(update={"request": request or None})
         with self.memory.transaction() as file:
             keep_terms(file, terms)
-            self.memory.store.append(file, event)
+            self.memory.append(file, event)
 
 
 def written(path, releases=3):

@@ -350,7 +350,7 @@ GOLDEN = {
     "console, refused": "f14a68ef7c013e37",
     "console, style and script": "11c6ba36ef46f5cf",
     "site, budget": "5d54f4774ee3749e",
-    "pages of a site": "70cd9eb8d30140e7",
+    "pages of a site": "b06505a359328b65",
 }
 
 

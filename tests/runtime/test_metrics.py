@@ -23,8 +23,8 @@ from fedboost.runtime import metrics as pages
 from fedboost.runtime.local.cluster import ANYTHING
 from fedboost.runtime.metrics import AggregatorMetrics, MetricsPage, PartyMetrics
 from fedboost.runtime.site.config import PartyConfig
+from fedboost.runtime.site.memory import Budget
 from fedboost.runtime.site.node import PartyNode, Watch
-from fedboost.runtime.site.policy_keys import Budget
 from fedboost.runtime.telemetry import LINES, WARNINGS, Event, Kind
 
 DASHBOARD = Path(__file__).parents[2] / "aggregator" / "dashboard.json"

@@ -33,7 +33,6 @@ COLUMNS = {
     "__init__.py": {"_HOMES", "__all__"},
     "cli/main.py": {"COMMANDS"},
     "runtime/local/cluster.py": {"ANYTHING"},
-    "runtime/site/policy_keys.py": {"PROTECTS"},
 }
 """Where a floor keeps what it does for each task: by file the names that it is assigned to."""
 MOST_PREDICTS = 5

@@ -15,8 +15,7 @@ from fedboost.errors import printable
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.results.audit import UNASKED
 from fedboost.results.privacy import UNITS
-from fedboost.runtime.site.policy import Policy
-from fedboost.runtime.site.policy_keys import PROTECTS
+from fedboost.runtime.site.policy import PROTECTS, Policy
 from fedboost.terms import hiding
 from fedboost.views.approval import NO_METRICS, PLACEMENTS, QUERIES, RELAXED
 from fedboost.views.markup import safe

@@ -8,11 +8,10 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 import grpc
@@ -23,28 +22,21 @@ from fedboost.privacy.identity import day, key_fingerprint
 from fedboost.protocol import key_exchange
 from fedboost.protocol.key_exchange import Trust
 from fedboost.protocol.messages import Request
-from fedboost.runtime.aggregator.limits import Outgoing, Peer, Refusals
+from fedboost.runtime.aggregator.limits import Outgoing, Peer
 from fedboost.runtime.aggregator.parties import (
     Admission,
     Arrival,
     ConnectedParties,
-    caller_of,
-    check_asker,
-    check_role,
     check_signed,
     check_version,
-    party_name,
-    plain_end,
     refuse,
+    sending,
     software_of,
-    write,
 )
 from fedboost.runtime.aggregator.sessions import ActiveSession, Sessions
-from fedboost.runtime.net import channel
-from fedboost.runtime.net.keys import Bundle
 from fedboost.terms.reading import digest_of
 from fedboost.terms.terms import Terms
-from fedboost.wire.codec import WIRE_VERSION, terms_of
+from fedboost.wire.codec import terms_of
 from fedboost.wire.messages import (
     Objections,
     Review,
@@ -72,40 +64,28 @@ T = TypeVar("T")
 
 
 class Reader:
-    """Two threads: one for what is small, and one for what is large."""
+    """Threads for what callers send: one at a time for what is small, and one for what is large."""
 
     def __init__(self) -> None:
-        self._small = ThreadPoolExecutor(1, "read-terms")
-        self._large = ThreadPoolExecutor(1, "read-large-terms")
+        self._small, self._large = asyncio.Semaphore(1), asyncio.Semaphore(1)
         self._turns = WeakValueDictionary[str, asyncio.Lock]()
         """Held while something of a caller is read, also when the call has ended meanwhile."""
 
     async def run(self, caller: str, size: int, read: Callable[[], T]) -> T:
         """Return what is read of so many bytes of a caller, or raise what it raises."""
-        turn = self._turns.get(caller)
-        if turn is None:
-            turn = self._turns[caller] = asyncio.Lock()
+        turn = self._turns.setdefault(caller, asyncio.Lock())
         await turn.acquire()
-        pool = self._small if size <= SMALL else self._large
-        try:
-            work = asyncio.get_running_loop().run_in_executor(pool, read)
-        except BaseException:
-            turn.release()
-            raise
-        work.add_done_callback(lambda done: _release(turn, done))
+
+        async def reading() -> T:
+            try:
+                async with self._small if size <= SMALL else self._large:
+                    return await asyncio.to_thread(read)
+            finally:
+                turn.release()
+
+        work = asyncio.create_task(reading())
+        work.add_done_callback(lambda done: done.cancelled() or done.exception())  # that is nobody's
         return await asyncio.shield(work)
-
-    def close(self) -> None:
-        """Read nothing more."""
-        for pool in (self._small, self._large):
-            pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _release(turn: asyncio.Lock, done: "asyncio.Future[T] | Future[T]") -> None:
-    """Let the caller's next one be read; an error of one whose call has ended is nobody's."""
-    turn.release()
-    if not done.cancelled():
-        done.exception()
 
 
 # ---- The analyst's side of an aggregator: requests to train, the wait for parties -----------------------
@@ -135,67 +115,56 @@ def named(analyst: str) -> dict[str, str]:
 class Analysts:
     """The method Train of the service."""
 
-    _bundle: Bundle | None
     _admission: Admission
-    _refusals: Refusals
     sessions: Sessions
     connected: ConnectedParties
     _log: Any
     waiters: list[Waiter] = field(default_factory=list)
     here: dict[int, tuple[str, Arrival]] = field(default_factory=dict)
-    """The analysts that follow a session or wait for one, by the number of their call."""
+    """The analysts that follow a session or wait for one, by their calls."""
     on_stop: Callable[[str, str], None] = lambda analyst, digest: None
     """Called when an analyst wants no session under the terms with this digest any more."""
-    _calls: int = 0
     reader: Reader = field(default_factory=Reader)
 
     async def answer(self, requests: AsyncIterator[bytes], context: Any, peer: Peer) -> None:
         """Answer one call of an analyst: its request, then the events as they come."""
         request = await self._admission.only_message(requests, context, peer)
-        self._calls += 1
-        call = self._calls
         try:
-            async with aclosing(self._train(request, context, peer, call)) as events:
+            async with aclosing(self._train(request, context, peer)) as events:
                 async for event in events:
                     await context.write(encode_train_event(event))
         finally:
-            self.here.pop(call, None)
+            self.here.pop(id(context), None)
 
-    def close(self) -> None:
-        """Read no more requests."""
-        self.reader.close()
-
-    async def _train(
-        self, request: bytes, context: Any, peer: Peer, call: int
-    ) -> AsyncGenerator[TrainEvent, None]:
+    async def _train(self, request: bytes, context: Any, peer: Peer) -> AsyncGenerator[TrainEvent, None]:
         """Events of one analyst's session, from terms to model."""
         name = ""
         try:
             check_version(context, "analyst")
-            caller = caller_of(self._bundle, context)
+            caller = self._admission.caller(context)
             name = caller.name if caller else ""
             if caller is None or caller.role != key_exchange.PARTY:  # before its terms are read
-                check_role(self._bundle, context, key_exchange.ANALYST)
+                self._admission.check_role(context, key_exchange.ANALYST)
             text, command, signed = decode_train_request(request)
             analyst = f"{caller.name}#{key_fingerprint(caller.public_key)}" if caller else ""
             if command in (TrainCommand.STOP, TrainCommand.FINISH):
                 self._end(analyst, digest_of(text), command)
                 return
             terms = await self.read(peer.name, text, signed, name)
-            check_asker(self._bundle, context, terms)
+            self._admission.check_asker(context, terms)
             check_signed(self.sessions.trust, terms, signed, name, key_exchange.SESSION)
             program = self.sessions.program(terms)
         except FedboostError as error:
-            await self._refuse(error, context, peer)
+            await self._admission.refuse("analyst refused", error, context, peer)
         session = self.sessions.find(analyst, terms.digest)
-        self.here[call] = name, Arrival(int(time.time()), software_of(context))
+        self.here[id(context)] = name, Arrival(int(time.time()), software_of(context))
         if session is None or (session.failed and command is not TrainCommand.RETURN):
             try:
                 async with aclosing(self.until_ready(terms, analyst)) as missing:
                     async for parties in missing:
                         yield Waiting(parties, self.connected.absent(parties))
             except Refused as error:
-                await self._refuse(error, context, peer)
+                await self._admission.refuse("analyst refused", error, context, peer)
             session = self.begun(analyst, terms)
             if session is None:
                 try:
@@ -210,12 +179,6 @@ class Analysts:
         if session.failed:
             self.sessions.delivered(analyst, terms.digest)
             session.forget()  # a model is kept until the analyst says that it has arrived
-
-    async def _refuse(self, error: FedboostError, context: Any, peer: Peer) -> NoReturn:
-        """End a call with an error that is noted in the log."""
-        address = plain_end(context)
-        self._refusals.note("analyst refused", peer.name, quoted(str(error)), address=address)
-        await refuse(context, error)
 
     def begun(self, analyst: str, terms: Terms) -> ActiveSession | None:
         """The session of this analyst under these terms that runs, waits, or has a model."""
@@ -325,10 +288,8 @@ class Reviewer:
 class Checks:
     """The methods Advise, of parties, and Check, of analysts."""
 
-    _bundle: Bundle | None
     _trust: Trust | None
     _admission: Admission
-    _refusals: Refusals
     _connected: ConnectedParties
     _reader: Reader
     _log: Any
@@ -341,26 +302,22 @@ class Checks:
         """Hand checks on to a party and take its answers, as long as it has the stream open."""
         try:
             check_version(context, "party")
-            name = party_name(self._bundle, context)
+            name = self._admission.party_name(context)
         except FedboostError as error:
             await refuse(context, error)
         task = asyncio.current_task()
         assert task is not None
         reviewer = Reviewer(Outgoing(task.cancel))
         self._reviewers[name] = reviewer  # in place of one over a connection that is about to be given up
-        writer: asyncio.Task[None] | None = None
         try:
-            await context.send_initial_metadata([(channel.VERSION_KEY, str(WIRE_VERSION))])
-            writer = asyncio.create_task(write(reviewer.outgoing, context, task, self._log))
-            await self._read(requests, reviewer, peer)
+            async with sending(reviewer.outgoing, context, self._log):
+                await self._read(requests, reviewer, peer)
         except PeerError as error:
             self._log.info("checks of a party ended", party=name, reason=quoted(str(error)))
             await refuse(context, error)
         except grpc.RpcError:
             pass  # its connection broke, which `Parties` tells
         finally:
-            if writer is not None:
-                writer.cancel()
             if self._reviewers.get(name) is reviewer:
                 del self._reviewers[name]
             for answer in reviewer.asked.values():
@@ -384,7 +341,7 @@ class Checks:
         name = ""
         try:
             check_version(context, "analyst")
-            caller = check_role(self._bundle, context, "analyst")
+            caller = self._admission.check_role(context, "analyst")
             name = caller.name if caller else ""
             if self._open.total() >= MAX_CHECKS:
                 raise Refused(f"{MAX_CHECKS} checks are under way already; try again later")
@@ -396,8 +353,7 @@ class Checks:
             finally:
                 self._open -= Counter([name])
         except FedboostError as error:
-            self._refusals.note("check refused", peer.name, quoted(str(error)), address=plain_end(context))
-            await refuse(context, error)
+            await self._admission.refuse("check refused", error, context, peer)
         await context.write(encode_check_reply(sites))
 
     async def _check(self, data: bytes, analyst: str, caller: str) -> list[SiteReply]:

@@ -35,14 +35,12 @@ from fedboost.runtime.aggregator.limits import Peer
 from fedboost.runtime.aggregator.parties import (
     Admission,
     ConnectedParties,
-    caller_of,
     check_signed,
     check_version,
     refuse,
 )
 from fedboost.runtime.aggregator.sessions import CANNOT_WRITE, ActiveSession, Sessions
 from fedboost.runtime.files import sync_folder, write_atomically
-from fedboost.runtime.net.keys import Bundle
 from fedboost.runtime.signed_model import PART_BEGINS, from_json
 from fedboost.terms.terms import Terms
 from fedboost.version import VERSION
@@ -364,7 +362,8 @@ class Submissions:
 
     def _check_unused(self, nonce: str) -> None:
         """Raise Refused for a request that a session used which is over: each party would refuse it."""
-        finished = {each.session.name: nonce_of(each.session.request) for each in self._sessions.finished}
+        over = [each.session for each in self._sessions.finished.values()]
+        finished = {each.name: nonce_of(each.request) for each in over}
         ended = {each.name: each.request for each in self._archive.ended}
         used = [name for name, request in (finished | ended).items() if nonce and request == nonce]
         if used:
@@ -422,7 +421,6 @@ class _Asked(NamedTuple):
 class StatusOffice:
     """The method Status of the service."""
 
-    _bundle: Bundle | None
     _admission: Admission
     _sessions: Sessions
     _connected: ConnectedParties
@@ -434,7 +432,7 @@ class StatusOffice:
         await self._admission.only_message(requests, context, peer)
         try:
             check_version(context, "caller")
-            caller = caller_of(self._bundle, context)
+            caller = self._admission.caller(context)
         except FedboostError as error:
             await refuse(context, error)
         await context.write(encode_status(self.seen_by(caller)))
@@ -475,7 +473,7 @@ class StatusOffice:
         for waiter in self._analysts.waiters:
             absent = self._connected.absent(waiter.terms.parties)
             yield _status(SessionState.WAITING, "", waiter.analyst, waiter.terms, 0, waiter.since, absent)
-        for session in sessions.finished:
+        for session in sessions.finished.values():
             yield self.of(session, SessionState.FINISHED)
 
     def of(self, session: ActiveSession, state: SessionState) -> SessionStatus:

@@ -14,15 +14,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import lru_cache
-from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Any
 from urllib.parse import unquote
 
 from fedboost.privacy.packing import CHUNK_CELLS
 from fedboost.protocol.contracts import MAX_CELLS
 from fedboost.runtime.metrics import AggregatorMetrics
-from fedboost.runtime.web.guard import Bucket, Buckets
+from fedboost.runtime.web.guard import Bucket, Buckets, address_in, group_of
 from fedboost.wire.codec import MAX_FROM_AGGREGATOR
 
 # ---- a peer: the holder of one certificate, or, where there are no keys, all callers of one address -------
@@ -89,12 +87,6 @@ IDLE_CONNECTIONS = 128
 time."""
 FLOOD_IS_OVER_SECONDS = 60.0
 """An address that floods with connections is in the log again when it was quiet for so long."""
-STREAMS_PER_CONNECTION = 32
-"""Calls on one connection; a client keeps further ones back."""
-HANDSHAKE_MS = 10_000
-"""A new connection must speak TLS and HTTP/2 within this; gRPC's own default is two minutes."""
-IDLE_MS = 60_000
-"""A connection without any call is closed after this."""
 METADATA_BYTES = 8 * 1024
 """Headers of a call: ours take some hundred bytes. gRPC refuses some of the calls above it, and all above
 twice as much."""
@@ -102,11 +94,11 @@ MAX_PEERS = 1024
 """Peers that are remembered before those are forgotten that have nothing open and were quiet."""
 
 SERVER_OPTIONS = [
-    ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION),
+    ("grpc.max_concurrent_streams", 32),  # calls on one connection; a client keeps further ones back
     ("grpc.http2.lookahead_bytes", READ_AHEAD),
     ("grpc.http2.bdp_probe", 0),
-    ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
-    ("grpc.max_connection_idle_ms", IDLE_MS),
+    ("grpc.server_handshake_timeout_ms", 10_000),  # for TLS and HTTP/2; gRPC's own are two minutes
+    ("grpc.max_connection_idle_ms", 60_000),  # a connection without any call is closed after this
     ("grpc.max_metadata_size", METADATA_BYTES),
     ("grpc.absolute_max_metadata_size", 2 * METADATA_BYTES),
 ]
@@ -276,8 +268,6 @@ class Refusals:
 
 
 _FILES = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"
-_NETWORK_BITS = 64
-"""Leading bits of an IPv6 address that are its network: a holder of one address has all of them."""
 
 End = tuple[str, int]
 """A client's end of a connection: address and port."""
@@ -312,25 +302,21 @@ class Connections:
         self._since = {end: self._since.get(end, now) for end in idle}
         by_network: dict[str, list[End]] = defaultdict(list)
         for end in idle:
-            by_network[_network(end[0])].append(end)
+            by_network[group_of(end[0])].append(end)
         for network, ends in by_network.items():
             excess = len(ends) - IDLE_CONNECTIONS
             old = sorted((end for end in ends if self._since[end] < now), key=self._since.__getitem__)
             if excess <= 0 or not old:
                 continue
             for end in old[:excess]:
-                self._shut_down(idle[end], end)
+                with _connection(idle[end], self._port) as opened, suppress(OSError):
+                    if opened and _end(opened) == end:  # else it is closed, and the number is another's
+                        opened.shutdown(socket.SHUT_RDWR)
             if network not in self._flooding:
                 allowed = f"{IDLE_CONNECTIONS} of an address are allowed"
                 reason = f"{len(ends)} connections without a call; {allowed}"
                 self._refusals.note("peer refused", f"a client from {network}", reason)
             self._flooding[network] = now
-
-    def _shut_down(self, file: int, end: End) -> None:
-        with _connection(file, self._port) as opened:
-            if opened and _end(opened) == end:  # else it is closed, and the number is another's
-                with suppress(OSError):
-                    opened.shutdown(socket.SHUT_RDWR)
 
 
 def allow_files() -> int:
@@ -374,28 +360,12 @@ def _end(opened: socket.socket) -> End | None:
         host, port, *_ = opened.getpeername()
     except OSError:
         return None
-    return _plain(host), port
+    return str(address_in(host) or host), port
 
 
 def _end_of(peer: str) -> End:
     """The client's end of a call, by gRPC's name of its peer, such as ipv4:127.0.0.1:1234 or
     ipv6:%5B::1%5D:1234."""
     host, _, port = unquote(peer).partition(":")[2].rpartition(":")
-    return _plain(host.strip("[]")), int(port) if port.isdigit() else 0
-
-
-@lru_cache(1 << 12)
-def _plain(host: str) -> str:
-    """An address in one form: an IPv4 one that was mapped to IPv6 as itself."""
-    try:
-        address = ip_address(host.partition("%")[0])
-    except ValueError:
-        return host
-    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-    return str(mapped or address)
-
-
-@lru_cache(1 << 12)
-def _network(host: str) -> str:
-    """The network whose connections are counted together: an IPv4 address, or an IPv6 network."""
-    return str(ip_network(f"{host}/{_NETWORK_BITS}", strict=False)) if ":" in host else host
+    host = host.strip("[]")
+    return str(address_in(host) or host), int(port) if port.isdigit() else 0

@@ -5,6 +5,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,7 +23,7 @@ from fedboost.runtime.aggregator import limits
 from fedboost.runtime.aggregator.limits import Outgoing, Peer, Peers, Refusals
 from fedboost.runtime.files import write_atomically
 from fedboost.runtime.net import channel
-from fedboost.runtime.net.channel import peer_of, tls_fault
+from fedboost.runtime.net.channel import peer_of
 from fedboost.runtime.net.keys import Bundle
 from fedboost.runtime.telemetry import Event, Meter, Observer
 from fedboost.terms.terms import Terms
@@ -168,18 +169,31 @@ class ConnectedParties:
                 data = encoded.setdefault(id(message), b"") or encode_to_party(message)
                 encoded[id(message)] = data
                 if meter is not None:
-                    meter.received(party, len(data))
+                    meter.count(party, received=len(data))
                 self.outgoing[party].put(data)
 
 
-async def write(outgoing: Outgoing, context: Any, attending: "asyncio.Task[None]", log: Any) -> None:
-    """Write a party's messages until cancelled; cancels its call `attending` when gRPC takes no more."""
+@asynccontextmanager
+async def sending(outgoing: Outgoing, context: Any, log: Any) -> AsyncIterator[None]:
+    """Let a party in, and write what is on its way to it meanwhile; its call is cancelled when gRPC takes no
+    more."""
+    attending = asyncio.current_task()
+    assert attending is not None
+
+    async def write() -> None:
+        try:
+            while True:
+                await context.write(await outgoing.get())
+        except Exception as error:  # noqa: BLE001 - whatever gRPC raises, nothing can be sent to this party
+            log.info("cannot write", reason=f"{type(error).__name__}: {error}")
+            attending.cancel()
+
+    await context.send_initial_metadata([(channel.VERSION_KEY, str(WIRE_VERSION))])
+    writer = asyncio.create_task(write())
     try:
-        while True:
-            await context.write(await outgoing.get())
-    except Exception as error:  # noqa: BLE001 - whatever gRPC raises, nothing can be sent to this party
-        log.info("cannot write", reason=f"{type(error).__name__}: {error}")
-        attending.cancel()
+        yield
+    finally:
+        writer.cancel()
 
 
 # ---- Admission of every call to the aggregator: who calls, and is it within its share? ------------------
@@ -215,7 +229,7 @@ class Admission:
             try:
                 peer = self._peer(context, now)
                 if fault := peer.fault(now):
-                    await self._refuse(peer, fault, context)
+                    await self._put_off(peer, fault, context)
                     return
                 peer.open += 1
                 try:
@@ -238,10 +252,16 @@ class Admission:
         except StopAsyncIteration:
             await refuse(context, PeerError("a call without a request"))
         if not peer.calls.take(time.monotonic(), len(data) // limits.BYTES_PER_CALL):
-            await self._refuse(peer, f"a request of {len(data)} bytes so soon after the last", context)
+            await self._put_off(peer, f"a request of {len(data)} bytes so soon after the last", context)
         return data
 
-    async def _refuse(self, peer: Peer, fault: str, context: Any) -> None:
+    async def refuse(self, event: str, error: FedboostError, context: Any, peer: Peer) -> NoReturn:
+        """End a call with an error that is noted in the log."""
+        address = unquote(str(context.peer())).partition(":")[2]
+        self._refusals.note(event, peer.name, quoted(str(error)), address=address)
+        await refuse(context, error)
+
+    async def _put_off(self, peer: Peer, fault: str, context: Any) -> None:
         """End a call that is too much: late, so that a flooding peer has to wait."""
         if not peer.reported:
             peer.reported = True
@@ -259,16 +279,68 @@ class Admission:
         if self._bundle is None:
             host = address.rpartition(":")[0]
             return self._peers.find(host.encode(), lambda: f"a caller from {host}", now)
-        bundle, auth = self._bundle, context.auth_context()
 
         def name() -> str:
             try:
-                caller = peer_of(auth, bundle, datetime.now(UTC))
-            except PeerError:
+                caller = self.caller(context)
+            except Refused:
                 return f"the holder of a certificate that is not let in, at {address}"
+            assert caller is not None
             return f"{caller.role} {caller.name!r}"
 
-        return self._peers.find(b"".join(auth.get("x509_pem_cert", ())), name, now)
+        return self._peers.find(b"".join(context.auth_context().get("x509_pem_cert", ())), name, now)
+
+    # ---- who calls --------------------------------------------------------------------------------------
+
+    def caller(self, context: Any) -> Identified | None:
+        """Return the caller's identity, None without keys. Raises Refused for a certificate of nobody
+        here."""
+        if self._bundle is None:
+            return None
+        try:
+            return peer_of(context.auth_context(), self._bundle, datetime.now(UTC))
+        except PeerError as error:
+            raise Refused(str(error)) from None
+
+    def check_role(self, context: Any, role: str, name: str | None = None) -> Identified | None:
+        """Return the caller's identity, None without keys. Raises Refused unless the certificate is of this
+        role, and of this name if there is one."""
+        caller = self.caller(context)
+        if caller is None:
+            return None
+        if caller.role != role:
+            raise Refused(
+                f"this is the certificate of {caller.role} {caller.name!r}: it may not act as {role}; "
+                f"use a bundle of `fedboost keys {role}`"
+            )
+        if name is not None and caller.name != name:
+            raise Refused(f"party {name!r} dials with the certificate of party {caller.name!r}")
+        return caller
+
+    def check_asker(self, context: Any, terms: Terms) -> None:
+        """Raise Refused unless the caller may ask for a session under these terms: an analyst, or of a
+        prediction the label holder."""
+        holder, party = terms.vertical.label_holder, key_exchange.PARTY
+        if terms.task.by_analyst:
+            self.check_role(context, key_exchange.ANALYST)
+        elif (caller := self.caller(context)) and (caller.role, caller.name) != (party, holder):
+            raise Refused(
+                f"label holder {holder} alone may ask for a prediction, and this is the certificate of "
+                f"{caller.role} {caller.name}"
+            )
+
+    def party_name(self, context: Any) -> str:
+        """Return the name of the party that calls. ConfigError if it has none, Refused if it is not its
+        own."""
+        metadata: dict[str, Any] = dict(context.invocation_metadata() or ())
+        try:
+            name = bytes(metadata.get(channel.PARTY_KEY, b"")).decode()
+        except UnicodeDecodeError:
+            name = ""
+        if not 0 < len(name) <= 256:
+            raise ConfigError("a party must give its name")
+        self.check_role(context, "party", name)
+        return name
 
 
 async def refuse(context: Any, error: FedboostError) -> NoReturn:
@@ -277,8 +349,7 @@ async def refuse(context: Any, error: FedboostError) -> NoReturn:
     raise AssertionError("abort raises")
 
 
-# ---- The identity of who calls the aggregator: the wire version they speak, their certificate -----------
-# Its role.
+# ---- What a caller says of itself, and what an analyst signed -------------------------------------------
 
 
 MAX_VERSION_LENGTH = 20
@@ -295,70 +366,10 @@ def check_version(context: Any, who: str) -> None:
         )
 
 
-def plain_end(context: Any) -> str:
-    """Return the address and port that a call comes from, such as 127.0.0.1:1234 or [::1]:1234."""
-    return unquote(str(context.peer())).partition(":")[2]
-
-
 def software_of(context: Any) -> str:
     """The version of the caller's software, as it says; '' if it says none."""
     version = dict(context.invocation_metadata() or ()).get(channel.SOFTWARE_KEY)
     return quoted(version, MAX_VERSION_LENGTH) if isinstance(version, str) else ""
-
-
-def caller_of(bundle: Bundle | None, context: Any) -> Identified | None:
-    """Return the caller's identity, None without keys. Raises Refused for a certificate of nobody here."""
-    if bundle is None:
-        return None
-    try:
-        return peer_of(context.auth_context(), bundle, datetime.now(UTC))
-    except PeerError as error:
-        raise Refused(str(error)) from None
-
-
-def check_role(bundle: Bundle | None, context: Any, role: str, name: str | None = None) -> Identified | None:
-    """Return the caller's identity, None without keys. Raises Refused unless the certificate is of this role,
-    and of this name if there is one."""
-    caller = caller_of(bundle, context)
-    if caller is None:
-        return None
-    if caller.role != role:
-        raise Refused(
-            f"this is the certificate of {caller.role} {caller.name!r}: it may not act as {role}; "
-            f"use a bundle of `fedboost keys {role}`"
-        )
-    if name is not None and caller.name != name:
-        raise Refused(f"party {name!r} dials with the certificate of party {caller.name!r}")
-    return caller
-
-
-def check_asker(bundle: Bundle | None, context: Any, terms: Terms) -> None:
-    """Raise Refused unless the caller may ask for a session under these terms: an analyst, or of a prediction
-    the label holder."""
-    holder = terms.vertical.label_holder
-    if terms.task.by_analyst:
-        check_role(bundle, context, key_exchange.ANALYST)
-    elif (caller := caller_of(bundle, context)) and (caller.role, caller.name) != (
-        key_exchange.PARTY,
-        holder,
-    ):
-        raise Refused(
-            f"label holder {holder} alone may ask for a prediction, and this is the certificate of "
-            f"{caller.role} {caller.name}"
-        )
-
-
-def party_name(bundle: Bundle | None, context: Any) -> str:
-    """Return the name of the party that calls. ConfigError if it has none, Refused if it is not its own."""
-    metadata: dict[str, Any] = dict(context.invocation_metadata() or ())
-    try:
-        name = bytes(metadata.get(channel.PARTY_KEY, b"")).decode()
-    except UnicodeDecodeError:
-        name = ""
-    if not 0 < len(name) <= 256:
-        raise ConfigError("a party must give its name")
-    check_role(bundle, context, "party", name)
-    return name
 
 
 def check_signed(
@@ -436,15 +447,6 @@ class Health:
 async def ask(address: str, bundle: Bundle | None, wait: float) -> None:
     """Return if the aggregator at HOST:PORT is up; ConfigError if nobody says so within `wait` seconds,
     Refused if it says that it is not."""
-    async with channel.dial(address, bundle) as opened:
-        try:
-            call: Any = opened.unary_unary(CHECK)
-            answer = await call(b"", timeout=wait, wait_for_ready=True)
-        except grpc.aio.AioRpcError as error:
-            silent = error.code() in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE)
-            if not silent:
-                raise channel.explained(error, f"the aggregator at {address}") from None
-            fault = await asyncio.to_thread(tls_fault, address, bundle) if bundle else None
-            raise channel.unanswered(address, wait, fault, "check the address") from None
+    answer = await asyncio.to_thread(channel.answer_of, CHECK, address, bundle, b"", wait, wait)
     if answer != SERVING:
         raise Refused(f"the aggregator at {address} is being stopped")

@@ -28,13 +28,12 @@ from fedboost.runtime.aggregator.parties import (
     Health,
     Seen,
     check_version,
-    party_name,
-    plain_end,
     refuse,
+    sending,
     software_of,
     trust_of,
-    write,
 )
+from fedboost.runtime.aggregator.programs import load_program
 from fedboost.runtime.aggregator.sessions import Sessions
 from fedboost.runtime.config import AggregatorConfig
 from fedboost.runtime.metrics import AggregatorMetrics, MetricsPage
@@ -43,7 +42,6 @@ from fedboost.runtime.net.channel import server_credentials
 from fedboost.runtime.net.keys import Bundle
 from fedboost.runtime.telemetry import Events
 from fedboost.runtime.web.serving import need_extra
-from fedboost.wire.codec import WIRE_VERSION
 from fedboost.wire.messages import decode_from_party
 
 # ---- What an aggregator serves over HTTP: metrics for Prometheus, and the console -----------------------
@@ -70,29 +68,25 @@ class Pages:
     _archive: Archive | None = None
     _submissions: Submissions | None = None
 
-    def listen(self) -> None:
-        """Listen at the addresses of the file."""
-        sessions = self._analysts.sessions
-        if self._config.metrics is not None:
-            self.metrics = MetricsPage(sessions.metrics, self._config.metrics, self._log)
-        if self._config.console is None:
+    async def start(self) -> None:
+        """Serve at the addresses of the file; the state folder is this process's already."""
+        sessions, config = self._analysts.sessions, self._config
+        if config.metrics is not None:
+            self.metrics = MetricsPage(sessions.metrics, config.metrics, self._log)
+        if config.console is None:
             return
 
         need_extra("[console]", "console")
         from fedboost.runtime.console import Console, ConsoleQueries
 
-        self._archive = archive = Archive(self._config.state, self._log)
+        self._archive = archive = Archive(config.state, self._log)
         sessions.on_end = archive.add
-        self._submissions = Submissions(self._analysts, archive, self._config.state, self._log)
-        queries = ConsoleQueries(sessions, self._status, archive, self._submissions, self._tail)
-        self.console = Console(self._config.console, self._bundle, queries, self._refusals, self._log)
-
-    async def start(self) -> None:
-        """Serve the console; the state folder is this process's from here on."""
-        if self.console is not None and self._archive is not None and self._submissions is not None:
-            self._archive.open()
-            await self._submissions.open()
-            await self.console.start()
+        self._submissions = submissions = Submissions(self._analysts, archive, config.state, self._log)
+        queries = ConsoleQueries(sessions, self._status, archive, submissions, self._tail)
+        self.console = Console(config.console, self._bundle, queries, self._refusals, self._log)
+        archive.open()
+        await submissions.open()
+        await self.console.start()
 
     async def stop(self) -> None:
         """End the console; what was submitted there and has not begun waits for the next process."""
@@ -101,15 +95,9 @@ class Pages:
         if self.console is not None:
             await self.console.stop()
             self.console = None
-
-    def close(self) -> None:
-        """Listen no more."""
         if self.metrics is not None:
             self.metrics.close()
             self.metrics = None
-        if self.console is not None:
-            self.console.close()
-            self.console = None
 
 
 # ---- The parties' side of an aggregator: one call a party, from its arrival to its departure ------------
@@ -122,8 +110,7 @@ class Pages:
 class Parties:
     """The method Attend of the service."""
 
-    _bundle: Bundle | None
-    _refusals: Refusals
+    _admission: Admission
     _sessions: Sessions
     _connected: ConnectedParties
     _log: Any
@@ -132,23 +119,24 @@ class Parties:
         """Attend to a party, from its arrival to its departure."""
         try:
             check_version(context, "party")
-            name = self._free_name(context)
+            name = self._admission.party_name(context)
+            if name in self._connected:
+                raise Refused(
+                    f"a party named {name!r} is connected already; stop the other one, or correct `party` in "
+                    f"this site's file"
+                )
         except FedboostError as error:
-            address = plain_end(context)
-            self._refusals.note("party refused", peer.name, quoted(str(error)), address=address)
-            await refuse(context, error)
+            await self._admission.refuse("party refused", error, context, peer)
         task = asyncio.current_task()
         assert task is not None
         outgoing = Outgoing(task.cancel)
         self._connected.add(name, outgoing, software_of(context))
         reason, fault = "its connection closed", None
-        writer: asyncio.Task[None] | None = None
         try:
-            await context.send_initial_metadata([(channel.VERSION_KEY, str(WIRE_VERSION))])
-            writer = asyncio.create_task(write(outgoing, context, task, self._log))
-            self._connected.notify()
-            self._sessions.handle(name, Connected())
-            await self._read(name, requests, peer)
+            async with sending(outgoing, context, self._log):
+                self._connected.notify()
+                self._sessions.handle(name, Connected())
+                await self._read(name, requests, peer)
         except PeerError as error:
             reason, fault = f"it broke the protocol: {quoted(str(error))}", error
         except asyncio.CancelledError:
@@ -159,8 +147,6 @@ class Parties:
         except grpc.RpcError:
             reason = "its connection broke"
         finally:
-            if writer is not None:
-                writer.cancel()
             self._connected.remove(name, reason)
             self._sessions.handle(name, Disconnected(reason))
         if fault is not None:
@@ -173,7 +159,7 @@ class Parties:
         async for data in requests:
             active = self._sessions.active
             if active is not None and name in active.terms.parties:
-                active.meter.sent(name, len(data))
+                active.meter.count(name, sent=len(data))
             message = decode_from_party(data)
             awaited = active is not None and active.awaits(name, message)
             spare = limits.LAST_WORDS if awaited else spare - 1
@@ -183,16 +169,6 @@ class Parties:
             if isinstance(message, Relay):
                 await self._connected.room(message.to)
             self._sessions.handle(name, message)
-
-    def _free_name(self, context: Any) -> str:
-        """The name of the party that calls; Refused if a party of this name is connected."""
-        name = party_name(self._bundle, context)
-        if name in self._connected:
-            raise Refused(
-                f"a party named {name!r} is connected already; stop the other one, or correct `party` in "
-                f"this site's file"
-            )
-        return name
 
 
 # ---- The aggregator on the network: parties attend, analysts submit terms, one session at a time --------
@@ -222,12 +198,12 @@ class AggregatorServer:
         self.refusals = Refusals(log, metrics)
         self._admission = Admission(bundle, self.refusals)
         self._health = Health(self._admission)
-        parties = Parties(bundle, self.refusals, self.sessions, self.connected, log)
-        self.analysts = Analysts(bundle, self._admission, self.refusals, self.sessions, self.connected, log)
+        parties = Parties(self._admission, self.sessions, self.connected, log)
+        self.analysts = Analysts(self._admission, self.sessions, self.connected, log)
         metrics.waiting(self.analysts.waiters)
         trust, reader = self.sessions.trust, self.analysts.reader
-        checks = Checks(bundle, trust, self._admission, self.refusals, self.connected, reader, log)
-        status = StatusOffice(bundle, self._admission, self.sessions, self.connected, self.analysts)
+        checks = Checks(trust, self._admission, self.connected, reader, log)
+        status = StatusOffice(self._admission, self.sessions, self.connected, self.analysts)
         self.pages = Pages(config, bundle, status, self.analysts, self.refusals, tail, log)
         self._services = {
             channel.SERVICE: {
@@ -248,7 +224,8 @@ class AggregatorServer:
 
     async def start(self) -> None:
         """Bind the port; afterwards `address` is where parties dial. ConfigError if it cannot be bound."""
-        self.sessions.load_programs()
+        for program in self._config.programs:
+            load_program(program, self._config.programs)
         for service, methods in self._services.items():
             # On the wire a call with one message is a stream of one: so admission sees it before the message.
             handlers = {
@@ -257,7 +234,6 @@ class AggregatorServer:
             }
             self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
         port = self._bind()
-        self.pages.listen()
         self.sessions.open()
         await self.pages.start()
         await self._server.start()
@@ -282,9 +258,7 @@ class AggregatorServer:
             self._ticker.cancel()
         self.sessions.active = None
         await self._server.stop(grace=1.0)
-        self.analysts.close()
         self.sessions.close()
-        self.pages.close()
 
     def _bind(self) -> int:
         """Bind the port of the config, and return its number."""

@@ -48,12 +48,12 @@ from fedboost.protocol.messages import (
 )
 from fedboost.protocol.run import Begun, Opened, Record
 from fedboost.runtime.aggregator.parties import ConnectedParties
-from fedboost.runtime.aggregator.programs import load_program, program_of
+from fedboost.runtime.aggregator.programs import program_of
 from fedboost.runtime.config import AggregatorConfig
-from fedboost.runtime.files import sync_folder
+from fedboost.runtime.files import file_errors, sync_folder
 from fedboost.runtime.metrics import AggregatorMetrics
 from fedboost.runtime.signed_model import trained_model_of
-from fedboost.runtime.telemetry import Event, Kind, Meter, Observer, Row
+from fedboost.runtime.telemetry import Event, Kind, Meter, Observer
 from fedboost.terms.terms import Terms
 from fedboost.wire.messages import MODEL_PART, Failed, ModelPart, RoundDone, TrainEvent, Waiting
 
@@ -73,15 +73,12 @@ class Journal:
         self.past = past
         """What was recorded before this process."""
         self._collected: list[bytes] = []
-        try:
+        with file_errors(path, "cannot write the journal"):
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             os.ftruncate(self._file, size)  # what a crash left half-written
-        except OSError as error:
-            raise ConfigError(f"{path}: cannot write the journal: {error.strerror}") from None
         self._size = size
         if size == 0:
-            self._write(VERSION_LINE)
-            sync_folder(path.parent)
+            self._write(VERSION_LINE, names=True)
 
     def append(self, record: Record) -> None:
         """Write a record, and sync it to the disk."""
@@ -109,13 +106,15 @@ class Journal:
         self.path.unlink(missing_ok=True)
         sync_folder(self.path.parent)
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, data: bytes, names: bool = False) -> None:
         try:
             rest, position = memoryview(data), self._size
             while rest:
                 count = os.pwrite(self._file, rest, position)
                 rest, position = rest[count:], position + count
             os.fdatasync(self._file)
+            if names:
+                sync_folder(self.path.parent)
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._file, self._size)
@@ -125,10 +124,8 @@ class Journal:
 
 def read_journal(path: Path) -> tuple[tuple[Record, ...], int]:
     """The records in a file, and the bytes they fill. Raises ConfigError that names the file."""
-    try:
+    with file_errors(path, "cannot read the journal"):
         data = path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot read the journal: {error.strerror}") from None
     if VERSION_LINE.startswith(data):  # died before the first record
         return (), 0
     if not data.startswith(VERSION_LINE):
@@ -179,12 +176,8 @@ class Folder:
             ) from None
 
     def begin(self, session: str) -> Journal:
-        """A new journal. DurabilityError if there cannot be one."""
-        path = self._path / f"{session}{SUFFIX}"
-        try:
-            return Journal(path)
-        except OSError as error:
-            raise DurabilityError(f"{path}: cannot be written: {error.strerror}") from None
+        """A new journal. ConfigError or DurabilityError if there cannot be one."""
+        return Journal(self._path / f"{session}{SUFFIX}")
 
     def unfinished(self) -> list[Journal]:
         """The journals of an earlier process, oldest first."""
@@ -277,7 +270,9 @@ class ActiveSession:
     ) -> None:
         self.session = session
         self.analyst = analyst
-        self.meter = Meter(session.terms.parties, self._moved)
+        self.meter = Meter(
+            session.terms.parties, lambda **moved: self._observer.observe(Event("bytes", **moved))
+        )
         self._observer = observer
         self.over = False
         self._journal = journal
@@ -316,11 +311,6 @@ class ActiveSession:
     def model(self) -> bytes:
         """The model file of a session that is over; nothing if it has none."""
         return b"".join(event.data for event in self._events if isinstance(event, ModelPart))
-
-    @property
-    def has_opened(self) -> bool:
-        """True if an earlier process opened a sum of this session."""
-        return self._journal is not None and any(isinstance(past, Opened) for past in self._journal.past)
 
     @property
     def in_a_turn(self) -> bool:
@@ -427,7 +417,9 @@ class ActiveSession:
                 traffic = dict(self.meter.traffic)
                 self._tell(RoundDone(int(row["round"]), metrics, self.meter.seconds, traffic))
                 if not begins:  # those of an earlier process are in its log
-                    self._report_round(row, of_all(metrics))
+                    about = {"round": int(row["round"]) + 1, "of": self.terms.trees.rounds}
+                    about |= {"bytes": int(row["bytes"])}
+                    self._report("round", **about, metrics=of_all(metrics), seconds=row["seconds"])
             self._report("turn", turn=self.session.turn)
             self._send(outbox)
         except DurabilityError:
@@ -440,11 +432,6 @@ class ActiveSession:
             self._end(None)
         elif self.session.phase == "failed":
             self._end(Failed(str(self.session.error)))
-
-    def _report_round(self, row: Row, metrics: dict[str, float]) -> None:
-        number, size = int(row["round"]) + 1, int(row["bytes"])
-        about = {"round": number, "of": self.terms.trees.rounds, "bytes": size}
-        self._report("round", **about, metrics=metrics, seconds=row["seconds"])
 
     def _end(self, failed: Failed | None) -> None:
         """End the session: with a model, unless it failed."""
@@ -468,9 +455,6 @@ class ActiveSession:
 
     def _report(self, kind: Kind, **values: Any) -> None:
         self._observer.observe(Event(kind, self.session.name, self.analyst_name, **values))
-
-    def _moved(self, party: str, received: int, sent: int) -> None:
-        self._observer.observe(Event("bytes", party=party, received=received, sent=sent))
 
     def _tell(self, event: TrainEvent) -> None:
         self._events.append(event)
@@ -519,15 +503,10 @@ class Sessions:
         self._log = log
         self._observer = connected.observer
         self._folder: Folder | None = None
-        self._unfinished: deque[ActiveSession] = deque()
+        self.unfinished: deque[ActiveSession] = deque()
         """Sessions of an earlier process that wait for the active one."""
-        self._finished: dict[tuple[str, str], ActiveSession] = {}
+        self.finished: dict[tuple[str, str], ActiveSession] = {}
         """Sessions whose end their analyst does not know yet."""
-
-    def load_programs(self) -> None:
-        """Import the programs of the config; ConfigError for one that cannot be."""
-        for program in self._config.programs:
-            load_program(program, self._config.programs)
 
     def open(self) -> None:
         """Resume the sessions in the state folder. ConfigError that names the file."""
@@ -537,8 +516,8 @@ class Sessions:
         self._connected.seen.open(self._config.state)
         for journal in self._folder.unfinished():
             session = self._resume(journal)
-            if session.has_opened:
-                self._unfinished.append(session)
+            if any(isinstance(past, Opened) for past in journal.past):
+                self.unfinished.append(session)
             else:  # a party may not have heard of it, and takes no later attempt of what it does not know
                 self._log.info("session dropped: no sum was opened", session=session.session.name)
                 session.forget()
@@ -566,16 +545,6 @@ class Sessions:
     # ---- the active session ---------------------------------------------------------------------------
 
     @property
-    def unfinished(self) -> tuple[ActiveSession, ...]:
-        """The sessions of an earlier process that wait for the active one."""
-        return tuple(self._unfinished)
-
-    @property
-    def finished(self) -> tuple[ActiveSession, ...]:
-        """The sessions whose end their analyst does not know yet."""
-        return tuple(self._finished.values())
-
-    @property
     def may_begin(self) -> bool:
         """Tell if there is room for a session."""
         return self.active is None and not self._stopping
@@ -591,8 +560,8 @@ class Sessions:
 
     def begin_next(self) -> None:
         """Go on with a session of an earlier process, if there is one; else analysts that wait may begin."""
-        if self._unfinished and not self._stopping:
-            self.begin(self._unfinished.popleft())
+        if self.unfinished and not self._stopping:
+            self.begin(self.unfinished.popleft())
         self._connected.notify()
 
     def begin(self, session: ActiveSession) -> None:
@@ -618,9 +587,9 @@ class Sessions:
             self._turned.set()
         if active.over:
             self.active = None
-            self._finished[active.analyst, active.terms.digest] = active
-            while len(self._finished) > MAX_UNDELIVERED:
-                self._finished.pop(next(iter(self._finished)))
+            self.finished[active.analyst, active.terms.digest] = active
+            while len(self.finished) > MAX_UNDELIVERED:
+                self.finished.pop(next(iter(self.finished)))
             self.on_end(active)
             self.begin_next()
 
@@ -641,7 +610,7 @@ class Sessions:
 
         The key that began a session counts: another analyst's is never found, whatever name they go by.
         """
-        sessions = [self.active, *self._unfinished, *self._finished.values()]
+        sessions = [self.active, *self.unfinished, *self.finished.values()]
         key = analyst, digest
         return next((s for s in sessions if s and (s.analyst, s.terms.digest) == key), None)
 
@@ -651,12 +620,12 @@ class Sessions:
             self._step(lambda active: active.fail("the analyst stopped it"))
             return
         session.forget()
-        if session in self._unfinished:
-            self._unfinished.remove(session)
+        if session in self.unfinished:
+            self.unfinished.remove(session)
 
     def delivered(self, analyst: str, digest: str) -> None:
         """Drop a finished session whose analyst knows its end."""
-        self._finished.pop((analyst, digest), None)
+        self.finished.pop((analyst, digest), None)
 
     def program(self, terms: Terms) -> Program:
         """The program of the terms, kept within this aggregator's memory."""

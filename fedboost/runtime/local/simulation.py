@@ -135,7 +135,7 @@ def play(
             busy.remove(name)
             continue
         data = encode_from_party(reply)
-        meter.sent(name, len(data))
+        meter.count(name, sent=len(data))
         outbox = session.handle(name, decode_from_party(data))
         for row in meter.rows(session.history):
             if on_round:
@@ -262,7 +262,7 @@ def _deliver(outbox: Outbox, nodes: Mapping[str, _Node], meter: Meter) -> list[s
             data = encode_to_party(message)
             last, read = message, decode_to_party(data)
         assert read is not None
-        meter.received(name, len(data))
+        meter.count(name, received=len(data))
         nodes[name].inbox.append(read)
     return list(nodes) if outbox else []
 

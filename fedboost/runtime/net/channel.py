@@ -32,6 +32,7 @@ from fedboost.errors import (
 )
 from fedboost.privacy.identity import SERVER_NAME, Identified, identify
 from fedboost.runtime.aggregator.limits import SERVER_OPTIONS as LIMITS
+from fedboost.runtime.files import file_errors
 from fedboost.runtime.net.keys import CERTIFICATE, KEY, Bundle, expired
 from fedboost.version import VERSION
 from fedboost.wire.codec import MAX_FROM_AGGREGATOR, MAX_TO_AGGREGATOR, WIRE_VERSION
@@ -152,11 +153,9 @@ def _dialling(bundle: Bundle) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # an intermediate may be trusted like a root
     context.set_alpn_protocols(["h2"])
-    try:
+    with file_errors(bundle.folder, "cannot read the bundle again"):
         context.load_verify_locations(cadata=bundle.roots.decode())
         context.load_cert_chain(bundle.folder / CERTIFICATE, bundle.folder / KEY, password="none")
-    except OSError as error:
-        raise ConfigError(f"{bundle.folder}: cannot read the bundle again: {error.strerror}") from None
     return context
 
 
@@ -264,21 +263,19 @@ def unanswered(address: str, wait: float, fault: TlsFault | None, advice: str) -
     return ConfigError(fault.reason + (f" (waited {wait:g} s); {advice}" if fault.passes else ""))
 
 
-def dial(address: str, bundle: Bundle | None) -> Any:
-    """A channel of asyncio to the aggregator; only with a bundle is it encrypted and are both ends known."""
+def dial(address: str, bundle: Bundle | None, over: Any = grpc.aio) -> Any:
+    """A channel to the aggregator, of asyncio unless `over` is gRPC's module for threads; only with a bundle
+    is it encrypted and are both ends known."""
     if bundle is None:
-        return grpc.aio.insecure_channel(address, options=CLIENT_OPTIONS)
-    return grpc.aio.secure_channel(address, channel_credentials(bundle), options=_TLS_OPTIONS)
+        return over.insecure_channel(address, options=CLIENT_OPTIONS)
+    return over.secure_channel(address, channel_credentials(bundle), options=_TLS_OPTIONS)
 
 
 @contextmanager
 def _dialled(address: str, bundle: Bundle | None) -> Iterator[Any]:
     """A channel for a thread that waits. It is closed before the interpreter ends, even if it is still in
     use: gRPC waits for threads of its own then, which are gone by that time."""
-    if bundle is None:
-        opened = grpc.insecure_channel(address, options=CLIENT_OPTIONS)
-    else:
-        opened = grpc.secure_channel(address, channel_credentials(bundle), options=_TLS_OPTIONS)
+    opened = dial(address, bundle, grpc)
     atexit.register(opened.close)
     try:
         yield opened

@@ -45,7 +45,7 @@ from fedboost.privacy.identity import (
     serial_of,
     to_pem,
 )
-from fedboost.runtime.files import folder_name
+from fedboost.runtime.files import file_errors, folder_name
 
 CERTIFICATE, KEY, ROOTS, DENIED = "certificate.pem", "key.pem", "consortium.pem", "denied.txt"
 REQUEST = "request.pem"
@@ -91,7 +91,10 @@ def read_bundle(folder: Path, role: str) -> Bundle:
     source, now = folder / CERTIFICATE, datetime.now(UTC)
     chain, roots = read_certificates(source), to_pem(*read_certificates(folder / ROOTS))
     key, denied = read_key(folder / KEY, None), _read_denied(folder / DENIED)
-    check_date(chain[0], source, now, role)
+    if now > chain[0].not_valid_after_utc:
+        raise ConfigError(f"{source}: {expired(chain[0].not_valid_after_utc, role)}")
+    if now < (begins := chain[0].not_valid_before_utc):
+        raise ConfigError(f"{source}: not valid before {day(begins)}; check this machine's clock")
     try:
         holder = identify(to_pem(*chain), roots, now, denied)
     except PeerError as error:
@@ -131,10 +134,8 @@ def read_again(bundle: Bundle) -> Bundle:
 
 def read_certificates(path: Path) -> tuple[x509.Certificate, ...]:
     """The certificates of a file, at least one, as they stand: nobody has judged them."""
-    try:
+    with file_errors(path, "cannot read"):
         data = path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot read: {error.strerror}") from None
     try:
         return read_roots(data)
     except ConfigError:
@@ -180,10 +181,8 @@ def write_root(
 ) -> None:
     """Write a consortium's root into a folder, made if it is not there; a passphrase encrypts the key."""
     encryption = BestAvailableEncryption(passphrase) if passphrase else NoEncryption()
-    try:
+    with file_errors(folder, "cannot write"):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"{folder}: cannot write: {error.strerror}") from None
     write_new(
         {
             folder / ROOT_KEY: (key_to_pem(key, encryption), PRIVATE),
@@ -210,15 +209,6 @@ def read_passphrase(path: Path) -> bytes:
     if not 1 <= len(passphrase) <= 1000:
         raise ConfigError(f"{path}: the first line must be a passphrase of 1 to 1000 bytes")
     return passphrase
-
-
-def check_date(leaf: x509.Certificate, path: Path, now: datetime, role: str) -> None:
-    if now > leaf.not_valid_after_utc:
-        raise ConfigError(f"{path}: {expired(leaf.not_valid_after_utc, role)}")
-    if now < leaf.not_valid_before_utc:
-        raise ConfigError(
-            f"{path}: not valid before {day(leaf.not_valid_before_utc)}; check this machine's clock"
-        )
 
 
 def _read_denied(path: Path) -> frozenset[str]:
@@ -264,16 +254,13 @@ def read_key(path: Path, passphrase: bytes | None) -> PrivateKey:
 
 def _read_private(path: Path) -> bytes:
     """The content of a file that nobody but its owner can read."""
-    try:
-        with path.open("rb") as file:
-            status = os.fstat(file.fileno())
-            if os.name == "posix" and stat.S_ISREG(status.st_mode) and status.st_mode & 0o077:
-                raise ConfigError(
-                    f"{path}: others can read it (mode {status.st_mode & 0o777:o}); run: chmod 600 {path}"
-                )
-            return file.read()
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot read: {error.strerror}") from None
+    with file_errors(path, "cannot read"), path.open("rb") as file:
+        status = os.fstat(file.fileno())
+        if os.name == "posix" and stat.S_ISREG(status.st_mode) and status.st_mode & 0o077:
+            raise ConfigError(
+                f"{path}: others can read it (mode {status.st_mode & 0o777:o}); run: chmod 600 {path}"
+            )
+        return file.read()
 
 
 def write_new(files: Mapping[Path, tuple[bytes, int]]) -> None:
@@ -357,11 +344,8 @@ def write_request(folder: Path, name: str, role: str) -> tuple[Path, Certificate
 
 def read_request_file(path: Path) -> CertificateRequest:
     """The request in a file. ConfigError that names it."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_REQUEST_BYTES + 1)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot read: {error.strerror}") from None
+    with file_errors(path, "cannot read"), path.open("rb") as file:
+        data = file.read(MAX_REQUEST_BYTES + 1)
     if b"PRIVATE KEY" in data:
         raise ConfigError(
             f"{path}: holds a private key, which must not leave its site; send {REQUEST} beside it"
@@ -388,12 +372,10 @@ def note_issued(folder: Path, certificate: x509.Certificate) -> None:
     path = folder / ISSUED
     end = certificate.not_valid_after_utc.strftime(_TIME)
     line = f"{certificate.serial_number:x} {role_of(certificate)} {end} {common_name(certificate)}\n"
-    try:
+    with file_errors(path, "cannot write"):
         handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, PRIVATE)
         with os.fdopen(handle, "a", encoding="utf-8") as file:
             file.write(line if os.fstat(handle).st_size else _HEADING + line)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot write: {error.strerror}") from None
 
 
 def _read_issued(folder: Path) -> list[Issued]:

@@ -12,20 +12,16 @@ be read, or that relaxes a rule which has changed since (Refused).
 
 import hashlib
 import json
-import os
+import re
 import sqlite3
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from cryptography import x509
-
-from fedboost.errors import ConfigError, DurabilityError, FedboostError, Refused, SchemaMismatch, quoted
-from fedboost.protocol.key_exchange import Credentials
-from fedboost.protocol.messages import Attest
+from fedboost.errors import ConfigError, DurabilityError, Refused, SchemaMismatch, quoted
 from fedboost.protocol.site import (
     Known,
     Limits,
@@ -39,19 +35,25 @@ from fedboost.results.site import ApprovalView, Counts, Rule
 from fedboost.runtime.data.database import Database
 from fedboost.runtime.data.locations import shown
 from fedboost.runtime.data.shard import category_rows, column_faults, label_counts, to_shard, undeclared
-from fedboost.runtime.net.keys import read_trust
-from fedboost.runtime.signed_model import SignedModel, SignedSession, belonging, session_of
 from fedboost.runtime.site.backup import begin_store, memory_path
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.memory import check_dataset, costs, known_sessions
-from fedboost.runtime.site.policy import UNCHECKED, ModelSigners, Policy, origin_of
-from fedboost.runtime.site.policy_keys import COMMAND, PINNED, PROTECTS, SHOWN_NAMES, Breach, ColumnRules
+from fedboost.runtime.site.models import signers_at
+from fedboost.runtime.site.policy import (
+    COMMAND,
+    PINNED,
+    PROTECTS,
+    SHOWN_NAMES,
+    Breach,
+    ColumnRules,
+    Policy,
+    origin_of,
+)
 from fedboost.runtime.site.rows import SiteTable, names_of
-from fedboost.runtime.site.store import DECISIONS, Decided, Store, reading
-from fedboost.terms import continuation
+from fedboost.runtime.site.store import Decided, Store, reading
 from fedboost.terms.reading import Frozen, Name, read_model
 from fedboost.terms.terms import Terms
-from fedboost.views.approval import RELAXED, columns_by_role
+from fedboost.views.approval import APPROVE, RELAXED, columns_by_role
 
 # ---- Decisions of a person at a site, in its store -------------------------------------------------------
 # Promises: a refusal counts for terms of its digest and its analysts, from the next offer on; it holds
@@ -59,6 +61,8 @@ from fedboost.views.approval import RELAXED, columns_by_role
 
 
 Decision = TypeVar("Decision", "Refusal", "Approval")
+DECISIONS = frozenset({"decisions"})
+"""The table that has them."""
 
 
 class Refusal(Frozen):
@@ -107,20 +111,18 @@ def check_not_refused(config: PartyConfig, digest: str, analyst: str) -> None:
 
 def _kept(kind: type[Decision], config: PartyConfig, digest: str) -> Decision | None:
     """A decision about the terms with a digest; None where there is none. ConfigError."""
-    if config.state is None or not os.path.lexists(memory_path(config)):
-        return None
     with reading(memory_path(config), DECISIONS) as file:
-        return _read(kind, file, config, digest)
+        return None if file is None else _read(kind, file, config, digest)
 
 
 def _read(
     kind: type[Decision], file: sqlite3.Connection, config: PartyConfig, digest: str
 ) -> Decision | None:
-    query = f"SELECT content FROM {_TABLES[kind]} WHERE (party, digest) = (?, ?)"
-    row = file.execute(query, (config.party, digest)).fetchone()
+    query = "SELECT content FROM decisions WHERE (party, digest, kind) = (?, ?, ?)"
+    row = file.execute(query, (config.party, digest, _KINDS[kind])).fetchone()
     if row is None or not row[0]:
         return None
-    where = f"{memory_path(config)}, {_TABLES[kind]}, {digest[:SHOWN_DIGITS]}..."
+    where = f"{memory_path(config)}, {_KINDS[kind]} terms {digest[:SHOWN_DIGITS]}..."
     try:
         decision = read_model(kind, json.loads(row[0]), where)
     except (TypeError, ValueError):
@@ -150,7 +152,7 @@ def _write(
 ) -> None:
     """Write a decision and its entry."""
     content = decision.model_dump_json()
-    store.promise(file, _TABLES[type(decision)], store.party, decision.digest, content)
+    store.promise(file, "decisions", store.party, decision.digest, _KINDS[type(decision)], content)
     digest, hashed = decision.digest, hashlib.sha256(content.encode()).hexdigest()
     store.append(file, Decided(kind=kind, terms=digest, analysts=decision.analysts, content=hashed))
 
@@ -160,6 +162,8 @@ def _write(
 
 NEVER_RELAXED = (*PINNED, "epsilon", "delta", "approval")
 """Keys of the policy that no approval of single terms changes as a rule that they break."""
+_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*")
+"""Names that every shell reads as one word."""
 SHOWN_DIGESTS, SHOWN_DIGITS = 3, 8
 """Digests in a refusal, and how much of each."""
 
@@ -178,7 +182,7 @@ class Approval(Frozen):
     relaxed_from: Mapping[str, Any] = {}
 
 
-_TABLES: Mapping[type, str] = {Refusal: "refusals", Approval: "approvals"}
+_KINDS: Mapping[type, str] = {Refusal: "refused", Approval: "approved"}
 
 
 @dataclass(frozen=True)
@@ -193,26 +197,11 @@ class Past:
         """The number of sessions that count against max_sessions."""
         return sum(known.trained for known in self.sessions)
 
-    @property
-    def predicted(self) -> int:
-        """The number of rows that count against max_predicted_rows."""
-        return rows_predicted(self.sessions)
-
-    @property
-    def splits(self) -> int:
-        """The number of splits that count against max_splits."""
-        return splits_told(self.sessions)
-
 
 def read_past(config: PartyConfig) -> Past:
     """The past in a site's memory, also while its party runs; empty where there is none yet. ConfigError."""
-    if config.state is None:
-        return Past()
-    path = memory_path(config)
-    if not os.path.lexists(path):
-        return Past()
-    with reading(path) as file:
-        return Past(known_sessions(file, config.party), costs(file))
+    with reading(memory_path(config)) as file:
+        return Past() if file is None else Past(known_sessions(file, config.party), costs(file))
 
 
 @dataclass(frozen=True)
@@ -260,7 +249,7 @@ def rule_of(breach: Breach) -> Rule:
         key=breach.key,
         value=breach.value,
         reason="; ".join(filter(None, (breach.why, breach.detail))),
-        names=breach.names if len(breach.names) > SHOWN_NAMES else (),
+        names=allowed if len(allowed) > SHOWN_NAMES else (),
         purpose=PROTECTS[breach.rule],
         instead=breach.instead if breach.allow is not None else "",
         loud=" ".join(loud),
@@ -301,7 +290,7 @@ def withdraw(config: PartyConfig, digest: str, analyst: str) -> None:
         if others:
             _write(store, file, "withdrawn", approval.model_copy(update={"analysts": others}))
         else:
-            store.promise(file, "approvals", config.party, digest, "")
+            store.promise(file, "decisions", config.party, digest, "approved", "")
             store.append(file, Decided(kind="withdrawn", terms=digest, analysts=(), content=""))
 
 
@@ -333,11 +322,11 @@ def _broken_rules(config: PartyConfig, terms: Terms, analysts: tuple[str, ...], 
 def with_past(broken: Sequence[Breach], policy: Policy, party: str, terms: Terms, past: Past) -> list[Breach]:
     """These breaches, and those of rules between sessions by one more under these terms; of a key that both
     are about, the latter."""
-    later, rows, used = list[Breach](), predicted_by(terms, party), past.predicted
+    later, rows, used = list[Breach](), predicted_by(terms, party), rows_predicted(past.sessions)
     if rows and used and used + rows > policy.max_predicted_rows:
         why = f"this site helped to predict {used} rows so far, and the terms predict {rows} more"
         later.append(Breach("max_predicted_rows", str(policy.max_predicted_rows), why, allow=used + rows))
-    splits, told = splits_by(terms, party), past.splits
+    splits, told = splits_by(terms, party), splits_told(past.sessions)
     if splits and told and told + splits > policy.max_splits:
         why = (
             f"sessions so far could have {told:,} splits by this site's columns, and this one {splits:,} more"
@@ -367,11 +356,11 @@ def approval_of(config: PartyConfig, digest: str) -> Approval | None:
 
 def approved_in(config: PartyConfig) -> list[str]:
     """The digests of all terms that are approved. ConfigError."""
-    if config.state is None or not os.path.lexists(memory_path(config)):
-        return []
+    query = (
+        "SELECT digest FROM decisions WHERE party = ? AND kind = 'approved' AND content != '' ORDER BY digest"
+    )
     with reading(memory_path(config), DECISIONS) as file:
-        query = "SELECT digest FROM approvals WHERE party = ? AND content != '' ORDER BY digest"
-        return [digest for (digest,) in file.execute(query, (config.party,))]
+        return [] if file is None else [digest for (digest,) in file.execute(query, (config.party,))]
 
 
 def analysts_of(config: PartyConfig, approval: Approval) -> tuple[str, ...]:
@@ -382,8 +371,6 @@ def analysts_of(config: PartyConfig, approval: Approval) -> tuple[str, ...]:
 def policy_for(config: PartyConfig, terms: Terms, analyst: str = "") -> Policy:
     """The policy that holds for these terms: that of the site's file, with what was approved of them. Refused
     as the module says. analyst: who signed the request, '' where nothing is signed."""
-    if config.state is None:
-        return config.policy
     try:
         approval = approval_of(config, terms.digest)
         if approval is None:
@@ -410,6 +397,28 @@ def policy_for(config: PartyConfig, terms: Terms, analyst: str = "") -> Policy:
             f"site {config.party} refuses: its approval of these terms cannot be read; run there `{COMMAND}`"
         )
         raise Refused(refusal, str(error)) from None
+
+
+@contextmanager
+def naming_the_command(terms: Terms, analyst: str) -> Iterator[None]:
+    """Have refusals of these terms name the command by which they are approved, as `with_the_command`."""
+    try:
+        yield
+    except Refused as error:
+        public = with_the_command(error.public, terms, analyst)
+        if public == error.public:
+            raise
+        raise type(error)(public, error.detail) from None
+
+
+def with_the_command(refusal: str, terms: Terms, analyst: str) -> str:
+    """A refusal of these terms, with all options of the command that it names. analyst: who signed them; a
+    name that a shell could read as more than a word is left out, and the command asks for it."""
+    if _PLAIN.fullmatch(analyst) and terms.task.by_analyst:
+        refusal = refusal.replace(COMMAND, f"{COMMAND} --analyst {analyst}")
+    if terms.task.counts_values:
+        refusal = refusal.replace(APPROVE, f"{APPROVE} --describe")
+    return refusal
 
 
 def lacks_approval(config: PartyConfig, terms: Terms, analyst: str) -> bool:
@@ -458,15 +467,12 @@ def _names(policy: Policy, approval: Approval) -> dict[str, Any]:
         if own in (None, "any") or key in approval.relaxed_from:
             continue
         if isinstance(own, ColumnRules):
-            by_role = {role: _common(among, getattr(own, role)) for role, among in approval.columns}
-            names[key] = ColumnRules(**by_role)
+            columns = approval.columns
+            by_role = {role: [n for n in among if n in getattr(own, role)] for role, among in columns}
+            names[key] = ColumnRules.model_validate(by_role)
         else:
-            names[key] = _common(names[key], own)
+            names[key] = tuple(name for name in names[key] if name in own)
     return names
-
-
-def _common(names: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(name for name in names if name in others)
 
 
 def nothing_approved(config: PartyConfig) -> str:
@@ -535,7 +541,9 @@ def look(
         counts=counts,
         renamed=names_of(config).told(terms.blocks.columns_of(config.party)),
         sessions=(past.used, policy.max_sessions),
-        predicted=(past.predicted, policy.max_predicted_rows) if terms.vertical.predict_rows else None,
+        predicted=(rows_predicted(past.sessions), policy.max_predicted_rows)
+        if terms.vertical.predict_rows
+        else None,
         budget=None if limit is None else (limit.left(past.cost), limit.epsilon, limit.delta),
         notes=tuple(notes),
     )
@@ -576,91 +584,3 @@ def count_columns(config: PartyConfig, terms: Terms, read: SiteTable, rows: int)
 def _table_name(config: PartyConfig) -> str:
     data = config.data
     return data.name if isinstance(data, Database) else Path(shown(data)).name
-
-
-# ---- Who signed the model that some terms measure: the check of its signatures at a site ----------------
-# Promises: a name is told only if a certificate of that name, along a chain to a root that the site trusts,
-# signed all that the model predicts with, under the terms that it brings along; features and levels mean in
-# these terms what they meant in the training. A certificate that has expired since counts: it was in date
-# when the model was made. One that is denied does not.
-
-
-def signers_at(config: PartyConfig, terms: Terms, credentials: Credentials | None = None) -> ModelSigners:
-    """Of this site and the parties that its policy names, those that signed the model in terms that measure
-    one. credentials: what the site trusts, None to read it from its keys."""
-    if not terms.task.measures or (credentials is None and config.keys is None):
-        return UNCHECKED
-    if credentials is not None:
-        roots, denied = credentials.roots, frozenset(credentials.denied)
-    else:
-        assert config.keys is not None
-        try:
-            roots, denied = read_trust(config.keys)
-        except (ConfigError, OSError) as error:
-            return ModelSigners(unknown=f"what this site trusts cannot be read: {error}")
-    wanted = {config.party, *config.policy.evaluate_signers}
-    return ModelSigners(signers_of(terms, wanted, roots, datetime.now(UTC), denied))
-
-
-def signers_of(
-    terms: Terms, wanted: Collection[str], roots: bytes, now: datetime, denied: Collection[str]
-) -> frozenset[str]:
-    """Of the parties wanted those that signed the model in these terms. roots: PEM, what is trusted."""
-    trained, session = terms.trained, _session(terms)
-    if trained is None or terms.xgb_model is None or session is None:
-        return frozenset()
-    model, here, there = _model(terms.xgb_model, trained), terms.columns, trained.columns
-    same = here.features == there.features and here.target_means == there.target_means
-    same &= all(here.categorical.get(name) == levels for name, levels in there.categorical.items())
-    if model is None or not same:  # each number that the trees read has to mean what it meant in the training
-        return frozenset()
-    return frozenset(
-        name
-        for name, attest in session.attestations.items()
-        if name in wanted and _holds(model, session, name, attest, roots, now, denied)
-    )
-
-
-def _session(terms: Terms) -> SignedSession | None:
-    assert terms.xgb_model is not None
-    try:
-        return session_of(continuation.facts_of(terms.xgb_model))
-    except (LookupError, ValueError, TypeError, AttributeError, RecursionError):
-        return None
-
-
-def _model(text: str, trained: Terms) -> SignedModel | None:
-    """The model without signatures, if its parties signed all of its trees: of a program of one's own they
-    sign the questions alone, and where columns are held apart each signs what it was told. No signature says
-    which output a tree is for, which means are of which column, and what constants there are but the first:
-    that has to follow from the terms."""
-    if trained.session.program != "boosting" or trained.blocks:
-        return None
-    own = belonging(continuation.read(text), trained)
-    if own is None or own.roots != len(trained.roots):
-        return None
-    constants = {tuple(tree.value) for tree in own.trees[: own.roots]} if own.begins_with_a_leaf else ()
-    ordered = [*own.target_means] == [*trained.columns.target_means]
-    if own.num_parallel_tree != trained.trees.num_parallel_tree or not ordered:
-        return None
-    if trained.columns.base_margin is not None and len(constants) > 1:
-        return None
-    return SignedModel(own, trained, (), summary=continuation.signed_beside(text))
-
-
-def _holds(
-    model: SignedModel,
-    session: SignedSession,
-    name: str,
-    attest: Attest,
-    roots: bytes,
-    now: datetime,
-    denied: Collection[str],
-) -> bool:
-    """Tell if the signature of a party holds, at a time at which its certificate was in date."""
-    signed = replace(model, attestations={name: attest}, session=session.session, request=session.request)
-    try:
-        leaf, *_ = x509.load_pem_x509_certificates(attest.certificate)
-        return not signed.faults(roots, min(now, leaf.not_valid_after_utc), denied)
-    except (FedboostError, ValueError):
-        return False

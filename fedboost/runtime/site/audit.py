@@ -16,7 +16,7 @@ that lies without leaving a trace here, in other sums to other sites, say, is no
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import combinations, takewhile
 from pathlib import Path
@@ -47,7 +47,7 @@ from fedboost.results.audit import (
     Sent,
     Session,
 )
-from fedboost.runtime.files import sync_folder, write_atomically
+from fedboost.runtime.files import file_errors, sync_folder, write_atomically
 from fedboost.runtime.site.store import (
     BEFORE_THE_FIRST,
     MEMORY,
@@ -88,7 +88,11 @@ def read_log(source: Path, party: str | None = None) -> list[Entry]:
             entry = parse_entry(line)
         except ValueError as error:
             raise ConfigError(f"{where}: {error}") from None
-        due, previous = (entries[-1].n + 1, entries[-1].hash) if entries else _before(entry)
+        due, previous = 1, BEFORE_THE_FIRST
+        if entries:
+            due, previous = entries[-1].n + 1, entries[-1].hash
+        elif isinstance(entry.event, Kept) and entry.event.kind == "exported":
+            due, previous = entry.event.known + 1, entry.event.last
         if entry.n != due:
             raise ConfigError(
                 f"{where}: entry {entry.n} stands where {due} is due: lines were removed or moved"
@@ -102,29 +106,21 @@ def read_log(source: Path, party: str | None = None) -> list[Entry]:
 _TERMS_LINE = b'{"terms":'
 
 
-def _before(first: Entry) -> tuple[int, str]:
-    """The number that is due for the first entry of a log, and the hash that it has to follow."""
-    event = first.event
-    if isinstance(event, Kept) and event.kind == "exported":
-        return event.known + 1, event.last
-    return 1, BEFORE_THE_FIRST
+def _lines_of_file(source: Path) -> list[bytes] | None:
+    """The lines of an export; None for a store. ConfigError."""
+    with file_errors(source, "cannot read"), source.open("rb") as file:
+        return [*file] if file.read(len(_SQLITE)) != _SQLITE and not file.seek(0) else None
 
 
-def _lines(source: Path, party: str | None) -> Iterator[bytes]:
+def _lines(source: Path, party: str | None) -> list[bytes]:
     """The lines of a store's log of one party, or those of a file. ConfigError."""
-    try:
-        with source.open("rb") as file:
-            if file.read(len(_SQLITE)) != _SQLITE:
-                file.seek(0)
-                yield from file
-                return
-    except OSError as error:
-        raise ConfigError(f"{source}: cannot read: {error.strerror}") from None
+    if (lines := _lines_of_file(source)) is not None:
+        return lines
     with closing(open_database(source)) as store:
         check_counters(source, store)
         whose = only_party(source, parties_of(store)) if party is None else party
         rows = store.execute("SELECT line FROM entries WHERE party = ? ORDER BY n", (whose,))
-        yield from (line if isinstance(line, bytes) else b"" for (line,) in rows)
+        return [line if isinstance(line, bytes) else b"" for (line,) in rows]
 
 
 def only_party(source: Path, parties: Sequence[str]) -> str:
@@ -145,14 +141,12 @@ def check_party(source: Path, party: str) -> None:
 def terms_in(source: Path, party: str | None = None) -> dict[str, str]:
     """The canonical terms that a store or an export has, by the digest that they are kept under.
     ConfigError."""
-    try:
-        with source.open("rb") as file:
-            if file.read(len(_SQLITE)) != _SQLITE:
-                file.seek(0)
-                found = [json.loads(line) for line in file if line.startswith(_TERMS_LINE)]
-                return {str(each["terms"]): str(each["text"]) for each in found}
-    except (OSError, ValueError, KeyError, TypeError):
-        raise ConfigError(f"{source}: its terms cannot be read") from None
+    if (lines := _lines_of_file(source)) is not None:
+        try:
+            found = [json.loads(line) for line in lines if line.startswith(_TERMS_LINE)]
+            return {str(each["terms"]): str(each["text"]) for each in found}
+        except (ValueError, KeyError, TypeError):
+            raise ConfigError(f"{source}: its terms cannot be read") from None
     with closing(open_database(source)) as store:
         return {str(digest): str(text) for digest, text in store.execute("SELECT digest, text FROM terms")}
 
@@ -193,10 +187,8 @@ def _remove(source: Path, last: Entry, out: Path, party: str | None) -> None:
     """Remove the entries up to the last one, which are in a file. ConfigError."""
     with closing(open_database(source, MEMORY)) as file:
         whose = only_party(source, parties_of(file)) if party is None else party
-    try:
+    with file_errors(out, "cannot be synced to the disk"):
         sync_folder(out.parent)  # its name is on the disk before the entries are gone
-    except OSError as error:
-        raise ConfigError(f"{out}: cannot be synced to the disk: {error.strerror}") from None
     with closing(Store(source, whose)) as store, store.transaction() as file:
         if head_of(file, whose) != (last.n, last.hash):
             raise ConfigError(
@@ -319,79 +311,81 @@ def _of_one(
     return AuditWarning(kind, (session.name,), f"session {shown(session.name)}: {found}", meaning, remedy)
 
 
+def _turns(session: Session, test: Callable[[list[Released]], bool]) -> str:
+    """The turns whose answers pass a test, in words; '' for none."""
+    turns = [str(turn) for turn, answers in session.by_turn.items() if test(answers)]
+    return f"turn{'s' if len(turns) > 1 else ''} {listed(turns)}" if turns else ""
+
+
 def _questions(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
     """Turns with more than one question. Where a party is lost for good, the end of the tree may come in the
     place of a question about it."""
-    turns = []
-    for turn, answers in session.by_turn.items():
+
+    def differ(answers: list[Released]) -> bool:
         questions = {_question(answer) for answer in answers}
         if _shrinks(terms):
             ends = {question for question in questions if question[0] in END_OF_ROUND}
             questions = max(questions - ends, ends, key=len)
-        if len(questions) > 1:
-            turns.append(turn)
-    if turns:
+        return len(questions) > 1
+
+    if turns := _turns(session, differ):
         yield _of_one(
             "other-question",
             session,
-            f"different questions in {_turns(turns)}",
+            f"different questions in {turns}",
             "two answers instead of one: their difference can be of a few rows, or of one",
         )
 
 
 def _positions(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
-    turns = []
-    for turn, answers in session.by_turn.items():
-        stood: dict[object, set[str]] = {}
-        for answer in answers:
-            if answer.position is not None:
-                stood.setdefault(_question(answer), set()).add(answer.position)
-        if any(len(positions) > 1 for positions in stood.values()):
-            turns.append(turn)
-    if turns:
+    def differ(answers: list[Released]) -> bool:
+        stood = {(_question(each), each.position) for each in answers if each.position is not None}
+        return len(stood) > len({question for question, _ in stood})
+
+    if turns := _turns(session, differ):
         yield _of_one(
             "other-position",
             session,
-            f"one question asked again after other trees or splits, in {_turns(turns)}",
+            f"one question asked again after other trees or splits, in {turns}",
             "the two answers are sums over different rows: their difference is the sum over the rows between",
         )
 
 
 def _rosters(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
     """Turns over several rosters, and rosters that the terms do not allow."""
-    turns: list[int] = []
     between: set[str] = set()
-    for turn, answers in session.by_turn.items():
+
+    def differ(answers: list[Released]) -> bool:
+        nonlocal between
         if _shrinks(terms):  # one question of a roster, then the end of the tree of a smaller one
             kept = {answer.what for answer in answers} - MAY_SHRINK
             answers = [answer for answer in answers if answer.what in kept]
         rosters = {frozenset(answer.roster) for answer in answers}
         if len(rosters) > 1:
-            turns.append(turn)
             between |= frozenset.union(*rosters) - frozenset.intersection(*rosters)
-    if turns:
+        return len(rosters) > 1
+
+    if turns := _turns(session, differ):
         yield _of_one(
             "other-roster",
             session,
-            f"sums with and without {listed(sorted(between))} in {_turns(turns)}",
+            f"sums with and without {listed(sorted(between))} in {turns}",
             f"subtracting one sum from the other gives the totals of {listed(sorted(between))} alone",
         )
-    if terms is not None:
-        allowed = [
-            turn
-            for turn, answers in session.by_turn.items()
-            if any(
-                not set(answer.roster) <= set(terms.parties) or len(set(answer.roster)) < terms.min_roster
-                for answer in answers
-            )
-        ]
-        if allowed:
-            yield _of_one(
-                "small-roster",
-                session,
-                f"sums over other parties than the terms allow in {_turns(allowed)}",
-                "a sum over fewer parties hides each of them less",
-            )
+    if terms is None:
+        return
+
+    def too_small(answers: list[Released]) -> bool:
+        rosters = [set(answer.roster) for answer in answers]
+        return any(not each <= set(terms.parties) or len(each) < terms.min_roster for each in rosters)
+
+    if turns := _turns(session, too_small):
+        yield _of_one(
+            "small-roster",
+            session,
+            f"sums over other parties than the terms allow in {turns}",
+            "a sum over fewer parties hides each of them less",
+        )
 
 
 def _vectors(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
@@ -400,18 +394,20 @@ def _vectors(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
     if terms is not None and terms.noise is not None and terms.noise.placement == "central":
         return
     charges: dict[object, set[str]] = {}
-    turns: dict[object, int] = {}
     for answer in session.answers:
         if answer.charge is not None and answer.question and answer.position:
             key = answer.question, answer.position, frozenset(answer.roster)
             charges.setdefault(key, set()).add(answer.charge)
-            turns[key] = answer.turn
-    several = sorted({turns[key] for key, names in charges.items() if len(names) > 1})
-    if several:
+    several = {key for key, names in charges.items() if len(names) > 1}
+
+    def among(answers: list[Released]) -> bool:
+        return any((each.question, each.position, frozenset(each.roster)) in several for each in answers)
+
+    if turns := _turns(session, among):
         yield _of_one(
             "other-answer",
             session,
-            f"different answers to the same question at the same place, in {_turns(several)}",
+            f"different answers to the same question at the same place, in {turns}",
             "the rows changed in between, and the difference is of the changed ones, with noise",
             "the operator of this site: leave the table as it is while a session runs; if nobody changed it, "
             "report this as a defect of fedboost",
@@ -484,10 +480,6 @@ def _shrinks(terms: Terms | None) -> bool:
     return terms is not None and terms.session.on_loss == "shrink"
 
 
-def _turns(turns: list[int]) -> str:
-    return f"turn{'s' if len(turns) > 1 else ''} {listed([str(turn) for turn in turns])}"
-
-
 # ---- Warnings about an audit log: what a training that keeps its terms never leaves behind --------------
 
 
@@ -495,17 +487,12 @@ def warnings_of(sessions: list[Session], admitted: AdmittedTerms) -> list[AuditW
     """All warnings about a log, the most serious first. admitted: the terms of the sessions that were
     admitted in it."""
     answered = [session for session in sessions if session.answers]
-    names: dict[str, list[Session]] = {}
-    for session in answered:
-        names.setdefault(session.name, []).append(session)
     warnings: list[AuditWarning] = []
-    for same_name in names.values():
+    for same_name in _grouped((session.name, session) for session in answered).values():
         warnings += _name_warnings(same_name, admitted)
-        digests: dict[str | None, list[Session]] = {}
-        for session in same_name:
-            digests.setdefault(session.digest, []).append(session)
+        digests = _grouped((session.digest or "", session) for session in same_name)
         for digest, same_terms in digests.items():
-            terms = admitted.get(digest or "")
+            terms = admitted.get(digest)
             parts = [part for session in same_terms for part in session.parts]
             whole = Session(name=same_name[0].name, parts=parts)
             for rule in (_questions, _positions, _rosters, _vectors, _amount):
@@ -517,6 +504,14 @@ def warnings_of(sessions: list[Session], admitted: AdmittedTerms) -> list[AuditW
     return sorted(warnings, key=lambda warning: [*Kind].index(warning.kind))
 
 
+def _grouped(sessions: Iterable[tuple[str, Session]]) -> dict[str, list[Session]]:
+    """Sessions by a key that each comes with."""
+    groups: dict[str, list[Session]] = {}
+    for key, session in sessions:
+        groups.setdefault(key, []).append(session)
+    return groups
+
+
 # ---- names and attempts -----------------------------------------------------------------------------
 
 
@@ -524,7 +519,9 @@ def _name_warnings(sessions: list[Session], admitted: AdmittedTerms) -> Iterator
     """Warnings about the sessions of one name."""
     name = sessions[0].name
     first = sessions[0].parts[0]
-    if (first.attempt or 0) > 1 and _is_really_first(sessions[0]):
+    # Where the agreement is in an older file, a first question that is not the session's first shows it.
+    really = first.admitted is not None or min((each.turn for each in first.releases), default=0) > 1
+    if (first.attempt or 0) > 1 and really:
         yield AuditWarning(
             "first-attempt",
             (name,),
@@ -577,13 +574,6 @@ def _settings(terms: Terms) -> dict[str, str]:
     for table in ("columns", "noise"):
         values |= {f"{table}.{name}": value for name, value in values.pop(table, {}).items()}
     return {name: value if isinstance(value, str) else json.dumps(value) for name, value in values.items()}
-
-
-def _is_really_first(session: Session) -> bool:
-    """Return whether the first attempt that is known is the first of the site. Where the agreement is in an
-    older file, a first question that is not the session's first shows it."""
-    part = session.parts[0]
-    return part.admitted is not None or min(release.turn for release in part.releases) > 1
 
 
 def _attempts(session: Session) -> Iterator[AuditWarning]:
@@ -645,23 +635,19 @@ def _groups_warning(
     if colluding:
         meaning += f", of whom {colluding} may work with the aggregator"
     verb = "was" if len(shown_parties) == 1 else "were"
-    innocent = "" if others else f". {_innocent(before, after)}; otherwise {few} {verb} singled out"
     if others:
         observation = f"sessions {listed([shown(name) for name in names])} had different parties"
+    else:
+        steps = {"dropped out": before - after, "joined": after - before}
+        happened = " and ".join(f"{listed(sorted(who))} {step}" for step, who in steps.items() if who)
+        meaning += f". Nobody meant it if {happened}; otherwise {few} {verb} singled out"
     return AuditWarning(
         "similar-groups",
         names,
         observation,
-        meaning + innocent,
+        meaning,
         "ask the analyst. The operator of this site: name the parties to train with in `parties` of [policy]",
     )
-
-
-def _innocent(before: frozenset[str], after: frozenset[str]) -> str:
-    """The innocent way from the group of the first session to that of the second."""
-    steps = {"dropped out": before - after, "joined": after - before}
-    happened = " and ".join(f"{listed(sorted(who))} {step}" for step, who in steps.items() if who)
-    return f"Nobody meant it if {happened}"
 
 
 def _group(agreement: Admitted, admitted: AdmittedTerms) -> tuple[frozenset[str], int]:
@@ -687,10 +673,12 @@ def _central_noise(sessions: list[Session]) -> Iterator[AuditWarning]:
 
 
 def _requests(sessions: list[Session]) -> Iterator[AuditWarning]:
-    requests: dict[str, list[Session]] = {}
-    for session in sessions:
-        for request in {part.admitted.request for part in session.parts if part.admitted} - {None}:
-            requests.setdefault(str(request), []).append(session)
+    requests = _grouped(
+        (request, session)
+        for session in sessions
+        for request in {part.admitted.request for part in session.parts if part.admitted}
+        if request is not None
+    )
     for same in requests.values():
         names = _names(same)
         if len(names) > 1:
@@ -704,13 +692,11 @@ def _requests(sessions: list[Session]) -> Iterator[AuditWarning]:
 
 
 def _unread_terms(sessions: list[Session], admitted: AdmittedTerms) -> Iterator[AuditWarning]:
-    faults: dict[str, list[Session]] = {}
-    for session in sessions:
-        known = session.admitted
-        if known is not None:
-            terms = admitted.get(known.terms)
-            if isinstance(terms, ConfigError):
-                faults.setdefault(str(terms), []).append(session)
+    faults = _grouped(
+        (str(terms), session)
+        for session in sessions
+        if isinstance(terms := admitted.get(session.digest or ""), ConfigError)
+    )
     for fault, same in faults.items():
         names = _names(same)
         yield AuditWarning(

@@ -26,26 +26,25 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from fedboost.errors import ConfigError, DurabilityError, Refused, quoted
-from fedboost.gbdt.booster import Booster
+from fedboost.errors import ConfigError
 from fedboost.privacy.noise import epsilon_of
-from fedboost.protocol.parts import Part
 from fedboost.results.audit import Admitted, Released
 from fedboost.results.site import Charged, SiteBudget, Spent
 from fedboost.runtime.files import sync_folder, write_atomically
-from fedboost.runtime.signed_model import PartyModel, terms_to_predict
+from fedboost.runtime.signed_model import PartyModel
 from fedboost.runtime.site.audit import read_log
 from fedboost.runtime.site.config import PartyConfig, state_folder
 from fedboost.runtime.site.memory import (
     FileMemory,
-    charges_of,
     check_alone,
     check_dataset,
     known_session,
     read_spent,
+    spent_in,
+    spent_under,
     take_over,
 )
-from fedboost.runtime.site.policy_keys import spent_under
+from fedboost.runtime.site.models import FILE_NAME, PartFolder
 from fedboost.runtime.site.store import (
     NAME,
     NO_ENTRY,
@@ -172,40 +171,31 @@ def _accept(path: Path, party: str) -> int:
     return max(known[0] - head[0], 0)
 
 
-def spent_of(config: PartyConfig) -> list[Spent]:
-    """The privacy spent of each dataset in a site's state folder, its own first if there is a memory of it.
-    ConfigError also where its memory is gone, or older than its counter, so that the party does not start
-    with it."""
-    path = memory_path(config)
-    if os.path.lexists(path):
-        with reading(path) as file:
-            check_dataset(path, file, config.rows_name)
-    elif fault := _missing(config):
-        raise fault
-    assert config.state is not None
-    others = sorted(other for other in config.state.glob(f"*/{NAME}") if other != path)
-    return [spent for memory in (path, *others) if (spent := read_spent(memory)) is not None]
-
-
 def site_budget(config: PartyConfig, charges: int = 0) -> SiteBudget:
     """What was spent of the site's present rows, with its last releases, where so many are wanted; else of
-    every dataset. ConfigError, as `spent_of` then."""
-    policy, limit, path, own = config.policy, config.policy.budget, memory_path(config), config.rows_name
-    known = filter(None, [read_spent(path)]) if charges else spent_of(config)
-    datasets = [spent_under(spent, limit, bool(charges) or spent.dataset == own) for spent in known]
-    if not any(spent.own for spent in datasets):
-        datasets = [spent_under(Spent(dataset=own), limit, own=True), *datasets]
-    delta = datasets[0].delta
+    every dataset in its state folder, that of the present rows first. ConfigError also where its memory is
+    gone, or older than its counter, so that the party does not start with it."""
+    policy, path, own = config.policy, memory_path(config), config.rows_name
+    last = "SELECT session, release, at, cost FROM charges ORDER BY at DESC, release DESC LIMIT ?"
+    with reading(path) as file:
+        if file is not None:
+            check_dataset(path, file, own)
+        elif not charges and (fault := _missing(config)):
+            raise fault
+        spent = Spent(dataset=own) if file is None else spent_in(file)
+        rows = [] if file is None else file.execute(last, (charges,)).fetchall()
+    present = spent_under(spent, policy.budget, own=True)
     charged = tuple(
-        Charged(session=session, release=release, at=at, epsilon=epsilon_of(math.sqrt(cost), delta))
-        for session, release, at, cost in (charges_of(path, charges) if charges else ())
+        Charged(session=session, release=release, at=at, epsilon=epsilon_of(math.sqrt(cost), present.delta))
+        for session, release, at, cost in rows
     )
+    others = [] if charges else sorted(other for other in config.state.glob(f"*/{NAME}") if other != path)
     return SiteBudget(
         name=own,
         max_sessions=policy.max_sessions,
         epsilon=policy.epsilon,
         delta=policy.delta,
-        datasets=tuple(datasets),
+        datasets=(present, *(spent_under(read_spent(other), None, own=False) for other in others)),
         charges=charged if charges else None,
     )
 
@@ -240,85 +230,10 @@ def _missing(config: PartyConfig) -> ConfigError | None:
 
 def _begun(path: Path, lost: int) -> Begun:
     with reading(path) as file:
+        assert file is not None
         (sessions,) = file.execute("SELECT count(DISTINCT session) FROM sessions").fetchone()
         (releases,) = file.execute("SELECT count(*) FROM charges").fetchone()
     return Begun(path, sessions, releases, lost)
-
-
-# ---- The parts of models that a site keeps, each in a file of its own -----------------------------------
-# Promises: a part is on the disk before this site signs it.
-
-
-NAME_CHARS = 16
-"""Characters of a model's id in the name of its file: 64 bits."""
-FILE_NAME = re.compile(rf"[0-9a-f]{{{NAME_CHARS}}}\.json")
-
-
-class PartFolder:
-    """The folder of the parts of a site. It is made when the first part is kept."""
-
-    def __init__(self, config: PartyConfig) -> None:
-        self._folder, self._party = config.models, config.party
-
-    def file(self, id: str) -> Path:
-        """The file of a model."""
-        assert self._folder is not None
-        return self._folder / f"{id[:NAME_CHARS]}.json"
-
-    def files(self) -> list[Path]:
-        """The files of all parts."""
-        assert self._folder is not None
-        try:
-            return sorted(file for file in self._folder.iterdir() if FILE_NAME.fullmatch(file.name))
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise ConfigError(f"{self._folder}: cannot read this folder: {error.strerror}") from None
-
-    def keep(self, part: Part) -> Path:
-        """Write a part to its file; returns that. A file with another part stays as it is."""
-        model = PartyModel.of(part)
-        file = self.file(model.id)
-        try:
-            make_folder(file.parent)
-            self._check_free(file, model)
-            write_atomically(file, model.to_bytes(), OWNER_ALONE)
-        except (ConfigError, OSError) as error:
-            raise DurabilityError(str(error)) from None
-        return file
-
-    def model_of(self, terms: Terms) -> Booster:
-        """The part of the model that these terms predict with. Refused if it is not here."""
-        id = terms.vertical.predict_with
-        assert id is not None
-        file, name = self.file(id), f"model {id[:NAME_CHARS]}"
-        try:
-            if not file.exists():
-                raise Refused(
-                    f"party {self._party} has no part of {name}: it did not train it, or its folder of "
-                    f"models was moved"
-                )
-            model = PartyModel.load(file)
-        except (ConfigError, OSError) as error:
-            raise Refused(f"party {self._party} cannot read its part of {name}", str(error)) from None
-        if model.id != id or model.party != self._party:
-            raise Refused(f"party {self._party}: its file of model {id[:NAME_CHARS]} is that of another one")
-        vertical = terms.vertical
-        rows, fewest = vertical.predict_rows or 0, vertical.min_common_rows
-        if terms_to_predict(model, rows, fewest) != terms:
-            raise Refused(f"the terms are not those that model {id[:NAME_CHARS]} was trained under")
-        return model.booster
-
-    def _check_free(self, file: Path, model: PartyModel) -> None:
-        """ConfigError if this file has another part: of another party with the same folder, say."""
-        if not file.exists():
-            return
-        there = PartyModel.load(file)
-        if (there.id, there.party) != (model.id, model.party):
-            raise ConfigError(
-                f"{file}: has the part of party {quoted(there.party)!r} of model {there.id[:NAME_CHARS]}, "
-                f"which would be lost: give this site a folder of its own by `models`"
-            )
 
 
 # ---- Backups of a site: its store, and its parts of models in one file; and their return ----------------
@@ -473,7 +388,7 @@ def _check_rows(path: Path, party: str) -> Head:
 def _check_rows_of(path: Path, file: sqlite3.Connection, party: str) -> Head:
     """The same of one party that shares it."""
     entries = read_log(path, party)
-    decided = {"approvals": dict[str, str](), "refusals": dict[str, str]()}
+    decided = dict[tuple[str, str], str]()
     charges = "SELECT 1 FROM charges WHERE (party, session, release, cost) = (?, ?, ?, ?)"
     for entry in entries:
         lacking = f"{path}: lacks what entry {entry.n} of its log says"
@@ -484,26 +399,25 @@ def _check_rows_of(path: Path, file: sqlite3.Connection, party: str) -> Head:
                 if not file.execute(charges, (party, event.session, event.charge, event.cost)).fetchone():
                     raise ConfigError(lacking)
             case Kept(kind="restored"):  # decisions were taken over from the counter
-                decided = {"approvals": {}, "refusals": {}}
+                decided = {}
             case Decided():
-                decided["refusals" if event.kind == "refused" else "approvals"][event.terms] = event.content
-    for table, due in decided.items():
-        query = f"SELECT digest, content FROM {table} WHERE party = ?"
-        rows = {d: c and hashlib.sha256(c.encode()).hexdigest() for d, c in file.execute(query, (party,))}
-        is_whole = not any(isinstance(entry.event, Kept) for entry in entries)  # it has all decisions
-        others = rows.keys() - due.keys() if is_whole else set[str]()
-        if others or any(rows.get(digest, "") != content for digest, content in due.items()):
-            raise ConfigError(f"{path}: its {table} are not those of its log")
+                kind = "refused" if event.kind == "refused" else "approved"
+                decided[event.terms, kind] = event.content
+    query = "SELECT digest, kind, content FROM decisions WHERE party = ?"
+    rows = {(d, k): c and hashlib.sha256(c.encode()).hexdigest() for d, k, c in file.execute(query, (party,))}
+    is_whole = not any(isinstance(entry.event, Kept) for entry in entries)  # it has all decisions
+    others = rows.keys() - decided.keys() if is_whole else set[tuple[str, str]]()
+    if others or any(rows.get(key, "") != content for key, content in decided.items()):
+        raise ConfigError(f"{path}: its approvals and refusals are not those of its log")
     return (entries[-1].n, entries[-1].hash) if entries else NO_ENTRY
 
 
 def _parts_to_put_back(backup: Backup, config: PartyConfig) -> tuple[dict[Path, bytes], list[Path]]:
     """The files of parts that are not as in a backup, with their contents there; and those of them that are
     something else."""
-    assert config.models is not None
     lost, other = dict[Path, bytes](), list[Path]()
     for name, content in backup.parts.items():
-        file = config.models / name
+        file = PartFolder(config).folder / name
         if file.exists():
             if file.read_bytes() == content:
                 continue
@@ -541,22 +455,18 @@ def _read(file: Path) -> Backup:
         raise ConfigError(f"{file}: cannot read: {error.strerror}") from None
     except (tarfile.TarError, EOFError, zlib.error, KeyError, ValidationError):
         raise ConfigError(f"{file}: {_NO_BACKUP}") from None
+    parts = {Path(name).name: part for name, part in members.items() if _PARTS.fullmatch(name)}
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / MEMORY
         copy.write_bytes(memory)
         try:
             head = _check_rows(copy, about.party)
+            for name, part in parts.items():
+                _check_part(name, part, f"{PARTS}/{name}")
         except (sqlite3.Error, AttributeError, TypeError, ValueError):  # of rows of other types
             raise ConfigError(f"{file}: is damaged: it has what fedboost never writes") from None
         except ConfigError as error:
             fault = str(error).replace(f"{folder}/", "").partition(";")[0]
-            raise ConfigError(f"{file}: is damaged: {fault}; take another backup") from None
-    parts = {Path(name).name: part for name, part in members.items() if _PARTS.fullmatch(name)}
-    for name, part in parts.items():
-        try:
-            _check_part(name, part, f"{PARTS}/{name}")
-        except ConfigError as error:
-            fault = str(error).partition(";")[0]
             raise ConfigError(f"{file}: is damaged: {fault}; take another backup") from None
     return Backup(about, memory, parts, head)
 

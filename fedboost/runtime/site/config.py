@@ -115,9 +115,9 @@ class PartyConfig(Frozen):
     metrics: str | None = Field(
         default=None, description="Address at which Prometheus reads metrics, `HOST:PORT`; none unless named."
     )
-    state: Path | None = Field(
-        default=None,
-        description="Folder of the memory and its audit log, `fedboost.state` beside this file unless named.",
+    state: Path = Field(
+        default=Path(STATE),
+        description="Folder of the memory and its audit log.",
     )
     dataset: Name | None = Field(
         default=None,
@@ -176,7 +176,7 @@ def read_party(path: Path, holds_rows: bool | None = True) -> PartyConfig:
         "keys": config.keys,
         "scratch": config.scratch,
         "models": config.models,
-        "state": config.state or Path(STATE),
+        "state": config.state,
     }
     absolute: dict[str, Path | str | Database | None] = {**from_folder(path, paths)}
     if elsewhere:
@@ -185,7 +185,7 @@ def read_party(path: Path, holds_rows: bool | None = True) -> PartyConfig:
     if config.console is not None:
         tokens = from_folder(path, {"tokens": config.console.tokens})
         config = config.model_copy(update={"console": config.console.model_copy(update=tokens)})
-    config = config.model_copy(update={"models": config.models or folder_of(config, "models")})
+    config = config.model_copy(update={"models": models_folder(config)})
     config._file = path
     return config
 
@@ -227,11 +227,11 @@ def _source(config: PartyConfig, path: Path) -> Path | str | Database | None:
 def state_folder(config: PartyConfig) -> Path:
     """The folder of what a site keeps of its dataset: `state` of its file, then the dataset's name. What the
     file is called plays no part."""
-    assert config.state is not None
     return config.state / folder_name(config.rows_name)
 
 
-def folder_of(config: PartyConfig, what: str) -> Path:
-    """The folder of what one party keeps there, where other parties may have the same state folder."""
-    own = what if config.rows_name == config.party else f"{folder_name(config.party)}.{what}"
-    return state_folder(config) / own
+def models_folder(config: PartyConfig) -> Path:
+    """The folder of the parts of models that one party keeps, where other parties may have the same state
+    folder."""
+    own = "models" if config.rows_name == config.party else f"{folder_name(config.party)}.models"
+    return config.models or state_folder(config) / own

@@ -20,17 +20,17 @@ import json
 import math
 import os
 import sqlite3
-import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Generic, TypeVar
 
 import numpy as np
+from pydantic import ConfigDict, TypeAdapter
 
 from fedboost.errors import ConfigError, LocalProtocolError, Refused, quoted
-from fedboost.holders.other_tasks import TrainingTable
+from fedboost.privacy import noise
 from fedboost.privacy.pairwise import derive
 from fedboost.protocol.contracts import HeldTable, Position
 from fedboost.protocol.site import (
@@ -44,22 +44,85 @@ from fedboost.protocol.site import (
     Standing,
     check_chosen,
     check_others,
-    colluding_of,
     judge,
-    predicted_by,
-    splits_by,
 )
 from fedboost.results.audit import Admitted, Checked, Ended
 from fedboost.results.site import USUAL_DELTA, Spent
-from fedboost.runtime.files import folder_name
-from fedboost.runtime.signed_model import session_of
-from fedboost.runtime.site.policy_keys import ROUNDING, Budget
+from fedboost.runtime.files import file_errors, folder_name
 from fedboost.runtime.site.store import OWNER_ALONE, Promise, Store, Value, dataset_of, now, put, reading
-from fedboost.terms import continuation
+from fedboost.terms.hiding import MIN_EPSILON
 from fedboost.terms.terms import Terms
 from fedboost.views.approval import columns_of
 
-# ---- What sessions cost ---------------------------------------------------------------------------------
+# ---- What sessions cost, and the privacy of its rows that a site lets be spent over all sessions ---------
+# Promises: costs (mu squared) add, epsilons do not; a refusal names the epsilon that would fit.
+
+
+ROUNDING = 1e-12
+"""Of sums of costs, relative to the budget."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The privacy of its rows that a site lets be spent: (epsilon, delta) over all sessions."""
+
+    epsilon: float
+    delta: float
+
+    @property
+    def cost(self) -> float:
+        """The same as a cost, mu squared."""
+        return noise.mu_of(self.epsilon, self.delta) ** 2
+
+    def left(self, spent: float) -> float:
+        """The epsilon that a session at this delta may have, once that was spent. Epsilons do not add:
+        it is more than the difference of two."""
+        return noise.epsilon_of(math.sqrt(max(self.cost - spent, 0.0)), self.delta)
+
+    def check_session(self, party: str, terms: Terms, spent: float, charged: float) -> None:
+        """Raise Refused unless what a session still plans to release fits. spent: by all sessions; charged:
+        by this one."""
+        assert terms.noise is not None
+        if terms.noise.placement == "central":
+            raise Refused(
+                f'party {party}: with placement = "central" nothing hides its sums from the aggregator, so '
+                f"no such session fits the budget of these rows, epsilon {self.epsilon:g} at delta "
+                f'{self.delta:g}; use placement = "distributed" or "local"'
+            )
+        wanted = f"the terms ask for epsilon {terms.noise.epsilon:g} at delta {terms.noise.delta:g}"
+        self.check(party, wanted, terms.noise.delta, spent, max(terms.plan.cost - charged, 0.0), charged)
+
+    def check(
+        self, party: str, wanted: str, delta: float, spent: float, cost: float, charged: float = 0.0
+    ) -> None:
+        """Raise Refused unless so much more fits. wanted: what asks for it; delta: of what asks."""
+        if spent + cost <= self.cost * (1.0 + ROUNDING):
+            return
+        room = math.sqrt(max(self.cost - spent + charged, 0.0))
+        fits = _rounded_down(noise.epsilon_of(room, delta))
+        remedy = (
+            f"lower the epsilon of the noise to {fits:g} at most at delta {delta:g}"
+            if fits >= MIN_EPSILON
+            else "no session with noise fits"
+        )
+        raise Refused(
+            f"party {party}: {wanted}, and its budget for these rows, epsilon {self.epsilon:g} "
+            f"at delta {self.delta:g}, has {_rounded_down(self.left(spent)):g} left; {remedy}, unless the "
+            f"site raises `epsilon` in its policy"
+        )
+
+
+def spent_under(spent: Spent, budget: Budget | None, own: bool) -> Spent:
+    """What was spent of a dataset, as an epsilon, and what is left of it. budget: that of the site's present
+    rows, which are this dataset if it is its own."""
+    limit = budget if own else None
+    delta = spent.delta if limit is None else limit.delta
+    allowed = {} if limit is None else {"budget": limit.epsilon, "left": limit.left(spent.cost)}
+    return spent.model_copy(update={"own": own, "delta": delta, "spent": spent.epsilon(delta), **allowed})
+
+
+def _rounded_down(epsilon: float) -> float:
+    return math.floor(epsilon * 1e4) / 1e4
 
 
 def costs(file: sqlite3.Connection, *session: str) -> float:
@@ -68,31 +131,19 @@ def costs(file: sqlite3.Connection, *session: str) -> float:
     return math.fsum(cost for (cost,) in file.execute(f"SELECT cost FROM charges {where}", session))
 
 
-def read_spent(path: Path) -> Spent | None:
-    """The privacy that was spent on the dataset of a memory; None where there is no file. ConfigError."""
-    if not os.path.lexists(path):
-        return None
+def read_spent(path: Path) -> Spent:
+    """The privacy that was spent on the dataset of a memory. ConfigError."""
     with reading(path) as file:
+        assert file is not None
         return spent_in(file)
-
-
-def charges_of(path: Path, most: int) -> list[tuple[str, str, str, float]]:
-    """The releases that were charged last, at most so many, the latest first: session, release, time and
-    cost. Empty where there is no memory. ConfigError."""
-    if not os.path.lexists(path):
-        return []
-    with reading(path) as file:
-        rows = "SELECT session, release, at, cost FROM charges ORDER BY at DESC, release DESC LIMIT ?"
-        return [(str(s), str(r), str(at), float(cost)) for s, r, at, cost in file.execute(rows, (most,))]
 
 
 def spent_in(file: sqlite3.Connection) -> Spent:
     """The privacy that was spent on the dataset of a memory."""
     sessions, never_began, with_noise = file.execute(
         "SELECT count(*), coalesce(sum(attempt = 0), 0), coalesce(sum(delta > 0), 0) FROM "
-        "(SELECT max(attempt) AS attempt, max(delta) AS delta FROM sessions "
-        "JOIN standings USING (party, session) LEFT JOIN by_columns USING (party, session) "
-        "WHERE predicted IS NULL GROUP BY session)"
+        "(SELECT max(attempt) AS attempt, max(delta) AS delta FROM sessions JOIN standings USING "
+        "(party, session) WHERE json_extract(known, '$[0].predicted') IS NULL GROUP BY session)"
     ).fetchone()
     (delta,) = file.execute("SELECT max(delta) FROM sessions").fetchone()
     (releases,) = file.execute("SELECT count(*) FROM charges").fetchone()
@@ -111,18 +162,35 @@ def spent_in(file: sqlite3.Connection) -> Spent:
 # ---- A site's memory on disk: its sessions, where they stand and what was spent on them -----------------
 
 
-HASH_BYTES = 32
-_POSITION = struct.Struct(">I?III32s32s")
-_KNOWN = (
-    "SELECT party, session, terms, attempt, holders, hides, request, ended, colluding, predicted, splits, "
-    "julianday(?) - julianday(begun), analyst FROM sessions JOIN standings USING (party, session) "
-    "LEFT JOIN by_columns USING (party, session)"
+_ABOUT = (
+    "SELECT party, known, attempt, ended, julianday(?) - julianday(begun) "
+    "FROM sessions JOIN standings USING (party, session)"
 )
-_STANDING = "SELECT rows, attempt, base, reached, helped, signed FROM standings"
-_QUESTIONS = "SELECT turn, digest, of_tree, before, after FROM questions"
 _OF_ONE = "WHERE (party, session) = (?, ?)"
 Write = Callable[[sqlite3.Connection], None]
 """What is written in a transaction."""
+
+T = TypeVar("T")
+
+
+class Json(Generic[T]):
+    """Values of a class in the columns of a table, bytes as hex digits."""
+
+    def __init__(self, kind: type[T]) -> None:
+        config = ConfigDict(ser_json_bytes="hex", val_json_bytes="hex")
+        self._adapter = TypeAdapter(tuple[kind], config=config)  # type: ignore[valid-type]
+
+    def of(self, value: T) -> str:
+        """The text of a value."""
+        return self._adapter.dump_json((value,)).decode()
+
+    def read(self, text: str) -> T:
+        """The value of a text."""
+        (value,) = self._adapter.validate_json(text)
+        return value
+
+
+KNOWN, STANDING, QUESTION = Json(Known), Json(Standing), Json(Question)
 
 
 def admission(
@@ -157,7 +225,7 @@ def keep_terms(file: sqlite3.Connection, terms: Terms) -> None:
     put(file, "terms", terms.digest, terms.canonical())
 
 
-class FileMemory:
+class FileMemory(Store):
     """The memory of one dataset for one party: a `protocol.site.SiteMemory`."""
 
     def __init__(
@@ -173,34 +241,26 @@ class FileMemory:
 
         budget: None to keep count without a limit; names: see `admission`.
         """
-        self.party, self.dataset, self.budget = party, dataset, budget
+        self.dataset, self.budget = dataset, budget
         self._names, self._clock = names, clock
         self._later: list[tuple[Write, bool]] | None = None
         """What the session's thread writes together, and if it has to wait for the disk."""
         self.just_ended = ""
         """The session whose end its own memory has written, until `ended` asks."""
         self._lock = _locked(path, party)
-        try:
-            self.store = Store(path, party)
-            try:
-                with self.transaction(durable=False) as file:
-                    check_dataset(path, file, dataset)
-                    self._key = dataset_of(file)[1]
-            except BaseException:
-                self.store.close()
-                raise
-        except BaseException:
-            os.close(self._lock)
-            raise
+        with ExitStack() as opened:
+            opened.callback(os.close, self._lock)
+            super().__init__(path, party)
+            opened.callback(super().close)
+            with self.transaction(durable=False) as file:
+                check_dataset(path, file, dataset)
+                self._key = dataset_of(file)[1]
+            opened.pop_all()
 
     def close(self) -> None:
         """Close the file."""
-        self.store.close()
+        super().close()
         os.close(self._lock)
-
-    def transaction(self, durable: bool = True) -> AbstractContextManager[sqlite3.Connection]:
-        """A transaction of its own. DurabilityError."""
-        return self.store.transaction(durable)
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -227,7 +287,7 @@ class FileMemory:
     def record(self, release: Release | Relayed) -> None:
         """Record a release or a relay that is about to leave. DurabilityError: then it must not leave."""
         charged = isinstance(release, Release) and release.charge is not None
-        self.write(lambda file: self.store.append(file, release), durable=charged)
+        self.write(lambda file: self.append(file, release), durable=charged)
 
     def ended(self, session: str, reason: str, paused: bool = False, analyst: str = "") -> None:
         """Record that a session is over, '' with a model, or `paused` until this site is there again; nothing
@@ -235,13 +295,13 @@ class FileMemory:
         by_itself, self.just_ended = self.just_ended, ""
         if session != by_itself:
             with self.transaction() as file:
-                self.store.append(file, _end(session, reason, paused, analyst))
+                self.append(file, _end(session, reason, paused, analyst))
 
     def checked(self, terms: str, analyst: str, would: bool) -> None:
         """Record that a check of the terms with this digest is about to be answered: whether this site would
         take part. From any thread. DurabilityError."""
         with self.transaction(durable=False) as file:
-            self.store.append(file, Checked(terms=terms, would=would, analyst=analyst or None))
+            self.append(file, Checked(terms=terms, would=would, analyst=analyst or None))
 
     @property
     def sessions(self) -> int:
@@ -269,16 +329,13 @@ class FileMemory:
                     # Where the aggregator draws the noise, what leaves has none and is not charged.
                     central = terms.noise.placement == "central"
                     delta, planned = terms.noise.delta, 0.0 if central else terms.plan.cost
-                group = json.dumps(terms.holders), int(terms.protection.hides), colluding_of(terms)
-                about = terms.digest, offer.analyst, offer.request, *group
-                self.store.promise(file, "sessions", *name, *about, delta, planned, self._clock())
+                about = Known.begun(offer.session, terms, offer.request, self.party, offer.analyst)
+                row = terms.digest, offer.request, KNOWN.of(about), delta, planned, self._clock()
+                self.promise(file, "sessions", *name, *row)
                 put(file, "secrets", *name, os.urandom(KEY_BYTES))
-                self.store.promise(file, "standings", *name, *as_row(b"", Standing()), None)
-                if terms.blocks:  # others are told of columns of this party
-                    told = predicted_by(terms, self.party), splits_by(terms, self.party)
-                    self.store.promise(file, "by_columns", *name, *told)
+                self.promise(file, "standings", *name, *as_row(b"", Standing()), None)
                 keep_terms(file, terms)
-            self.store.append(file, admission(offer, self.party, self.dataset, self._names(terms)))
+            self.append(file, admission(offer, self.party, self.dataset, self._names(terms)))
             return FileSession(self, offer, limits, file)
 
     def key_for(self, what: bytes, about: bytes) -> bytes:
@@ -321,9 +378,13 @@ class FileSession:
         self._name = memory.party, offer.session
         self._ended = False
         ((self._secret,),) = file.execute(f"SELECT secret FROM secrets {_OF_ONE}", self._name)
-        ((self._rows, *row),) = file.execute(f"{_STANDING} {_OF_ONE}", self._name)
-        questions = file.execute(f"{_QUESTIONS} {_OF_ONE} ORDER BY turn", self._name)
-        self._standing = _from_row(row, questions)
+        query = f"SELECT rows, standing FROM standings {_OF_ONE}"
+        ((self._rows, text),) = file.execute(query, self._name)
+        query = f"SELECT question FROM questions {_OF_ONE} ORDER BY turn"
+        questions = tuple(QUESTION.read(text) for (text,) in file.execute(query, self._name))
+        self._standing = standing = replace(STANDING.read(text), questions=questions)
+        if questions:
+            self._standing = replace(standing, reached=questions[-1].after)
 
     @property
     def standing(self) -> Standing:
@@ -379,7 +440,7 @@ class FileSession:
                 assert known is not None
                 check_others(known, others, self._limits, self._memory.party)
             row = *self._name, *as_row(self._rows, standing), None
-            self._memory.store.promise(file, "standings", *row)
+            self._memory.promise(file, "standings", *row)
 
         self._write(write, durable=bool(self._offer.terms.blocks))
         self._standing = standing
@@ -392,9 +453,7 @@ class FileSession:
             if other_tree:
                 file.execute(f"DELETE FROM questions {_OF_ONE}", self._name)
                 put(file, "standings", *self._name, *as_row(self._rows, standing), None)
-            hashes = b"".join((question.digest, *question.received))
-            shape = question.turn, hashes, int(question.of_tree)
-            put(file, "questions", *self._name, *shape, _packed(question.before), _packed(question.after))
+            put(file, "questions", *self._name, question.turn, QUESTION.of(question))
 
         self._write(write)
         self._standing = standing
@@ -423,8 +482,9 @@ class FileSession:
                     f"by which it would be less private than they say"
                 )
             if self._memory.budget is not None:
-                self._memory.budget.check_release(party, quoted(session), costs(file), cost)
-            self._memory.store.promise(file, "charges", *self._name, release, float(cost), now())
+                wanted, budget = f"session {quoted(session)} asks for one more release", self._memory.budget
+                budget.check(party, wanted, budget.delta, costs(file), cost)
+            self._memory.promise(file, "charges", *self._name, release, float(cost), now())
 
         self._write(write, durable=True)
 
@@ -432,7 +492,7 @@ class FileSession:
         """End the session for this site: its name, terms and charges stay."""
         if self._ended:
             return
-        store = self._memory.store
+        store = self._memory
         with store.transaction() as file:
             file.execute(f"DELETE FROM secrets {_OF_ONE}", self._name)
             file.execute(f"DELETE FROM questions {_OF_ONE}", self._name)
@@ -474,11 +534,8 @@ def take_over(file: sqlite3.Connection, party: str, promises: Iterable[Promise],
     for table, row in promises:
         if table != "standings" or file.execute(ended, row[:2]).fetchone() is None:
             put(file, table, *row)
-    for row in file.execute(
-        "SELECT party, session, rows, attempt, base, reached, helped, signed FROM standings "
-        "WHERE party = ? AND ended IS NULL",
-        (party,),
-    ).fetchall():
+    query = "SELECT party, session, attempt, rows, standing FROM standings WHERE party = ? AND ended IS NULL"
+    for row in file.execute(query, (party,)).fetchall():
         put(file, "standings", *row, reason)
 
 
@@ -499,10 +556,8 @@ def check_dataset(path: Path, file: sqlite3.Connection, dataset: str) -> None:
 def _locked(path: Path, party: str, remedy: str = "") -> int:
     """A lock that one process of this party has. ConfigError."""
     lock = path.parent / f"{folder_name(party)}.lock"
-    try:
+    with file_errors(lock, "cannot write this lock"):
         handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, OWNER_ALONE)
-    except OSError as error:
-        raise ConfigError(f"{lock}: cannot write this lock: {error.strerror}") from None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -517,85 +572,27 @@ def _locked(path: Path, party: str, remedy: str = "") -> int:
 
 def known_session(file: sqlite3.Connection, party: str, session: str) -> Known | None:
     """A session of a party, by name; None if it is not known."""
-    row = file.execute(f"{_KNOWN} {_OF_ONE}", (now(), party, session)).fetchone()
-    return None if row is None else _known(row[1:])
+    row = file.execute(f"{_ABOUT} {_OF_ONE}", (now(), party, session)).fetchone()
+    return None if row is None else _known(*row[1:])
 
 
 def known_sessions(file: sqlite3.Connection, party: str, at: str = "") -> list[Known]:
     """All sessions of the dataset, as this party looks at them. at: the time, if not now."""
     sessions: dict[tuple[str, str], Known] = {}
-    for name, *row in file.execute(_KNOWN, (at or now(),)):
-        known, mine = _known(row), name == party
+    for name, *row in file.execute(_ABOUT, (at or now(),)):
+        known, mine = _known(*row), name == party
         if mine or (known.session, known.digest) not in sessions:
             sessions[known.session, known.digest] = known if mine else replace(known, request=b"")
     return [*sessions.values()]
 
 
-def _known(row: Sequence[Any]) -> Known:
-    session, terms, attempt, holders, hides, request, ended, colluding, predicted, splits, days, analyst = row
-    group = tuple(json.loads(holders)), bool(hides)
-    rest: tuple[Any, ...] = ended, colluding, predicted, splits or 0, days or 0.0, analyst or ""
-    return Known(session, terms, attempt, *group, request, *rest)
+def _known(text: str, attempt: int, ended: str | None, days: float | None) -> Known:
+    return replace(KNOWN.read(text), attempt=attempt, ended=ended, days=days or 0.0)
 
 
 def as_row(rows: bytes, standing: Standing) -> tuple[Value, ...]:
-    """The columns of a standing, from `rows` to `signed`."""
-    base, reached = _packed(standing.base), _packed(standing.reached)
-    helped = "null" if standing.helped is None else json.dumps(standing.helped)
-    return rows, standing.attempt, base, reached, helped, int(standing.signed)
-
-
-def _from_row(row: Sequence[Any], questions: Iterable[Sequence[Any]]) -> Standing:
-    attempt, base, reached, helped, signed = row
-    stage = json.loads(helped)
-    known = tuple(
-        Question(turn, digest, bool(of_tree), _unpacked(before), _unpacked(after), tuple(received))
-        for turn, (digest, *received), of_tree, before, after in (
-            (turn, _hashes(hashes), *shape) for turn, hashes, *shape in questions
-        )
-    )
-    return Standing(
-        attempt,
-        _unpacked(base),
-        known[-1].after if known else _unpacked(reached),
-        known,
-        None if stage is None else (stage[0], tuple(stage[1])),
-        bool(signed),
-    )
-
-
-def _hashes(joined: bytes) -> list[bytes]:
-    """The hash of a question, and those of what was relayed for it."""
-    return [joined[start : start + HASH_BYTES] for start in range(0, len(joined), HASH_BYTES)]
-
-
-def _packed(position: Position) -> bytes:
-    """A position as 81 bytes."""
-    counts = position.grids, position.started, position.rounds, position.splits, position.levels
-    return _POSITION.pack(*counts, position.model, position.tree)
-
-
-def _unpacked(data: bytes) -> Position:
-    return Position(*_POSITION.unpack(data))
-
-
-# ---- The table that the model in terms was trained on, as a site's memory knows it ----------------------
-
-
-def training_table(memory: FileMemory, terms: Terms) -> TrainingTable | None:
-    """The table of the training of the model in these terms; None where this site took no part in it, or has
-    another memory."""
-    if terms.xgb_model is None or terms.trained is None:
-        return None
-    try:
-        request = session_of(continuation.facts_of(terms.xgb_model)).request
-    except (KeyError, ValueError, TypeError, AttributeError):
-        return None
-    known = memory.table_of(terms.trained, b"" if request is None else request.nonce)
-    if known is None:
-        return None
-    rows, digest = known
-    return TrainingTable(rows, lambda hashed: memory.hash_rows(hashed) == digest)
+    """The columns of a standing, from `attempt` to `standing`; its questions have rows of their own."""
+    return standing.attempt, rows, STANDING.of(replace(standing, questions=()))
 
 
 # ---- What noise on labels is drawn from: one secret a label column, kept with the site's memory ---------
@@ -617,7 +614,7 @@ def label_key(memory: FileMemory, terms: Terms) -> bytes:
         query = "SELECT epsilon, classes, mark FROM labels WHERE (party, label) = (?, ?)"
         known = file.execute(query, name).fetchone()
         if known is None:
-            memory.store.promise(file, "labels", *name, *row)
+            memory.promise(file, "labels", *name, *row)
     if known is not None and known[2] != row[2]:
         raise Refused(
             f"party {memory.party}: its labels got noise from a memory that is gone, and noise that is drawn "

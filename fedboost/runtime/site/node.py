@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from os import urandom
-from typing import Any, NamedTuple
+from typing import Any
 
 import grpc
 import numpy as np
@@ -52,11 +52,11 @@ from fedboost.runtime.net import channel
 from fedboost.runtime.net.channel import TlsFault, tls_fault
 from fedboost.runtime.net.keys import Bundle, read_again
 from fedboost.runtime.signed_model import PartyModel, terms_to_predict
-from fedboost.runtime.site.approval import nothing_approved, policy_for, signers_at
-from fedboost.runtime.site.backup import PartFolder, memory_path, open_memory
+from fedboost.runtime.site.approval import naming_the_command, nothing_approved, policy_for
+from fedboost.runtime.site.backup import memory_path, open_memory
 from fedboost.runtime.site.config import PartyConfig
-from fedboost.runtime.site.memory import FileMemory, check_alone, label_key, training_table
-from fedboost.runtime.site.policy_keys import naming_the_command, spent_under
+from fedboost.runtime.site.memory import FileMemory, check_alone, label_key, spent_under
+from fedboost.runtime.site.models import PartFolder, signers_at, training_table
 from fedboost.runtime.site.review import NO_LIMITS, CheckBook, PageState, Reviewer, analyst_of, check_unread
 from fedboost.runtime.site.rows import SiteRows
 from fedboost.runtime.tasks import OnWaiting
@@ -240,7 +240,7 @@ class Watch:
 
     def __init__(self, config: PartyConfig, log: Any, memory: FileMemory) -> None:
         self.metrics = PartyMetrics("keyholder" if config.data is None else "party")
-        self.page_state = PageState(config, memory.store, log)
+        self.page_state = PageState(config, memory, log)
         self.report = Events(log, self.metrics, self.page_state).observe
         self._log, self._config, self._memory = log, config, memory
         self._session, self._rounds, self._round, self._since = "", 0, 0, 0.0
@@ -325,13 +325,6 @@ LARGE_MESSAGE = 1 << 16
 there and back."""
 
 
-class Offered(NamedTuple):
-    """The session that was offered last, and who signed the offer, until the audit log has it."""
-
-    session: str
-    analyst: str = ""
-
-
 class PartyNode:
     """A party at its site. Reads its table when it starts, ConfigError if it cannot be read, and before a
     session if its files have changed.
@@ -344,11 +337,17 @@ class PartyNode:
         self._bundle = bundle
         self._log = log.bind(party=config.party)
         self._rows = rows_of(config, self._log)
-        self._memory, self.watch = _open_state(config, self._log, self._rows)
+        with contextlib.ExitStack() as opened:
+            opened.callback(self._rows.close)
+            self._memory = open_memory(config, self._log, self._rows.names_under)
+            opened.callback(self._memory.close)
+            self.watch = Watch(config, self._log, self._memory)
+            opened.pop_all()
         self._session: PartySession | None = None
         """Outlives a connection: who dials again goes on where it was."""
         self._thread = SessionThread()
-        self._offered = Offered("")
+        self._name = self._analyst = ""
+        """The session that was offered last, and who signed the offer, until the audit log has it."""
         self._attended = False
         self._refusals = 0
         book, busy = CheckBook(self._memory, self.watch.page_state.checked), lambda: self._session is not None
@@ -371,7 +370,7 @@ class PartyNode:
             async with page_served(self._config, self._rows, self.watch.page_state, self._log):
                 await self._run(wait, once)
         except asyncio.CancelledError:
-            self._log.info("stopped", **({"session": self._offered.session} if self._session else {}))
+            self._log.info("stopped", **({"session": self._name} if self._session else {}))
             raise
         except DurabilityError as error:
             raise ConfigError(str(error)) from None
@@ -499,7 +498,7 @@ class PartyNode:
 
     @property
     def _current(self) -> str | None:
-        return None if self._session is None else self._offered.session
+        return None if self._session is None else self._name
 
     async def _leave_unread(self, call: Any, offer: UnreadOffer) -> None:
         """Leave a session whose terms were not read, as one that is refused."""
@@ -513,7 +512,7 @@ class PartyNode:
         """Begin a session that was offered, in place of any other. terms: None for those that cannot be
         read."""
         self._close_session("another session began", paused=True)
-        self._offered = Offered(session, analyst)
+        self._name, self._analyst = session, analyst
         self.watch.offered(session, analyst, terms)
         self._session = PartySession(self._site())
 
@@ -525,14 +524,14 @@ class PartyNode:
 
     def _end(self, reason: str, message: ToParty | UnreadOffer) -> None:
         left = bool(reason) and not isinstance(message, SessionEnded)
-        self.watch.ended(self._offered.session, reason, left)
+        self.watch.ended(self._name, reason, left)
         self._left = self._left + 1 if left else 0
         self.ended.append(reason)
         self._close_session(reason)
 
     def _close_session(self, reason: str, paused: bool = False) -> None:
         if self._session is not None:
-            self._memory.ended(self._offered.session, reason, paused, self._offered.analyst)
+            self._memory.ended(self._name, reason, paused, self._analyst)
         self._session = None
         if paused:
             self.watch.report(Event("session paused"))
@@ -562,7 +561,7 @@ class PartyNode:
 
     def _site(self) -> Site:
         def taken(offer: SessionOffer) -> None:
-            self._offered = Offered(offer.session)
+            self._name, self._analyst = offer.session, ""
 
         def keep(part: Part) -> None:
             file = PartFolder(self._config).keep(part)
@@ -582,17 +581,6 @@ def pause_after(left: int) -> float:
     offer for ever."""
     beyond = min(left - FREE_REFUSALS, 10)  # no power of two that is no float
     return min(0.1 * 2 ** (beyond - 1), MAX_PAUSE_SECONDS) if beyond > 0 else 0.0
-
-
-def _open_state(config: PartyConfig, log: Any, rows: SiteRows) -> tuple[FileMemory, Watch]:
-    """Open the memory and the metrics, both or none, or close the rows. ConfigError."""
-    with contextlib.ExitStack() as stack:
-        stack.callback(rows.close)
-        memory = open_memory(config, log, rows.names_under)
-        stack.callback(memory.close)
-        watch = Watch(config, log, memory)
-        stack.pop_all()
-    return memory, watch
 
 
 @asynccontextmanager

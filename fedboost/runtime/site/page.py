@@ -2,11 +2,11 @@
 
 import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.responses import RedirectResponse, Response
 
@@ -32,7 +32,7 @@ from fedboost.runtime.site.approval import (
 from fedboost.runtime.site.audit import audit_of, read_log, sessions_of
 from fedboost.runtime.site.backup import memory_path, site_budget
 from fedboost.runtime.site.config import PartyConfig, SitePageConfig
-from fedboost.runtime.site.policy_keys import PROTECTS
+from fedboost.runtime.site.policy import PROTECTS
 from fedboost.runtime.site.review import PageState
 from fedboost.runtime.site.rows import SiteRows
 from fedboost.runtime.web.app import OFFICER, About, Call, Row, WebApp, officer_form
@@ -50,22 +50,11 @@ from fedboost.views.words import listed
 # that no approval can allow, rows that do not fit (ConfigError).
 
 
+T = TypeVar("T")
 MAX_CHARGES = 200
 READ_AGAIN_SECONDS = 5.0
 """An audit that was read is shown for so long at least, and for ten times as long as it took."""
 BUSY = "The rows of this site were not counted: a session is under way."
-
-
-@dataclass(frozen=True)
-class Decided:
-    """What a person decided. approves: or refuses; digest, analyst, seen: of the page that was shown; by:
-    whose token it was."""
-
-    approves: bool
-    digest: str
-    analyst: str
-    seen: str
-    by: str
 
 
 class SiteOffice:
@@ -163,21 +152,22 @@ class SiteOffice:
         with self._rows.reading:  # a session that was offered meanwhile reads its rows before or after
             return None if self._state.is_busy else count_rows(config, terms, read)
 
-    def decide(self, name: str, decision: Decided) -> None:
-        """Approve or refuse a request, as it was shown. Refusal if it is not as it was; ConfigError."""
+    def decide(self, name: str, approves: bool, digest: str, analyst: str, seen: str, by: str) -> None:
+        """Approve or refuse a request, as it was shown. digest, analyst, seen: of the page that was shown;
+        by: whose token it was. Refusal if it is not as it was; ConfigError."""
         with self._deciding:
             entry, terms = self._find(name)
-            if (entry.digest, entry.analyst) != (decision.digest, decision.analyst):
+            if (entry.digest, entry.analyst) != (digest, analyst):
                 raise Refusal(HTTPStatus.CONFLICT, "this form is of another request: read it again")
-            about = {"terms": entry.digest, "by": decision.by}
+            about = {"terms": entry.digest, "by": by}
             about |= {"analyst": entry.analyst} if entry.analyst else {}
             looked = self._look(entry, terms)
-            if decision.approves and looked.view.fault and not looked.review.fault:
+            if approves and looked.view.fault and not looked.review.fault:
                 raise ConfigError(looked.view.fault)  # its rows do not fit the terms
-            if looked.digest != decision.seen:
+            if looked.digest != seen:
                 reason = "the rules, the decisions or the past of this site have changed since this was shown"
                 raise Refusal(HTTPStatus.CONFLICT, f"{reason}: read it again")
-            if decision.approves:
+            if approves:
                 approve(self._config, terms, looked.review, datetime.now(UTC))
                 self._log.info("terms approved on the page", **about)
                 return
@@ -187,10 +177,7 @@ class SiteOffice:
 
     def audit(self) -> tuple[Audit | None, str]:
         """The audit of the log; None, and why, if it cannot be read."""
-        try:
-            return self._audit(), ""
-        except ConfigError as error:
-            return None, str(error)
+        return _or_why(self._audit)
 
     def session(self, number: int) -> Session:
         """A session of the log, from 1. Refusal if there is none; ConfigError."""
@@ -213,10 +200,7 @@ class SiteOffice:
 
     def budget(self) -> tuple[SiteBudget | None, str]:
         """What was spent; None, and why, if that is not known."""
-        try:
-            return site_budget(self._config, MAX_CHARGES), ""
-        except ConfigError as error:
-            return None, str(error)
+        return _or_why(lambda: site_budget(self._config, MAX_CHARGES))
 
     def policy(self) -> list[Rule]:
         """The rules of the policy."""
@@ -228,6 +212,14 @@ class SiteOffice:
             )
             for key, why in PROTECTS.items()
         ]
+
+
+def _or_why(read: Callable[[], T]) -> tuple[T | None, str]:
+    """What was read; None, and why, if it cannot be."""
+    try:
+        return read(), ""
+    except ConfigError as error:
+        return None, str(error)
 
 
 def _in_words(value: object) -> str:
@@ -283,7 +275,7 @@ def _decide(office: SiteOffice, call: Call) -> Response:
     if approves is None:
         raise Refusal(HTTPStatus.BAD_REQUEST, "neither approve nor refuse")
     name, form = call.request.path_params["name"], call.form
-    office.decide(name, Decided(approves, form("digest"), form("analyst"), form("seen"), call.caller.name))
+    office.decide(name, approves, form("digest"), form("analyst"), form("seen"), call.caller.name)
     return RedirectResponse(f"/requests/{name}", HTTPStatus.SEE_OTHER)
 
 

@@ -1,4 +1,4 @@
-"""A site's own policy, the `[policy]` table of party.toml: its rules, and which terms break them.
+"""A site's own policy, the `[policy]` table of party.toml: its keys, its rules, and which terms break them.
 
 Promises: `permit` is asked before any row is read, whatever the aggregator says of the terms; every rule is
 checked against the terms and the signers of a model in them alone, and a person is asked last, about terms
@@ -9,199 +9,503 @@ Refuses: terms that break a rule, with one sentence that names the site, the key
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
 import numpy as np
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from fedboost.errors import Refused, quoted
+from fedboost.errors import ConfigError, Refused, quoted
 from fedboost.gbdt.metrics import EDGES, is_at_threshold, own_name
 from fedboost.gbdt.objectives.registry import OBJECTIVES
 from fedboost.gbdt.tree import NO_CHILD
-from fedboost.privacy.pairwise import Group
-from fedboost.protocol.site import Limits, splits_by
+from fedboost.privacy.pairwise import MIN_GROUP_PARTIES, Group
+from fedboost.protocol.site import MAX_SESSIONS, MAX_SPLITS, Limits, splits_by
 from fedboost.results.site import ModelOrigin
-from fedboost.runtime.site.policy_keys import (
-    COMMAND,
-    MAX_ROWS_PER_LEAF,
-    MIN_ROWS_PER_BIN,
-    Breach,
-    ColumnRules,
-    PolicyKeys,
-    allowing,
-    beyond,
-    brackets,
-    choices,
-    not_among,
-    not_chosen,
-)
+from fedboost.runtime.config import to_toml
+from fedboost.runtime.site.memory import Budget
+from fedboost.terms.hiding import MAX_DELTA, Placement, ProtectionName
+from fedboost.terms.reading import Frozen, Name, read_model
+from fedboost.terms.session import TaskName
 from fedboost.terms.tasks import rows_readable
 from fedboost.terms.terms import Terms, have_folds
-from fedboost.views.approval import columns_by_role, summary
-from fedboost.views.words import delimited
+from fedboost.terms.vertical import MAX_IDS, MAX_ROWS_PER_BIN, Rows
+from fedboost.views.approval import APPROVE, columns_by_role, summary
+from fedboost.views.words import delimited, shown
 
-# ---- Rules for parties that hold different columns, and for joint predictions ---------------------------
-# Promises: every rule is checked against the terms and the name of this site in them alone. What the label
-# holder asks of others is no rule for the label holder's own site, and the other way round.
-
-
-RuleByColumns = Callable[[PolicyKeys, Terms, str], Breach | None]
-
-
-def _helps(terms: Terms, party: str) -> bool:
-    """True for a feature holder: another party has the labels of its rows."""
-    return not terms.blocks.has_labels(party)
-
-
-def _label_holders(policy: PolicyKeys, terms: Terms, party: str) -> Breach | None:
-    block = terms.blocks.of(party)
-    if block is None or policy.label_holders == "any" or not _helps(terms, party):
-        return None
-    return not_among("label_holders", policy.label_holders, (block.label_holder,))
+COMMAND = f"{APPROVE} --config party.toml"
+"""The command by which a site allows terms that its policy refuses."""
+MAX_ROWS_PER_LEAF = 1_000_000_000
+MAX_BUDGET_EPSILON = 100.0
+"""Beyond this epsilon promises nothing."""
+MIN_ROWS_PER_BIN = 10
+"""Rows of a bin where labels are hidden, unless a policy says otherwise: as many as `min_rows_per_leaf` of a
+leaf. Models lose nothing by it that is more than their spread (docs/vertical.md)."""
+PINNED = ("parties", "analysts", "columns")
+"""Keys of names, all of which an approval has."""
 
 
-def _by_columns(policy: PolicyKeys, terms: Terms, party: str) -> Breach | None:
-    if policy.by_columns:
-        return None
-    why = f"the terms have {terms.vertical.key}"
-    return Breach("by_columns", "false", why, "give every party all columns", True)
+# ---- The keys, each with what it protects against -------------------------------------------------------
 
 
-def _rows(policy: PolicyKeys, terms: Terms, party: str) -> Breach | None:
-    rows = terms.vertical.rows or "common"
-    if not _helps(terms, party) or rows in policy.rows:
-        return None
-    return not_chosen("rows", policy.rows, "rows", rows)
+class ColumnRules(Frozen):
+    """The columns of its table that a site lets terms name, by role."""
+
+    label: tuple[Name, ...] = ()
+    features: tuple[Name, ...] = ()
+    weight: tuple[Name, ...] = ()
+    base_margin: tuple[Name, ...] = ()
+    group: tuple[Name, ...] = ()
+    validation: tuple[Name, ...] = ()
+    row_id: tuple[Name, ...] = ()
+    label_upper_bound: tuple[Name, ...] = ()
+    subgroups: tuple[Name, ...] = ()
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: object) -> object:
+        return (value,) if isinstance(value, str) else value
 
 
-def _min_common_rows(policy: PolicyKeys, terms: Terms, party: str) -> Breach | None:
-    rows, limit = terms.vertical.fewest_common_rows, policy.min_common_rows
-    if not terms.vertical.aligns or rows >= limit:
-        return None
-    why = f"the terms are content with {rows:,} rows in common"
-    return Breach("min_common_rows", str(limit), why, f"set min_common_rows = {limit}", rows)
+class Policy(Frozen):
+    """The terms that a site takes part under, by its keys and their rules; docs/policy.md says more of each.
+
+    parties, analysts, columns, label_holders: names, "any" for all; None, the default, for none.
+    min_...: the fewest that terms may have, over all parties; max_...: the most, where it says so over all
+    sessions of a dataset. min_rows_per_bin: None for MIN_ROWS_PER_BIN where columns are hidden, else 1;
+    max_label_epsilon: None for labels without noise; colluding: None for what fits the number of parties;
+    epsilon, delta: the budget over all sessions, with which terms without noise are refused, None for no
+    limit; evaluate: "own" where a model that is measured needs the signature of this site, or of a party in
+    evaluate_signers; approval: "auto" where these rules are enough, "ask" where a person at the terminal
+    decides too. Keys that are true or false allow what they name.
+    """
+
+    model_config = ConfigDict(use_attribute_docstrings=True)  # what each protects against
+
+    parties: Literal["any"] | tuple[Name, ...] | None = None
+    """Sums are over the rows of these parties: one that adds none, or invents them, hides nothing."""
+    analysts: Literal["any"] | tuple[Name, ...] | None = None
+    """An analyst who may begin sessions chooses what is asked of the rows."""
+    columns: Literal["any"] | ColumnRules | None = None
+    """Each column that is named can be learned about, a label most of all."""
+    tasks: tuple[TaskName, ...] = Field(default=get_args(TaskName), min_length=1)
+    """Each kind of session tells something else of the rows."""
+    protections: tuple[ProtectionName, ...] = Field(default=("masked",), min_length=1)
+    """Under "plain" the aggregator sees this site's own numbers."""
+    by_columns: bool = False
+    """Other parties learn which rows go left at each split, and of a label holder each gradient."""
+    label_holders: Literal["any"] | tuple[Name, ...] | None = None
+    """A label holder chooses by its gradients which rows splits part, and is told them."""
+    rows: tuple[Rows, ...] = Field(default=("common", "in_order"), min_length=1)
+    """With "label_holder" the label holder learns for each of its rows whether this site has it."""
+    min_common_rows: int = Field(default=1000, ge=1)
+    """Among few rows in common the one that a split sends left is known by name."""
+    repeated_ids: bool = False
+    """It is told how many rows each common id has, and a leaf of many rows may be one person."""
+    max_foreign_ids: int = Field(default=MAX_IDS, ge=1)
+    """A party that enters all ids there are learns which of them this site has."""
+    max_predicted_rows: int = Field(default=0, ge=0)
+    """Of each predicted row the label holder learns how it falls at this site's splits."""
+    max_splits: int = Field(default=MAX_SPLITS, ge=1)
+    """Each split by this site's columns tells other parties which of a node's rows go left."""
+    model: Literal["parties", "whole"] = "parties"
+    """A whole model has the thresholds of this site's columns, and predicts without asking it."""
+    min_alone_rounds: int = Field(default=0, ge=0)
+    """The gradients of the first trees are nearly the labels themselves."""
+    min_rows_per_bin: int | None = Field(default=None, ge=1, le=MAX_ROWS_PER_BIN)
+    """The sums of a bin of few rows are about these rows, and of one row its label."""
+    max_label_epsilon: float | None = Field(default=None, gt=0)
+    """Gradients tell labels; with noise on these they tell each at most so much."""
+    on_loss: tuple[Literal["wait", "shrink", "stop"], ...] = Field(default=("wait", "stop"), min_length=1)
+    """With "shrink" the difference of two sums is that of a site that left or came back."""
+    placements: tuple[Placement, ...] = Field(default=("distributed", "local"), min_length=1)
+    """With "central" no noise is on what leaves: the aggregator sees exact sums."""
+    min_parties: int = Field(default=MIN_GROUP_PARTIES, ge=1)
+    """A sum over few parties tells each of them about the others."""
+    min_rows_per_leaf: int = Field(default=10, ge=1, le=MAX_ROWS_PER_LEAF)
+    """A leaf of few rows tells their labels."""
+    quantile_leaves: bool = False
+    """The value of a leaf is about the label of one row in it, however many it has."""
+    max_rounds: int = Field(default=1000, ge=1)
+    """Each round opens sums over other sets of rows."""
+    max_depth: int = Field(default=8, ge=1)
+    """Deep trees have leaves of single rows."""
+    max_trees_per_round: int = Field(default=100, ge=1)
+    """Each tree opens sums over other sets of rows."""
+    max_trials: int = Field(default=32, ge=0)
+    """Each candidate is one more training on the same rows."""
+    max_metrics: int = Field(default=8, ge=1)
+    """Each metric is a sum over the rows, in every round."""
+    max_category_levels: int = Field(default=32, ge=1)
+    """A level that one person has tells that person's label."""
+    target_means: bool = False
+    """The aggregator sees labels summed by level, and a level of one row is that row's label."""
+    metrics_at_thresholds: bool = False
+    """Metrics at two near thresholds differ by the few rows between them."""
+    party_metrics: bool = False
+    """Metrics of this site's rows alone are open, whatever hides its other sums."""
+    validation: bool = False
+    """Metrics of each round, or of two sets that differ by a row, tell labels of these rows."""
+    base_margin: bool = False
+    """A metric shows how the values of this column are distributed, to the last row."""
+    continue_models: bool = False
+    """Trees that somebody else made may put single rows into a leaf."""
+    evaluate: Literal["own", "any"] = "own"
+    """A model that others made may have leaves of single rows, and scores tell of these."""
+    evaluate_signers: tuple[Name, ...] = ()
+    """A party that is named answers for the leaves of the models that it signed."""
+    min_count: int = Field(default=10, ge=1)
+    """Counts of few rows, by level or label, are about these people."""
+    subgroups: bool = False
+    """Errors and rates by sex or ward speak of one group, which may be a small one."""
+    vote_top_k: int = Field(default=0, ge=0)
+    """Where all parties vote alike, each one's vote is known."""
+    subsample: float = Field(default=1.0, gt=0, le=1)
+    """Sums over many known draws of the rows give each row by itself."""
+    min_key_bits: int = Field(default=3072, ge=1)
+    """Shorter keys may be broken while what they hide still matters."""
+    colluding: int | None = Field(default=None, ge=0)
+    """This many parties may work with the aggregator and learn nothing of this site alone."""
+    epsilon: float | None = Field(default=None, gt=0, le=MAX_BUDGET_EPSILON)
+    """Bounds what all sessions together tell of one row."""
+    delta: float | None = Field(default=None, gt=0, le=MAX_DELTA)
+    """The chance that the bound of epsilon does not hold."""
+    max_sessions: int = Field(default=MAX_SESSIONS, ge=1)
+    """Each session is one more set of sums over the same rows."""
+    similar_groups: bool = False
+    """Two sums over groups that differ by one party give that party's own."""
+    approval: Literal["auto", "ask"] = "auto"
+    """With "ask" a person decides on every session."""
+
+    @field_validator(
+        "tasks", "protections", "rows", "on_loss", "placements", "evaluate_signers", mode="before"
+    )
+    @classmethod
+    def _one_or_several(cls, value: object) -> object:
+        return (value,) if isinstance(value, str) else value
+
+    @field_validator("parties", "analysts", "label_holders", mode="before")
+    @classmethod
+    def _any_or_names(cls, value: object) -> object:
+        if value is None or value == "any":
+            return value
+        if not isinstance(value, list | tuple) or not all(isinstance(name, str) and name for name in value):
+            raise ValueError('write a list of names, such as ["north", "south"], or "any"')
+        return tuple(value)
+
+    @field_validator("columns", mode="before")
+    @classmethod
+    def _any_or_by_role(cls, value: object) -> object:
+        if value is None or value == "any" or isinstance(value, ColumnRules):
+            return value
+        if isinstance(value, dict):
+            if "any" in value.values():
+                raise ValueError('"any" is for all columns of every role: write columns = "any"')
+            try:
+                return read_model(ColumnRules, value, "")
+            except ConfigError as error:
+                raise ValueError(str(error).removeprefix(": ")) from None
+        raise ValueError(
+            'name columns by role, columns = { label = ["y"], features = ["age", "dose"] }, or write "any"'
+        )
+
+    @field_validator("approval", mode="before")
+    @classmethod
+    def _no_digests(cls, value: object) -> object:
+        if value in ("auto", "ask"):
+            return value
+        raise ValueError(f'write "auto" or "ask"; single terms are approved by `{COMMAND}`')
+
+    @model_validator(mode="after")
+    def _whole_budget(self) -> "Policy":
+        if (self.epsilon is None) != (self.delta is None):
+            half, other = ("epsilon", "delta = 1e-5") if self.delta is None else ("delta", "epsilon = 3.0")
+            raise ValueError(f"{half} is half a budget: add {other}")
+        return self
+
+    @property
+    def budget(self) -> Budget | None:
+        """The privacy that all sessions together may spend; None where nothing limits it."""
+        return None if self.epsilon is None or self.delta is None else Budget(self.epsilon, self.delta)
+
+    def permit(
+        self,
+        terms: Terms,
+        party: str,
+        ask: Callable[[str], bool] | None = None,
+        analyst: str = "",
+        signers: "ModelSigners | None" = None,
+    ) -> Limits:
+        """Return the limits of all sessions over these rows. Refused unless this policy, of the site called
+        `party`, allows the terms.
+
+        analyst: who signed the request, '' where nothing is signed. ask: called with a summary of the terms
+        if approval is "ask"; returns True if the person agrees. None where there is nobody to ask. It may
+        raise Refused itself. signers: of the model that the terms measure, None where nobody checked them.
+        """
+        if broken := [*self.breaches(terms, analyst, party, signers)]:
+            raise broken[0].refusal(party, () if terms.task.by_analyst else broken)
+        if self.approval == "ask":
+            refused = f'site {party} refuses: its policy has approval = "ask", and '
+            if ask is None:
+                raise Refused(f"{refused}nobody can be asked; run there `{COMMAND}`")
+            who = f"\nAnalyst {delimited(analyst)} asks for this session." if analyst else ""
+            origin = origin_of(self, terms, party, signers or UNCHECKED)
+            try:
+                agreed = ask(summary(terms, (analyst,) if analyst else (), origin=origin) + who)
+            except Refused as error:
+                raise Refused(f"{refused}{error.public}; run there `{COMMAND}`") from None
+            if not agreed:
+                raise Refused(f"{refused}the person asked said no to the terms with digest {terms.digest}")
+        return Limits(
+            self.max_sessions, self.similar_groups, self.max_predicted_rows, self.max_splits, self.min_count
+        )
+
+    def breaches(
+        self, terms: Terms, analyst: str = "", party: str = "", signers: "ModelSigners | None" = None
+    ) -> Iterator["Breach"]:
+        """Every rule that the terms break, but for approval by a person. party: this site's name in the
+        terms; signers: who signed the model in them."""
+        yield from filter(None, (_parties(self, terms), _analysts(self, terms, analyst), _tasks(self, terms)))
+        yield from _columns(self, terms, party)
+        task = terms.task.name
+        if terms.blocks:
+            yield from filter(None, (rule(self, terms, party) for rule in BY_COLUMNS[task]))
+        yield from _breaches_of_model(self, terms, party, signers or UNCHECKED)
+        yield from filter(None, (rule(self, terms, party) for rule in RULES[task]))
 
 
-def _min_common_rows_of_prediction(policy: PolicyKeys, terms: Terms, party: str) -> Breach | None:
-    breach = _min_common_rows(policy, terms, party)
-    return breach and replace(breach, instead=f"--min-common-rows {policy.min_common_rows}")
-
-
-def _repeated_ids(policy: PolicyKeys, terms: Terms, party: str) -> Breach | None:
-    if policy.repeated_ids or not terms.vertical.repeated_ids:
-        return None
-    why = "the terms have repeated_ids = true"
-    return Breach("repeated_ids", "false", why, "keep one row of each id", True)
-
-
-def _max_foreign_ids(policy: PolicyKeys, terms: Terms, party: str) -> Breach | None:
-    ids, limit = terms.vertical.most_ids, policy.max_foreign_ids
-    if not terms.vertical.aligns or ids <= limit:
-        return None
-    return beyond("max_ids", ids, "max_foreign_ids", limit)
-
-
-def _max_predicted_rows(policy: PolicyKeys, terms: Terms, party: str) -> Breach | None:
-    rows, limit = terms.vertical.predict_rows or 0, policy.max_predicted_rows
-    if rows <= limit or not _helps(terms, party):
-        return None
-    if limit:
-        why, instead = f"the terms have predict_rows = {rows}", f"predict at most {limit}"
-        return Breach("max_predicted_rows", str(limit), why, instead, rows)
-    why = f"the terms predict {rows} rows with this site's columns: predictions are off here"
-    return Breach("max_predicted_rows", "0", why, "", rows)
-
-
-def _max_splits(policy: PolicyKeys, terms: Terms, party: str) -> Breach | None:
-    splits, limit = splits_by(terms, party), policy.max_splits
-    if splits <= limit:
-        return None
-    alone = terms.vertical.alone_rounds
-    rounds = alone + limit * (terms.trees.rounds - alone) // splits
-    why = f"the terms could have {splits:,} splits by its columns"
-    instead = f"set rounds = {rounds}" if rounds > alone else "set a lower max_depth"
-    return Breach("max_splits", str(limit), why, instead, splits)
-
-
-def _model(policy: PolicyKeys, terms: Terms, party: str) -> Breach | None:
-    if not terms.hides_columns or terms.keeps_parts or policy.model == "whole":
-        return None
-    why = 'the terms have model = "whole", which gives the analyst the thresholds of all columns'
-    return Breach("model", '"parties"', why, 'set model = "parties"', "whole")
-
-
-def _min_alone_rounds(policy: PolicyKeys, terms: Terms, party: str) -> Breach | None:
-    rounds, limit = terms.vertical.alone_rounds, policy.min_alone_rounds
-    if rounds >= limit or _helps(terms, party):
-        return None
-    why = f"the terms have alone_rounds = {rounds}"
-    return Breach("min_alone_rounds", str(limit), why, f"set alone_rounds = {limit}", rounds)
-
-
-def _max_label_epsilon(policy: PolicyKeys, terms: Terms, party: str) -> Breach | None:
-    epsilon, limit = terms.vertical.label_epsilon, policy.max_label_epsilon
-    if limit is None or _helps(terms, party):
-        return None
-    if epsilon is not None and epsilon <= limit:
-        return None
-    why = "no noise goes on labels" if epsilon is None else f"the terms have label_epsilon = {epsilon:g}"
-    return Breach("max_label_epsilon", f"{limit:g}", why, f"set label_epsilon = {limit:g}", epsilon)
-
-
-def _min_rows_per_bin(policy: PolicyKeys, terms: Terms, party: str) -> Breach | None:
-    rows, limit = terms.vertical.min_rows_per_bin, policy.min_rows_per_bin
-    if limit is None:
-        limit = MIN_ROWS_PER_BIN if terms.hides_columns else 1
-    if rows >= limit:
-        return None
-    why = f"the terms have min_rows_per_bin = {rows}" if rows > 1 else "the terms let a bin have one row"
-    return Breach("min_rows_per_bin", str(limit), why, f"set min_rows_per_bin = {limit}", rows)
-
-
-BY_COLUMNS: dict[str, tuple[RuleByColumns, ...]] = {
-    "train": (
-        *(_label_holders, _by_columns, _rows, _min_common_rows, _repeated_ids, _max_foreign_ids, _max_splits),
-        *(_model, _min_alone_rounds, _min_rows_per_bin, _max_label_epsilon),
-    ),
-    "predict": (
-        *(_label_holders, _by_columns, _min_common_rows_of_prediction, _max_foreign_ids),
-        _max_predicted_rows,
-    ),
+PROTECTS = {
+    key: f"{why[0].lower()}{why[1:-1]}"
+    for key, field in Policy.model_fields.items()
+    if (why := field.description)
 }
-"""The rules for each task that there is where parties hold different columns, in the order in which breaches
-are told."""
+"""What each key protects against."""
 
 
-# ---- The rules of a site's policy about levels ----------------------------------------------------------
-# How many are declared, and labels that are summed by level.
+# ---- Breaches of a site's policy as data, and the sentences in which a site refuses ---------------------
 
 
-def within_a_budget(policy: PolicyKeys, terms: Terms) -> bool:
-    """Tell if noise hides the rows of a leaf, and a budget says how well."""
-    return terms.noise is not None and terms.noise.placement != "central" and policy.budget is not None
+SHOWN_NAMES = 8
+"""Names in a refusal."""
 
 
-def max_category_levels(policy: PolicyKeys, terms: Terms) -> Breach | None:
-    """Levels that are declared."""
-    counts = {name: len(levels) for name, levels in terms.blocks.columns.levels.items()}
-    count, limit = max(counts.values(), default=0), policy.max_category_levels
-    if within_a_budget(policy, terms) or count <= limit:
+@dataclass(frozen=True)
+class Breach:
+    """A rule of a policy that terms break.
+
+    key, value: the rule as the file has it; why: a sentence about the terms; instead: a change of the terms
+    that would do; allow: the value of the key under which the terms pass, or the names that it has not; None
+    where no approval changes it.
+    """
+
+    key: str
+    value: str
+    why: str
+    instead: str = ""
+    allow: object = None
+    detail: str = ""
+
+    @property
+    def rule(self) -> str:
+        """The key as it stands under [policy]: columns, for the columns of each role."""
+        return self.key.partition(".")[0]
+
+    @property
+    def setting(self) -> str:
+        """What to change in the policy's file, so that the terms pass; '' where no change is enough."""
+        if self.allow is None:
+            return ""
+        if not isinstance(self.allow, tuple):
+            return f"set {self.key} = {to_toml(self.allow)}"
+        named = ", ".join(f'"{shown(name)}"' for name in self.allow[:SHOWN_NAMES])
+        more = len(self.allow) - SHOWN_NAMES
+        return f"add {named}{f' and {more} more' if more > 0 else ''} to {self.key}"
+
+    def refusal(self, party: str, predicting: "Sequence[Breach]" = ()) -> Refused:
+        """The error with the sentence that the analyst reads. predicting: all breaches by terms that predict:
+        they are in no file that a person could approve, so that the policy itself has to allow them."""
+        change = f"run there `{COMMAND}`" if self.allow is not None else ""
+        if predicting:
+            settings = ", ".join(filter(None, (breach.setting for breach in predicting)))
+            change = f"{settings} in [policy] there and restart `fedboost party`" if settings else ""
+        remedy = ", or ".join(filter(None, (self.instead, change)))
+        rule = f"site {party} refuses: its policy has {self.key} = {self.value}, and {self.why}; {remedy}"
+        return Refused(rule, self.detail)
+
+
+def _brackets(names: tuple[str, ...] | None) -> str:
+    """A stand-in for names that are the site's own affair."""
+    return "[...]" if names else "[]"
+
+
+def _allowing(names: tuple[str, ...] | None) -> str:
+    """Words about such names that the site alone may read; empty where there are none."""
+    return f"the policy allows {', '.join(names)}" if names else ""
+
+
+def _not_chosen(key: str, allowed: tuple[str, ...], setting: str, value: str) -> Breach | None:
+    """The breach by a setting of the terms that is none of the policy's choices; '' breaks nothing."""
+    if not value or value in allowed:
         return None
-    column = next(name for name, levels in counts.items() if levels == count)
-    why = f"the terms declare {count} categories of {quoted(column)!r}"
-    return Breach("max_category_levels", str(limit), why, "group rare levels in the tables", count)
+    instead = f'set {setting} = "{allowed[0]}"'
+    return Breach(key, to_toml(allowed), f'the terms have {setting} = "{value}"', instead, (value,))
 
 
-def target_means(policy: PolicyKeys, terms: Terms) -> Breach | None:
-    """Labels that are summed by level. Another task reads the means of a model that is there."""
-    names = [*terms.columns.target_means]
-    if not names or policy.target_means or within_a_budget(policy, terms):
+def _not_among(key: str, allowed: tuple[str, ...] | None, names: Sequence[str]) -> Breach | None:
+    """The breach by names in the terms that are not among the policy's; None if all are."""
+    strange = [name for name in names if name not in set(allowed or ())]
+    if not strange:
         return None
-    why = f"the terms sum labels by level of {quoted(names[0])!r} (columns.target_means)"
-    return Breach("target_means", "false", why, "leave it out", True)
+    named = ", ".join(f"'{shown(name)}'" for name in strange[:SHOWN_NAMES])
+    if len(strange) > SHOWN_NAMES:
+        named += f" and {len(strange) - SHOWN_NAMES} more"
+    why = f"the terms name {named}"
+    if allowed:
+        why += f", which {'is' if len(strange) == 1 else 'are'} not among them"
+    return Breach(key, _brackets(allowed), why, allow=tuple(strange), detail=_allowing(allowed))
 
 
-# ---- The rules of a site's policy about leaves: how many rows they have, and what their values tell -----
+# ---- The rules: one function each, which returns the breach of it by some terms, or None ----------------
+# Promises: every rule is checked against the terms alone, and the name of this site in them; of a model in
+# them also against the names whose signature of it holds. What the label holder asks of others is no rule for
+# the label holder's own site, and the other way round.
+
+
+Rule = Callable[[Policy, Terms, str], Breach | None]
+"""Takes a policy, terms, and the name of the site in them."""
+
+
+def _forbids(key: str, found: Callable[[Terms], str], instead: str = "leave it out") -> Rule:
+    """A rule by a key that is true or false. found: what terms have that the key is about, '' for nothing."""
+
+    def rule(policy: Policy, terms: Terms, party: str) -> Breach | None:
+        why = "" if getattr(policy, key) else found(terms)
+        return Breach(key, "false", why, instead, True) if why else None
+
+    return rule
+
+
+def _limit(key: str, number_of: Callable[[Terms], int | None], found: str, instead: str = "") -> Rule:
+    """A rule by a key that is the largest number, or as min_... the smallest. number_of: that of terms, None
+    where they have none. found: what they have, with that number, and instead: what to do, with the key's;
+    or found alone, a setting."""
+    has, change = (found, instead) if instead else (f"have {found} = {{}}", f"set {found} = {{}}")
+
+    def rule(policy: Policy, terms: Terms, party: str) -> Breach | None:
+        number, limit = number_of(terms), getattr(policy, key)
+        if number is None or (number >= limit if key.startswith("min_") else number <= limit):
+            return None
+        return Breach(key, str(limit), f"the terms {has.format(number)}", change.format(limit), number)
+
+    return rule
+
+
+# ---- names -------------------------------------------------------------------------------------------
+
+
+def _parties(policy: Policy, terms: Terms) -> Breach | None:
+    return None if policy.parties == "any" else _not_among("parties", policy.parties, terms.parties)
+
+
+def _analysts(policy: Policy, terms: Terms, analyst: str) -> Breach | None:
+    allowed = policy.analysts
+    if not terms.task.by_analyst or not analyst or allowed == "any" or analyst in (allowed or ()):
+        return None  # of a prediction the label holder asks for itself, and `label_holders` names it
+    why = f"the analyst is {quoted(analyst)}"
+    return Breach("analysts", _brackets(allowed), why, allow=(analyst,), detail=_allowing(allowed))
+
+
+def _tasks(policy: Policy, terms: Terms) -> Breach | None:
+    name = terms.task.name
+    if name in policy.tasks:
+        return None
+    return Breach("tasks", to_toml(policy.tasks), f"the session is to {name}", allow=(name,))
+
+
+def _columns(policy: Policy, terms: Terms, party: str) -> Iterator[Breach]:
+    """The breach of each role's columns, of those that this site holds."""
+    if policy.columns == "any":
+        return
+    allowed = policy.columns or ColumnRules()
+    for role, names in columns_by_role(terms, party).items():
+        if breach := _not_among(f"columns.{role}", getattr(allowed, role), names):
+            yield breach
+
+
+# ---- protection and parties --------------------------------------------------------------------------
+
+
+def _protections(policy: Policy, terms: Terms, party: str) -> Breach | None:
+    breach = _not_chosen("protections", policy.protections, "protection", terms.hiding.protection)
+    return replace(breach, instead="") if breach and terms.blocks else breach  # no other goes with these
+
+
+def _on_loss(policy: Policy, terms: Terms, party: str) -> Breach | None:
+    loses = terms.protection.hides
+    return _not_chosen("on_loss", policy.on_loss, "on_loss", terms.session.on_loss) if loses else None
+
+
+def _min_parties(policy: Policy, terms: Terms, party: str) -> Breach | None:
+    limit, holders = policy.min_parties, len(terms.holders)
+    if holders < limit:
+        rows = " with rows" if holders < len(terms.parties) else ""
+        return Breach("min_parties", str(limit), f"the terms name {holders}{rows}", "name more", holders)
+    if terms.min_roster < limit:
+        why = f'the terms have on_loss = "shrink" to {terms.min_roster}'
+        return Breach("min_parties", str(limit), why, f"set quorum = {limit}", terms.min_roster)
+    return None
+
+
+def _colluding(policy: Policy, terms: Terms, party: str) -> Breach | None:
+    floor = Group.of(terms.parties).colluding if policy.colluding is None else policy.colluding
+    tolerated = Group.of(terms.parties, terms.hiding.colluding).colluding if terms.protection.hides else floor
+    if tolerated >= floor:
+        return None
+    why = f"under the terms {tolerated} may collude and learn nothing"
+    return Breach("colluding", str(floor), why, f"set colluding = {floor}", tolerated)
+
+
+# ---- noise -------------------------------------------------------------------------------------------
+
+
+def _placements(policy: Policy, terms: Terms, party: str) -> Breach | None:
+    placement = "" if terms.noise is None else terms.noise.placement
+    breach = _not_chosen("placements", policy.placements, "noise.placement", placement)
+    effect = ", which gives the aggregator exact sums" if placement == "central" else ""
+    return breach and replace(breach, why=f'the noise of the terms is "{placement}"{effect}')
+
+
+def _budget(policy: Policy, terms: Terms, party: str) -> Breach | None:
+    budget, asked = policy.budget, terms.noise
+    if budget is None:
+        return None
+    epsilon, delta = f"{budget.epsilon:g}", f"{budget.delta:g}"
+    if asked is None:
+        why = "the terms have no noise, which costs more than any budget"
+        return Breach("epsilon", epsilon, why, f"add noise with delta = {delta}")
+    if asked.placement == "central":
+        why = "what leaves the site has no noise if the aggregator draws it, and costs more than any budget"
+        return Breach("epsilon", epsilon, why, 'set noise.placement = "distributed"')
+    if asked.delta > budget.delta:
+        why = f"the noise of the terms has delta = {asked.delta:g}"
+        return Breach("delta", delta, why, f"set noise.delta = {delta}")
+    return None
+
+
+def _unless_noise_hides(rule: Rule) -> Rule:
+    """A rule about rows of a leaf or level, which counts for nothing where noise hides them, and a budget
+    says how well."""
+
+    def own(policy: Policy, terms: Terms, party: str) -> Breach | None:
+        hides = terms.noise is not None and terms.noise.placement != "central"
+        return None if hides and policy.budget is not None else rule(policy, terms, party)
+
+    return own
+
+
+# ---- trees, leaves and levels ------------------------------------------------------------------------
 # What `min_rows_per_leaf` can and cannot do. The sum of hessians in both children of a split must reach
 # min_child_weight, and no row has a hessian of more than 1/4 (binary:logistic), 1/2 (multi:softprob) or
 # other than 1 (reg:squarederror, reg:absoluteerror, reg:quantileerror) if every row has weight 1 and
@@ -214,19 +518,7 @@ def target_means(policy: PolicyKeys, terms: Terms) -> Breach | None:
 # weights or a custom program leave nothing to rely on: with them the rule refuses.
 
 
-def quantile_leaves(policy: PolicyKeys, terms: Terms) -> Breach | None:
-    if terms.objective.loss.quantile is None or policy.quantile_leaves:
-        return None
-    why = f"with {quoted(terms.objective.name)} a leaf's value is about the label of one row"
-    return Breach("quantile_leaves", "false", why, "choose another objective", True)
-
-
-def min_rows_per_leaf(policy: PolicyKeys, terms: Terms) -> Breach | None:
-    return None if within_a_budget(policy, terms) else few_rows_per_leaf(policy, terms)
-
-
-def few_rows_per_leaf(policy: PolicyKeys, terms: Terms) -> Breach | None:
-    """The breach by leaves that may have few rows, whatever noise hides."""
+def _min_rows_per_leaf(policy: Policy, terms: Terms, party: str = "") -> Breach | None:
     limit, (rows, why) = policy.min_rows_per_leaf, rows_per_leaf(terms)
     if rows >= limit:
         return None
@@ -249,10 +541,8 @@ def rows_per_leaf(terms: Terms) -> tuple[int, str]:
     if terms.objective.scale_pos_weight is not None:
         return 1, "with a scale_pos_weight no leaf is sure of it"
     if terms.draws.sampling_method != "uniform":
-        rows_drawn = (
-            f'the rows that sampling_method = "{terms.draws.sampling_method}" draws weigh more than 1'
-        )
-        return 1, f"{rows_drawn}: no leaf is sure of it"
+        drawn = f'the rows that sampling_method = "{terms.draws.sampling_method}" draws weigh more than 1'
+        return 1, f"{drawn}: no leaf is sure of it"
     if terms.noise is not None:
         return 1, "no leaf is sure of it with noise, which only counts under a budget (epsilon, delta)"
     per = _rows_per_hessian(terms)
@@ -267,6 +557,265 @@ def rows_per_leaf(terms: Terms) -> tuple[int, str]:
 def _rows_per_hessian(terms: Terms) -> int | None:
     """The fact of a registered objective; nothing is taken on trust from that of a package."""
     return terms.objective.loss.rows_per_hessian if terms.objective.name in OBJECTIVES else None
+
+
+def _subsample(policy: Policy, terms: Terms, party: str) -> Breach | None:
+    share = terms.draws.share_drawn
+    if not (terms.protection.hides or terms.hides_columns) or share >= policy.subsample:
+        return None
+    why = f"the terms have subsample = {terms.draws.subsample:g}"
+    if terms.draws.sampling_method == "bootstrap":
+        why += f" with a bootstrap, which draws {share:.2g} of the rows"
+    return Breach("subsample", f"{policy.subsample:g}", why, "draw more rows", share)
+
+
+def _max_category_levels(policy: Policy, terms: Terms, party: str) -> Breach | None:
+    """Levels that are declared."""
+    counts = {name: len(levels) for name, levels in terms.blocks.columns.levels.items()}
+    count, limit = max(counts.values(), default=0), policy.max_category_levels
+    if count <= limit:
+        return None
+    column = next(name for name, levels in counts.items() if levels == count)
+    why = f"the terms declare {count} categories of {quoted(column)!r}"
+    return Breach("max_category_levels", str(limit), why, "group rare levels in the tables", count)
+
+
+def _min_count(policy: Policy, terms: Terms, party: str) -> Breach | None:
+    limit = policy.min_count
+    if terms.noise is not None and policy.budget is None and limit > 1:
+        why = "counts with noise are not rounded: without a budget sessions average the noise away"
+        return Breach("min_count", str(limit), why, "describe without noise", 1)
+    return _limit("min_count", lambda terms: terms.evaluation.min_count, "min_count")(policy, terms, party)
+
+
+def _few_rows(policy: Policy, terms: Terms, party: str) -> Breach | None:
+    """What a training tells beside its trees: a reference, and means of levels."""
+    tells = terms.evaluation.reference or have_folds(terms)
+    return _min_count(policy, terms, party) if tells else None
+
+
+# ---- what terms have that keys forbid ----------------------------------------------------------------
+
+
+def _quantile(terms: Terms) -> str:
+    name = quoted(terms.objective.name)
+    has = terms.objective.loss.quantile is not None
+    return f"with {name} a leaf's value is about the label of one row" if has else ""
+
+
+def _levels_summed(terms: Terms) -> str:
+    """Labels that are summed by level. Another task reads the means of a model that is there."""
+    names = [quoted(name) for name in terms.columns.target_means]
+    return f"the terms sum labels by level of {names[0]!r} (columns.target_means)" if names else ""
+
+
+def _continues(terms: Terms) -> str:
+    why = "the terms continue a model (xgb_model), whose trees may part single rows"
+    return "" if terms.xgb_model is None else why
+
+
+def _margin(terms: Terms) -> str:
+    name = terms.columns.base_margin
+    return "" if name is None else f"the terms have the base margin {quoted(name)!r}"
+
+
+def _at_threshold(terms: Terms) -> str:
+    names, default = map(own_name, terms.metrics), terms.objective.loss.default_metric
+    chosen = [name for name in names if is_at_threshold(name) and name != default]
+    return f"the terms ask for the metric {quoted(chosen[0])}" if chosen else ""
+
+
+def _own_metrics(terms: Terms) -> str:
+    has = terms.protection.hides and terms.evaluation.party_metrics
+    return "the terms have party_metrics = true" if has else ""
+
+
+def _by_subgroups(terms: Terms) -> str:
+    names = ", ".join(map(quoted, terms.evaluation.subgroups))
+    return f"the terms have subgroups by {names}" if names else ""
+
+
+def _validates(terms: Terms) -> str:
+    if not terms.validates:
+        return ""
+    if terms.columns.validation is not None:
+        return f"the terms have the validation column {quoted(terms.columns.validation)!r}"
+    return f"the terms have validation_fraction = {terms.evaluation.validation_fraction:g}"
+
+
+def _measures_some(terms: Terms) -> str:
+    rows = terms.evaluation.evaluate_rows
+    return "" if rows == "all" else f"the terms measure a model on {rows} rows"
+
+
+_metrics_at_thresholds = _forbids("metrics_at_thresholds", _at_threshold)
+
+
+def _threshold(policy: Policy, terms: Terms, party: str) -> Breach | None:
+    """What an evaluation reads at a threshold: rows of either side of it, then metrics."""
+    threshold = terms.evaluation.threshold
+    if threshold in EDGES:
+        return _metrics_at_thresholds(policy, terms, party)
+    near = min(EDGES, key=lambda edge: abs(edge - threshold))
+    rule = _forbids(
+        "metrics_at_thresholds",
+        lambda terms: f"the terms have threshold = {threshold:g}",
+        f"set {near:g}, an edge of its bins",
+    )
+    return rule(policy, terms, party)
+
+
+# ---- parties that hold different columns, and joint predictions --------------------------------------
+
+
+def _helps(terms: Terms, party: str) -> bool:
+    """True for a feature holder: another party has the labels of its rows."""
+    return not terms.blocks.has_labels(party)
+
+
+def _label_holders(policy: Policy, terms: Terms, party: str) -> Breach | None:
+    block = terms.blocks.of(party)
+    if block is None or policy.label_holders == "any" or not _helps(terms, party):
+        return None
+    return _not_among("label_holders", policy.label_holders, (block.label_holder,))
+
+
+def _rows(policy: Policy, terms: Terms, party: str) -> Breach | None:
+    rows = terms.vertical.rows or "common"
+    return _not_chosen("rows", policy.rows, "rows", rows) if _helps(terms, party) else None
+
+
+def _max_predicted_rows(policy: Policy, terms: Terms, party: str) -> Breach | None:
+    rows, limit = terms.vertical.predict_rows or 0, policy.max_predicted_rows
+    if rows <= limit or not _helps(terms, party):
+        return None
+    if limit:
+        why, instead = f"the terms have predict_rows = {rows}", f"predict at most {limit}"
+        return Breach("max_predicted_rows", str(limit), why, instead, rows)
+    why = f"the terms predict {rows} rows with this site's columns: predictions are off here"
+    return Breach("max_predicted_rows", "0", why, "", rows)
+
+
+def _max_splits(policy: Policy, terms: Terms, party: str) -> Breach | None:
+    splits, limit = splits_by(terms, party), policy.max_splits
+    if splits <= limit:
+        return None
+    alone = terms.vertical.alone_rounds
+    rounds = alone + limit * (terms.trees.rounds - alone) // splits
+    why = f"the terms could have {splits:,} splits by its columns"
+    instead = f"set rounds = {rounds}" if rounds > alone else "set a lower max_depth"
+    return Breach("max_splits", str(limit), why, instead, splits)
+
+
+def _model(policy: Policy, terms: Terms, party: str) -> Breach | None:
+    if not terms.hides_columns or terms.keeps_parts or policy.model == "whole":
+        return None
+    why = 'the terms have model = "whole", which gives the analyst the thresholds of all columns'
+    return Breach("model", '"parties"', why, 'set model = "parties"', "whole")
+
+
+def _min_alone_rounds(policy: Policy, terms: Terms, party: str) -> Breach | None:
+    rule = _limit("min_alone_rounds", lambda terms: terms.vertical.alone_rounds, "alone_rounds")
+    return None if _helps(terms, party) else rule(policy, terms, party)
+
+
+def _max_label_epsilon(policy: Policy, terms: Terms, party: str) -> Breach | None:
+    epsilon, limit = terms.vertical.label_epsilon, policy.max_label_epsilon
+    if limit is None or _helps(terms, party) or (epsilon is not None and epsilon <= limit):
+        return None
+    why = "no noise goes on labels" if epsilon is None else f"the terms have label_epsilon = {epsilon:g}"
+    return Breach("max_label_epsilon", f"{limit:g}", why, f"set label_epsilon = {limit:g}", epsilon)
+
+
+def _min_rows_per_bin(policy: Policy, terms: Terms, party: str) -> Breach | None:
+    rows, limit = terms.vertical.min_rows_per_bin, policy.min_rows_per_bin
+    if limit is None:
+        limit = MIN_ROWS_PER_BIN if terms.hides_columns else 1
+    if rows >= limit:
+        return None
+    why = f"the terms have min_rows_per_bin = {rows}" if rows > 1 else "the terms let a bin have one row"
+    return Breach("min_rows_per_bin", str(limit), why, f"set min_rows_per_bin = {limit}", rows)
+
+
+# ---- the tables --------------------------------------------------------------------------------------
+
+
+_max_metrics = _limit(
+    "max_metrics",
+    lambda terms: len(terms.metrics) // max(1, len(terms.objective.candidates)),
+    *("ask for {} metrics", "take some away"),
+)
+_base_margin = _forbids("base_margin", _margin, "leave columns.base_margin out")
+_party_metrics = _forbids("party_metrics", _own_metrics)
+_of_levels = _unless_noise_hides(_max_category_levels)
+_bits = _limit(
+    "min_key_bits", lambda t: t.hiding.key_bits if t.protection.uses_key_holder else None, "key_bits"
+)
+
+_OF_EVERY_TASK: tuple[Rule, ...] = (_protections, _on_loss, _min_parties, _colluding, _bits)
+_OF_TRAINING: tuple[Rule, ...] = (
+    *(*_OF_EVERY_TASK, _placements, _budget),
+    _limit("max_rounds", lambda terms: terms.trees.rounds, "rounds"),
+    _limit("max_depth", lambda terms: terms.trees.max_depth, "max_depth"),
+    _limit(
+        *("max_trees_per_round", lambda terms: len(terms.roots)),
+        *("have {} trees a round", "lower num_parallel_tree or num_class"),
+    ),
+    _limit("max_trials", lambda t: len(t.objective.candidates), "have {} candidates", "take some away"),
+    _limit("vote_top_k", lambda terms: terms.histograms.vote_top_k, "vote_top_k"),
+    *(_subsample, _forbids("continue_models", _continues, "leave xgb_model out"), _base_margin),
+    _forbids("quantile_leaves", _quantile, "choose another objective"),
+    *(_unless_noise_hides(_min_rows_per_leaf), _of_levels),
+    _unless_noise_hides(_forbids("target_means", _levels_summed)),
+    *(_max_metrics, _metrics_at_thresholds, _party_metrics),
+    *(_forbids("validation", _validates, "have no validation rows"), _few_rows),
+)
+_OF_COUNTS: tuple[Rule, ...] = (*_OF_EVERY_TASK, _placements, _budget, _of_levels, _min_count)
+_OF_EVALUATIONS: tuple[Rule, ...] = (
+    *(*_OF_COUNTS, _base_margin, _max_metrics, _threshold, _party_metrics),
+    _forbids("subgroups", _by_subgroups, "leave subgroups out"),
+    _forbids("validation", _measures_some, 'set evaluate_rows = "all" (--rows all)'),
+)
+
+RULES: dict[str, tuple[Rule, ...]] = {
+    "train": _OF_TRAINING,
+    "tune": _OF_TRAINING,
+    "describe": _OF_COUNTS,
+    "evaluate": _OF_EVALUATIONS,
+    "drift": (*_OF_COUNTS, _base_margin),
+    "predict": _OF_EVERY_TASK,
+}
+"""The rules for each task, in the order in which breaches are told: a site refuses for the first. Of a model
+that is measured, `_breaches_of_model` decides which. What predictions tell is bounded by max_predicted_rows
+alone: no noise goes on them, and no budget of epsilon is charged."""
+_by_columns = _forbids(
+    "by_columns", lambda terms: f"the terms have {terms.vertical.key}", "give every party all columns"
+)
+_repeated_ids = _forbids(
+    "repeated_ids",
+    lambda terms: "the terms have repeated_ids = true" if terms.vertical.repeated_ids else "",
+    "keep one row of each id",
+)
+_COMMON_ROWS = (
+    *("min_common_rows", lambda t: t.vertical.fewest_common_rows if t.vertical.aligns else None),
+    "are content with {:,} rows in common",
+)
+_max_foreign_ids = _limit(
+    "max_foreign_ids", lambda t: t.vertical.most_ids if t.vertical.aligns else None, "max_ids"
+)
+
+BY_COLUMNS: dict[str, tuple[Rule, ...]] = {
+    "train": (
+        *(_label_holders, _by_columns, _rows, _limit(*_COMMON_ROWS, "set min_common_rows = {}")),
+        *(_repeated_ids, _max_foreign_ids, _max_splits, _model, _min_alone_rounds, _min_rows_per_bin),
+        _max_label_epsilon,
+    ),
+    "predict": (
+        *(_label_holders, _by_columns, _limit(*_COMMON_ROWS, "--min-common-rows {}")),
+        *(_max_foreign_ids, _max_predicted_rows),
+    ),
+}
+"""The same for each task that there is where parties hold different columns, in front of the others."""
 
 
 # ---- Rules about a model that is measured ---------------------------------------------------------------
@@ -287,65 +836,47 @@ class ModelSigners:
 UNCHECKED = ModelSigners(unknown="this site has no keys, so that it can check no signature of the model")
 
 
-def breaches_of_model(
-    policy: PolicyKeys, terms: Terms, party: str, signers: ModelSigners
-) -> Iterator[Breach]:
+def _breaches_of_model(policy: Policy, terms: Terms, party: str, signers: ModelSigners) -> Iterator[Breach]:
     """The breaches by the model in terms that measure one."""
     if not terms.task.measures or policy.evaluate == "any":
         return
-    if not _accepted(policy, party, signers) or terms.trained is None:
-        yield _unsigned(policy, signers)
+    trained = terms.trained
+    if not _accepted(policy, party, signers) or trained is None:
+        others = " or of a party in evaluate_signers" if policy.evaluate_signers else ""
+        why = f"the model has no signature of this site{others} that covers all of its trees"
+        instead = "name a model that this site helped to train"
+        if signers.unknown:
+            why, instead = signers.unknown, 'run it with keys, or set evaluate = "any" in its policy'
+        yield Breach("evaluate", '"own"', why, instead, "any", _allowing(policy.evaluate_signers))
         return
-    yield from filter(None, (_continued(policy, terms.trained), _few_rows_in_leaves(policy, terms.trained)))
-    if contradiction := _contradiction(terms, terms.trained):
-        yield Breach("evaluate", _OWN, contradiction, allow="any")
+    if trained.earlier is not None and not policy.continue_models:
+        why = "the training of the model continued another, whose trees may part single rows"
+        yield Breach("continue_models", "false", why, "name a model that continues none", True)
+    if few := _min_rows_per_leaf(policy, trained):
+        instead = few.instead and f"in its training {few.instead}"
+        yield replace(few, why=f"in the training of the model {few.why}", instead=instead)
+    if contradiction := _contradiction(terms, trained):
+        yield Breach("evaluate", '"own"', contradiction, allow="any")
 
 
-def origin_of(policy: PolicyKeys, terms: Terms, party: str, signers: ModelSigners) -> ModelOrigin | None:
+def origin_of(policy: Policy, terms: Terms, party: str, signers: ModelSigners) -> ModelOrigin | None:
     """Who made the model that terms measure, for a person; None where they measure none."""
     if not terms.task.measures:
         return None
     accepted, rows = _accepted(policy, party, signers), 1
     if accepted and terms.trained is not None and terms.trained.earlier is None:
         rows = 1 if _contradiction(terms, terms.trained) else rows_per_leaf(terms.trained)[0]
-    others = tuple(sorted(accepted - {party}))
     return ModelOrigin(
         own=party in accepted,
-        others=others,
+        others=tuple(sorted(accepted - {party})),
         unknown=signers.unknown,
         rows=rows,
         readable=rows_readable(terms),
     )
 
 
-_OWN = '"own"'
-
-
-def _accepted(policy: PolicyKeys, party: str, signers: ModelSigners) -> frozenset[str]:
+def _accepted(policy: Policy, party: str, signers: ModelSigners) -> frozenset[str]:
     return signers.names & {party, *policy.evaluate_signers}
-
-
-def _unsigned(policy: PolicyKeys, signers: ModelSigners) -> Breach:
-    others = " or of a party in evaluate_signers" if policy.evaluate_signers else ""
-    why = f"the model has no signature of this site{others} that covers all of its trees"
-    instead = "name a model that this site helped to train"
-    if signers.unknown:
-        why, instead = signers.unknown, 'run it with keys, or set evaluate = "any" in its policy'
-    return Breach("evaluate", _OWN, why, instead, "any", allowing(policy.evaluate_signers))
-
-
-def _continued(policy: PolicyKeys, trained: Terms) -> Breach | None:
-    if trained.earlier is None or policy.continue_models:
-        return None
-    why = "the training of the model continued another, whose trees may part single rows"
-    return Breach("continue_models", "false", why, "name a model that continues none", True)
-
-
-def _few_rows_in_leaves(policy: PolicyKeys, trained: Terms) -> Breach | None:
-    if (breach := few_rows_per_leaf(policy, trained)) is None:
-        return None
-    instead = breach.instead and f"in its training {breach.instead}"
-    return replace(breach, why=f"in the training of the model {breach.why}", instead=instead)
 
 
 def _contradiction(terms: Terms, trained: Terms) -> str:
@@ -359,335 +890,3 @@ def _contradiction(terms: Terms, trained: Terms) -> str:
             promised = f"min_child_weight = {trained.trees.min_child_weight:g} of its training"
             return f"tree {number} of the model has a leaf of cover {low:g}, below the {promised}"
     return ""
-
-
-# ---- The rules of a policy: one function a rule, which returns the breach of it by some terms, or None --
-# Promises: every rule is checked against the terms alone; of a model in them also against the names whose
-# signature of it holds.
-
-
-Rule = Callable[[PolicyKeys, Terms], Breach | None]
-
-
-# ---- names -------------------------------------------------------------------------------------------
-
-
-def _parties(policy: PolicyKeys, terms: Terms) -> Breach | None:
-    if policy.parties == "any":
-        return None
-    return not_among("parties", policy.parties, terms.parties)
-
-
-def _analysts(policy: PolicyKeys, terms: Terms, analyst: str) -> Breach | None:
-    if not terms.task.by_analyst:
-        return None  # the label holder asks for itself, and `label_holders` names it
-    if not analyst or policy.analysts == "any" or analyst in (policy.analysts or ()):
-        return None
-    why = f"the analyst is {quoted(analyst)}"
-    return Breach(
-        "analysts", brackets(policy.analysts), why, allow=(analyst,), detail=allowing(policy.analysts)
-    )
-
-
-def _tasks(policy: PolicyKeys, terms: Terms) -> Breach | None:
-    name = terms.task.name
-    if name in policy.tasks:
-        return None
-    return Breach("tasks", choices(policy.tasks), f"the session is to {name}", allow=(name,))
-
-
-def _columns(policy: PolicyKeys, terms: Terms, party: str) -> Iterator[Breach]:
-    """The breach of each role's columns, of those that this site holds."""
-    if policy.columns == "any":
-        return
-    allowed = policy.columns or ColumnRules()
-    for role, names in columns_by_role(terms, party).items():
-        if breach := not_among(f"columns.{role}", getattr(allowed, role), names):
-            yield breach
-
-
-# ---- protection and parties --------------------------------------------------------------------------
-
-
-def _protections(policy: PolicyKeys, terms: Terms) -> Breach | None:
-    protection = terms.hiding.protection
-    if protection in policy.protections:
-        return None
-    breach = not_chosen("protections", policy.protections, "protection", protection)
-    return replace(breach, instead="") if terms.blocks else breach  # no other protection goes with these
-
-
-def _on_loss(policy: PolicyKeys, terms: Terms) -> Breach | None:
-    if not terms.protection.hides or terms.session.on_loss in policy.on_loss:
-        return None
-    return not_chosen("on_loss", policy.on_loss, "on_loss", terms.session.on_loss)
-
-
-def _min_parties(policy: PolicyKeys, terms: Terms) -> Breach | None:
-    limit, holders = policy.min_parties, len(terms.holders)
-    if holders < limit:
-        rows = " with rows" if holders < len(terms.parties) else ""
-        return Breach("min_parties", str(limit), f"the terms name {holders}{rows}", "name more", holders)
-    if terms.min_roster < limit:
-        why = f'the terms have on_loss = "shrink" to {terms.min_roster}'
-        return Breach("min_parties", str(limit), why, f"set quorum = {limit}", terms.min_roster)
-    return None
-
-
-def _colluding(policy: PolicyKeys, terms: Terms) -> Breach | None:
-    floor = Group.of(terms.parties).colluding if policy.colluding is None else policy.colluding
-    if not terms.protection.hides:
-        return None
-    tolerated = Group.of(terms.parties, terms.hiding.colluding).colluding
-    if tolerated >= floor:
-        return None
-    why = f"under the terms {tolerated} may collude and learn nothing"
-    return Breach("colluding", str(floor), why, f"set colluding = {floor}", tolerated)
-
-
-def _min_key_bits(policy: PolicyKeys, terms: Terms) -> Breach | None:
-    has_keys, bits = terms.protection.uses_key_holder, terms.hiding.key_bits
-    if not has_keys or bits >= policy.min_key_bits:
-        return None
-    return beyond("key_bits", bits, "min_key_bits", policy.min_key_bits)
-
-
-# ---- noise -------------------------------------------------------------------------------------------
-
-
-def _placements(policy: PolicyKeys, terms: Terms) -> Breach | None:
-    noise = terms.noise
-    if noise is None or noise.placement in policy.placements:
-        return None
-    effect = ", which gives the aggregator exact sums" if noise.placement == "central" else ""
-    return Breach(
-        "placements",
-        choices(policy.placements),
-        f'the noise of the terms is "{noise.placement}"{effect}',
-        f'set noise.placement = "{policy.placements[0]}"',
-        (noise.placement,),
-    )
-
-
-def _budget(policy: PolicyKeys, terms: Terms) -> Breach | None:
-    budget, noise = policy.budget, terms.noise
-    if budget is None:
-        return None
-    epsilon, delta = f"{budget.epsilon:g}", f"{budget.delta:g}"
-    if noise is None:
-        why = "the terms have no noise, which costs more than any budget"
-        return Breach("epsilon", epsilon, why, f"add noise with delta = {delta}")
-    if noise.placement == "central":
-        why = "what leaves the site has no noise if the aggregator draws it, and costs more than any budget"
-        return Breach("epsilon", epsilon, why, 'set noise.placement = "distributed"')
-    if noise.delta > budget.delta:
-        why = f"the noise of the terms has delta = {noise.delta:g}"
-        return Breach("delta", delta, why, f"set noise.delta = {delta}")
-    return None
-
-
-# ---- trees and leaves --------------------------------------------------------------------------------
-
-
-_AT_MOST: dict[str, tuple[Callable[[Terms], int], str, str]] = {
-    "max_rounds": (lambda terms: terms.trees.rounds, "have rounds = {}", "set rounds = {}"),
-    "max_depth": (lambda terms: terms.trees.max_depth, "have max_depth = {}", "set max_depth = {}"),
-    "max_trees_per_round": (
-        *(lambda terms: len(terms.roots), "have {} trees a round"),
-        "lower num_parallel_tree or num_class",
-    ),
-    "max_trials": (lambda terms: len(terms.objective.candidates), "have {} candidates", "take some away"),
-    "vote_top_k": (lambda terms: terms.histograms.vote_top_k, "have vote_top_k = {}", "set vote_top_k = {}"),
-    "max_metrics": (
-        *(lambda terms: len(terms.metrics) // max(1, len(terms.objective.candidates)), "ask for {} metrics"),
-        "take some away",
-    ),
-}
-"""Keys that are the largest number that terms may have: that of the terms, what they have, the remedy."""
-
-
-def _at_most(key: str) -> Rule:
-    number_of, what, instead = _AT_MOST[key]
-
-    def rule(policy: PolicyKeys, terms: Terms) -> Breach | None:
-        number, limit = number_of(terms), getattr(policy, key)
-        if number <= limit:
-            return None
-        return Breach(key, str(limit), f"the terms {what.format(number)}", instead.format(limit), number)
-
-    return rule
-
-
-def _subsample(policy: PolicyKeys, terms: Terms) -> Breach | None:
-    share = terms.draws.share_drawn
-    if not (terms.protection.hides or terms.hides_columns) or share >= policy.subsample:
-        return None
-    why = f"the terms have subsample = {terms.draws.subsample:g}"
-    if terms.draws.sampling_method == "bootstrap":
-        why += f" with a bootstrap, which draws {share:.2g} of the rows"
-    return Breach("subsample", f"{policy.subsample:g}", why, "draw more rows", share)
-
-
-def _continue_models(policy: PolicyKeys, terms: Terms) -> Breach | None:
-    if terms.xgb_model is None or policy.continue_models:
-        return None
-    why = "the terms continue a model (xgb_model), whose trees may part single rows"
-    return Breach("continue_models", "false", why, "leave xgb_model out", True)
-
-
-def _base_margin(policy: PolicyKeys, terms: Terms) -> Breach | None:
-    if terms.columns.base_margin is None or policy.base_margin:
-        return None
-    why = f"the terms have the base margin {quoted(terms.columns.base_margin)!r}"
-    return Breach("base_margin", "false", why, "leave columns.base_margin out", True)
-
-
-def _min_count(policy: PolicyKeys, terms: Terms) -> Breach | None:
-    count, limit = terms.evaluation.min_count, policy.min_count
-    if terms.noise is not None and policy.budget is None and limit > 1:
-        why = "counts with noise are not rounded: without a budget sessions average the noise away"
-        return Breach("min_count", str(limit), why, "describe without noise", 1)
-    if count >= limit:
-        return None
-    why = f"the terms have min_count = {count}"
-    return Breach("min_count", str(limit), why, f"set min_count = {limit}", count)
-
-
-def _few_rows(policy: PolicyKeys, terms: Terms) -> Breach | None:
-    """What a training tells beside its trees: a reference, and means of levels."""
-    tells = terms.evaluation.reference or have_folds(terms)
-    return _min_count(policy, terms) if tells else None
-
-
-# ---- metrics -----------------------------------------------------------------------------------------
-
-
-def _metrics_at_thresholds(policy: PolicyKeys, terms: Terms) -> Breach | None:
-    default = terms.objective.loss.default_metric
-    names = map(own_name, terms.metrics)
-    chosen = [name for name in names if is_at_threshold(name) and name != default]
-    if policy.metrics_at_thresholds or not chosen:
-        return None
-    why = f"the terms ask for the metric {quoted(chosen[0])}"
-    return Breach("metrics_at_thresholds", "false", why, "leave it out", True)
-
-
-def _threshold(policy: PolicyKeys, terms: Terms) -> Breach | None:
-    """What an evaluation reads at a threshold: rows of either side of it, then metrics."""
-    threshold = terms.evaluation.threshold
-    if policy.metrics_at_thresholds or threshold in EDGES:
-        return _metrics_at_thresholds(policy, terms)
-    near, why = (
-        min(EDGES, key=lambda edge: abs(edge - threshold)),
-        f"the terms have threshold = {threshold:g}",
-    )
-    return Breach("metrics_at_thresholds", "false", why, f"set {near:g}, an edge of its bins", True)
-
-
-def _party_metrics(policy: PolicyKeys, terms: Terms) -> Breach | None:
-    if not terms.protection.hides or not terms.evaluation.party_metrics or policy.party_metrics:
-        return None
-    return Breach("party_metrics", "false", "the terms have party_metrics = true", "leave it out", True)
-
-
-def _subgroups(policy: PolicyKeys, terms: Terms) -> Breach | None:
-    if not terms.evaluation.subgroups or policy.subgroups:
-        return None
-    why = f"the terms have subgroups by {', '.join(map(quoted, terms.evaluation.subgroups))}"
-    return Breach("subgroups", "false", why, "leave subgroups out", True)
-
-
-def _validation(policy: PolicyKeys, terms: Terms) -> Breach | None:
-    if not terms.validates or policy.validation:
-        return None
-    why = f"the terms have validation_fraction = {terms.evaluation.validation_fraction:g}"
-    if terms.columns.validation is not None:
-        why = f"the terms have the validation column {quoted(terms.columns.validation)!r}"
-    return Breach("validation", "false", why, "have no validation rows", True)
-
-
-def _evaluated_rows(policy: PolicyKeys, terms: Terms) -> Breach | None:
-    if terms.evaluation.evaluate_rows == "all" or policy.validation:
-        return None
-    why = f"the terms measure a model on {terms.evaluation.evaluate_rows} rows"
-    return Breach("validation", "false", why, 'set evaluate_rows = "all" (--rows all)', True)
-
-
-_OF_EVERY_TASK: tuple[Rule, ...] = (_protections, _on_loss, _min_parties, _colluding, _min_key_bits)
-_OF_TRAINING: tuple[Rule, ...] = (
-    *_OF_EVERY_TASK,
-    *(_placements, _budget, _at_most("max_rounds"), _at_most("max_depth"), _at_most("max_trees_per_round")),
-    *(_at_most("max_trials"), _at_most("vote_top_k")),
-    *(_subsample, _continue_models, _base_margin, quantile_leaves, min_rows_per_leaf, max_category_levels),
-    *(target_means, _at_most("max_metrics"), _metrics_at_thresholds, _party_metrics, _validation, _few_rows),
-)
-_OF_COUNTS: tuple[Rule, ...] = (*_OF_EVERY_TASK, _placements, _budget, max_category_levels, _min_count)
-_OF_EVALUATIONS: tuple[Rule, ...] = (
-    *(*_OF_COUNTS, _base_margin, _at_most("max_metrics"), _threshold, _party_metrics, _subgroups),
-    _evaluated_rows,
-)
-
-RULES: dict[str, tuple[Rule, ...]] = {
-    "train": _OF_TRAINING,
-    "tune": _OF_TRAINING,
-    "describe": _OF_COUNTS,
-    "evaluate": _OF_EVALUATIONS,
-    "drift": (*_OF_COUNTS, _base_margin),
-    "predict": _OF_EVERY_TASK,
-}
-"""The rules for each task, in the order in which breaches are told: a site refuses for the first. Of a model
-that is measured, `breaches_of_model` decides which. What predictions tell is bounded by max_predicted_rows
-alone: no noise goes on them, and no budget of epsilon is charged."""
-
-
-# ---- A site's own policy, the `[policy]` table of party.toml: which terms this site takes part under ----
-
-
-class Policy(PolicyKeys):
-    """The terms this site takes part under, by its keys and their rules."""
-
-    def permit(
-        self,
-        terms: Terms,
-        party: str,
-        ask: Callable[[str], bool] | None = None,
-        analyst: str = "",
-        signers: ModelSigners = UNCHECKED,
-    ) -> Limits:
-        """Return the limits of all sessions over these rows. Refused unless this policy, of the site called
-        `party`, allows the terms.
-
-        analyst: who signed the request, '' where nothing is signed. ask: called with a summary of the terms
-        if approval is "ask"; returns True if the person agrees. None where there is nobody to ask. It may
-        raise Refused itself. signers: of the model that the terms measure.
-        """
-        if broken := [*self.breaches(terms, analyst, party, signers)]:
-            raise broken[0].refusal(party, () if terms.task.by_analyst else broken)
-        if self.approval == "ask":
-            refused = f'site {party} refuses: its policy has approval = "ask", and '
-            if ask is None:
-                raise Refused(f"{refused}nobody can be asked; run there `{COMMAND}`")
-            who = f"\nAnalyst {delimited(analyst)} asks for this session." if analyst else ""
-            origin = origin_of(self, terms, party, signers)
-            try:
-                agreed = ask(summary(terms, (analyst,) if analyst else (), origin=origin) + who)
-            except Refused as error:
-                raise Refused(f"{refused}{error.public}; run there `{COMMAND}`") from None
-            if not agreed:
-                raise Refused(f"{refused}the person asked said no to the terms with digest {terms.digest}")
-        return Limits(
-            self.max_sessions, self.similar_groups, self.max_predicted_rows, self.max_splits, self.min_count
-        )
-
-    def breaches(
-        self, terms: Terms, analyst: str = "", party: str = "", signers: ModelSigners = UNCHECKED
-    ) -> Iterator[Breach]:
-        """Every rule that the terms break, but for approval by a person. party: this site's name in the
-        terms; signers: who signed the model in them."""
-        named = _parties(self, terms), _analysts(self, terms, analyst), _tasks(self, terms)
-        yield from filter(None, named)
-        yield from _columns(self, terms, party)
-        if terms.blocks:
-            yield from filter(None, (rule(self, terms, party) for rule in BY_COLUMNS[terms.task.name]))
-        yield from breaches_of_model(self, terms, party, signers)
-        yield from filter(None, (rule(self, terms) for rule in RULES[terms.task.name]))

@@ -30,13 +30,13 @@ from fedboost.runtime.site.approval import (
     lacks_approval,
     policy_for,
     read_past,
-    signers_at,
     with_past,
+    with_the_command,
 )
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.memory import FileMemory
+from fedboost.runtime.site.models import signers_at
 from fedboost.runtime.site.policy import Policy
-from fedboost.runtime.site.policy_keys import with_the_command
 from fedboost.runtime.site.rows import SiteRows
 from fedboost.runtime.site.store import Store, put
 from fedboost.runtime.telemetry import Event, has_terminal
@@ -187,7 +187,9 @@ class Reviewer:
             terms = _terms_of(review)
             if party not in terms.parties:
                 raise Refused(f"the terms do not name party {party!r}")
-            analyst = _analyst(credentials, terms, review.request)
+            if credentials is not None and review.request is not None:
+                analyst = key_exchange.check_request(credentials, terms, review.request, CHECK)
+                key_exchange.check_age(review.request, credentials.clock())
             self._book.check(party, terms, analyst)
             known = terms
             self._rows.check_misfits()
@@ -240,15 +242,6 @@ class Reviewer:
         if not any(breach.rule == "columns" for breach in breaches):
             reasons += rows.faults(terms)
         yield from reasons
-
-
-def _analyst(credentials: Credentials | None, terms: Terms, request: Request | None) -> str:
-    """The analyst who signed a check; '' without keys."""
-    if credentials is None or request is None:
-        return ""
-    analyst = key_exchange.check_request(credentials, terms, request, CHECK)
-    key_exchange.check_age(request, credentials.clock())
-    return analyst
 
 
 def pause_after(seconds: float) -> float:
@@ -341,7 +334,11 @@ class RequestLog:
 
     def note(self, terms: Terms, analyst: str, session: str, answer: str) -> None:
         """Keep a request, or what was answered to one that is kept."""
-        lacking = answer not in ("", ANSWERING) and self._lacks_approval(terms, analyst)
+        lacking = answer not in ("", ANSWERING)
+        try:
+            lacking = lacking and lacks_approval(self._config, terms, analyst)
+        except ConfigError as error:
+            self._log.warning("not known if an approval is lacking", reason=str(error))
         now = time.time()
         text = terms.canonical()
         entry = Asked(
@@ -379,13 +376,6 @@ class RequestLog:
                 self._log.warning("a request is not kept", terms=entry.digest, reason=str(error))
                 return
             self._known = {name: each for name, each in known.items() if name not in too_many}
-
-    def _lacks_approval(self, terms: Terms, analyst: str) -> bool:
-        try:
-            return lacks_approval(self._config, terms, analyst)
-        except ConfigError as error:
-            self._log.warning("not known if an approval is lacking", reason=str(error))
-            return True
 
 
 def _beyond_room(known: Mapping[str, Asked]) -> list[str]:

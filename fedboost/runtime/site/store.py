@@ -22,7 +22,6 @@ import time
 from ast import literal_eval
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Literal
 from urllib.parse import quote
@@ -140,12 +139,7 @@ def _canonical(values: Any) -> bytes:
 
 def now() -> str:
     """The time, UTC."""
-    return _second(int(time.time()))
-
-
-@lru_cache(1)
-def _second(seconds: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 # ---- The counter of a party: number and hash of each of its entries, in a file that only grows ----------
@@ -211,13 +205,37 @@ class Counter:
 
     @contextmanager
     def held(self) -> Iterator[int]:
-        """The file, made if there is none, for who writes entries of the party. OSError."""
-        file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, OWNER_ALONE)
+        """The file, made if there is none, for who writes entries of the party. DurabilityError."""
+        with self.written():
+            file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, OWNER_ALONE)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            with self.written():
+                fcntl.flock(file, fcntl.LOCK_EX)
             yield file
         finally:
             os.close(file)
+
+    def count(self, file: int, head: Head, promises: Sequence[Promise], durable: bool) -> None:
+        """Append a record to the file, which is held. DurabilityError."""
+        with self.written():
+            torn = (size := os.fstat(file).st_size) and os.pread(file, 1, size - 1) != b"\n"
+            rows = f" {[*promises]!r}" if promises else ""
+            record = f"{chr(10) if torn else ''}{head[0]} {head[1]}{rows}\n".encode()
+            if os.write(file, record) != len(record):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            if durable:
+                os.fsync(file)
+
+    @contextmanager
+    def written(self) -> Iterator[None]:
+        """Make an error of the file one sentence. DurabilityError."""
+        try:
+            yield
+        except OSError as error:
+            raise DurabilityError(
+                f"{self.path}: cannot write this counter: {error.strerror}; put that right and start this "
+                f"party again: the session goes on with it"
+            ) from None
 
 
 def _records(data: bytes) -> list[re.Match[bytes]]:
@@ -228,17 +246,6 @@ def _records(data: bytes) -> list[re.Match[bytes]]:
 
 def _head(record: re.Match[bytes]) -> Head:
     return int(record[1]), record[2].decode()
-
-
-def count(file: int, head: Head, promises: Sequence[Promise], durable: bool) -> None:
-    """Append a record to the file of a counter. OSError."""
-    torn = (size := os.fstat(file).st_size) and os.pread(file, 1, size - 1) != b"\n"
-    rows = f" {[*promises]!r}" if promises else ""
-    record = f"{chr(10) if torn else ''}{head[0]} {head[1]}{rows}\n".encode()
-    if os.write(file, record) != len(record):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    if durable:
-        os.fsync(file)
 
 
 def head_of(file: sqlite3.Connection, party: str) -> Head:
@@ -283,7 +290,7 @@ def check_counter(path: Path, file: sqlite3.Connection, party: str, may_lack: bo
 
 
 NAME = "memory.sqlite"
-VERSION = 4
+VERSION = 5
 APPLICATION = 0x46424C31
 """Whose file it is, by SQLite's header."""
 LOG_PAGES = 4000
@@ -296,41 +303,35 @@ TABLES = {
     "site": ("dataset", "secret"),
     "entries": ("party", "n", "hash", "line"),
     "terms": ("digest", "text"),
-    "approvals": ("party", "digest", "content"),
-    "refusals": ("party", "digest", "content"),
+    "decisions": ("party", "digest", "kind", "content"),
     "requests": ("party", "name", "content", "terms"),
-    "sessions": (
-        *("party", "session", "terms", "analyst", "request", "holders", "hides", "colluding", "delta"),
-        *("planned", "begun"),
-    ),
-    "standings": ("party", "session", "rows", "attempt", "base", "reached", "helped", "signed", "ended"),
+    "sessions": ("party", "session", "terms", "request", "known", "delta", "planned", "begun"),
+    "standings": ("party", "session", "attempt", "rows", "standing", "ended"),
     "secrets": ("party", "session", "secret"),
-    "questions": ("party", "session", "turn", "digest", "of_tree", "before", "after"),
+    "questions": ("party", "session", "turn", "question"),
     "charges": ("party", "session", "release", "cost", "at"),
-    "by_columns": ("party", "session", "predicted", "splits"),
     "labels": ("party", "label", "epsilon", "classes", "mark"),
     "tables": ("party", "session", "rows", "hash"),
     "row_sets": ("party", "session", "rows", "bits"),
 }
 """Columns of each table. What changes with each turn stands apart from what does not, and so does what is
-deleted at a session's end. `by_columns` has what other parties are told of own columns, `labels` the epsilon
-of noise on labels and a hash of what it is drawn from, `tables` the number of rows and their hash, `row_sets`
-the rows that a session was about, or held out."""
+deleted at a session's end. `known`, `standing` and `question` are JSON of the classes of
+`fedboost.protocol.site`, `decisions` approvals and refusals, empty where they were withdrawn, `labels` the
+epsilon of noise on labels and a hash of what it is drawn from, `tables` the number of rows and their hash,
+`row_sets` the rows that a session was about, or held out."""
 _KEYS = {
     "site": "dataset",
     "entries": "party, n",
     "terms": "digest",
-    "approvals": "party, digest",
-    "refusals": "party, digest",
+    "decisions": "party, digest, kind",
     "requests": "party, name",
     "questions": "party, session, turn",
     "charges": "party, session, release",
     "labels": "party, label",
 }
-PROMISED = ("sessions", "standings", "by_columns", "charges", "labels", "approvals", "refusals")
+PROMISED = ("sessions", "standings", "charges", "labels", "decisions")
 """Tables with rows that must not be forgotten: a session that ended is over, what was spent is spent, and
 what was withdrawn or refused is not allowed."""
-DECISIONS = frozenset({"approvals", "refusals"})
 MEMORY = frozenset(TABLES) - {"entries", "terms", "requests"}
 """All but large tables, whose rows have hashes of their own: who reads others does not read them through."""
 _PUT_BACK = (
@@ -370,7 +371,7 @@ class Store:
             if not restored:
                 self._catch_up()
         except BaseException:
-            self.close()
+            self._file.close()
             raise
 
     def close(self) -> None:
@@ -381,11 +382,12 @@ class Store:
         """Check the counters, and count what a crash left uncounted. ConfigError, DurabilityError."""
         check_counters(self.path, self._file)
         check_counter(self.path, self._file, self.party)
-        with self._counted() as counter:
+        with self._counter.held() as counter:
             head = head_of(self._file, self.party)
             if head != self._counter.last():
-                count(counter, head, self._all_promises(), durable=True)
-            sync_folder(self.path.parent)
+                self._counter.count(counter, head, self._all_promises(), durable=True)
+            with self._counter.written():
+                sync_folder(self.path.parent)
 
     def _all_promises(self) -> list[Promise]:
         """All rows of the party that must not be forgotten: the counter may have missed some."""
@@ -398,21 +400,9 @@ class Store:
         ]
 
     @contextmanager
-    def _counted(self) -> Iterator[int]:
-        """The file of the counter, held. DurabilityError."""
-        try:
-            with self._counter.held() as file:
-                yield file
-        except OSError as error:
-            raise DurabilityError(
-                f"{self._counter.path}: cannot write this counter: {error.strerror}; put that right and "
-                f"start this party again: the session goes on with it"
-            ) from None
-
-    @contextmanager
     def transaction(self, durable: bool = True) -> Iterator[sqlite3.Connection]:
         """A transaction that no other process is in; undone by an error. DurabilityError."""
-        with self._counted() as counter:  # also keeps threads of this process apart
+        with self._counter.held() as counter:  # also keeps threads of this process apart
             if self._inodes != self._now():
                 raise DurabilityError(
                     f"{self.path}: this memory was removed or replaced while the party runs; put it back and "
@@ -427,7 +417,7 @@ class Store:
             # Only now: a crash before this line leaves the counter behind, which the next start puts right.
             if self._appended or self._promises:
                 head = self._appended or head_of(self._file, self.party)
-                count(counter, head, self._promises, durable)
+                self._counter.count(counter, head, self._promises, durable)
             if self._to_overwrite:
                 self.overwrite()
 
@@ -610,8 +600,12 @@ def check_counters(path: Path, file: sqlite3.Connection) -> None:
 
 
 @contextmanager
-def reading(path: Path, tables: Collection[str] = MEMORY) -> Iterator[sqlite3.Connection]:
-    """A memory that a party may be writing, to read from these tables. ConfigError."""
+def reading(path: Path, tables: Collection[str] = MEMORY) -> Iterator[sqlite3.Connection | None]:
+    """A memory that a party may be writing, to read from these tables; None where there is none yet.
+    ConfigError."""
+    if not os.path.lexists(path):
+        yield None
+        return
     with closing(open_database(path, tables)) as file:
         try:
             check_counters(path, file)

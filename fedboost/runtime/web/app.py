@@ -204,10 +204,6 @@ class WebApp:
         await self._server.stop()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def close(self) -> None:
-        """Stop listening, where `start` was never called."""
-        self._server.close()
-
     def _application(self, table: Sequence[Row]) -> App:
         rows = [
             *(Row(path, asset(*content), anybody) for path, content in _ASSETS.items()),

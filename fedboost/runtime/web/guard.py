@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMappi
 from dataclasses import dataclass
 from functools import lru_cache
 from http import HTTPStatus
-from ipaddress import IPv6Address, ip_address, ip_network
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Any
 
 from fedboost.errors import FedboostError, quoted
@@ -90,19 +90,23 @@ NETWORK_BITS = 64
 
 
 @lru_cache(4096)
+def address_in(text: str) -> IPv4Address | IPv6Address | None:
+    """The address of a client: an IPv4 one that was mapped to IPv6 as itself; None for what is none."""
+    try:
+        known = ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    return (known.ipv4_mapped or known) if isinstance(known, IPv6Address) else known
+
+
 def group_of(address: str) -> str:
     """The name of the group of an address; what is no address is a group by itself."""
-    try:
-        known = ip_address(address.partition("%")[0])
-    except ValueError:
+    known = address_in(address)
+    if known is None:
         return address
-    if isinstance(known, IPv6Address):
-        known = known.ipv4_mapped or known
     if known.is_loopback:
         return LOOPBACK
-    if isinstance(known, IPv6Address):
-        return str(ip_network((known, NETWORK_BITS), strict=False))
-    return str(known)
+    return str(ip_network((known, NETWORK_BITS), strict=False) if known.version == 6 else known)
 
 
 # ---- The guard before the pages of a process: who asks in which name, from where, for what --------------

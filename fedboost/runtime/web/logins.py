@@ -24,6 +24,7 @@ from pydantic import Field
 
 from fedboost.errors import ConfigError
 from fedboost.runtime.config import read_toml, to_toml
+from fedboost.runtime.files import file_errors
 from fedboost.runtime.web.guard import Buckets, Refusal, Scope, asker_of, only_header
 from fedboost.terms.reading import Frozen, Name, read_model
 
@@ -136,14 +137,12 @@ def add_token(path: Path, name: str, role: Role, days: int) -> tuple[str, date]:
     digest = hashlib.sha256(token.encode()).hexdigest()
     read_model(Token, {"name": name, "role": role, "ends": ends, "sha256": digest}, "the token")
     entry = f"\n[[tokens]]\nname = {to_toml(name)}\nrole = {to_toml(role)}\nends = {ends}\nsha256 = "
-    try:
+    with file_errors(path, "cannot write"):
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         with os.fdopen(file, "wb") as opened:
             opened.write(f"{entry}{to_toml(digest)}\n".encode())
             opened.flush()
             os.fsync(file)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot write: {error.strerror}") from None
     return token, ends
 
 

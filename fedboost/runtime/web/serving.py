@@ -87,7 +87,7 @@ class WebServer:
             await asyncio.sleep(0.01)
 
     async def stop(self) -> None:
-        """Stop listening, and end what is open."""
+        """Stop listening, and end what is open, also where `start` was never called."""
         self._server.should_exit = True
         if self._task is not None:
             await asyncio.wait([self._task], timeout=STOP_SECONDS + 2)
@@ -96,10 +96,6 @@ class WebServer:
             self._sweeper.cancel()
         for connection in [*self._server.server_state.connections]:
             connection.transport.abort()
-        self._socket.close()
-
-    def close(self) -> None:
-        """Stop listening, where `start` was never called."""
         self._socket.close()
 
     async def _serve(self) -> None:

@@ -26,12 +26,12 @@ from sites import Log, fedboost, terms
 from fedboost.errors import ConfigError, Refused
 from fedboost.protocol.site import Limits, SessionOffer
 from fedboost.runtime.config import to_toml
-from fedboost.runtime.site.approval import nothing_approved, policy_for
+from fedboost.runtime.site.approval import naming_the_command, nothing_approved, policy_for
 from fedboost.runtime.site.backup import memory_path
 from fedboost.runtime.site.config import read_party
 from fedboost.runtime.site.memory import FileMemory
 from fedboost.runtime.site.node import PartyNode
-from fedboost.runtime.site.policy_keys import COMMAND, naming_the_command
+from fedboost.runtime.site.policy import COMMAND
 from fedboost.runtime.site.store import make_file, put
 from fedboost.runtime.tasks import terms_to_toml
 
@@ -54,7 +54,7 @@ def test_an_approval_of_other_terms_under_this_name_counts_for_nothing(folder):
     assert run("--yes").code == 0
     config, other = read_party(Path("party.toml"), None), offered(rounds=4)
     (content,) = decisions(config).values()
-    rewrite(config, "approvals", other.digest, json.dumps(content))
+    rewrite(config, "approved", other.digest, json.dumps(content))
     assert "cannot be read" in permits(other)
 
 
@@ -277,7 +277,7 @@ def test_files_in_each_others_place(folder):
 
 def test_an_approval_that_cannot_be_read_is_replaced(folder):
     assert run("--yes").code == 0
-    rewrite(read_party(Path("party.toml"), None), "approvals", offered().digest, '{"digest": 1}')
+    rewrite(read_party(Path("party.toml"), None), "approved", offered().digest, '{"digest": 1}')
     end = run("--yes")
     assert "! An earlier approval is not valid, and a new one replaces it: " in " ".join(end.out.split())
     assert permits(offered()) == ""

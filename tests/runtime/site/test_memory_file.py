@@ -28,8 +28,7 @@ from fedboost.protocol.messages import Leave, Offer
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Site, Spending
 from fedboost.runtime.site import store
-from fedboost.runtime.site.memory import FileMemory, read_spent
-from fedboost.runtime.site.policy_keys import Budget
+from fedboost.runtime.site.memory import Budget, FileMemory, read_spent
 from fedboost.runtime.site.store import NAME, make_file
 
 ROOT = Path(__file__).parents[3]
@@ -67,11 +66,12 @@ def test_a_secret_is_gone_from_the_disk_with_its_session(path):
     with opened(path) as memory:
         session = begun(memory)
         secret, asked = session.secret, question(3)
+        digest = asked.digest.hex().encode()
         session.ask(asked, NOWHERE, asked.after)
         assert files_with(path.parent, secret)
-        assert files_with(path.parent, asked.digest)
+        assert files_with(path.parent, digest)
         session.end("")
-        assert files_with(path.parent, secret) == files_with(path.parent, asked.digest) == []
+        assert files_with(path.parent, secret) == files_with(path.parent, digest) == []
         for late in (lambda: session.secret, session.sign, lambda: session.charge("a", 0.1)):
             with pytest.raises(LocalProtocolError, match="has ended"):
                 late()

@@ -23,8 +23,8 @@ from fedboost.protocol.messages import Attest
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.model import Model, text_of
 from fedboost.runtime.net.keys import write_bundle
-from fedboost.runtime.site.approval import signers_at, signers_of
 from fedboost.runtime.site.config import read_party
+from fedboost.runtime.site.models import signers_at, signers_of
 from fedboost.runtime.site.policy import ModelSigners, Policy
 from fedboost.runtime.tasks import drift_terms, evaluation_terms, terms_to_toml
 from fedboost.terms import continuation

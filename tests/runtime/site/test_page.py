@@ -238,7 +238,7 @@ def test_approve_writes_what_the_command_writes_and_shows_what_it_shows(site, of
     assert officer.decide(path, "approve", site.token)[0] == 303
     ((place, ours),) = decisions(site.config).items()
     (expected, theirs), said = by_hand(tmp_path / "other", offered(), site)
-    assert place == expected == ("approvals", offered().digest)
+    assert place == expected == ("approved", offered().digest)
     for key in ("time", "at"):
         assert ours.pop(key)
         assert theirs.pop(key)
@@ -266,7 +266,7 @@ def test_an_approval_that_no_longer_holds_can_be_given_again(site, officer):
     text = json.dumps(approval)
     assert '"min_rows_per_leaf": 10' in text
     changed = text.replace('"min_rows_per_leaf": 10', '"min_rows_per_leaf": 9')
-    rewrite(site.config, "approvals", offered().digest, changed)
+    rewrite(site.config, "approved", offered().digest, changed)
     site.asked_for(offered(), answer=(refusal_by_rules(site),))
     page = officer.get(path)
     assert "approved, and refused since" in page
@@ -310,7 +310,7 @@ def test_refuse_is_remembered_and_an_approval_outweighs_it(site, officer):
     path = site.asked_for(offered())
     assert officer.decide(path, "refuse", site.token)[0] == 303
     ((place, refusal),) = decisions(site.config).items()
-    assert place == ("refusals", offered().digest)
+    assert place == ("refused", offered().digest)
     assert refusal["analysts"] == ["marie"]
     (event,) = site.log.named("terms refused on the page")
     assert (event["by"], event["analyst"]) == ("jo", "marie")
@@ -502,7 +502,7 @@ def test_what_cannot_be_kept_is_a_line_in_the_log(tmp_path, monkeypatch):
 def test_decisions_that_cannot_be_read_are_said(site, officer):
     path = site.asked_for(offered())
     assert officer.decide(path, "refuse", site.token)[0] == 303
-    rewrite(site.config, "refusals", offered().digest, '{"digest": 3}')
+    rewrite(site.config, "refused", offered().digest, '{"digest": 3}')
     assert "a decision cannot be read" in officer.get(path)
     with pytest.raises(Refused, match="its refusal of these terms cannot be read"):
         policy_for(site.config, offered(), "marie")

@@ -59,7 +59,7 @@ def test_refuse_withdraws_an_approval(site, officer):
     site.asked_for(offered(), answer=REFUSED)
     assert officer.decide(path, "refuse", site.token)[0] == 303
     assert not admits(site)
-    assert tables(site) == ["refusals"]
+    assert tables(site) == ["refused"]
     assert "refused here by a person" in officer.get(path)
     assert officer.decide(path, "approve", site.token)[0] == 303
     assert admits(site)
@@ -74,7 +74,7 @@ def test_refuse_takes_no_approval_from_another_analyst(site, officer):
     site.asked_for(offered(), answer=REFUSED)
     assert officer.decide(marie, "refuse", site.token)[0] == 303
     assert (admits(site, "marie"), admits(site, "pierre")) == (False, True)
-    (after,) = decisions(site.config, "approvals").values()
+    (after,) = decisions(site.config, "approved").values()
     assert after == {**before, "analysts": ["pierre"]}
 
 
@@ -112,10 +112,10 @@ def test_a_form_from_before_the_command_is_refused(site, officer, tmp_path):
 def test_an_approval_that_cannot_be_read_is_named(site, officer):
     path = site.asked_for(offered())
     assert officer.decide(path, "approve", site.token)[0] == 303
-    rewrite(site.config, "approvals", offered().digest, '{"digest": 3}')
+    rewrite(site.config, "approved", offered().digest, '{"digest": 3}')
     status, _, body = officer.decide(path, "refuse", site.token)
-    assert (status, f"approvals, {offered().digest[:8]}" in body) == (422, True)
-    assert tables(site) == ["approvals"]
+    assert (status, f"approved terms {offered().digest[:8]}" in body) == (422, True)
+    assert tables(site) == ["approved"]
     assert not admits(site)
 
 

@@ -7,7 +7,7 @@ from site_page import SiteWithPage, Visitor, request_paths
 from sites import bundles_of, consortium, fedboost, shared_out, terms, until
 
 from fedboost.errors import SessionFailed
-from fedboost.runtime.site.policy_keys import COMMAND
+from fedboost.runtime.site.policy import COMMAND
 from fedboost.runtime.tasks import terms_to_toml
 
 THREE = ("north", "south", "east")

@@ -188,7 +188,8 @@ def killed_at(file, place):
 
         try:
             store_file.put = memory_file.put = between_writes(store_file.put)  # a row of a transaction
-            store_file.count = between_writes(store_file.count)  # the counter, after the transaction's end
+            counter = store_file.Counter  # after the transaction's end
+            counter.count = between_writes(counter.count)
             os.fsync = between_writes(os.fsync)
             life(file, lambda text: os.write(writing_end, f"{text}\n".encode()))
         finally:
