@@ -50,9 +50,7 @@ def compare(
     seeds: Annotated[
         int, typer.Option(help="How many times to draw those rows, and train.", min=1, max=1000)
     ] = 5,
-    csv: Annotated[
-        Path | None, typer.Option(help="Also write a line for each site to this file.", show_default=False)
-    ] = None,
+    csv: Annotated[Path | None, typer.Option(help="Also write a line for each site to this file.")] = None,
     report: PageFile = None,
     force: Force = False,
     json: Json = False,

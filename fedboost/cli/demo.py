@@ -64,18 +64,11 @@ ROUNDS, COLUMNS_ROUNDS = 30, 10
 @reads_a_table
 def demo(
     read: Reading,
-    data: Annotated[
-        str | None, typer.Option(help="Your own table instead of the breast-cancer one.", show_default=False)
-    ] = None,
-    label: Annotated[
-        str | None, typer.Option(help="Label column of your table; words are classes.", show_default=False)
-    ] = None,
+    data: Annotated[str | None, typer.Option(help="Your own table instead of the breast-cancer one.")] = None,
+    label: Annotated[str | None, typer.Option(help="Label column of your table; words are classes.")] = None,
     site: Site = None,
     parties: Annotated[
-        int | None,
-        typer.Option(
-            help="Sites to split the rows among, unevenly (3); 50 at most.", min=1, show_default=False
-        ),
+        int | None, typer.Option(help="Sites to split the rows among, unevenly (3); 50 at most.", min=1)
     ] = None,
     columns: Annotated[
         bool,
@@ -84,15 +77,11 @@ def demo(
         ),
     ] = False,
     rounds: Annotated[
-        int | None,
-        typer.Option(help="Trees to boost.", min=1, show_default="30; with --columns 10"),
+        int | None, typer.Option(help="Trees to boost.", min=1, show_default="30; with --columns 10")
     ] = None,
     protection: Annotated[
         str | None,
-        typer.Option(
-            help="What hides sites' numbers (masked, from 3 sites on; with --columns paillier).",
-            show_default=False,
-        ),
+        typer.Option(help="What hides sites' numbers (masked, from 3 sites on; with --columns paillier)."),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the sites' files and the model.")] = Path(
         "fedboost-demo"

@@ -56,8 +56,7 @@ Days = Annotated[int, typer.Option(help="Days that the certificate is valid.", m
 Passphrase = Annotated[
     Path | None,
     typer.Option(
-        help="A file whose first line is the passphrase of the root key (not encrypted without one).",
-        show_default=False,
+        help="A file whose first line is the passphrase of the root key (not encrypted without one)."
     ),
 ]
 KEYS, TOKENS = Path("keys"), Path("tokens.toml")
@@ -90,7 +89,7 @@ def init_consortium(
 
 @keys_app.command(epilog="Example: fedboost keys party north\n\nExample: fedboost keys party south")
 def party(
-    name: Annotated[str, typer.Argument(help="The party's name, as terms name it.", show_default=False)],
+    name: Annotated[str, typer.Argument(help="The party's name, as terms name it.")],
     folder: Folder = KEYS,
     days: Days = 365,
     passphrase_file: Passphrase = None,
@@ -117,7 +116,7 @@ def aggregator(
 
 @keys_app.command(epilog="Example: fedboost keys analyst marie")
 def analyst(
-    name: Annotated[str, typer.Argument(help="The analyst's name, as sites see it.", show_default=False)],
+    name: Annotated[str, typer.Argument(help="The analyst's name, as sites see it.")],
     folder: Folder = KEYS,
     days: Days = 365,
     passphrase_file: Passphrase = None,
@@ -128,7 +127,7 @@ def analyst(
 
 @keys_app.command(epilog="Example: fedboost keys show keys/north\n\nExample: fedboost keys show keys")
 def show(
-    folder: Annotated[Path, typer.Argument(help="A bundle, or a consortium's folder.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(help="A bundle, or a consortium's folder.")],
 ) -> None:
     """Say whose bundle a folder holds and until when; exit code 2 if it cannot be used."""
     check_folder(folder, "a bundle, or the folder where `fedboost keys init-consortium` ran")
@@ -204,7 +203,7 @@ Role = Literal["party", "aggregator", "analyst"]
     epilog="Example: fedboost keys request north\n\nExample: fedboost keys request marie --role analyst"
 )
 def request(
-    name: Annotated[str, typer.Argument(help="The name to ask for.", show_default=False)],
+    name: Annotated[str, typer.Argument(help="The name to ask for.")],
     role: Annotated[Role, typer.Option(help="The role to ask for.")] = "party",
     folder: OwnFolder = KEYS,
 ) -> None:
@@ -221,7 +220,7 @@ def request(
 
 @keys_app.command(epilog="Example: fedboost keys sign request.pem")
 def sign(
-    request: Annotated[Path, typer.Argument(help="A request, as it arrived.", show_default=False)],
+    request: Annotated[Path, typer.Argument(help="A request, as it arrived.")],
     folder: Folder = KEYS,
     days: Days = 365,
     passphrase_file: Passphrase = None,
@@ -256,7 +255,7 @@ def sign(
 
 @keys_app.command(epilog="Example: fedboost keys accept north.answer.pem")
 def accept(
-    answer: Annotated[Path, typer.Argument(help="What the root's owner sent back.", show_default=False)],
+    answer: Annotated[Path, typer.Argument(help="What the root's owner sent back.")],
     folder: OwnFolder = KEYS,
 ) -> None:
     """Put the answer to a request beside the key that it is for: the two are a bundle."""
@@ -284,10 +283,7 @@ def _distinct(name: str) -> str:
     "Example: fedboost keys token jo --role officer"
 )
 def token(
-    name: Annotated[
-        str,
-        typer.Argument(help="Whose it is; an analyst's name as in the certificate.", show_default=False),
-    ],
+    name: Annotated[str, typer.Argument(help="Whose it is; an analyst's name as in the certificate.")],
     role: Annotated[
         Literal["viewer", "analyst", "officer"],
         typer.Option(

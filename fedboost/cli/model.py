@@ -55,17 +55,13 @@ REPORT_EPILOG = (
 def report(
     model: ModelFile,
     read: Reading,
-    out: Annotated[Path, typer.Option(help="File for the page, such as report.html.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="File for the page, such as report.html.")],
     data: Annotated[
         str | None,
-        typer.Option(
-            help="Rows of your own, with labels, for partial dependence, metrics and curves.",
-            show_default=False,
-        ),
+        typer.Option(help="Rows of your own, with labels, for partial dependence, metrics and curves."),
     ] = None,
     keys: Annotated[
-        Path | None,
-        typer.Option(help="Folder of anybody's keys, to check the signatures by.", show_default=False),
+        Path | None, typer.Option(help="Folder of anybody's keys, to check the signatures by.")
     ] = None,
     min_count: MinCount = None,
     force: Force = False,
@@ -98,7 +94,6 @@ Party = Annotated[
         metavar="SITE_FILE",
         help="Predict together with the parties that have the other parts of the model: this site's file, "
         "TOML. The table has this site's columns and the row ids.",
-        show_default=False,
     ),
 ]
 MinCommonRows = Annotated[
@@ -159,8 +154,7 @@ def predict(
     data: Data,
     read: Reading,
     keep: Annotated[
-        list[str] | None,
-        typer.Option(help="A column to write beside the prediction (may be repeated).", show_default=False),
+        list[str] | None, typer.Option(help="A column to write beside the prediction (may be repeated).")
     ] = None,
     out: Annotated[
         Path | None,
@@ -210,7 +204,7 @@ def assemble(
         list[Path],
         typer.Argument(help="Files of the parts: of the parties, and the one that `fedboost train` saved."),
     ],
-    out: Annotated[Path, typer.Option(help="Where to save the model.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Where to save the model.")],
     force: Force = False,
 ) -> None:
     """Put the parts of a model together that parties with different columns kept: an ordinary XGBoost file.
@@ -235,12 +229,9 @@ DOES_NOT_HOLD = 1
 def verify(
     model: ModelFile,
     keys: Annotated[
-        Path | None,
-        typer.Option(help="Folder of anybody's keys: its consortium.pem and denied.txt.", show_default=False),
+        Path | None, typer.Option(help="Folder of anybody's keys: its consortium.pem and denied.txt.")
     ] = None,
-    consortium: Annotated[
-        Path | None, typer.Option(help="The consortium's root, consortium.pem.", show_default=False)
-    ] = None,
+    consortium: Annotated[Path | None, typer.Option(help="The consortium's root, consortium.pem.")] = None,
     json: Json = False,
 ) -> None:
     """Say who signed a model, and check that: its trees, its terms and the analyst's request. Exit code 0 if
@@ -281,18 +272,13 @@ EXPLAIN_EPILOG = (
 def explain(
     model: ModelFile,
     read: Reading,
-    tree: Annotated[
-        int | None, typer.Option(help="Print this tree, counted from 0.", min=0, show_default=False)
-    ] = None,
-    svg: Annotated[
-        Path | None, typer.Option(help="Draw the tree to this file instead.", show_default=False)
-    ] = None,
+    tree: Annotated[int | None, typer.Option(help="Print this tree, counted from 0.", min=0)] = None,
+    svg: Annotated[Path | None, typer.Option(help="Draw the tree to this file instead.")] = None,
     shap: Annotated[
         str | None,
         typer.Option(
             metavar="DATA",
             help="Say what each feature adds to the margin of each row of this table, as a CSV.",
-            show_default=False,
         ),
     ] = None,
     partial_dependence: Annotated[
@@ -300,15 +286,11 @@ def explain(
         typer.Option(
             metavar="FEATURE",
             help="The mean prediction over the rows of --data by the values of this feature, as a CSV.",
-            show_default=False,
         ),
     ] = None,
-    data: Annotated[
-        str | None, typer.Option(help="Rows for --partial-dependence.", show_default=False)
-    ] = None,
+    data: Annotated[str | None, typer.Option(help="Rows for --partial-dependence.")] = None,
     out: Annotated[
-        Path | None,
-        typer.Option(help="File for the CSV of the two above.", show_default="standard output"),
+        Path | None, typer.Option(help="File for the CSV of the two above.", show_default="standard output")
     ] = None,
     force: Force = False,
     json: Json = False,

@@ -75,16 +75,13 @@ def begin(
 @privacy_app.command(epilog="Example: fedboost privacy plan terms.toml --epsilon 1 --rows 20000 --parties 5")
 def plan(
     terms: TermsFile,
-    epsilon: Annotated[
-        float | None, typer.Option(help="In place of the terms' own.", show_default=False)
-    ] = None,
+    epsilon: Annotated[float | None, typer.Option(help="In place of the terms' own.")] = None,
     rows: Annotated[
         int | None,
         typer.Option(help="Rows of all parties together.", min=1, max=10**12, show_default="a few examples"),
     ] = None,
     parties: Annotated[
-        int | None,
-        typer.Option(help="So many, in place of those named.", min=1, max=4096, show_default=False),
+        int | None, typer.Option(help="So many, in place of those named.", min=1, max=4096)
     ] = None,
     json: Json = False,
 ) -> None:
@@ -136,32 +133,21 @@ ESTIMATE_EPILOG = "Example: fedboost estimate terms.toml --rows 100000 --parties
 def estimate(
     terms: TermsFile,
     read: Reading,
-    rows: Annotated[
-        int | None, typer.Option(help="Rows of all parties; those of --data.", min=1, show_default=False)
-    ] = None,
+    rows: Annotated[int | None, typer.Option(help="Rows of all parties; those of --data.", min=1)] = None,
     data: Annotated[
-        str | None,
-        typer.Option(help="A table to grow the trees over, instead of generated rows.", show_default=False),
+        str | None, typer.Option(help="A table to grow the trees over, instead of generated rows.")
     ] = None,
     features: Annotated[
-        int | None,
-        typer.Option(help="Numeric features, in place of the terms' columns.", min=1, show_default=False),
+        int | None, typer.Option(help="Numeric features, in place of the terms' columns.", min=1)
     ] = None,
-    parties: Annotated[
-        int | None, typer.Option(help="In place of those of the terms.", min=1, show_default=False)
-    ] = None,
-    rtt: Annotated[
-        float | None,
-        typer.Option(help="Milliseconds of a round trip: compares layouts.", show_default=False),
-    ] = None,
+    parties: Annotated[int | None, typer.Option(help="In place of those of the terms.", min=1)] = None,
+    rtt: Annotated[float | None, typer.Option(help="Milliseconds of a round trip: compares layouts.")] = None,
     bandwidth: Annotated[
-        float | None, typer.Option(help="Mbit/s of each party's link: compares layouts.", show_default=False)
+        float | None, typer.Option(help="Mbit/s of each party's link: compares layouts.")
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(
-            help="Workers of a site, each of one thread: their memory and traffic.", min=1, show_default=False
-        ),
+        typer.Option(help="Workers of a site, each of one thread: their memory and traffic.", min=1),
     ] = None,
     json: Json = False,
 ) -> None:

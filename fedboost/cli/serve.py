@@ -107,7 +107,7 @@ AGGREGATOR_EPILOG = "Example: fedboost aggregator --config aggregator.toml"
 
 
 def aggregator(
-    config: Annotated[Path, typer.Option(help="The aggregator's file, TOML.", show_default=False)],
+    config: Annotated[Path, typer.Option(help="The aggregator's file, TOML.")],
     insecure_loopback: InsecureLoopback = False,
     json: Json = False,
     log_format: LogFormat = "text",
@@ -164,7 +164,7 @@ KEYHOLDER_EPILOG = "Example: fedboost keyholder --config keyholder.toml"
 
 @gathers("part", Part)
 def keyholder(
-    config: Annotated[Path, typer.Option(help="The key holder's file, TOML.", show_default=False)],
+    config: Annotated[Path, typer.Option(help="The key holder's file, TOML.")],
     part: Part,
 ) -> None:
     """Hold the key of sessions that encrypt sums: take part without rows, and open sums it cannot read."""
@@ -174,9 +174,7 @@ def keyholder(
 # ---- `fedboost health` and `fedboost status`: questions to an aggregator --------------------------------
 
 
-MemberKeys = Annotated[
-    Path | None, typer.Option(help="Folder of a party's or an analyst's keys.", show_default=False)
-]
+MemberKeys = Annotated[Path | None, typer.Option(help="Folder of a party's or an analyst's keys.")]
 HEALTH_EPILOG = "Example: fedboost health --aggregator fed.example.org:7070 --keys keys/marie"
 
 

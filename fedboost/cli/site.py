@@ -82,10 +82,7 @@ def approve(
     config: SiteFile,
     analyst: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Who may train under these terms, as in the certificate (may be repeated).",
-            show_default=False,
-        ),
+        typer.Option(help="Who may train under these terms, as in the certificate (may be repeated)."),
     ] = None,
     describe: Annotated[
         bool,
@@ -201,8 +198,7 @@ def audit(
         Path,
         typer.Argument(
             help="A site's memory, which has its audit log: fedboost.state/PARTY/memory.sqlite beside its "
-            "file, unless that names another state folder or dataset; or an export of the log.",
-            show_default=False,
+            "file, unless that names another state folder or dataset; or an export of the log."
         ),
     ],
     session: Annotated[
@@ -210,27 +206,21 @@ def audit(
         typer.Option(
             metavar="NAME",
             help="Only the sessions of this name, or of the one that begins so, with each answer.",
-            show_default=False,
         ),
     ] = None,
     last: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Only the N sessions that began last.", show_default=False),
+        int | None, typer.Option(metavar="N", help="Only the N sessions that began last.")
     ] = None,
     expect: Annotated[
         str | None,
         typer.Option(
             metavar="HASH",
             help="The hash an earlier audit ended with: exit code 2 if no entry has it (a log cut short).",
-            show_default=False,
         ),
     ] = None,
-    party: Annotated[
-        str | None, typer.Option(help="Whose log, of a memory that several share.", show_default=False)
-    ] = None,
+    party: Annotated[str | None, typer.Option(help="Whose log, of a memory that several share.")] = None,
     export: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write the log to this file as JSON lines.", show_default=False),
+        Path | None, typer.Option(metavar="FILE", help="Write the log to this file as JSON lines.")
     ] = None,
     remove: Annotated[
         bool, typer.Option("--remove", help="With --export: then remove its entries from the memory.")
@@ -274,7 +264,7 @@ RESTORE_EPILOG = "Example: fedboost restore north-2026-11-22.tar.gz --config par
 
 def backup(
     config: SiteFile,
-    out: Annotated[Path, typer.Option(help="The backup to write, .tar.gz.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="The backup to write, .tar.gz.")],
     force: Force = False,
 ) -> None:
     """Back up this site's memory, with its audit log and approvals, and its parts of models into one file,
@@ -287,7 +277,7 @@ def backup(
 
 
 def restore(
-    backup: Annotated[Path, typer.Argument(help="A file that `fedboost backup` wrote.", show_default=False)],
+    backup: Annotated[Path, typer.Argument(help="A file that `fedboost backup` wrote.")],
     config: SiteFile,
     force: Annotated[
         bool,
@@ -320,8 +310,7 @@ OWNER_ONLY = 0o600
 Alias = Annotated[
     str | None,
     typer.Option(
-        help="Offer columns as ALIAS.1, ALIAS.2, ... and levels as 1, 2, ...; without it by their own names.",
-        show_default=False,
+        help="Offer columns as ALIAS.1, ALIAS.2, ... and levels as 1, 2, ...; without it by their own names."
     ),
 ]
 
@@ -331,8 +320,7 @@ def columns(
     data: Data,
     read: Reading,
     row_id: Annotated[
-        str | None,
-        typer.Option(help="The column of row identifiers, which is not offered.", show_default=False),
+        str | None, typer.Option(help="The column of row identifiers, which is not offered.")
     ] = None,
     alias: Alias = None,
     party: Annotated[
@@ -344,8 +332,7 @@ def columns(
         Path | None, typer.Option(help="The offer, for the analyst.", show_default="PARTY.offer.toml")
     ] = None,
     names_out: Annotated[
-        Path | None,
-        typer.Option(help="The names, which stay at this site.", show_default="PARTY.names.toml"),
+        Path | None, typer.Option(help="The names, which stay at this site.", show_default="PARTY.names.toml")
     ] = None,
     force: Force = False,
 ) -> None:

@@ -63,24 +63,20 @@ Protection = Annotated[
         help="What hides sites' numbers; plain for more than 100.", show_default="masked; plain with --with"
     ),
 ]
-RowId = Annotated[
-    str | None, typer.Option(help="A column of row identifiers, which is no feature.", show_default=False)
-]
+RowId = Annotated[str | None, typer.Option(help="A column of row identifiers, which is no feature.")]
 With = Annotated[
     list[Path] | None,
     typer.Option(
         "--with",
         metavar="OFFER",
         help="Another party's columns of the same rows, from `fedboost columns` (may be repeated).",
-        show_default=False,
     ),
 ]
 Party = Annotated[
     list[str] | None,
     typer.Option(
         help="A party's name (may be repeated). With --with, that of the party with this table, which has "
-        "the labels; its file's name unless given.",
-        show_default=False,
+        "the labels; its file's name unless given."
     ),
 ]
 Objective = Annotated[
@@ -96,23 +92,19 @@ Objective = Annotated[
 def terms(
     data: Data,
     read: Reading,
-    label: Annotated[str, typer.Option(help="The column to predict.", show_default=False)],
+    label: Annotated[str, typer.Option(help="The column to predict.")],
     label_upper_bound: Annotated[
-        str | None,
-        typer.Option(help="A column of upper bounds, for survival:aft.", show_default=False),
+        str | None, typer.Option(help="A column of upper bounds, for survival:aft.")
     ] = None,
-    weight: Annotated[str | None, typer.Option(help="A column of row weights.", show_default=False)] = None,
+    weight: Annotated[str | None, typer.Option(help="A column of row weights.")] = None,
     base_margin: Annotated[
-        str | None,
-        typer.Option(help="A column of margins to boost from, such as log(exposure).", show_default=False),
+        str | None, typer.Option(help="A column of margins to boost from, such as log(exposure).")
     ] = None,
     group: Annotated[
-        str | None,
-        typer.Option(help="With rank:ndcg, the column of each row's group (qid).", show_default=False),
+        str | None, typer.Option(help="With rank:ndcg, the column of each row's group (qid).")
     ] = None,
     site: Annotated[
-        str | None,
-        typer.Option(help="A column that names the site of each row: the parties.", show_default=False),
+        str | None, typer.Option(help="A column that names the site of each row: the parties.")
     ] = None,
     site_feature: SiteFeature = False,
     exclude: Exclude = None,
@@ -266,7 +258,7 @@ SIGN_EPILOG = "Example: fedboost sign terms.toml --keys keys/marie --out signed.
 
 def sign(
     terms: TermsFile,
-    out: Annotated[Path, typer.Option(help="Where to write the signed terms.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Where to write the signed terms.")],
     keys: Keys = None,
     insecure_loopback: InsecureLoopback = False,
     force: Force = False,
@@ -300,21 +292,13 @@ ODD = REFUSED = 1
 def check(
     read: Reading,
     table: Annotated[
-        str | None,
-        typer.Argument(
-            help="A table: a file, a folder or an address; with --aggregator, terms.", show_default=False
-        ),
+        str | None, typer.Argument(help="A table: a file, a folder or an address; with --aggregator, terms.")
     ] = None,
     label: Label = None,
-    config: Annotated[
-        Path | None, typer.Option(help="This site's file, which names its table.", show_default=False)
-    ] = None,
-    terms: Annotated[
-        Path | None, typer.Option(help="Terms that the table must fit.", show_default=False)
-    ] = None,
+    config: Annotated[Path | None, typer.Option(help="This site's file, which names its table.")] = None,
+    terms: Annotated[Path | None, typer.Option(help="Terms that the table must fit.")] = None,
     party: Annotated[
-        str | None,
-        typer.Option(help="Whose table it is, where the terms hold columns apart.", show_default=False),
+        str | None, typer.Option(help="Whose table it is, where the terms hold columns apart.")
     ] = None,
     exclude: Exclude = None,
     aggregator: SomeAggregator = None,

@@ -81,7 +81,7 @@ TRAIN_EPILOG = (
 def train(
     terms: TermsFile,
     aggregator: Aggregator,
-    out: Annotated[Path, typer.Option(help="Where to save the model.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Where to save the model.")],
     keys: Keys = None,
     insecure_loopback: InsecureLoopback = False,
     wait: Wait = 60,
@@ -95,8 +95,7 @@ def train(
     ] = False,
     report: PageFile = None,
     mlflow: Annotated[
-        str | None,
-        typer.Option(metavar="URI", help="Log the training to this MLflow server, too.", show_default=False),
+        str | None, typer.Option(metavar="URI", help="Log the training to this MLflow server, too.")
     ] = None,
     force: Force = False,
     json: Json = False,
@@ -518,11 +517,9 @@ def simulate(
     data: Tables,
     read: Reading,
     site: Site = None,
-    parties: Annotated[
-        int | None, typer.Option(help="Split the rows evenly among that many.", min=1, show_default=False)
-    ] = None,
+    parties: Annotated[int | None, typer.Option(help="Split the rows evenly among that many.", min=1)] = None,
     seed: Annotated[int, typer.Option(help="Of the split and of the delivery order.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="Where to save the model.", show_default=False)] = None,
+    out: Annotated[Path | None, typer.Option(help="Where to save the model.")] = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
