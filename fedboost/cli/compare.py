@@ -20,7 +20,7 @@ from fedboost.cli.output import notice, show, write
 from fedboost.cli.train import notice_undeclared, own_tables, rows_as_in_file, rows_of_sites, steps
 from fedboost.errors import ConfigError, FedboostError
 from fedboost.evaluation import HeldOut, Trial, shown_metrics, together, unprotected
-from fedboost.results.comparison import ALONE, FEDERATED, POOLED, Comparison
+from fedboost.results.model import ALONE, FEDERATED, POOLED, Comparison
 from fedboost.runtime.config import cores
 from fedboost.runtime.data.database import Reading
 from fedboost.runtime.data.draft import split_by_blocks

@@ -31,8 +31,7 @@ from fedboost.holders.columns import Prediction
 from fedboost.privacy.pairwise import MIN_GROUP_PARTIES
 from fedboost.privacy.protections import PROTECTIONS, scheme_of
 from fedboost.results.base import Traffic
-from fedboost.results.comparison import ALONE, POOLED
-from fedboost.results.training import ColumnsDemo, Demo
+from fedboost.results.model import ALONE, POOLED, ColumnsDemo, Demo
 from fedboost.runtime import local
 from fedboost.runtime.data.database import Reading
 from fedboost.runtime.data.draft import draft_schema, split_by_site, split_by_weights
@@ -51,7 +50,7 @@ from fedboost.runtime.site.store import NAME
 from fedboost.runtime.tasks import terms_to_toml
 from fedboost.runtime.telemetry import logger
 from fedboost.terms.terms import Terms
-from fedboost.views import training
+from fedboost.views import model as views
 from fedboost.views.words import one_line
 
 DEMO_EPILOG = (
@@ -108,7 +107,7 @@ def demo(
         check_number(len(sites.tables))
         terms = demo_terms(sites, rounds or ROUNDS, protection)
         end, whole = _of_rows(sites, terms, data, out, force, json), "federated"
-    show(json, [end.summary], training.demo(end))
+    show(json, [end.summary], views.demo(end))
     if not end.equal:
         raise FedboostError(f"the {whole} model differs from the pooled one: please report this")
 
@@ -434,7 +433,7 @@ def _of_columns(rounds: int, protection: str | None, out: Path, force: bool, jso
         "rows_held_out": apart.new.num_rows,
     }
     say = _sayer(json)
-    for line in training.beginning(about, terms):
+    for line in views.beginning(about, terms):
         say(line)
     if protection is None and not encrypts:
         notice('pip install "fedboost[paillier]" would hide the labels from the laboratory')

@@ -37,7 +37,7 @@ from fedboost.runtime.site.node import predict_with_parties
 from fedboost.runtime.telemetry import logger
 from fedboost.terms.terms import Terms
 from fedboost.views.aggregator import waiting
-from fedboost.views.training import importances, verification
+from fedboost.views.model import importances, verification
 from fedboost.views.words import one_line
 
 Columns = dict[str, Any]

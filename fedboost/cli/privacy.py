@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fedboost.cli.common import Json, ModelFile, SiteFile, TermsFile, reads_a_table
-from fedboost.cli.output import group, print_json, show, write
+from fedboost.cli.output import group, show
 from fedboost.errors import ConfigError, printable
 from fedboost.results.privacy import Plan, PrivacyCard
 from fedboost.runtime.data.database import Reading
@@ -21,9 +21,8 @@ from fedboost.runtime.site.backup import accept_restored, init_memory, site_budg
 from fedboost.runtime.site.config import read_party
 from fedboost.runtime.tasks import read_terms, read_training
 from fedboost.terms.terms import Terms
-from fedboost.views import privacy, site
-from fedboost.views.as_text import markdown
-from fedboost.views.training import estimates
+from fedboost.views import session, site
+from fedboost.views.model import estimates
 
 privacy_app = group(
     "privacy",
@@ -97,10 +96,10 @@ def plan(
     if epsilon is not None:
         agreed = agreed.changed(noise={**noise.model_dump(), "epsilon": epsilon})
     planned = Plan.of(agreed, (rows,) if rows else EXAMPLES)
-    show(json, planned.lines, privacy.plan(planned))
+    show(json, planned.lines, session.plan(planned))
 
 
-@privacy_app.command(epilog="Example: fedboost privacy explain model.json > card.md")
+@privacy_app.command(epilog="Example: fedboost privacy explain model.json")
 def explain(
     model: ModelFile,
     json: Json = False,
@@ -112,10 +111,7 @@ def explain(
             f"{model}: was trained without noise, so it has no card: nothing bounds what it tells of a row"
         )
     card = PrivacyCard.of(agreed)
-    if json:
-        print_json(card.summary)
-    else:
-        write(markdown(privacy.card(card)), None)
+    show(json, [card.summary], session.card(card))
 
 
 # ---- `fedboost estimate`: the time and the bytes of a training, by protection ---------------------------

@@ -59,7 +59,7 @@ from fedboost.terms.terms import Terms
 from fedboost.views.approval import approval
 from fedboost.views.as_text import text
 from fedboost.views.audit import audit as audit_view
-from fedboost.views.check import notices
+from fedboost.views.results import notices
 from fedboost.views.words import (
     Block,
     cell,

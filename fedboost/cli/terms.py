@@ -47,8 +47,8 @@ from fedboost.terms.tasks import terms_to_describe
 from fedboost.terms.terms import Terms
 from fedboost.views import aggregator as text
 from fedboost.views.approval import summary
-from fedboost.views.check import check as checked_table
-from fedboost.views.check import notices
+from fedboost.views.results import check as checked_table
+from fedboost.views.results import notices
 from fedboost.views.words import counted, delimited
 
 TERMS_EPILOG = (

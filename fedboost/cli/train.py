@@ -46,7 +46,7 @@ from fedboost.cli.common import (
 from fedboost.cli.output import notice, print_json, show
 from fedboost.errors import ConfigError, SchemaMismatch
 from fedboost.results.base import Ended, Traffic
-from fedboost.results.training import Training as EndOfTraining
+from fedboost.results.model import Training as EndOfTraining
 from fedboost.runtime.analyst import Training, connect
 from fedboost.runtime.config import check_address
 from fedboost.runtime.data.check import alike_sites
@@ -66,11 +66,11 @@ from fedboost.runtime.tasks import read_training
 from fedboost.runtime.tracking import MLflowCallback
 from fedboost.terms.columns import Schema
 from fedboost.terms.terms import Terms
-from fedboost.views import training
 from fedboost.views.aggregator import waiting
 from fedboost.views.approval import not_hidden
-from fedboost.views.check import notices
-from fedboost.views.training import figures
+from fedboost.views.model import figures
+from fedboost.views.model import training as end_of_training
+from fedboost.views.results import notices
 from fedboost.views.words import MINUTE, duration, one_line, shorten, size
 
 TRAIN_EPILOG = (
@@ -228,7 +228,7 @@ def show_end(
 ) -> None:
     """Show the end of a training. file: of the model, if it was saved."""
     end = EndOfTraining.ended(model.outline, traffic, str(file) if file else None, since_restart)
-    show(json, [end.summary], training.training(end))
+    show(json, [end.summary], end_of_training(end))
 
 
 def check_outputs(agreed: Terms, out: Path, report: Path | None, terms: Path, force: bool) -> None:

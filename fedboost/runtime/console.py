@@ -38,8 +38,7 @@ from fedboost.runtime.web.app import About, Call, Row, WebApp, analyst_program, 
 from fedboost.runtime.web.guard import App, Receive, Refusal, Scope, Send, is_loopback_name
 from fedboost.views import aggregator as pages
 from fedboost.views import as_html
-from fedboost.views.aggregator import sites_of
-from fedboost.views.api import BASE, READ, interface, openapi
+from fedboost.views.aggregator import BASE, READ, openapi, sites_of
 from fedboost.views.document import Document
 from fedboost.views.results import RESULTS, document
 from fedboost.wire.codec import MAX_TO_AGGREGATOR
@@ -341,7 +340,6 @@ class Answers:
         return [
             *(Row(path, partial(self._live_page, name)) for path, name in LIVE_PATHS.items()),
             Row("/sessions/{name}", self._session_page),
-            Row("/api", self._interface),
             Row("/events/{page}", self._events),
             *(Row(f"{BASE}{path}", partial(self._list, path)) for path in LISTS),
             Row(f"{BASE}/sessions", self._submit, analyst_program, "POST", MAX_BODY),
@@ -358,10 +356,7 @@ class Answers:
 
     async def _session_page(self, call: Call) -> Document:
         ended = self._ended(call)
-        return await self._pages.of(ended.key, partial(_whole, pages.ended_session, ended))
-
-    async def _interface(self, call: Call) -> Document:
-        return await self._pages.of("api", partial(_whole, interface))
+        return await self._pages.of(ended.key, partial(_drawn, ended))
 
     async def _events(self, call: Call) -> App:
         check = partial(call.logins.caller, call.request.scope)
@@ -418,9 +413,9 @@ def _json(of: Any, value: Any) -> bytes:
     return TypeAdapter(of).dump_json(value, by_alias=True)
 
 
-def _whole(view: Callable[..., Document], *of: Any) -> Document:
-    """A document with its content drawn."""
-    document = view(*of)
+def _drawn(ended: EndedSession) -> Document:
+    """The page of a session that ended, with its content drawn."""
+    document = pages.ended_session(ended)
     return replace(document, blocks=[as_html.body(document.blocks)])
 
 

@@ -1,4 +1,4 @@
-"""An aggregator as people see it: its status on a terminal, and the pages of its console.
+"""An aggregator as people see it: its status on a terminal, the pages of its console; and its HTTP API.
 
 Each part of a page can be read without the others, and a part that did not change draws the same bytes. A
 party that never connected differs from one that is away.
@@ -8,12 +8,26 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
-from itertools import islice
+from typing import Any, NamedTuple, get_args
+
+from pydantic.json_schema import models_json_schema
 
 from fedboost.errors import printable
 from fedboost.gbdt.metrics import VALIDATION
-from fedboost.results.session import AggregatorState, EndedSession, LiveSession, Session, SessionDetail
+from fedboost.results.session import (
+    AggregatorState,
+    EndedSession,
+    Error,
+    Health,
+    LiveSession,
+    Model,
+    Session,
+    SessionDetail,
+    Site,
+    Submitted,
+)
 from fedboost.terms.session import TASKS, task_of
+from fedboost.version import VERSION
 from fedboost.views.approval import TASK_WORDS
 from fedboost.views.as_html import Served
 from fedboost.views.document import (
@@ -30,17 +44,19 @@ from fedboost.views.document import (
     Items,
     Line,
     Link,
+    Markup,
     Names,
     Paragraph,
     Section,
     Table,
     Verdict,
+    element,
+    lines,
     note,
     unless_empty,
 )
-from fedboost.views.markup import Markup, element, lines
 from fedboost.views.model import curves_of, metrics_by_round
-from fedboost.views.session import by_party, by_round
+from fedboost.views.session import by_party, seconds_by_round
 from fedboost.views.words import (
     MINUTE,
     capital,
@@ -215,7 +231,6 @@ CONSOLE = Served(
         "/sites": "Sites",
         "/sessions": "Sessions and results",
         "/log": "Log",
-        "/api": "Interface",
     },
 )
 
@@ -299,7 +314,7 @@ def _metrics(session: SessionDetail) -> Iterator[Figure]:
 
 def _charts(session: SessionDetail) -> list[Block]:
     """Return charts of the rounds; nothing before there are any."""
-    charts = [*metrics_by_round(session.rounds), *islice(by_round(session.rounds), 1)]  # not the bytes
+    charts = [*metrics_by_round(session.rounds), *seconds_by_round(session.rounds)]
     return [Beside(charts)] if charts else []
 
 
@@ -447,3 +462,149 @@ def _logged(text: str) -> Markup:
     level = text[20:27].strip()
     grave = level in ("warning", "error", "critical")
     return element("span", lines(text), class_=level) if grave else lines(text)
+
+
+# ---- The HTTP API: its OpenAPI document, made from the types of its answers ----------------------------
+
+
+BASE = "/api/v1"
+Object = dict[str, Any]
+_REFS = "#/components/schemas/{model}"
+_FAULTS = {
+    400: ("BadRequest", "not such a request"),
+    401: ("NoToken", "no token, or a wrong one"),
+    403: ("Forbidden", "a token of another role, or a page of another website"),
+    404: ("NotFound", "there is no such thing"),
+    413: ("TooLarge", "more bytes than a request may have"),
+    422: ("NotFit", "terms that cannot be, or that the analyst has not signed"),
+    429: ("TooMany", "too many wrong tokens from this address"),
+}
+_JSON = "application/json"
+_OBJECT: Object = {"type": "object"}
+_SIGNED: Object = {
+    "type": "object",
+    "description": "what the command fedboost sign writes; without request where analysts have no keys",
+    "properties": {
+        "terms": {"type": "string", "description": "canonical JSON", "pattern": "^\\{.*\\}$"},
+        "request": _OBJECT,
+    },
+    "required": ["terms"],
+}
+
+
+class Operation(NamedTuple):
+    """What is under an address. content: the type of the answer, a schema, or the media type of a text."""
+
+    summary: str
+    answer: str
+    content: Any
+    refused: Sequence[int] = ()
+    status: int = 200
+
+
+READ = {
+    "/health": Operation("Is it up", "it is", Health),
+    "/sites": Operation("Sites that are or were here", "sites", list[Site]),
+    "/sessions": Operation("Sessions, those that are over last", "sessions", list[Session]),
+    "/sessions/{name}": Operation("A session with its rounds", "the session", SessionDetail, [404]),
+    "/models": Operation("Models that are kept", "models", list[Model]),
+    "/models/{name}": Operation("A model file, by its session", "XGBoost JSON", _OBJECT, [404]),
+    "/models/{name}/report": Operation("The report of a model", "one page", "text/html", [404]),
+    "/metrics": Operation("Metrics for Prometheus", "its text format", "text/plain"),
+    "/openapi.json": Operation("This document", "OpenAPI 3.1", _OBJECT),
+}
+SUBMIT = Operation(
+    "Submit signed terms; needs a token of the role analyst, and the analyst's own signature",
+    "the session runs already, or waits to begin",
+    Submitted,
+    [400, 413, 422],
+    202,
+)
+
+
+def _ref(kind: type) -> Object:
+    return {"$ref": _REFS.format(model=kind.__name__)}
+
+
+def _answer(what: str, content: Any) -> Object:
+    kind, schema = _JSON, content
+    if isinstance(content, str):
+        kind, schema = content, {"type": "string"}
+    elif of := get_args(content):
+        schema = {"type": "array", "items": _ref(*of)}
+    elif isinstance(content, type):
+        schema = _ref(content)
+    return {"description": what, "content": {kind: {"schema": schema}}}
+
+
+def _described(operation: Operation, named: bool = False) -> Object:
+    refused = {
+        str(code): {"$ref": f"#/components/responses/{_FAULTS[code][0]}"}
+        for code in (401, 403, *operation.refused, 429)
+    }
+    answers = {str(operation.status): _answer(operation.answer, operation.content)} | refused
+    place = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
+    return {"summary": operation.summary, "responses": answers, **({"parameters": [place]} if named else {})}
+
+
+def _paths() -> Object:
+    signed = {"required": True, "content": {_JSON: {"schema": {"$ref": _REFS.format(model="SignedTerms")}}}}
+    paths = {path: {"get": _described(row, "{name}" in path)} for path, row in READ.items()}
+    paths["/sessions"]["post"] = {
+        **_described(SUBMIT),
+        "requestBody": signed,
+        "security": [{"analyst": []}],
+    }
+    return paths
+
+
+def _schemas() -> Object:
+    types = Error, Health, Site, Session, SessionDetail, Submitted, Model
+    _, made = models_json_schema([(each, "serialization") for each in types], ref_template=_REFS)
+    return {
+        "SignedTerms": _SIGNED,
+        **{
+            each.__name__: {
+                key: _untitled(value)
+                for key, value in made["$defs"][each.__name__].items()
+                if key not in ("title", "description")
+            }
+            for each in types
+        },
+    }
+
+
+def _untitled(schema: Any) -> Any:
+    """Return a schema without the titles of its parts, which repeat their names."""
+    if isinstance(schema, dict):
+        return {
+            key: _untitled(value)
+            for key, value in schema.items()
+            if key != "title" or not isinstance(value, str)
+        }
+    return [*map(_untitled, schema)] if isinstance(schema, list) else schema
+
+
+def openapi() -> Object:
+    """Return the document, OpenAPI 3.1."""
+    bearer = {"type": "http", "scheme": "bearer"}
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "fedboost aggregator",
+            "version": VERSION,
+            "description": "Reading needs no token where the console listens on a loopback address, else one "
+            'of any role. Errors are JSON: {"error": "..."}.',
+        },
+        "servers": [{"url": BASE}],
+        "security": [{}, {"viewer": []}, {"analyst": []}],
+        "paths": _paths(),
+        "components": {
+            "schemas": _schemas(),
+            "responses": {name: _answer(what, Error) for name, what in _FAULTS.values()},
+            "securitySchemes": {
+                "viewer": {**bearer, "description": "a token of the role viewer"},
+                "analyst": {**bearer, "description": "a token of the role analyst"},
+            },
+        },
+    }

@@ -23,14 +23,18 @@ from fedboost.views.document import (
     Items,
     Line,
     Link,
+    Markup,
     Names,
     Paragraph,
     Pre,
     Section,
     Table,
     Verdict,
+    element,
+    joined,
+    lines,
+    safe,
 )
-from fedboost.views.markup import Markup, element, joined, lines, safe
 from fedboost.views.words import capital
 
 MAX_OPEN = 20

@@ -34,7 +34,7 @@ from fedboost.runtime.tasks import terms_to_toml
 from fedboost.version import VERSION
 from fedboost.views import aggregator as pages
 from fedboost.views import site as site_pages
-from fedboost.views.api import interface, openapi
+from fedboost.views.aggregator import openapi
 from fedboost.views.approval import summary
 from fedboost.views.as_html import ICON, SCRIPT, SERVED_STYLE, drawn, refused, served_page
 from fedboost.views.site import Reader
@@ -290,8 +290,6 @@ TEXTS = {
         *("--report", "c.html"),
         write="c.html",
     ),
-    "table of terms": lambda: fb.Terms.read(terms().model_dump())._repr_html_(),
-    "table of a training": lambda: trained()._repr_html_(),
     "console, overview": lambda: served(
         "/", drawn(pages.overview(facts()))[0], caller="marie ", live="overview"
     ),
@@ -299,7 +297,6 @@ TEXTS = {
     "console, sessions": lambda: served("/sessions", drawn(pages.sessions(facts()))[0], live="sessions"),
     "console, session": lambda: served("/sessions/session-1", pages.ended_session(ended())),
     "console, log": lambda: served("/log", drawn(pages.log(facts()))[0], live="log"),
-    "console, api": lambda: served("/api", interface()),
     "console, openapi": lambda: as_text(openapi()),
     "console, refused": lambda: refused(pages.CONSOLE, 401, "no token"),
     "console, style and script": lambda: SERVED_STYLE + ICON + SCRIPT,
@@ -338,14 +335,11 @@ GOLDEN = {
     "page of a drift": "248dccc84259dc2e",
     "page of a description": "4ed1a1e3b1994de1",
     "page of a comparison": "d4eb63d39084ebf6",
-    "table of terms": "0d55ac8f65e83599",
-    "table of a training": "f84a3f70359b88df",
     "console, overview": "3345ff84d33c1e4f",
     "console, sites": "341f4e328eda083a",
     "console, sessions": "7265853b649615fa",
     "console, session": "6702615026dacdfa",
     "console, log": "4b2bbd5e614062e8",
-    "console, api": "5c3b23afa93ce8f3",
     "console, openapi": "8ef15270c9cf4eb5",
     "console, refused": "f14a68ef7c013e37",
     "console, style and script": "11c6ba36ef46f5cf",

@@ -19,7 +19,7 @@ from fedboost.runtime.site.policy import Policy
 from fedboost.runtime.site.policy_keys import PROTECTS
 from fedboost.terms import hiding
 from fedboost.views.approval import NO_METRICS, PLACEMENTS, QUERIES, RELAXED
-from fedboost.views.markup import safe
+from fedboost.views.document import safe
 from fedboost.views.words import delimited, entry, paragraph
 
 WIDTH = 43

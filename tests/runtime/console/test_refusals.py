@@ -13,7 +13,7 @@ from fedboost.runtime.console import MAX_BODY, ConsoleQueries
 from fedboost.runtime.web import guard, serving
 from fedboost.runtime.web.guard import Bucket, Buckets, group_of
 
-PAGES = "/", "/sites", "/sessions", "/log", "/api", "/api/v1/health", "/api/v1/sites", "/api/v1/sessions"
+PAGES = "/", "/sites", "/sessions", "/log", "/api/v1/health", "/api/v1/sites", "/api/v1/sessions"
 EVIL = "https://evil.example"
 ODD = (
     *("evil.com@localhost", "127.0.0.1#.evil.com", "localhost#evil.com", "localhost/evil.com"),
