@@ -36,7 +36,7 @@ from fedboost.views import aggregator as pages
 from fedboost.views import site as site_pages
 from fedboost.views.aggregator import openapi
 from fedboost.views.approval import summary
-from fedboost.views.as_html import ICON, SCRIPT, SERVED_STYLE, drawn, refused, served_page
+from fedboost.views.as_html import ICON, SCRIPT, SERVED_STYLE, refused, served_page
 from fedboost.views.site import Reader
 from tests.terms.test_golden import SETTINGS as KINDS_OF_TERMS
 from tests.terms.test_golden import terms_of as terms_of_kind
@@ -290,13 +290,11 @@ TEXTS = {
         *("--report", "c.html"),
         write="c.html",
     ),
-    "console, overview": lambda: served(
-        "/", drawn(pages.overview(facts()))[0], caller="marie ", live="overview"
-    ),
-    "console, sites": lambda: served("/sites", drawn(pages.sites(facts()))[0], live="sites"),
-    "console, sessions": lambda: served("/sessions", drawn(pages.sessions(facts()))[0], live="sessions"),
+    "console, overview": lambda: served("/", pages.overview(facts()), caller="marie ", live=True),
+    "console, sites": lambda: served("/sites", pages.sites(facts()), live=True),
+    "console, sessions": lambda: served("/sessions", pages.sessions(facts()), live=True),
     "console, session": lambda: served("/sessions/session-1", pages.ended_session(ended())),
-    "console, log": lambda: served("/log", drawn(pages.log(facts()))[0], live="log"),
+    "console, log": lambda: served("/log", pages.log(facts()), live=True),
     "console, openapi": lambda: as_text(openapi()),
     "console, refused": lambda: refused(pages.CONSOLE, 401, "no token"),
     "console, style and script": lambda: SERVED_STYLE + ICON + SCRIPT,
