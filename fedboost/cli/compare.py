@@ -27,7 +27,6 @@ from fedboost.runtime.data.draft import split_by_blocks
 from fedboost.runtime.data.locations import local_files, shown
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.table import read_table
-from fedboost.runtime.files import check_writable
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.tasks import read_training
 from fedboost.terms.terms import Terms
@@ -55,7 +54,6 @@ def compare(
     seeds: Annotated[
         int, typer.Option(help="How many times to draw those rows, and train.", min=1, max=1000)
     ] = 5,
-    csv: Annotated[Path | None, typer.Option(help="Also write a line for each site to this file.")] = None,
     report: PageFile = None,
     force: Force = False,
     json: Json = False,
@@ -68,9 +66,7 @@ def compare(
     texts = own_tables(agreed, data) if agreed.vertical.is_used else {}
     sources = {name: read.source(text) for name, text in (texts or {"": data[-1]}).items()}
     inputs = [name for source in sources.values() for name in local_files(source)]
-    if csv is not None:
-        check_writable(csv, terms, *inputs, force=force)
-    check_page(report, terms, *inputs, force=force, outputs=() if csv is None else (csv,))
+    check_page(report, terms, *inputs, force=force)
     if agreed.columns.group is not None:
         raise ConfigError(
             f"{terms}: {agreed.objective.name} ranks whole groups, and rows are held out one by one"
@@ -98,8 +94,6 @@ def compare(
         equal=all(equal),
         **more,
     )
-    if csv is not None:
-        write(comparison.as_csv(result), csv)
     shown_as = comparison.comparison(result)
     if report is not None:
         write(as_html.report(shown_as), report)

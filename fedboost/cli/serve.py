@@ -41,7 +41,7 @@ from fedboost.runtime.local.simulation import predict_jointly, simulate
 from fedboost.runtime.model import Model
 from fedboost.runtime.net.keys import CERTIFICATE, Bundle, check_folder, read_certificates
 from fedboost.runtime.site.config import PartyConfig, read_party
-from fedboost.runtime.telemetry import LogTail, logger
+from fedboost.runtime.telemetry import logger
 from fedboost.terms.terms import Terms
 from fedboost.views import aggregator as views
 
@@ -114,15 +114,14 @@ def aggregator(
     log_level: LogLevel = "info",
 ) -> None:
     """Run the aggregator: parties and analysts dial it."""
-    tail = LogTail()
-    log = logger("aggregator", log_format, log_level, tail)
+    log = logger("aggregator", log_format, log_level)
     settings = read_aggregator(config)
     bundle = choose_keys(settings.keys, "aggregator", settings.listen, insecure_loopback)
 
     async def serve() -> None:
         from fedboost.runtime.aggregator.server import AggregatorServer
 
-        server = AggregatorServer(settings, log, bundle, tail)
+        server = AggregatorServer(settings, log, bundle)
         try:
             await server.start()
         except BaseException:

@@ -1,5 +1,6 @@
 """`fedboost train` and `fedboost simulate`: trainings over the network or in this process; progress."""
 
+import itertools
 import os
 import signal
 import sys
@@ -302,45 +303,7 @@ def progress(terms: Terms, json: bool) -> Iterator[Draw]:
     """Show the rounds of a training."""
     if json:
         yield lambda row: print_json({"event": "round", **row})
-    elif sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
-        with _bar_of_rounds(terms) as draw:
-            yield draw
-    else:
-        yield _lines_of_rounds(terms)
-
-
-def time_left(seconds: Sequence[float], rounds: int) -> str:
-    """Return the time that so many further rounds take, as the last ones did; '' if that is less than a
-    minute, and after the first, which includes compiling and making keys."""
-    left = median(seconds[1:][-RECENT:] or [0.0]) * rounds
-    return f"about {duration(left)} left" if left >= MINUTE else ""
-
-
-def _lines_of_rounds(terms: Terms) -> Draw:
-    total = unsaid = 0.0
-    seconds = list[float]()
-
-    def draw(row: Mapping[str, float]) -> None:
-        nonlocal total, unsaid
-        total += row["bytes"]
-        unsaid += row["seconds"]
-        seconds.append(row["seconds"])
-        done, rounds = int(row["round"]) + 1, terms.trees.rounds
-        if done == rounds or done % max(1, rounds // 10) == 0 or unsaid > SLOW_SECONDS:
-            unsaid = 0.0
-            texts = (
-                f"round {done}/{rounds}",
-                figures(row, terms),
-                size(total),
-                time_left(seconds, rounds - done),
-            )
-            print(" ".join(filter(None, texts)), flush=True)
-
-    return draw
-
-
-@contextmanager
-def _bar_of_rounds(terms: Terms) -> Iterator[Draw]:
+        return
     columns = (
         TextColumn("round"),
         MofNCompleteColumn(),
@@ -349,20 +312,40 @@ def _bar_of_rounds(terms: Terms) -> Iterator[Draw]:
         TextColumn("{task.fields[bytes]}"),
         TimeRemainingColumn(elapsed_when_finished=True),
     )
-    bar, total = Progress(*columns, speed_estimate_period=ESTIMATED_SECONDS), 0.0
-    task = bar.add_task("train", total=terms.trees.rounds, metric="", bytes="")
+    bar, rounds = Progress(*columns, speed_estimate_period=ESTIMATED_SECONDS), terms.trees.rounds
+    task = bar.add_task("train", total=rounds, metric="", bytes="")
+    has_bar = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    total = unsaid = 0.0
+    seconds = list[float]()
 
     def draw(row: Mapping[str, float]) -> None:
-        nonlocal total
+        nonlocal total, unsaid
         total += row["bytes"]
-        bar.start()  # not before there is something to show
-        metric = _last(figures(row, terms, _BETWEEN).split(_BETWEEN), bar.console.width - BESIDE)
-        bar.update(task, advance=1, metric=metric, bytes=size(total))
+        if has_bar:
+            bar.start()  # not before there is something to show
+            metric = _last(figures(row, terms, _BETWEEN).split(_BETWEEN), bar.console.width - BESIDE)
+            bar.update(task, advance=1, metric=metric, bytes=size(total))
+            return
+        unsaid += row["seconds"]
+        seconds.append(row["seconds"])
+        done = int(row["round"]) + 1
+        if done == rounds or done % max(1, rounds // 10) == 0 or unsaid > SLOW_SECONDS:
+            unsaid = 0.0
+            left = time_left(seconds, rounds - done)
+            texts = f"round {done}/{rounds}", figures(row, terms), size(total), left
+            print(" ".join(filter(None, texts)), flush=True)
 
     try:
         yield draw
     finally:
         bar.stop()
+
+
+def time_left(seconds: Sequence[float], rounds: int) -> str:
+    """Return the time that so many further rounds take, as the last ones did; '' if that is less than a
+    minute, and after the first, which includes compiling and making keys."""
+    left = median(seconds[1:][-RECENT:] or [0.0]) * rounds
+    return f"about {duration(left)} left" if left >= MINUTE else ""
 
 
 def _last(texts: list[str], room: int) -> str:
@@ -375,29 +358,16 @@ def _last(texts: list[str], room: int) -> str:
 @contextmanager
 def steps(total: int, json: bool) -> Iterator[Callable[[str], None]]:
     """Show several trainings: a function to call with the name of each that begins."""
-    done = 0
-    if json:
-        yield lambda name: None
-        return
-    if not sys.stderr.isatty():
-
-        def line(name: str) -> None:
-            nonlocal done
-            if done % max(1, total // 10) == 0:
-                notice(f"training {done + 1}/{total}: {name}")
-            done += 1
-
-        yield line
-        return
     name_of = TextColumn("{task.fields[name]}", markup=False)
     columns = TextColumn("training"), MofNCompleteColumn(), BarColumn(20), name_of, TimeRemainingColumn()
-    with _bar(*columns) as bar:
-        task = bar.add_task("train", total=total, name="")
+    with _bar(*columns, hidden=json) as bar:
+        task, numbers = bar.add_task("train", total=total, name=""), itertools.count()
 
         def step(name: str) -> None:
-            nonlocal done
-            bar.update(task, advance=min(done, 1), name=shorten(one_line(name), 30))
-            done += 1
+            number = next(numbers)
+            bar.update(task, advance=min(number, 1), name=shorten(one_line(name), 30))
+            if bar.disable and not json and number % max(1, total // 10) == 0:
+                notice(f"training {number + 1}/{total}: {name}")
 
         yield step
 
@@ -406,26 +376,24 @@ def steps(total: int, json: bool) -> Iterator[Callable[[str], None]]:
 def rows_done(total: int | None) -> Iterator[Callable[[int], None]]:
     """Show how many rows are done: a function to call with those of each part. total: how many there are, if
     that is known."""
-    if sys.stderr.isatty():
-        with _bar(TextColumn("{task.completed:,} rows"), BarColumn(), TimeElapsedColumn()) as bar:
-            task = bar.add_task("rows", total=total)
-            yield lambda rows: bar.update(task, advance=rows)
-        return
-    done, last = 0, time.monotonic()
+    last = time.monotonic()
+    with _bar(TextColumn("{task.completed:,} rows"), BarColumn(), TimeElapsedColumn()) as bar:
+        task = bar.add_task("rows", total=total)
 
-    def line(rows: int) -> None:
-        nonlocal done, last
-        done += rows
-        if time.monotonic() - last > ROWS_EVERY_SECONDS:
-            last = time.monotonic()
-            notice(f"{done:,} rows" + (f" of {total:,}" if total else ""))
+        def done(rows: int) -> None:
+            nonlocal last
+            bar.update(task, advance=rows)
+            if bar.disable and time.monotonic() - last > ROWS_EVERY_SECONDS:
+                last = time.monotonic()
+                notice(f"{bar.tasks[0].completed:,} rows" + (f" of {total:,}" if total else ""))
 
-    yield line
+        yield done
 
 
-def _bar(*columns: ProgressColumn) -> Progress:
-    """A bar on standard error that goes away at its end."""
-    return Progress(*columns, console=Console(stderr=True), transient=True)
+def _bar(*columns: ProgressColumn, hidden: bool = False) -> Progress:
+    """A bar on standard error that goes away at its end; not drawn elsewhere than on a terminal."""
+    hidden = hidden or not sys.stderr.isatty()
+    return Progress(*columns, console=Console(stderr=True), transient=True, disable=hidden)
 
 
 # ---- Ctrl-C at a training: once ends it with the rounds so far, twice stops it at once ------------------

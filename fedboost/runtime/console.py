@@ -3,7 +3,7 @@
 import asyncio
 import os
 import time
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
@@ -55,7 +55,7 @@ PHASES = {
 
 
 class ConsoleQueries:
-    """The aggregator as its console sees it: nothing changes by looking. log: the last lines of its log."""
+    """The aggregator as its console sees it: nothing changes by looking."""
 
     def __init__(
         self,
@@ -63,7 +63,6 @@ class ConsoleQueries:
         status: StatusOffice,
         archive: Archive,
         submissions: Submissions,
-        log: Iterable[str],
     ) -> None:
         self.archive = archive
         self.submissions = submissions
@@ -71,12 +70,11 @@ class ConsoleQueries:
         self.trust = sessions.trust
         self._sessions = sessions
         self._status = status
-        self._log = log
 
     def state(self) -> AggregatorState:
         """The state now."""
         status = self._status.seen_by(None)
-        return AggregatorState(status, self._live(), tuple(self.archive.ended), tuple(self._log))
+        return AggregatorState(status, self._live(), tuple(self.archive.ended))
 
     def ended(self, name: str) -> EndedSession:
         """The session of this name that ended; Refusal if none is kept."""
@@ -211,7 +209,6 @@ LIVE: dict[str, Callable[[AggregatorState], Document]] = {
     "/": pages.overview,
     "/sites": pages.sites,
     "/sessions": pages.sessions,
-    "/log": pages.log,
 }
 """The view of each live page by its path, which whoever looks asks for again and again."""
 DRAW_SECONDS = 0.5

@@ -7,7 +7,6 @@ party that never connected differs from one that is away.
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import lru_cache
 from typing import Any, NamedTuple, get_args
 
 from pydantic.json_schema import models_json_schema
@@ -44,14 +43,12 @@ from fedboost.views.document import (
     Items,
     Line,
     Link,
-    Markup,
     Names,
     Paragraph,
     Section,
     Table,
     Verdict,
     element,
-    lines,
     note,
     unless_empty,
 )
@@ -230,7 +227,6 @@ CONSOLE = Served(
         "/": "Overview",
         "/sites": "Sites",
         "/sessions": "Sessions and results",
-        "/log": "Log",
     },
 )
 
@@ -444,24 +440,6 @@ def ended_session(ended: EndedSession) -> Document:
         Section("traffic", "Traffic", [replace(by_party(ended.traffic), folded=False)], folded=True),
     )
     return Document(_name(ended), f"ended {after}", blocks)
-
-
-def log(state: AggregatorState) -> Document:
-    """Return the page of the log."""
-    kept = note("The last lines of this process's log, the latest first. They have no key and no token.")
-    shown = [_logged(text) for text in reversed(state.log)]
-    text = element(
-        "pre", Markup("\n".join(shown)), class_="log", tabindex="0", role="group", aria_label="Log"
-    )
-    content = [text] if shown else [note("Nothing has been logged yet.")]
-    return Document("Log", "", [kept, Section("lines", "Lines", content, live=True)])
-
-
-@lru_cache(2048)
-def _logged(text: str) -> Markup:
-    level = text[20:27].strip()
-    grave = level in ("warning", "error", "critical")
-    return element("span", lines(text), class_=level) if grave else lines(text)
 
 
 # ---- The HTTP API: its OpenAPI document, made from the types of its answers ----------------------------

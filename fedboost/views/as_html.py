@@ -489,8 +489,6 @@ main > .verdict + ul a { display: block; border: 1px solid var(--bar); border-ra
   padding: .35rem .9rem; text-decoration: none; font-weight: 600; }
 dd details, dd summary { margin: 0; padding: 0; font-weight: 400; }
 section:has(> div[id]:empty) { display: none; }
-.log { white-space: pre-wrap; overflow-wrap: anywhere; }
-.log .warning, .log .error, .log .critical { font-weight: 700; }
 @media print { .state, form { display: none; } .scroll[tabindex] table { min-width: 0; } }
 """
 )

@@ -1,9 +1,7 @@
 """Models compared: whether joining is worth it, for all sites together and for each."""
 
-import csv
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from io import StringIO
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +12,6 @@ from fedboost.results.model import (
     POOLED,
     VERDICTS,
     Comparison,
-    Figure,
     SiteComparison,
     Verdict,
 )
@@ -38,7 +35,7 @@ MAX_NAMED = 5
 """Sites that are named in a sentence for each verdict."""
 _QUANTILES = {"lowest": 0.0, "10 %": 0.1, "median": 0.5, "90 %": 0.9, "highest": 1.0}
 _MODELS = ALONE, FEDERATED, POOLED
-_GAIN = {"better by": "value", "at least": "low", "at most": "high"}
+_GAIN = "better by", "at least", "at most"
 
 
 class _Words(NamedTuple):
@@ -296,24 +293,3 @@ def _site(site: SiteComparison, result: Comparison) -> Mapping[str, Any]:
         "verdict": site.verdict,
         "sentence": sentence(site, metric),
     }
-
-
-def as_csv(result: Comparison) -> str:
-    """Return a line for each site: its rows, its verdict, and the figures of each metric; nothing where there
-    is none."""
-    head = ["site", "rows", "held_out", "different_held_out", "verdict"]
-    head += [f"{name} {figure}" for name in result.metrics for figure in (*_MODELS, *_GAIN)]
-
-    def line(site: SiteComparison) -> Iterable[object]:
-        yield from (site.site, site.rows, site.held_out, site.different_held_out, site.verdict)
-        for name in result.metrics:
-            yield from (_value(site.models.get(model, {}).get(name), "value") for model in _MODELS)
-            yield from (_value(site.better_by.get(name), end) for end in _GAIN.values())
-
-    text = StringIO()
-    csv.writer(text, lineterminator="\n").writerows([head, *map(line, result.sites)])
-    return text.getvalue()
-
-
-def _value(known: Figure | None, end: str) -> float | None:
-    return None if known is None else known.model_dump()[end]

@@ -215,10 +215,6 @@ def plan(result: Plan) -> Document:
         )
         for each in result.releases
     ]
-    outlooks = [
-        (f"{each.rows:,}", f"{each.leaf_rows:,.0f}", f"{each.by_noise:.3g}", f"{each.by_chance:.3g}")
-        for each in result.outlooks
-    ]
     hist = "With method hist several noisy cells tell of a leaf: expect it to be less sure than this."
     return Document(
         "Privacy plan",
@@ -237,16 +233,9 @@ def plan(result: Plan) -> Document:
                 (1, 2, 4),
                 folded=False,
             ),
-            Table(
-                "What to expect of a leaf",
-                ["rows", "in a leaf", "noise moves it by", "chance by"],
-                outlooks,
-                range(4),
-            ),
             note(
-                "Noise is a standard deviation, in every cell of a sum. A leaf's value is moved in margins "
-                "(log-odds, logarithms of counts, or amounts), before the learning rate and before it is "
-                "shrunk for its noise; chance is that of which rows the sites happen to have."
+                "Noise is a standard deviation, in every cell of a sum. Chance is that of which rows the "
+                "sites happen to have."
             ),
         ],
     )

@@ -30,7 +30,6 @@ ALL = {
     "sites": lambda: page("/sites", pages.sites(facts()), live=True),
     "sessions": lambda: page("/sessions", pages.sessions(facts())),
     "session": lambda: page("/sessions/x", pages.ended_session(ended()), caller=ODD),
-    "log": lambda: page("/log", pages.log(facts()), live=True),
     "refused": lambda: refused(pages.CONSOLE, 401, ODD),
 }
 

@@ -1,7 +1,6 @@
 """What a console draws: once for all who ask, so that requests without end do not hold a session up."""
 
 import json
-from dataclasses import replace
 
 import pytest
 from console_facts import ended, facts
@@ -52,7 +51,7 @@ def test_the_page_of_a_session_is_drawn_once(console, counted):
     assert len(calls) == 2
 
 
-@pytest.mark.parametrize("path", ["/", "/sites", "/log"])
+@pytest.mark.parametrize("path", ["/", "/sites"])
 def test_a_live_page_is_drawn_for_all(console, counted, path):
     calls = counted(api.LIVE, path)
     texts = {console.ask(path).text for _ in range(5)}
@@ -61,11 +60,11 @@ def test_a_live_page_is_drawn_for_all(console, counted, path):
 
 def test_a_page_that_nobody_has_open_is_not_old(console, monkeypatch):
     monkeypatch.setattr(api, "DRAW_SECONDS", 0.05)
-    lines = ["2026-11-23 21:00:00 info    first"]
-    monkeypatch.setattr(ConsoleQueries, "state", lambda self: replace(facts(), log=[*lines]))
-    assert "first" in console.ask("/log").text
-    lines.append("2026-11-23 21:00:01 info    later")
-    wait_until(lambda: "later" in console.ask("/log").text)
+    rounds = [20]
+    monkeypatch.setattr(ConsoleQueries, "state", lambda self: facts(rounds[-1]))
+    assert "running: 20 of" in console.ask("/").text
+    rounds.append(21)
+    wait_until(lambda: "running: 21 of" in console.ask("/").text)
 
 
 def test_the_interface_writes_a_session_once(console, counted):

@@ -11,7 +11,7 @@ from sites import PATIENCE, rows, terms
 
 from fedboost.runtime.console import ConsoleQueries
 
-LONG = [pytest.param(path, marks=pytest.mark.long) for path in ("/sessions", "/log")]
+LONG = [pytest.param(path, marks=pytest.mark.long) for path in ("/sessions",)]
 
 
 @pytest.fixture

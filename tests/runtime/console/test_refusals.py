@@ -12,7 +12,7 @@ from fedboost.runtime.console import MAX_BODY, ConsoleQueries
 from fedboost.runtime.web import guard, serving
 from fedboost.runtime.web.guard import Bucket, Buckets, group_of
 
-PAGES = "/", "/sites", "/sessions", "/log", "/api/v1/health", "/api/v1/sites", "/api/v1/sessions"
+PAGES = "/", "/sites", "/sessions", "/api/v1/health", "/api/v1/sites", "/api/v1/sessions"
 EVIL = "https://evil.example"
 ODD = (
     *("evil.com@localhost", "127.0.0.1#.evil.com", "localhost#evil.com", "localhost/evil.com"),
@@ -118,15 +118,15 @@ def test_a_form_of_another_website_is_refused(console, headers, status):
     "path",
     [
         "/../etc/passwd",
-        "/a/../log",
-        "/%2e%2e/log",
-        "/log%2f..",
+        "/a/../sites",
+        "/%2e%2e/sites",
+        "/sites%2f..",
         "/%6cog",
-        "//log",
-        "/log/",
+        "//sites",
+        "/sites/",
         "/.git/config",
         "/sessions/..%5c..",
-        "/log;x",
+        "/sites;x",
         "/sessions/session-0123456789abcdef",
         "/api/v1/models/session-0123456789abcdef",
         "/api/v1/models/tokens.toml",
@@ -151,7 +151,7 @@ def test_other_methods_are_refused(console, method):
 
 
 def test_a_page_is_not_posted_to(console):
-    refused(console, 405, "POST /log", "this method", "/log", "POST", b"", role="viewer")
+    refused(console, 405, "POST /sites", "this method", "/sites", "POST", b"", role="viewer")
 
 
 def test_what_is_too_much_is_refused(console):
