@@ -242,8 +242,6 @@ MISTAKES = {
     "compare over the rows": Mistake(
         f"{COMPARE} --report rows.csv", ("rows.csv", "read by this very command")
     ),
-        f"{COMPARE} --report rows.csv", ("rows.csv", "read by this very command")
-    ),
     "out is a folder": Mistake(f"{SIMULATE} --out folder", ("folder", "is a directory")),
     "out over the data": Mistake(f"{SIMULATE} --out ./rows.csv", ("rows.csv", "read by this very command")),
     "terms are a folder": Mistake("simulate folder --data rows.csv", ("folder", "directory")),
