@@ -141,11 +141,10 @@ def show(
             typer.echo("This bundle cannot be used, for the reason given last. Its certificates say:")
         typer.echo(f"name        {common_name(leaf) or 'none'}")
         typer.echo(f"role        {role_of(leaf) or 'none'}")
-        typer.echo(f"valid       {validity(leaf)}")
-        typer.echo(f"serial      {leaf.serial_number:x}")
+        typer.echo(known_by(leaf))
     for root in read_certificates(folder / ROOTS):
         typer.echo(f"consortium  {common_name(root) or 'none'}")
-        typer.echo(f"valid       {validity(root)}")
+        typer.echo(validity(root))
         typer.echo(fingerprint_of(root))
     if fault is not None:
         raise fault
@@ -158,7 +157,12 @@ def fingerprint_of(root: Certificate) -> str:
 
 
 def validity(certificate: Certificate) -> str:
-    return f"{day(certificate.not_valid_before_utc)} to {day(certificate.not_valid_after_utc)}"
+    first, last = day(certificate.not_valid_before_utc), day(certificate.not_valid_after_utc)
+    return f"valid       {first} to {last}"
+
+
+def known_by(certificate: Certificate) -> str:
+    return f"{validity(certificate)}\nserial      {certificate.serial_number:x}"
 
 
 def _root(folder: Path, passphrase_file: Path | None) -> tuple[PrivateKey, Certificate]:
@@ -181,8 +185,7 @@ def _issue(
     note_issued(folder, certificate)
     typer.echo(
         f"{bundle}: the bundle of {role} {name!r}\n"
-        f"valid       {validity(certificate)}\n"
-        f"serial      {certificate.serial_number:x}\n"
+        f"{known_by(certificate)}\n"
         f"Hand this folder over in a safe way and keep no copy: its key.pem is all that\n"
         f"it takes to act in this name. Where it arrives, `fedboost keys show` prints the\n"
         f"{fingerprint_of(root)}"
@@ -246,8 +249,7 @@ def sign(
     answer = write_answer(folder, certificate, root)
     note_issued(folder, certificate)
     typer.echo(
-        f"valid       {validity(certificate)}\n"
-        f"serial      {certificate.serial_number:x}\n"
+        f"{known_by(certificate)}\n"
         f"{answer}: the answer, which is no secret. Send it back;\n"
         f"there, `fedboost keys accept` makes a bundle of it and prints the\n{fingerprint_of(root)}"
     )
@@ -263,8 +265,7 @@ def accept(
     leaf, root = read_certificates(bundle / CERTIFICATE)[0], read_certificates(bundle / ROOTS)[0]
     typer.echo(
         f"{bundle}: the bundle of {owner.role} {owner.name!r}\n"
-        f"valid       {validity(leaf)}\n"
-        f"serial      {owner.serial}\n"
+        f"{known_by(leaf)}\n"
         f"Compare with the owner of the root, by telephone for example, the\n{fingerprint_of(root)}"
     )
 

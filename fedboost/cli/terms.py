@@ -25,7 +25,7 @@ from fedboost.cli.output import notice, show, unless_nobody_reads, write
 from fedboost.errors import ConfigError
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.site import MAX_SPLITS, splits_by
-from fedboost.results.check import Checked, Oddity
+from fedboost.results.check import Checked
 from fedboost.runtime import signed_model
 from fedboost.runtime.analyst import connect
 from fedboost.runtime.config import check_address, choose_keys
@@ -122,7 +122,12 @@ def terms(
     """Draft a terms file from a table, for the analyst to edit. A label of two values is predicted as a
     probability, one of up to 100 words as classes, one of more numbers as an amount."""
     source = read.source(data)
-    _check(out, source, force, site, site_feature, party or [])
+    if site is not None and party:
+        raise ConfigError("give --site or --party, not both: the values of the column are the parties")
+    if site is None and site_feature:
+        raise ConfigError("--site-feature makes a feature of the column of --site: name that, too")
+    if out is not None:
+        check_writable(out, *local_files(source), force=force)
     offered, parties = _offers(offers or [], source, party or [], site)
     table, excluded = read_table(source, None, read.options), [*(exclude or [])]
     if site is not None:
@@ -130,29 +135,17 @@ def terms(
     beside = base_margin, objective, label_upper_bound, group, row_id
     draft = draft_schema(table, label, weight, excluded, *beside, min_rows_per_level)
     _notice_few(draft, min_rows_per_level)
-    _notice_draft(draft, label, of_draft(dense_of(table), label, draft, excluded))
+    for line in notices(of_draft(dense_of(table), label, draft, excluded)):
+        notice(line)
+    if draft.columns.classes:
+        notice(f"{label} has {len(draft.columns.classes)} classes: {listing(draft.columns.classes)}")
+    for name, value in draft.own_parameters.items():
+        notice(f"{name} = {value} is drafted; set the one you want")
     if offered:
         draft = with_offers(draft, parties[0], shown(source), offered)
     write(_drafted(draft, parties, protection), out)
     if not parties:
         notice('before training over the network, name the sites: parties = ["north", "south"]')
-
-
-def _check(
-    out: Path | None,
-    source: str | Database,
-    force: bool,
-    site: str | None,
-    site_feature: bool,
-    party: list[str],
-) -> None:
-    """ConfigError for options that exclude or need each other, and where the file could not be written."""
-    if site is not None and party:
-        raise ConfigError("give --site or --party, not both: the values of the column are the parties")
-    if site is None and site_feature:
-        raise ConfigError("--site-feature makes a feature of the column of --site: name that, too")
-    if out is not None:
-        check_writable(out, *local_files(source), force=force)
 
 
 def _offers(
@@ -191,16 +184,6 @@ def _notice_few(draft: Draft, min_rows: int) -> None:
             f"levels of fewer than {min_rows} rows are left out, and count as missing: {', '.join(columns)}; "
             f"--min-rows-per-level sets another number"
         )
-
-
-def _notice_draft(draft: Draft, label: str, odd: list[Oddity]) -> None:
-    """Print what was decided in a draft, and what is odd in its table, for the analyst to check."""
-    for line in notices(odd):
-        notice(line)
-    if draft.columns.classes:
-        notice(f"{label} has {len(draft.columns.classes)} classes: {listing(draft.columns.classes)}")
-    for name, value in draft.own_parameters.items():
-        notice(f"{name} = {value} is drafted; set the one you want")
 
 
 def _drafted(draft: Draft, parties: list[str], protection: str | None) -> str:

@@ -228,7 +228,8 @@ def show_end(
     json: bool, model: SignedModel, traffic: Traffic, file: Path | None, since_restart: bool = False
 ) -> None:
     """Show the end of a training. file: of the model, if it was saved."""
-    end = EndOfTraining.ended(model.outline, traffic, str(file) if file else None, since_restart)
+    saved_as = str(file) if file else None
+    end = EndOfTraining.of(model.outline, traffic, saved_as, traffic_since_restart=since_restart)
     show(json, [end.summary], end_of_training(end))
 
 

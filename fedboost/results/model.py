@@ -201,20 +201,11 @@ class Training(Ending):
     traffic_since_restart: bool = False
 
     @classmethod
-    def ended(
-        cls, outline: ModelSummary, traffic: Traffic, file: str | None, since_restart: bool
-    ) -> "Training":
-        """The end of the training of this model."""
-        return cls.of(
-            outline,
-            traffic,
-            file,
-            fingerprint=outline.fingerprint,
-            terms=outline.terms.digest,
-            metrics=metrics_of(outline.last_row),
-            party_metrics=metrics.by_party(outline.last_row),
-            traffic_since_restart=since_restart,
-        )
+    def of(cls, outline: ModelSummary, traffic: Traffic, file: str | None, **more: Any) -> Self:
+        """The end of the training of this model. more: the last field."""
+        own: dict[str, Any] = {"fingerprint": outline.fingerprint, "terms": outline.terms.digest}
+        own |= {"metrics": metrics_of(outline.last_row), "party_metrics": metrics.by_party(outline.last_row)}
+        return super().of(outline, traffic, file, **own, **more)
 
 
 class Demo(Ending):

@@ -135,7 +135,9 @@ def members(
         (
             Names((each.name,)),
             _state(each, awaited),
-            f"now, since {time_of(each.since)}" if each.since else _seen(each),
+            f"now, since {time_of(each.since)}"
+            if each.since
+            else (time_of(each.seen) if each.seen else "never"),
             each.version or ("older" if each.since else "-"),
         )
         for each in ordered
@@ -148,10 +150,6 @@ def _state(member: Member, awaited: Collection[str]) -> Inline:
     if member.since:
         return Badge(f"connected{late}", "unclear" if late else "good")
     return Badge(f"{'away' if member.seen else 'never connected'}{late}", "bad" if late else "plain")
-
-
-def _seen(member: Member) -> str:
-    return time_of(member.seen) if member.seen else "never"
 
 
 def about(facts: Status, session: SessionStatus) -> Entries:
@@ -179,15 +177,10 @@ def waits_for(facts: Status, session: SessionStatus) -> str:
     """Return for whom a session waits, and why."""
     if not session.awaited:
         return "the session that runs" if session.state is SessionState.WAITING else "no site in particular"
-    known = {member.name: member for member in sites_of(facts)}
-    return ", ".join(f"{delimited(party)}{_why(known.get(party))}" for party in session.awaited)
-
-
-def _why(member: Member | None) -> str:
-    """Return why a party is waited for."""
-    return (
-        " (connected, has not answered)" if member and member.since else _away(member.seen if member else 0)
-    )
+    why = dict.fromkeys(session.awaited, _away(0))
+    for member in sites_of(facts):
+        why[member.name] = " (connected, has not answered)" if member.since else _away(member.seen)
+    return ", ".join(f"{delimited(party)}{why[party]}" for party in session.awaited)
 
 
 def _age(facts: Status, since: int) -> str:

@@ -524,30 +524,23 @@ def _metrics(terms: Terms) -> list[tuple[str, str]]:
     return lines
 
 
+_ROLES = {
+    "to": ("label_upper_bound", ": the label's upper bound"),
+    "weight": ("weight", ""),
+    "base margin": ("base_margin", ": where boosting begins"),
+    "group": ("group", ": rows ranked against each other"),
+    "row id": ("row_id", ": by which rows are {ids}"),
+    "validation": ("validation", ": 1 marks rows for metrics only"),
+}
+"""Columns beside the label that terms may name: the key, and words about it."""
+
+
 def _columns(terms: Terms) -> list[Entry]:
-    columns = terms.columns
-    lines: list[tuple[str, Line | None]] = [
-        (
-            "label",
-            delimited(columns.label)
-            + (f", {terms.objective.num_class} classes" if terms.objective.num_class else ""),
-        ),
-        (
-            "to",
-            columns.label_upper_bound and f"{delimited(columns.label_upper_bound)}: the label's upper bound",
-        ),
-        ("weight", columns.weight and delimited(columns.weight)),
-        ("base margin", columns.base_margin and f"{delimited(columns.base_margin)}: where boosting begins"),
-        ("group", columns.group and f"{delimited(columns.group)}: rows ranked against each other"),
-        (
-            "row id",
-            columns.row_id and f"{delimited(columns.row_id)}: by which rows are {use_of_ids(terms)}",
-        ),
-        (
-            "validation",
-            columns.validation and f"{delimited(columns.validation)}: 1 marks rows for metrics only",
-        ),
-    ]
+    columns, classes = terms.columns, terms.objective.num_class
+    lines: list[Entry] = [("label", delimited(columns.label) + (f", {classes} classes" if classes else ""))]
+    for key, (role, words) in _ROLES.items():
+        if name := getattr(columns, role):
+            lines.append((key, delimited(name) + words.format(ids=use_of_ids(terms))))
     if terms.evaluation.validation_fraction:
         lines.append(
             ("validation", f"{terms.evaluation.validation_fraction:g} of the rows, for metrics only")
@@ -560,7 +553,7 @@ def _columns(terms: Terms) -> list[Entry]:
         lines.append(("beside", (f"{delimited(name)}, not a feature: ", Names(levels))))
     if columns.target_means:
         lines.append(("target means", _target_means(terms)))
-    return [*((key, text) for key, text in lines if text), _features(terms)]
+    return [*lines, _features(terms)]
 
 
 def _target_means(terms: Terms) -> str:

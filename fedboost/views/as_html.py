@@ -6,7 +6,9 @@ what comes from outside is text and never markup, and has a bounded length.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from html import escape
 
+from fedboost.errors import printable
 from fedboost.version import VERSION
 from fedboost.views.charts import draw
 from fedboost.views.document import (
@@ -113,20 +115,7 @@ def _entries(entries: Iterable[tuple[str, Line]]) -> Iterator[Markup]:
     for key, line in entries:
         if key:
             yield element("dt", key)
-        yield from (
-            element("dd", inline(piece)) for piece in (_pieces(line) if type(line) is str else [line])
-        )
-
-
-def _pieces(words: str) -> Iterator[str]:
-    """Yield words in pieces that are shown whole, however many names there are."""
-    most = 3000
-    while len(words) > most:
-        cut = words.rfind(" ", 1, most)
-        cut = most if cut < 0 else cut
-        yield words[:cut]
-        words = words[cut:].lstrip(" ")
-    yield words
+        yield element("dd", Markup(escape(printable(line))) if type(line) is str else inline(line))
 
 
 def _table(table: Table) -> Markup:

@@ -258,8 +258,8 @@ def _straight(x: float, y: float, to_x: float, to_y: float, kind: str) -> Markup
     return element("line", class_=kind, x1=_px(x), y1=_px(y), x2=_px(to_x), y2=_px(to_y))
 
 
-def _text(x: float, y: float, text: str, anchor: str) -> Markup:
-    return element("text", text, x=_px(x), y=_px(y), text_anchor=anchor)
+def _text(x: float, y: float, text: str, anchor: str, **style: str) -> Markup:
+    return element("text", text, x=_px(x), y=_px(y), text_anchor=anchor, **style)
 
 
 def _described(name: str, points: Sequence[tuple[float, float]]) -> str:
@@ -341,10 +341,9 @@ def tree_svg(
     names: Sequence[str],
     categories: Mapping[str, Sequence[str]],
     title: str,
-    in_page: bool = False,
 ) -> str:
     """Return the tree from left to right, "yes" above "no", as an SVG document. categories: of the features
-    that are categories, in the order of their codes; in_page: an image in a page of HTML instead."""
+    that are categories, in the order of their codes."""
     depth = dict(_walk(tree))
     words = {node: _words(tree, node, names, categories) for node in depth}
     widths = [0.0] * (max(depth.values()) + 1)
@@ -366,11 +365,12 @@ def tree_svg(
         "svg",
         element("title", title),
         element("rect", width="100%", height="100%", fill="#ffffff"),
-        _label(_EDGE, 22, title, _INK, "start", "bold"),
+        _text(_EDGE, 22, title, "start", fill=_INK, font_weight="bold"),
         *edges,
         *boxes,
-        _label(_EDGE, high - 12, _NOTE, _FAINT, "start"),
-        **{"role": "img"} if in_page else {"xmlns": "http://www.w3.org/2000/svg"},
+        _text(_EDGE, high - 12, _NOTE, "start", fill=_FAINT),
+        role="img",
+        xmlns="http://www.w3.org/2000/svg",
         width=f"{wide:.0f}",
         height=f"{high}",
         viewBox=f"0 0 {wide:.0f} {high}",
@@ -459,7 +459,7 @@ def _edge(tree: Tree, node: int, child: int, start: tuple[float, float], end: tu
     path = f"M{x:.1f} {y:.1f}C{x + half:.1f} {y:.1f} {to_x - half:.1f} {to_y:.1f} {to_x:.1f} {to_y:.1f}"
     beside = to_y - thick / 2 - 4 if yes else to_y + thick / 2 + _FONT
     line = element("path", d=path, fill="none", stroke=_GREY, stroke_width=f"{thick:.1f}")
-    return joined(line, _label(to_x - 6, beside, word, _FAINT, "end"))
+    return joined(line, _text(to_x - 6, beside, word, "end", fill=_FAINT))
 
 
 def _box(words: _Words, x: float, y: float, width: float, fill: str) -> Markup:
@@ -469,14 +469,9 @@ def _box(words: _Words, x: float, y: float, width: float, fill: str) -> Markup:
         "g",
         element("title", lines(words.whole)),
         element("rect", **place, fill=fill, stroke=_GREY),
-        _label(x + width / 2, y - 3, words.first, _INK, "middle", "bold"),
-        _label(x + width / 2, y + 12, words.second, _FAINT, "middle"),
+        _text(x + width / 2, y - 3, words.first, "middle", fill=_INK, font_weight="bold"),
+        _text(x + width / 2, y + 12, words.second, "middle", fill=_FAINT),
     )
-
-
-def _label(x: float, y: float, text: str, colour: str, anchor: str, weight: str = "normal") -> Markup:
-    style = {"fill": colour, "text_anchor": anchor, "font_weight": weight}
-    return element("text", text, x=_px(x), y=_px(y), **style)
 
 
 def _width(text: str) -> float:

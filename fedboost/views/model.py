@@ -59,7 +59,7 @@ from fedboost.views.document import (
     warnings,
 )
 from fedboost.views.results import key_figures, labels_of, number, quality, rows_warnings
-from fedboost.views.session import NO_NOISE, agreed, part_of, strength, traffic
+from fedboost.views.session import NO_NOISE, agreed, by_party, part_of, strength, traffic
 from fedboost.views.words import capital, counted, duration, entry, listed, one_line, size
 
 # ---- The report of a model: how good it is, what it goes by, then who agreed to it and who saw what ----
@@ -352,8 +352,6 @@ def _parties(result: ModelReport) -> Iterator[Block]:
         outcome = "The signatures hold" if known.holds else "The signatures do NOT hold"
         asked = f" Analyst {known.analyst} requested the session on {known.asked}." if known.analyst else ""
         yield Paragraph(f"{outcome}: {known.conclusion}.{asked}")
-    elif model.signed_by:
-        yield Paragraph("Signatures were not checked for this page: fedboost report with --keys checks them.")
     parties = dict.fromkeys((*model.terms.parties, *model.signed_by))
     rows = [(party, part_of(model.terms, party), _signature(result, party)) for party in parties]
     yield Table("Parties", ["party", "takes part with", "signature"], rows, ())
@@ -464,7 +462,7 @@ def training(end: Training) -> Document:
             Verdict(f"{model.trees} trees: {_saved(end)}", more=[*_stopped(model)]),
             Figures([*measured, _bytes(end, end.traffic_since_restart)]),
             *([Table("Metrics of each party", ["party", *names], rows)] if names else []),
-            _traffic(end, None if end.traffic_since_restart else model.trained),
+            _traffic(end),
             Entries([*_who(end)]),
         ],
     )
@@ -489,19 +487,8 @@ def _bytes(end: Ending, since_restart: bool = False) -> Figure:
     return Figure("traffic", total, "since the aggregator was restarted" if since_restart else "in all")
 
 
-def _traffic(end: Ending, rounds: int | None) -> Table:
-    """The bytes of each party, and those sent per round, unless the number of rounds is not known."""
-    per_round = [] if rounds is None else ["sent per round"]
-    rows = [
-        (
-            party,
-            size(each.sent),
-            size(each.received),
-            *(size(each.sent / max(rounds or 1, 1)) for _ in per_round),
-        )
-        for party, each in end.traffic.items()
-    ]
-    return Table("Traffic", ["party", "sent", "received", *per_round], rows)
+def _traffic(end: Ending) -> Table:
+    return by_party({party: (each.sent, each.received) for party, each in end.traffic.items()})
 
 
 def _who(end: Ending) -> Iterator[tuple[str, Line]]:
@@ -558,7 +545,7 @@ def demo(end: Demo) -> Document:
         [
             Verdict(f"The {joined} model {answer} the pooled model", "good" if end.equal else "bad"),
             Table(title, ["model", *names], rows),
-            _traffic(end, end.outline.trained),
+            _traffic(end),
             Entries([*_who(end), *kept]),
             Paragraph(f"What left {log}, by its own audit log:"),
             Pre("Command", one_line(f"fedboost audit {end.log}")),

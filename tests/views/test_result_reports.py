@@ -198,7 +198,7 @@ def test_186_sites_and_200_columns_stay_readable(evaluation, drift, description)
         (evaluated, "Figures by site (187)"),
         (drifted, "How far each column moved (201)"),
         (described, "Quantiles of each numeric feature (140)"),
-        (many, "Each site, by logloss (186)"),
+        (many, "Each site, by logloss, the highest gain first (186)"),
     ):
         assert folded in check(page).texts
         assert len(page) < 700_000
