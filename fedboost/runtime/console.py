@@ -158,44 +158,22 @@ DOWNLOAD_SECONDS = 600.0
 """A reader that takes longer is cut off: others wait for its place."""
 
 
-class Downloads:
-    """The downloads from an archive."""
-
-    def __init__(self, archive: Archive) -> None:
-        self._archive = archive
-        self._under_way = 0
-
-    async def serve(self, name: str, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the model file of a session. Raises Refusal."""
-        if self._under_way >= MAX_DOWNLOADS:
-            reason = f"{MAX_DOWNLOADS} models are sent already; ask again later"
-            raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, reason, {"Retry-After": "10"})
-        self._under_way += 1
-        try:
-            async with asyncio.timeout(DOWNLOAD_SECONDS):
-                await self._send(name, scope["method"] == "HEAD", send)
-        except TimeoutError:
-            reason = f"the model was not read within {DOWNLOAD_SECONDS:g} s"
-            raise Refusal(HTTPStatus.REQUEST_TIMEOUT, reason) from None
-        finally:
-            self._under_way -= 1
-
-    async def _send(self, name: str, head_only: bool, send: Send) -> None:
-        opened = await asyncio.to_thread(self._archive.model_file, name)
-        if opened is None:
-            raise Refusal(HTTPStatus.NOT_FOUND, "this session has no model, or it is not kept")
-        with opened:
-            size = opened.seek(0, os.SEEK_END)
-            opened.seek(0)
-            headers = [
-                (b"content-type", b"application/json"),
-                (b"content-length", b"%d" % size),
-                (b"content-disposition", f'attachment; filename="{name}.json"'.encode()),
-            ]
-            await send({"type": "http.response.start", "status": 200, "headers": headers})
-            while not head_only and (part := await asyncio.to_thread(opened.read, PART_BYTES)):
-                await send({"type": "http.response.body", "body": part, "more_body": True})
-            await send({"type": "http.response.body", "body": b""})
+async def _send_model(archive: Archive, name: str, head_only: bool, send: Send) -> None:
+    opened = await asyncio.to_thread(archive.model_file, name)
+    if opened is None:
+        raise Refusal(HTTPStatus.NOT_FOUND, "this session has no model, or it is not kept")
+    with opened:
+        size = opened.seek(0, os.SEEK_END)
+        opened.seek(0)
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % size),
+            (b"content-disposition", f'attachment; filename="{name}.json"'.encode()),
+        ]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        while not head_only and (part := await asyncio.to_thread(opened.read, PART_BYTES)):
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
 
 
 # ---- The pages of a console, and its interface for programs: a table of routes -------------------------
@@ -238,7 +216,8 @@ class Answers:
         self._json: Kept[bytes] = Kept(MAX_ENDED)
         self._pages: Kept[Document] = Kept(MAX_ENDED + MAX_FAILED)
         self._reports: Kept[str] = Kept(MAX_DRAWN)
-        self._downloads = Downloads(queries.archive)
+        self._downloads = 0
+        """Models that are sent now."""
 
     @property
     def table(self) -> list[Row]:
@@ -286,7 +265,21 @@ class Answers:
         return await self._json.of(ended.key, partial(_json, SessionDetail, ended))
 
     async def _model(self, call: Call) -> App:
-        return partial(self._downloads.serve, self._ended(call).name)
+        return partial(self._download, self._ended(call).name)
+
+    async def _download(self, name: str, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._downloads >= MAX_DOWNLOADS:
+            reason = f"{MAX_DOWNLOADS} models are sent already; ask again later"
+            raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, reason, {"Retry-After": "10"})
+        self._downloads += 1
+        try:
+            async with asyncio.timeout(DOWNLOAD_SECONDS):
+                await _send_model(self._queries.archive, name, scope["method"] == "HEAD", send)
+        except TimeoutError:
+            reason = f"the model was not read within {DOWNLOAD_SECONDS:g} s"
+            raise Refusal(HTTPStatus.REQUEST_TIMEOUT, reason) from None
+        finally:
+            self._downloads -= 1
 
     async def _report(self, call: Call) -> Response:
         ended = self._ended(call)

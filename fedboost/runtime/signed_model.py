@@ -532,7 +532,7 @@ def _tree(model: SignedModel, number: int) -> DrawnTree:
     tree, title, picture = model.booster.trees[number], tree_title(model, number), ""
     if len(tree.leaves) <= MAX_LEAVES:
         categories = model.terms.columns.categorical
-        picture = tree_svg(tree, model.booster.features, categories, title)
+        picture = tree_svg(tree, model.booster.features, categories, title, in_page=True)
     return DrawnTree(title, len(tree.leaves), picture, tree_text(tree, model.booster.features))
 
 

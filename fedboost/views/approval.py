@@ -300,18 +300,13 @@ def columns_of(terms: Terms) -> tuple[str, ...]:
     return (*columns.others, *columns.features)
 
 
-def summary(
-    terms: Terms,
-    analysts: Sequence[str] = (),
-    counts: Counts | None = None,
-    origin: ModelOrigin | None = None,
-) -> str:
+def summary(terms: Terms, analysts: Sequence[str] = (), origin: ModelOrigin | None = None) -> str:
     """The terms in plain words, whole, for a person who decides on them.
 
-    analysts: who may train under them, where that is known; counts: rows of this site, where there are any;
-    origin: that of the model which they measure, where a site looked at it.
+    analysts: who may train under them, where that is known; origin: that of the model which they measure,
+    where a site looked at it.
     """
-    lines = (line for _, group in groups(terms, analysts, counts, origin) for line in group)
+    lines = (line for _, group in groups(terms, analysts, None, origin) for line in group)
     return "\n".join(entry(key, plain(line)) for key, line in (("terms", terms.digest), *lines))
 
 

@@ -108,15 +108,17 @@ def _whose(result: Audit) -> str:
 
 
 def _warnings(warnings: Sequence[AuditWarning]) -> Iterator[Block]:
-    yield Items([_warning(number, warning) for number, warning in enumerate(warnings, 1)], warnings=True)
+    lines: list[Line] = [
+        (
+            f"{number}. ",
+            Badge(warning.kind.value, KINDS[warning.kind][0]),
+            f" {' '.join(map(printable, warning.sentences))}",
+        )
+        for number, warning in enumerate(warnings, 1)
+    ]
+    yield Items(lines, warnings=True)
     kinds = [kind for kind in Kind if any(warning.kind is kind for warning in warnings)]
     yield Entries([(kind.value, KINDS[kind][2]) for kind in kinds])
-
-
-def _warning(number: int, warning: AuditWarning) -> Line:
-    state, *_ = KINDS[warning.kind]
-    sentences = " ".join(map(printable, warning.sentences))
-    return f"{number}. ", Badge(warning.kind.value, state), f" {sentences}"
 
 
 def _sessions(result: Audit, most: int | None, in_full: bool) -> Iterator[Block]:

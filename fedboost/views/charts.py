@@ -341,9 +341,10 @@ def tree_svg(
     names: Sequence[str],
     categories: Mapping[str, Sequence[str]],
     title: str,
+    in_page: bool = False,
 ) -> str:
     """Return the tree from left to right, "yes" above "no", as an SVG document. categories: of the features
-    that are categories, in the order of their codes."""
+    that are categories, in the order of their codes; in_page: an image in a page of HTML instead."""
     depth = dict(_walk(tree))
     words = {node: _words(tree, node, names, categories) for node in depth}
     widths = [0.0] * (max(depth.values()) + 1)
@@ -370,7 +371,7 @@ def tree_svg(
         *boxes,
         _text(_EDGE, high - 12, _NOTE, "start", fill=_FAINT),
         role="img",
-        xmlns="http://www.w3.org/2000/svg",
+        xmlns=None if in_page else "http://www.w3.org/2000/svg",
         width=f"{wide:.0f}",
         height=f"{high}",
         viewBox=f"0 0 {wide:.0f} {high}",

@@ -287,11 +287,9 @@ def _split(title: str, split: Split, result: Evaluation) -> Iterator[Block]:
     missing = [RATES.get(key, key) for key in shown if key not in told]
     few = f"under {rows_of_group(result.unit)} rows, or rows of a label"
     if missing and told:
-        yield note(
-            f"Too few rows in each group ({few}) for {', '.join(missing)}. A lower --min-count shows more."
-        )
+        yield note(f"Too few rows in each group ({few}) for {', '.join(missing)}.")
     if small:
-        yield note(f"Too few rows for a figure ({few}): ", Names(small), ". A lower --min-count shows more.")
+        yield note(f"Too few rows for a figure ({few}): ", Names(small))
     if len(rows) > 1:
         yield note("A dash: rounding alone may make the difference. A difference of few rows may be chance.")
     if split.left_out:
@@ -349,8 +347,12 @@ def description(result: Description) -> Document:
         Figure("columns", f"{len(result.columns)}", f"{len(numbers)} numeric, {len(groups)} categorical"),
         Figure("columns with missing values", f"{len(missing)}"),
     ]
+    answer = Verdict("Nothing in these rows needs a change of the terms or the tables.", "good")
+    if found:
+        things = counted(len(found), "thing")
+        answer = Verdict(f"{things} to look at before a training on these rows.", "unclear")
     blocks = (
-        _verdict(result, len(found)),
+        answer,
         Figures(figures),
         *warnings([*session_warnings(result.session)]),
         *([_hints(found)] if found else []),
@@ -360,13 +362,6 @@ def description(result: Description) -> Document:
     )
     lead = f"{rows:,} rows of all parties, {counted(len(result.columns), 'column')}"
     return result_document(result, "Description of the rows", lead, blocks)
-
-
-def _verdict(result: Description, hints: int) -> Verdict:
-    if not hints:
-        return Verdict("Nothing in these rows needs a change of the terms or the tables.", "good")
-    them = "1 thing to look at" if hints == 1 else f"{hints} things to look at"
-    return Verdict(f"{them} before a training on these rows.", "unclear")
 
 
 def hidden(result: Description) -> str:
@@ -549,6 +544,9 @@ def drift(result: Drift) -> Document:
     far = [each for each in ranked if each.verdict != "stable" and each.psi is not None]
     others = [each for each in ranked if each not in far]
     stable = len([each for each in others if each is not score])
+    moved: list[Block] = [_indices(far), Beside([_chart(each) for each in far[:MAX_DRAWN_BINS]])]
+    if len(far) > MAX_DRAWN_BINS:
+        moved.append(note(f"Drawn are the {MAX_DRAWN_BINS} that moved furthest."))
     blocks = (
         verdict(result),
         Figures(
@@ -562,7 +560,7 @@ def drift(result: Drift) -> Document:
             ]
         ),
         *warnings([*session_warnings(result.session)]),
-        *([Section("columns", "What moved", [*_moved(far)])] if far else []),
+        *([Section("columns", "What moved", moved)] if far else []),
         note(
             f"PSI is the population stability index. {GRADES} Bins of fewer than "
             f"{result.min_count} rows are merged."
@@ -603,13 +601,6 @@ def verdict(result: Drift) -> Verdict:
             "evaluate)."
         )
     return Verdict(text, state, about)
-
-
-def _moved(columns: Sequence[DriftColumn]) -> Iterator[Block]:
-    yield _indices(columns)
-    yield Beside([_chart(each) for each in columns[:MAX_DRAWN_BINS]])
-    if len(columns) > MAX_DRAWN_BINS:
-        yield note(f"Drawn are the {MAX_DRAWN_BINS} that moved furthest.")
 
 
 def _indices(columns: Sequence[DriftColumn]) -> Table:
@@ -757,12 +748,8 @@ def by_kind(oddities: Iterable[Oddity]) -> Iterator[tuple[Oddity, str]]:
     for each in alike.values():
         shown, rest = each[:MAX_ALIKE], each[MAX_ALIKE:]
         yield from ((oddity, "") for oddity in shown[:-1])
-        yield shown[-1], _others([oddity.column for oddity in rest]) if rest else ""
-
-
-def _others(columns: Sequence[str]) -> str:
-    names = ", ".join(map(delimited, columns[:MAX_ALIKE])) + (", …" if len(columns) > MAX_ALIKE else "")
-    return f"the same of {counted(len(columns), 'more column')}: {names}"
+        names = listed(oddity.column for oddity in rest[:MAX_ALIKE]) + ", …" * (len(rest) > MAX_ALIKE)
+        yield shown[-1], f"the same of {counted(len(rest), 'more column')}: {names}" if rest else ""
 
 
 def notices(oddities: Iterable[Oddity]) -> Iterator[str]:
