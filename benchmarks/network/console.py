@@ -153,9 +153,13 @@ def look(console: str, count: int) -> None:
     ready = False
     while True:
         for client, path in zip(clients, paths, strict=True):
-            client.request("GET", path)
-            answer = client.getresponse()
-            answer.read()
+            try:
+                client.request("GET", path)
+                answer = client.getresponse()
+                answer.read()
+            except ConnectionError:  # closed after a while without a request, as for a browser
+                client.close()
+                continue
             if answer.status != 200:
                 common.fail("a page is refused")
             time.sleep(PAUSE / count if ready else 0.0)
