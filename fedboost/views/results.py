@@ -289,7 +289,7 @@ def _split(title: str, split: Split, result: Evaluation) -> Iterator[Block]:
     if missing and told:
         yield note(f"Too few rows in each group ({few}) for {', '.join(missing)}.")
     if small:
-        yield note(f"Too few rows for a figure ({few}): ", Names(small))
+        yield note(f"Too few rows for a figure ({few}): ", Names(small), ". A lower --min-count shows more.")
     if len(rows) > 1:
         yield note("A dash: rounding alone may make the difference. A difference of few rows may be chance.")
     if split.left_out:
