@@ -14,7 +14,7 @@ from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.metrics import grows
 from fedboost.gbdt.objectives.objective import LabelKind
 from fedboost.holders.shard import Shard
-from fedboost.results.comparison import ALONE, FEDERATED, Figure, SiteComparison
+from fedboost.results.model import ALONE, FEDERATED, Figure, SiteComparison
 from fedboost.terms.terms import Terms
 
 # ---- Metrics of models on rows they were not trained on -------------------------------------------------

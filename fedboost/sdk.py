@@ -20,7 +20,6 @@ from fedboost.runtime.model import Result, text_of
 from fedboost.runtime.tasks import read_settings, terms_to_toml
 from fedboost.terms import terms
 from fedboost.terms.reading import first_fault
-from fedboost.views.training import terms_html
 
 __all__ = ["Terms", "check_objective", "simulate"]
 
@@ -41,9 +40,6 @@ class Terms(terms.Terms):
     @classmethod
     def _model_or_path(cls, value: object) -> object:
         return text_of(value)
-
-    def _repr_html_(self) -> str:
-        return terms_html(self)
 
     @classmethod
     def load(cls, path: Path | str) -> "Terms":

@@ -37,8 +37,8 @@ from fedboost.runtime.tasks import evaluation_terms, read_terms, terms_to_toml
 from fedboost.terms.tasks import terms_to_describe
 from fedboost.views.approval import summary as summary_of
 from fedboost.views.as_text import text as blocks_of
-from fedboost.views.evaluation import evaluation as view
-from fedboost.views.evaluation import remarks
+from fedboost.views.results import evaluation as view
+from fedboost.views.results import remarks
 
 COLUMNS = {"label": "y", "numeric": ["age", "dose"], "categorical": {"ward": ["a", "b", "c"]}}
 OPEN = {"parties": "any", "analysts": "any", "columns": "any", "evaluate": "any"}

@@ -21,7 +21,7 @@ from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.table import as_table
 from fedboost.runtime.tasks import evaluation_terms
 from fedboost.views.as_text import text as blocks_of
-from fedboost.views.evaluation import evaluation as view
+from fedboost.views.results import evaluation as view
 
 COLUMNS = {"label": "y", "numeric": ["age", "dose"], "categorical": {"ward": ["a", "b", "c"]}}
 GROWING = {"rounds": 20, "learning_rate": 0.5, "max_depth": 6, "min_child_weight": 0.1, "max_bin": 64}

@@ -21,48 +21,35 @@ Data = Annotated[
     str,
     typer.Argument(
         help="A table: a file (.csv, .parquet, .xlsx, ...), a folder or glob of Parquet files, an address "
-        "(s3://, https://), or a database (postgresql://, sqlite:///, duckdb:///) with --query.",
-        show_default=False,
+        "(s3://, https://), or a database (postgresql://, sqlite:///, duckdb:///) with --query."
     ),
 ]
-TermsFile = Annotated[Path, typer.Argument(help="The terms, a TOML file.", show_default=False)]
-ModelFile = Annotated[Path, typer.Argument(help="A model file.", show_default=False)]
-SiteFile = Annotated[Path, typer.Option(help="This site's file, TOML.", show_default=False)]
+TermsFile = Annotated[Path, typer.Argument(help="The terms, a TOML file.")]
+ModelFile = Annotated[Path, typer.Argument(help="A model file.")]
+SiteFile = Annotated[Path, typer.Option(help="This site's file, TOML.")]
 Tables = Annotated[
     list[str],
     typer.Option(
-        help="The table whose rows, or columns, the sites share out; or PARTY=TABLE for each of them.",
-        show_default=False,
+        help="The table whose rows, or columns, the sites share out; or PARTY=TABLE for each of them."
     ),
 ]
-Site = Annotated[
-    str | None, typer.Option("--site", help="Column that names the site of each row.", show_default=False)
-]
-Aggregator = Annotated[str, typer.Option(help="HOST:PORT of the aggregator.", show_default=False)]
-Keys = Annotated[Path | None, typer.Option(help="Folder of the analyst's keys.", show_default=False)]
+Site = Annotated[str | None, typer.Option("--site", help="Column that names the site of each row.")]
+Aggregator = Annotated[str, typer.Option(help="HOST:PORT of the aggregator.")]
+Keys = Annotated[Path | None, typer.Option(help="Folder of the analyst's keys.")]
 InsecureLoopback = Annotated[
-    bool,
-    typer.Option("--insecure-loopback", help="No keys, no encryption: on this machine alone."),
+    bool, typer.Option("--insecure-loopback", help="No keys, no encryption: on this machine alone.")
 ]
-SomeAggregator = Annotated[str | None, typer.Option(help="HOST:PORT of the aggregator.", show_default=False)]
-Label = Annotated[str | None, typer.Option(help="The column to predict.", show_default=False)]
-Exclude = Annotated[
-    list[str] | None, typer.Option(help="A column to leave out (may be repeated).", show_default=False)
-]
-SaveTerms = Annotated[
-    Path | None,
-    typer.Option(help="Save the terms of the session, for sites to approve.", show_default=False),
-]
+SomeAggregator = Annotated[str | None, typer.Option(help="HOST:PORT of the aggregator.")]
+Label = Annotated[str | None, typer.Option(help="The column to predict.")]
+Exclude = Annotated[list[str] | None, typer.Option(help="A column to leave out (may be repeated).")]
+SaveTerms = Annotated[Path | None, typer.Option(help="Save the terms of the session, for sites to approve.")]
 MinCount = Annotated[
-    int | None,
-    typer.Option(help="Fewest rows of a count, in place of the terms' own.", min=1, show_default=False),
+    int | None, typer.Option(help="Fewest rows of a count, in place of the terms' own.", min=1)
 ]
 Wait = Annotated[float, typer.Option(help="Seconds to wait for the aggregator to answer.", min=0)]
 PageFile = Annotated[
     Path | None,
-    typer.Option(
-        "--report", help="Also write a page for people to this file, such as report.html.", show_default=False
-    ),
+    typer.Option("--report", help="Also write a page for people to this file, such as report.html."),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace files that exist.")]
 Once = Annotated[bool, typer.Option("--once", help="Exit after one session.")]
@@ -78,7 +65,7 @@ person, and so may a split on it. As many rows as sites want in a leaf."""
 MinRowsPerLevel = Annotated[
     int, typer.Option(help="Rows that a level has at least; others are left out.", min=1)
 ]
-_TABLES: dict[str, Any] = {"rich_help_panel": "How the table is read", "show_default": False}
+_TABLES: dict[str, Any] = {"rich_help_panel": "How the table is read"}
 
 
 def gathers(name: str, make: Callable[..., Any]) -> Decorator:
@@ -114,8 +101,7 @@ def _reading(
         str | None, typer.Option(help="Of a text, such as latin-1 or utf-16 (utf-8).", **_TABLES)
     ] = None,
     na: Annotated[
-        list[str] | None,
-        typer.Option(help="A word that means a missing value (may be repeated).", **_TABLES),
+        list[str] | None, typer.Option(help="A word that means a missing value (may be repeated).", **_TABLES)
     ] = None,
     query: Annotated[str | None, typer.Option(help="SELECT ...: the rows of a database.", **_TABLES)] = None,
     query_file: Annotated[Path | None, typer.Option(help="A file that has the query.", **_TABLES)] = None,

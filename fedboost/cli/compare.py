@@ -20,14 +20,13 @@ from fedboost.cli.output import notice, show, write
 from fedboost.cli.train import notice_undeclared, own_tables, rows_as_in_file, rows_of_sites, steps
 from fedboost.errors import ConfigError, FedboostError
 from fedboost.evaluation import HeldOut, Trial, shown_metrics, together, unprotected
-from fedboost.results.comparison import ALONE, FEDERATED, POOLED, Comparison
+from fedboost.results.model import ALONE, FEDERATED, POOLED, Comparison
 from fedboost.runtime.config import cores
 from fedboost.runtime.data.database import Reading
 from fedboost.runtime.data.draft import split_by_blocks
 from fedboost.runtime.data.locations import local_files, shown
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.table import read_table
-from fedboost.runtime.files import check_writable
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.tasks import read_training
 from fedboost.terms.terms import Terms
@@ -36,6 +35,11 @@ from fedboost.views import as_html, comparison
 COMPARE_EPILOG = "Example: fedboost compare terms.toml --data all.csv --site hospital --seeds 10"
 MANY_ROWS = 50_000
 """Rows from which on several threads are faster than one."""
+
+
+Split = Callable[[int, Callable[[str], None]], bool]
+"""Trains on the rows of one split and scores the models; returns whether the federated model is the pooled
+one. The second argument is called with the name of each training."""
 
 
 @reads_a_table
@@ -50,9 +54,6 @@ def compare(
     seeds: Annotated[
         int, typer.Option(help="How many times to draw those rows, and train.", min=1, max=1000)
     ] = 5,
-    csv: Annotated[
-        Path | None, typer.Option(help="Also write a line for each site to this file.", show_default=False)
-    ] = None,
     report: PageFile = None,
     force: Force = False,
     json: Json = False,
@@ -65,24 +66,34 @@ def compare(
     texts = own_tables(agreed, data) if agreed.vertical.is_used else {}
     sources = {name: read.source(text) for name, text in (texts or {"": data[-1]}).items()}
     inputs = [name for source in sources.values() for name in local_files(source)]
-    if csv is not None:
-        check_writable(csv, terms, *inputs, force=force)
-    check_page(report, terms, *inputs, force=force, outputs=() if csv is None else (csv,))
+    check_page(report, terms, *inputs, force=force)
     if agreed.columns.group is not None:
         raise ConfigError(
             f"{terms}: {agreed.objective.name} ranks whole groups, and rows are held out one by one"
         )
+    more: dict[str, Any]
     if agreed.vertical.is_used:
         if site is not None:
             raise ConfigError("--site names sites with different rows, and these terms hold columns apart")
-        with steps(3 * seeds, json) as step:
-            result = compare_columns(agreed, sources, read, held_out, seeds, step)
+        trials, split, more = _of_columns(agreed, sources, read, held_out)
     else:
         if site is None:
             raise ConfigError("give --site, the column of the table that names the site of each row")
-        result = _of_sites(agreed, terms, sources[""], read, site, held_out, seeds, json)
-    if csv is not None:
-        write(comparison.as_csv(result), csv)
+        trials, split = _of_sites(agreed, terms, sources[""], read, site, held_out)
+        more = {"site_column": None if site in agreed.columns.features else site}
+    with steps(seeds * (len(trials) + 2), json) as step:
+        equal = [split(seed, step) for seed in range(seeds)]
+    names = shown_metrics(agreed)
+    compared = tuple(trial.compared(names) for trial in trials)
+    result = Comparison(
+        sites=compared,
+        together=compared[0] if agreed.vertical.is_used else together(trials, names),
+        metrics=names,
+        splits=seeds,
+        share=held_out,
+        equal=all(equal),
+        **more,
+    )
     shown_as = comparison.comparison(result)
     if report is not None:
         write(as_html.report(shown_as), report)
@@ -90,83 +101,45 @@ def compare(
 
 
 def _of_sites(
-    agreed: Terms,
-    terms: Path,
-    source: Any,
-    read: Reading,
-    site: str,
-    held_out: float,
-    seeds: int,
-    json: bool,
-) -> Comparison:
-    """The comparison of sites with different rows, by the column that names them."""
+    agreed: Terms, file: Path, source: Any, read: Reading, column: str, share: float
+) -> tuple[list[Trial], Split]:
+    """The trials of two or more sites with different rows, by the column that names them."""
     table = read_table(source, None, read.options)
-    sites = _sites(agreed, terms, table, source, site)
-    notice_undeclared(table, agreed.columns)
-    names, equal = shown_metrics(agreed), True
-    trials = {
-        name: Trial(name, rows.num_rows, held_out, number)
-        for number, (name, rows) in enumerate(sites.items())
-    }
-    with steps(seeds * (len(sites) + 2), json) as step:
-        for seed in range(seeds):
-            equal &= _split(unprotected(agreed), sites, trials, seed, names, step)
-    compared = tuple(trial.compared(names) for trial in trials.values())
-    of_all = together([*trials.values()], names)
-    feature = site in agreed.columns.features
-    return Comparison(
-        sites=compared,
-        together=of_all,
-        metrics=names,
-        splits=seeds,
-        share=held_out,
-        equal=equal,
-        site_column=None if feature else site,
-    )
-
-
-def _sites(agreed: Terms, terms: Path, table: Any, data: object, column: str) -> dict[str, Any]:
-    """Return the rows of two or more sites, which fit the terms."""
-    sites = rows_of_sites(agreed, terms, table, data, column)
+    sites = rows_of_sites(agreed, file, table, source, column)
     if len(sites) < 2:
-        raise ConfigError(f"column {column!r} of {shown(data)} names one site: there is nobody to join")
-    with rows_as_in_file(table, agreed, data):
+        raise ConfigError(f"column {column!r} of {shown(source)} names one site: there is nobody to join")
+    with rows_as_in_file(table, agreed, source):
         for name, rows in sites.items():
             to_shard(rows, agreed, name)  # what does not fit is told before its rows are shuffled
-    return sites
+    notice_undeclared(table, agreed.columns)
+    terms, names = unprotected(agreed), shown_metrics(agreed)
+    nthread = cores() if table.num_rows > MANY_ROWS else 1
+    trials = [Trial(name, rows.num_rows, share, number) for number, (name, rows) in enumerate(sites.items())]
 
+    def split(seed: int, step: Callable[[str], None]) -> bool:
+        train, held = {}, {}
+        for trial in trials:
+            rest, held[trial.site] = trial.split(seed)
+            train[trial.site] = sites[trial.site].take(rest)
+        step(f"split {seed + 1}, federated")
+        federated = simulate(terms, train, nthread=nthread).model
+        step(f"split {seed + 1}, pooled")
+        pooled = simulate(terms, {POOLED: concat_tables(train.values())}, nthread=nthread).model
+        equal = federated.booster == pooled.booster
+        for trial in trials:
+            name = trial.site
+            step(f"split {seed + 1}, {name} alone")
+            models = {FEDERATED: federated, POOLED: federated if equal else pooled}
+            try:
+                models = {ALONE: simulate(terms, {name: train[name]}, nthread=nthread).model, **models}
+            except FedboostError as error:
+                trial.cannot(error)
+            if held[name].size:
+                rows = HeldOut.from_shard(to_shard(sites[name].take(held[name]), terms, name))
+                trial.score(models, rows, held[name], names)
+        return equal
 
-def _split(
-    terms: Terms,
-    sites: Mapping[str, Any],
-    trials: Mapping[str, Trial],
-    seed: int,
-    names: tuple[str, ...],
-    step: Callable[[str], None],
-) -> bool:
-    """Train on the rows of one split and score the models; return whether the federated model is the pooled
-    one."""
-    nthread = cores() if sum(rows.num_rows for rows in sites.values()) > MANY_ROWS else 1
-    train, held = {}, {}
-    for name, rows in sites.items():
-        rest, held[name] = trials[name].split(seed)
-        train[name] = rows.take(rest)
-    step(f"split {seed + 1}, federated")
-    federated = simulate(terms, train, nthread=nthread).model
-    step(f"split {seed + 1}, pooled")
-    pooled = simulate(terms, {POOLED: concat_tables(train.values())}, nthread=nthread).model
-    equal = federated.booster == pooled.booster
-    for name, trial in trials.items():
-        step(f"split {seed + 1}, {name} alone")
-        models = {FEDERATED: federated, POOLED: federated if equal else pooled}
-        try:
-            models = {ALONE: simulate(terms, {name: train[name]}, nthread=nthread).model, **models}
-        except FedboostError as error:
-            trial.cannot(error)
-        if held[name].size:
-            rows = HeldOut.from_shard(to_shard(sites[name].take(held[name]), terms, name))
-            trial.score(models, rows, held[name], names)
-    return equal
+    return trials, split
 
 
 # ---- `fedboost compare` where parties hold different columns: the label holder alone, and all joined ----
@@ -184,16 +157,11 @@ ONE_PARTY: dict[str, object] = {
 }
 
 
-def compare_columns(
-    agreed: Terms,
-    sources: Mapping[str, Any],
-    read: Reading,
-    held_out: float,
-    seeds: int,
-    step: Callable[[str], None],
-) -> Comparison:
-    """The comparison of one label holder. sources: of the table of each party, or of one of
-    all columns; step: called with the name of each training."""
+def _of_columns(
+    agreed: Terms, sources: Mapping[str, Any], read: Reading, share: float
+) -> tuple[list[Trial], Split, dict[str, Any]]:
+    """The trial of one label holder, and what a comparison has besides. sources: of the table of each party,
+    or of one of all columns."""
     if agreed.vertical.label_holder is None:
         raise ConfigError(
             "compare knows one label holder, and these terms have blocks: compare one at a time"
@@ -206,33 +174,40 @@ def compare_columns(
     holder = agreed.vertical.label_holder
     if not agreed.parties:
         agreed = agreed.with_parties([holder, *agreed.columns.held])
-    tables = _tables(agreed, sources, read)
+    tables: dict[str, Any] = {name: read_table(own, None, read.options) for name, own in sources.items()}
+    if set(tables) != set(agreed.parties):
+        tables = split_by_blocks(next(iter(tables.values())), agreed, 0)
     if agreed.vertical.label_epsilon is not None:
         notice("compared without label_epsilon: nobody is told of labels here")
+    common, terms, names = _in_common(agreed, tables), agreed.changed(**IN_ORDER), shown_metrics(agreed)
+    trial = Trial(holder, common[holder].num_rows, share, 0)
+    whole_terms = one_party(terms, terms.columns)
+
+    def split(seed: int, step: Callable[[str], None]) -> bool:
+        rest, held = trial.split(seed)
+        train = {party: table.take(rest) for party, table in common.items()}
+        held_rows = _pooled(common, holder).take(held)
+        step(f"split {seed + 1}, joined")
+        joined = simulate(terms, train).model
+        step(f"split {seed + 1}, pooled")
+        pooled = simulate(whole_terms, {POOLED: _pooled(train, holder)}).model
+        equal = joined.booster == pooled.booster
+        step(f"split {seed + 1}, {holder} alone")
+        models, own_rows = {FEDERATED: joined, POOLED: joined if equal else pooled}, None
+        try:
+            own_terms = one_party(terms, terms.blocks.columns_of(holder))
+            models = {ALONE: simulate(own_terms, {holder: train[holder]}).model, **models}
+            own_rows = HeldOut.from_shard(to_shard(held_rows, own_terms, holder))
+        except FedboostError as error:
+            trial.cannot(error)
+        if held.size:
+            rows = HeldOut.from_shard(to_shard(held_rows, whole_terms, holder))
+            trial.score(models, rows, held, names, own_rows)
+        return equal
+
+    hides = agreed.protection.hides or agreed.hides_columns
     counts = {party: table.num_rows for party, table in tables.items()}
-    common = _in_common(agreed, tables)
-    trial, names, equal = Trial(holder, common[holder].num_rows, held_out, 0), shown_metrics(agreed), True
-    for seed in range(seeds):
-        equal &= _split_columns(agreed.changed(**IN_ORDER), common, trial, seed, names, step)
-    compared = trial.compared(names)
-    return Comparison(
-        sites=(compared,),
-        together=compared,
-        metrics=names,
-        splits=seeds,
-        share=held_out,
-        equal=equal,
-        tables=counts,
-        protection=agreed.hiding.protection if agreed.protection.hides or agreed.hides_columns else "",
-    )
-
-
-def _tables(agreed: Terms, sources: Mapping[str, Any], read: Reading) -> dict[str, Any]:
-    """The table of each party."""
-    tables = {name: read_table(source, None, read.options) for name, source in sources.items()}
-    if set(tables) == set(agreed.parties):
-        return tables
-    return split_by_blocks(next(iter(tables.values())), agreed, 0)
+    return [trial], split, {"tables": counts, "protection": agreed.hiding.protection if hides else ""}
 
 
 def _in_common(agreed: Terms, tables: Mapping[str, Any]) -> dict[str, Any]:
@@ -245,7 +220,9 @@ def _in_common(agreed: Terms, tables: Mapping[str, Any]) -> dict[str, Any]:
             party: {row_id: row for row, row_id in enumerate(shard.ids or ())}
             for party, shard in shards.items()
         }
-        common, fewest = _ids_taken(agreed, places), agreed.vertical.fewest_common_rows
+        common, fewest = [*places[holder]], agreed.vertical.fewest_common_rows
+        if not agreed.vertical.takes_all_rows:
+            common = [row_id for row_id in common if all(row_id in own for own in places.values())]
         for own in places.values():
             known = sum(row_id in own for row_id in common)
             if known < fewest:
@@ -260,54 +237,12 @@ def _in_common(agreed: Terms, tables: Mapping[str, Any]) -> dict[str, Any]:
                 f"party {party} holds {table.num_rows} rows, and label holder {holder} "
                 f"{tables[holder].num_rows}: both must hold the same rows in the same order"
             )
-    return {party: table.select(_columns(agreed, party)) for party, table in tables.items()}
-
-
-def _ids_taken(agreed: Terms, places: Mapping[str, Mapping[bytes, int]]) -> list[bytes]:
-    """The ids of the rows that take part: those of the label holder, or those that all parties have."""
-    ids = places[str(agreed.vertical.label_holder)]
-    if agreed.vertical.takes_all_rows:
-        return list(ids)
-    return [row_id for row_id in ids if all(row_id in own for own in places.values())]
-
-
-def _columns(agreed: Terms, party: str) -> list[str]:
-    """The columns that a party gives: its features, and what stands beside the label."""
-    own = agreed.blocks.columns_of(party)
-    beside = own.others if agreed.blocks.has_labels(party) else ()
-    return list(dict.fromkeys([*own.features, *beside]))
-
-
-def _split_columns(
-    terms: Terms,
-    tables: Mapping[str, Any],
-    trial: Trial,
-    seed: int,
-    names: tuple[str, ...],
-    step: Callable[[str], None],
-) -> bool:
-    """Train on the rows of one split and score the models; return whether the joined model is the pooled
-    one."""
-    holder, (rest, held) = trial.site, trial.split(seed)
-    train = {party: table.take(rest) for party, table in tables.items()}
-    whole_terms, held_rows = one_party(terms, terms.columns), _pooled(tables, holder).take(held)
-    step(f"split {seed + 1}, joined")
-    joined = simulate(terms, train).model
-    step(f"split {seed + 1}, pooled")
-    pooled = simulate(whole_terms, {POOLED: _pooled(train, holder)}).model
-    equal = joined.booster == pooled.booster
-    step(f"split {seed + 1}, {holder} alone")
-    models, own_rows = {FEDERATED: joined, POOLED: joined if equal else pooled}, None
-    try:
-        own_terms = one_party(terms, terms.blocks.columns_of(holder))
-        models = {ALONE: simulate(own_terms, {holder: train[holder]}).model, **models}
-        own_rows = HeldOut.from_shard(to_shard(held_rows, own_terms, holder))
-    except FedboostError as error:
-        trial.cannot(error)
-    if held.size:
-        rows = HeldOut.from_shard(to_shard(held_rows, whole_terms, holder))
-        trial.score(models, rows, held, names, own_rows)
-    return equal
+    given = {}
+    for party, table in tables.items():
+        columns = agreed.blocks.columns_of(party)
+        beside = columns.others if agreed.blocks.has_labels(party) else ()
+        given[party] = table.select([*dict.fromkeys([*columns.features, *beside])])
+    return given
 
 
 def one_party(terms: Terms, columns: Any) -> Terms:

@@ -31,8 +31,7 @@ from fedboost.holders.columns import Prediction
 from fedboost.privacy.pairwise import MIN_GROUP_PARTIES
 from fedboost.privacy.protections import PROTECTIONS, scheme_of
 from fedboost.results.base import Traffic
-from fedboost.results.comparison import ALONE, POOLED
-from fedboost.results.training import ColumnsDemo, Demo
+from fedboost.results.model import ALONE, POOLED, ColumnsDemo, Demo
 from fedboost.runtime import local
 from fedboost.runtime.data.database import Reading
 from fedboost.runtime.data.draft import draft_schema, split_by_site, split_by_weights
@@ -51,7 +50,7 @@ from fedboost.runtime.site.store import NAME
 from fedboost.runtime.tasks import terms_to_toml
 from fedboost.runtime.telemetry import logger
 from fedboost.terms.terms import Terms
-from fedboost.views import training
+from fedboost.views import model as views
 from fedboost.views.words import one_line
 
 DEMO_EPILOG = (
@@ -64,18 +63,11 @@ ROUNDS, COLUMNS_ROUNDS = 30, 10
 @reads_a_table
 def demo(
     read: Reading,
-    data: Annotated[
-        str | None, typer.Option(help="Your own table instead of the breast-cancer one.", show_default=False)
-    ] = None,
-    label: Annotated[
-        str | None, typer.Option(help="Label column of your table; words are classes.", show_default=False)
-    ] = None,
+    data: Annotated[str | None, typer.Option(help="Your own table instead of the breast-cancer one.")] = None,
+    label: Annotated[str | None, typer.Option(help="Label column of your table; words are classes.")] = None,
     site: Site = None,
     parties: Annotated[
-        int | None,
-        typer.Option(
-            help="Sites to split the rows among, unevenly (3); 50 at most.", min=1, show_default=False
-        ),
+        int | None, typer.Option(help="Sites to split the rows among, unevenly (3); 50 at most.", min=1)
     ] = None,
     columns: Annotated[
         bool,
@@ -84,15 +76,11 @@ def demo(
         ),
     ] = False,
     rounds: Annotated[
-        int | None,
-        typer.Option(help="Trees to boost.", min=1, show_default="30; with --columns 10"),
+        int | None, typer.Option(help="Trees to boost.", min=1, show_default="30; with --columns 10")
     ] = None,
     protection: Annotated[
         str | None,
-        typer.Option(
-            help="What hides sites' numbers (masked, from 3 sites on; with --columns paillier).",
-            show_default=False,
-        ),
+        typer.Option(help="What hides sites' numbers (masked, from 3 sites on; with --columns paillier)."),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the sites' files and the model.")] = Path(
         "fedboost-demo"
@@ -119,7 +107,7 @@ def demo(
         check_number(len(sites.tables))
         terms = demo_terms(sites, rounds or ROUNDS, protection)
         end, whole = _of_rows(sites, terms, data, out, force, json), "federated"
-    show(json, [end.summary], training.demo(end))
+    show(json, [end.summary], views.demo(end))
     if not end.equal:
         raise FedboostError(f"the {whole} model differs from the pooled one: please report this")
 
@@ -445,7 +433,7 @@ def _of_columns(rounds: int, protection: str | None, out: Path, force: bool, jso
         "rows_held_out": apart.new.num_rows,
     }
     say = _sayer(json)
-    for line in training.beginning(about, terms):
+    for line in views.beginning(about, terms):
         say(line)
     if protection is None and not encrypts:
         notice('pip install "fedboost[paillier]" would hide the labels from the laboratory')

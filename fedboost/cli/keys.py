@@ -56,8 +56,7 @@ Days = Annotated[int, typer.Option(help="Days that the certificate is valid.", m
 Passphrase = Annotated[
     Path | None,
     typer.Option(
-        help="A file whose first line is the passphrase of the root key (not encrypted without one).",
-        show_default=False,
+        help="A file whose first line is the passphrase of the root key (not encrypted without one)."
     ),
 ]
 KEYS, TOKENS = Path("keys"), Path("tokens.toml")
@@ -90,7 +89,7 @@ def init_consortium(
 
 @keys_app.command(epilog="Example: fedboost keys party north\n\nExample: fedboost keys party south")
 def party(
-    name: Annotated[str, typer.Argument(help="The party's name, as terms name it.", show_default=False)],
+    name: Annotated[str, typer.Argument(help="The party's name, as terms name it.")],
     folder: Folder = KEYS,
     days: Days = 365,
     passphrase_file: Passphrase = None,
@@ -117,7 +116,7 @@ def aggregator(
 
 @keys_app.command(epilog="Example: fedboost keys analyst marie")
 def analyst(
-    name: Annotated[str, typer.Argument(help="The analyst's name, as sites see it.", show_default=False)],
+    name: Annotated[str, typer.Argument(help="The analyst's name, as sites see it.")],
     folder: Folder = KEYS,
     days: Days = 365,
     passphrase_file: Passphrase = None,
@@ -128,7 +127,7 @@ def analyst(
 
 @keys_app.command(epilog="Example: fedboost keys show keys/north\n\nExample: fedboost keys show keys")
 def show(
-    folder: Annotated[Path, typer.Argument(help="A bundle, or a consortium's folder.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(help="A bundle, or a consortium's folder.")],
 ) -> None:
     """Say whose bundle a folder holds and until when; exit code 2 if it cannot be used."""
     check_folder(folder, "a bundle, or the folder where `fedboost keys init-consortium` ran")
@@ -142,11 +141,10 @@ def show(
             typer.echo("This bundle cannot be used, for the reason given last. Its certificates say:")
         typer.echo(f"name        {common_name(leaf) or 'none'}")
         typer.echo(f"role        {role_of(leaf) or 'none'}")
-        typer.echo(f"valid       {validity(leaf)}")
-        typer.echo(f"serial      {leaf.serial_number:x}")
+        typer.echo(known_by(leaf))
     for root in read_certificates(folder / ROOTS):
         typer.echo(f"consortium  {common_name(root) or 'none'}")
-        typer.echo(f"valid       {validity(root)}")
+        typer.echo(validity(root))
         typer.echo(fingerprint_of(root))
     if fault is not None:
         raise fault
@@ -159,7 +157,12 @@ def fingerprint_of(root: Certificate) -> str:
 
 
 def validity(certificate: Certificate) -> str:
-    return f"{day(certificate.not_valid_before_utc)} to {day(certificate.not_valid_after_utc)}"
+    first, last = day(certificate.not_valid_before_utc), day(certificate.not_valid_after_utc)
+    return f"valid       {first} to {last}"
+
+
+def known_by(certificate: Certificate) -> str:
+    return f"{validity(certificate)}\nserial      {certificate.serial_number:x}"
 
 
 def _root(folder: Path, passphrase_file: Path | None) -> tuple[PrivateKey, Certificate]:
@@ -182,8 +185,7 @@ def _issue(
     note_issued(folder, certificate)
     typer.echo(
         f"{bundle}: the bundle of {role} {name!r}\n"
-        f"valid       {validity(certificate)}\n"
-        f"serial      {certificate.serial_number:x}\n"
+        f"{known_by(certificate)}\n"
         f"Hand this folder over in a safe way and keep no copy: its key.pem is all that\n"
         f"it takes to act in this name. Where it arrives, `fedboost keys show` prints the\n"
         f"{fingerprint_of(root)}"
@@ -204,7 +206,7 @@ Role = Literal["party", "aggregator", "analyst"]
     epilog="Example: fedboost keys request north\n\nExample: fedboost keys request marie --role analyst"
 )
 def request(
-    name: Annotated[str, typer.Argument(help="The name to ask for.", show_default=False)],
+    name: Annotated[str, typer.Argument(help="The name to ask for.")],
     role: Annotated[Role, typer.Option(help="The role to ask for.")] = "party",
     folder: OwnFolder = KEYS,
 ) -> None:
@@ -221,7 +223,7 @@ def request(
 
 @keys_app.command(epilog="Example: fedboost keys sign request.pem")
 def sign(
-    request: Annotated[Path, typer.Argument(help="A request, as it arrived.", show_default=False)],
+    request: Annotated[Path, typer.Argument(help="A request, as it arrived.")],
     folder: Folder = KEYS,
     days: Days = 365,
     passphrase_file: Passphrase = None,
@@ -247,8 +249,7 @@ def sign(
     answer = write_answer(folder, certificate, root)
     note_issued(folder, certificate)
     typer.echo(
-        f"valid       {validity(certificate)}\n"
-        f"serial      {certificate.serial_number:x}\n"
+        f"{known_by(certificate)}\n"
         f"{answer}: the answer, which is no secret. Send it back;\n"
         f"there, `fedboost keys accept` makes a bundle of it and prints the\n{fingerprint_of(root)}"
     )
@@ -256,7 +257,7 @@ def sign(
 
 @keys_app.command(epilog="Example: fedboost keys accept north.answer.pem")
 def accept(
-    answer: Annotated[Path, typer.Argument(help="What the root's owner sent back.", show_default=False)],
+    answer: Annotated[Path, typer.Argument(help="What the root's owner sent back.")],
     folder: OwnFolder = KEYS,
 ) -> None:
     """Put the answer to a request beside the key that it is for: the two are a bundle."""
@@ -264,8 +265,7 @@ def accept(
     leaf, root = read_certificates(bundle / CERTIFICATE)[0], read_certificates(bundle / ROOTS)[0]
     typer.echo(
         f"{bundle}: the bundle of {owner.role} {owner.name!r}\n"
-        f"valid       {validity(leaf)}\n"
-        f"serial      {owner.serial}\n"
+        f"{known_by(leaf)}\n"
         f"Compare with the owner of the root, by telephone for example, the\n{fingerprint_of(root)}"
     )
 
@@ -284,10 +284,7 @@ def _distinct(name: str) -> str:
     "Example: fedboost keys token jo --role officer"
 )
 def token(
-    name: Annotated[
-        str,
-        typer.Argument(help="Whose it is; an analyst's name as in the certificate.", show_default=False),
-    ],
+    name: Annotated[str, typer.Argument(help="Whose it is; an analyst's name as in the certificate.")],
     role: Annotated[
         Literal["viewer", "analyst", "officer"],
         typer.Option(

@@ -35,9 +35,8 @@ from fedboost.runtime.net.keys import read_certificates, read_trust
 from fedboost.runtime.signed_model import PartyModel, classes_of, verified, written
 from fedboost.runtime.site.node import predict_with_parties
 from fedboost.runtime.telemetry import logger
-from fedboost.terms.terms import Terms
 from fedboost.views.aggregator import waiting
-from fedboost.views.training import importances, verification
+from fedboost.views.model import importances, verification
 from fedboost.views.words import one_line
 
 Columns = dict[str, Any]
@@ -55,17 +54,13 @@ REPORT_EPILOG = (
 def report(
     model: ModelFile,
     read: Reading,
-    out: Annotated[Path, typer.Option(help="File for the page, such as report.html.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="File for the page, such as report.html.")],
     data: Annotated[
         str | None,
-        typer.Option(
-            help="Rows of your own, with labels, for partial dependence, metrics and curves.",
-            show_default=False,
-        ),
+        typer.Option(help="Rows of your own, with labels, for partial dependence, metrics and curves."),
     ] = None,
     keys: Annotated[
-        Path | None,
-        typer.Option(help="Folder of anybody's keys, to check the signatures by.", show_default=False),
+        Path | None, typer.Option(help="Folder of anybody's keys, to check the signatures by.")
     ] = None,
     min_count: MinCount = None,
     force: Force = False,
@@ -98,7 +93,6 @@ Party = Annotated[
         metavar="SITE_FILE",
         help="Predict together with the parties that have the other parts of the model: this site's file, "
         "TOML. The table has this site's columns and the row ids.",
-        show_default=False,
     ),
 ]
 MinCommonRows = Annotated[
@@ -140,7 +134,10 @@ def predicted_jointly(
         if not known.all():
             told = f"{name} knows {known.sum():,} of {known.size:,} rows"
             notice(f"{told}; in the others its columns count as missing")
-    return predicted_columns(done.values, part.terms, table, keep)
+    classes = classes_of(part.terms) if done.values.ndim == 2 else ()
+    if not keep:
+        return iter([_columns((), [], done.values, classes)])
+    return _parts(table, keep, (), classes, lambda rows, dense, first: done.values[first:][: rows.num_rows])
 
 
 # ---- `fedboost predict`: predictions as a CSV or Parquet file -------------------------------------------
@@ -159,8 +156,7 @@ def predict(
     data: Data,
     read: Reading,
     keep: Annotated[
-        list[str] | None,
-        typer.Option(help="A column to write beside the prediction (may be repeated).", show_default=False),
+        list[str] | None, typer.Option(help="A column to write beside the prediction (may be repeated).")
     ] = None,
     out: Annotated[
         Path | None,
@@ -179,15 +175,14 @@ def predict(
         check_writable(out, model, *local_files(source), force=force)
         check_form(out)
     table, kept = TableParts(source, read.options), keep or []
-    predictor = None
+    strange: Strange = {}
     if party is not None:
         options = min_common_rows, wait, insecure_loopback
         parts = predicted_jointly(model, party, source, read, table, kept, *options)
     elif min_common_rows is not None:
         raise ConfigError("--min-common-rows is for predictions with other parties: give --party")
     else:
-        predictor = Predictor(Model.load(model), table, kept)
-        parts = predictor.parts()
+        parts = predicted_here(Model.load(model), table, kept, strange)
     with ExitStack() as stack:
         seen = out is None and sys.stdout.isatty()  # the rows themselves are progress
         done = (lambda rows: None) if seen else stack.enter_context(rows_done(table.rows))
@@ -195,8 +190,7 @@ def predict(
         for part in parts:
             write_rows(part)
             done(len(next(iter(part.values()))))
-    if predictor is not None:
-        notice_categories((name, *strange) for name, strange in predictor.strange.items())
+    notice_categories((name, *found) for name, found in strange.items())
 
 
 # ---- `fedboost assemble`: the model of the parts that parties kept --------------------------------------
@@ -210,7 +204,7 @@ def assemble(
         list[Path],
         typer.Argument(help="Files of the parts: of the parties, and the one that `fedboost train` saved."),
     ],
-    out: Annotated[Path, typer.Option(help="Where to save the model.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Where to save the model.")],
     force: Force = False,
 ) -> None:
     """Put the parts of a model together that parties with different columns kept: an ordinary XGBoost file.
@@ -235,12 +229,9 @@ DOES_NOT_HOLD = 1
 def verify(
     model: ModelFile,
     keys: Annotated[
-        Path | None,
-        typer.Option(help="Folder of anybody's keys: its consortium.pem and denied.txt.", show_default=False),
+        Path | None, typer.Option(help="Folder of anybody's keys: its consortium.pem and denied.txt.")
     ] = None,
-    consortium: Annotated[
-        Path | None, typer.Option(help="The consortium's root, consortium.pem.", show_default=False)
-    ] = None,
+    consortium: Annotated[Path | None, typer.Option(help="The consortium's root, consortium.pem.")] = None,
     json: Json = False,
 ) -> None:
     """Say who signed a model, and check that: its trees, its terms and the analyst's request. Exit code 0 if
@@ -281,18 +272,13 @@ EXPLAIN_EPILOG = (
 def explain(
     model: ModelFile,
     read: Reading,
-    tree: Annotated[
-        int | None, typer.Option(help="Print this tree, counted from 0.", min=0, show_default=False)
-    ] = None,
-    svg: Annotated[
-        Path | None, typer.Option(help="Draw the tree to this file instead.", show_default=False)
-    ] = None,
+    tree: Annotated[int | None, typer.Option(help="Print this tree, counted from 0.", min=0)] = None,
+    svg: Annotated[Path | None, typer.Option(help="Draw the tree to this file instead.")] = None,
     shap: Annotated[
         str | None,
         typer.Option(
             metavar="DATA",
             help="Say what each feature adds to the margin of each row of this table, as a CSV.",
-            show_default=False,
         ),
     ] = None,
     partial_dependence: Annotated[
@@ -300,15 +286,11 @@ def explain(
         typer.Option(
             metavar="FEATURE",
             help="The mean prediction over the rows of --data by the values of this feature, as a CSV.",
-            show_default=False,
         ),
     ] = None,
-    data: Annotated[
-        str | None, typer.Option(help="Rows for --partial-dependence.", show_default=False)
-    ] = None,
+    data: Annotated[str | None, typer.Option(help="Rows for --partial-dependence.")] = None,
     out: Annotated[
-        Path | None,
-        typer.Option(help="File for the CSV of the two above.", show_default="standard output"),
+        Path | None, typer.Option(help="File for the CSV of the two above.", show_default="standard output")
     ] = None,
     force: Force = False,
     json: Json = False,
@@ -347,7 +329,6 @@ def explain(
 
 
 def _importances(model: Path, json: bool) -> None:
-
     trained = Model.load(model)
     known = trained.importances
     objects = ({"feature": name, **dict(zip(IMPORTANCES, known[name], strict=True))} for name in known)
@@ -355,7 +336,6 @@ def _importances(model: Path, json: bool) -> None:
 
 
 def _contributions(model: Path, data: str | Database, read: Reading, out: Path | None) -> None:
-
     trained = Model.load(model)
     table, columns = read_table(data, None, read.options), trained.terms.columns
     base_margin = to_base_margin(table, trained.terms, shown(data))
@@ -373,7 +353,6 @@ def _contributions(model: Path, data: str | Database, read: Reading, out: Path |
 
 
 def _dependence(model: Path, feature: str, data: str | Database, read: Reading, out: Path | None) -> None:
-
     trained, table = Model.load(model), read_table(data, None, read.options)
     grid, means = trained.partial_dependence(table, feature)
     notice_undeclared(table, trained.terms.columns)
@@ -384,42 +363,51 @@ def _dependence(model: Path, feature: str, data: str | Database, read: Reading, 
 # ---- Predictions of a table of any size, to a file ------------------------------------------------------
 
 
-class Predictor:
-    """A model and a table: `parts` yields predictions, and afterwards `strange` has the categories that
-    nobody declared, by column: one of them, and the number of rows."""
+Strange = dict[str, tuple[str, int]]
+"""Columns with categories that nobody declared: one of them, and the number of rows."""
 
-    def __init__(self, model: Model, table: TableParts, keep: Sequence[str]) -> None:
-        self._model, self._table, self._keep = model, table, tuple(dict.fromkeys(keep))
-        self._schema, self._margin = model.terms.columns, model.terms.columns.base_margin
-        self._needed = (*self._schema.features, *([self._margin] if self._margin else []))
-        self._table.check_columns([*self._needed, *self._keep])
-        self._classes = model.classes if model.booster.loss.outputs > 1 else ()
-        self.strange: dict[str, tuple[str, int]] = {}
 
-    def parts(self) -> Iterator[Columns]:
-        """Yield the rows of each part: kept columns, the prediction, the probability of each class."""
-        columns = dict.fromkeys((*self._needed, *self._keep))
-        as_text = [name for name in self._keep if name not in self._needed]
-        before = 0
-        for part in self._table.read([*columns], as_text):
-            with self._table.named(before):
-                predicted = self._predicted(part)
-            yield predicted
-            before += part.num_rows
-        if not before:  # a header, or a table without rows
-            yield {name: np.empty(0) for name in prediction_names(self._keep, self._classes)}
+def predicted_here(
+    model: Model, table: TableParts, keep: Sequence[str], strange: Strange
+) -> Iterator[Columns]:
+    """Predict the rows of each part of a table. strange: filled in."""
+    columns, booster = model.terms.columns, model.booster
+    margin = columns.base_margin
+    needed = (*columns.features, *([margin] if margin else []))
+    table.check_columns([*needed, *keep])
 
-    def _predicted(self, part: Any) -> Columns:
+    def values_of(part: Any, dense: Any, first: int) -> Float64:
+        base = base_margin_of(dense, margin, model.terms) if margin else None
+        values = booster.predict(features_of(part, columns, booster.target_means), base)
+        for name, example, rows in undeclared(dense, columns):
+            one, known = strange.get(name, (example, 0))
+            strange[name] = one, known + rows
+        return values
+
+    return _parts(table, keep, needed, model.classes if booster.loss.outputs > 1 else (), values_of)
+
+
+def _parts(
+    table: TableParts,
+    keep: Sequence[str],
+    needed: Sequence[str],
+    classes: Sequence[Any],
+    values_of: Callable[[Any, Any, int], Float64],
+) -> Iterator[Columns]:
+    """Yield the rows of each part of a table: kept columns, the prediction, the probability of each class.
+    values_of: returns the predictions of a part, float64 [rows] or [rows, classes], from the part, its dense
+    columns, and the number of its first row."""
+    keep, first = tuple(dict.fromkeys(keep)), 0
+    as_text = [name for name in keep if name not in needed]
+    for part in table.read([*dict.fromkeys((*needed, *keep))], as_text):
         dense = dense_of(part)
-        margin = base_margin_of(dense, self._margin, self._model.terms) if self._margin else None
-        booster = self._model.booster
-        features = features_of(part, self._schema, booster.target_means)
-        values: Float64 = booster.predict(features, margin)
-        for name, example, rows in undeclared(dense, self._schema):
-            first, known = self.strange.get(name, (example, 0))
-            self.strange[name] = first, known + rows
-        kept = [plain(column_of(dense, name)) for name in self._keep]
-        return _columns(self._keep, kept, values, self._classes)
+        with table.named(first):
+            values = values_of(part, dense, first)
+            kept = [plain(column_of(dense, name)) for name in keep]
+        yield _columns(keep, kept, values, classes)
+        first += part.num_rows
+    if not first:  # a header, or a table without rows
+        yield {name: np.empty(0) for name in prediction_names(keep, classes)}
 
 
 def _columns(keep: Sequence[str], kept: list[Any], values: Float64, classes: Sequence[Any]) -> Columns:
@@ -438,23 +426,6 @@ def prediction_names(kept: Sequence[str], classes: Sequence[object]) -> list[str
     while first in (*kept, *names):
         first += "_"
     return [*kept, first, *names]
-
-
-def predicted_columns(
-    values: Float64, terms: Terms, table: TableParts, keep: Sequence[str]
-) -> Iterator[Columns]:
-    """Yield the rows of each part of a table beside their predictions: float64 [rows] or [rows, classes]."""
-    keep = tuple(dict.fromkeys(keep))
-    classes = classes_of(terms) if values.ndim == 2 else ()
-    if not keep:
-        yield _columns(keep, [], values, classes)
-        return
-    table.check_columns([*keep])
-    first = 0
-    for part in table.read([*keep], [*keep]):
-        kept = [plain(column_of(dense_of(part), name)) for name in keep]
-        yield _columns(keep, kept, values[first : first + part.num_rows], classes)
-        first += part.num_rows
 
 
 def check_form(out: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fedboost.cli.common import Json, ModelFile, SiteFile, TermsFile, reads_a_table
-from fedboost.cli.output import group, print_json, show, write
+from fedboost.cli.output import group, show
 from fedboost.errors import ConfigError, printable
 from fedboost.results.privacy import Plan, PrivacyCard
 from fedboost.runtime.data.database import Reading
@@ -21,9 +21,8 @@ from fedboost.runtime.site.backup import accept_restored, init_memory, site_budg
 from fedboost.runtime.site.config import read_party
 from fedboost.runtime.tasks import read_terms, read_training
 from fedboost.terms.terms import Terms
-from fedboost.views import privacy, site
-from fedboost.views.as_text import markdown
-from fedboost.views.training import estimates
+from fedboost.views import session, site
+from fedboost.views.model import estimates
 
 privacy_app = group(
     "privacy",
@@ -75,16 +74,13 @@ def begin(
 @privacy_app.command(epilog="Example: fedboost privacy plan terms.toml --epsilon 1 --rows 20000 --parties 5")
 def plan(
     terms: TermsFile,
-    epsilon: Annotated[
-        float | None, typer.Option(help="In place of the terms' own.", show_default=False)
-    ] = None,
+    epsilon: Annotated[float | None, typer.Option(help="In place of the terms' own.")] = None,
     rows: Annotated[
         int | None,
         typer.Option(help="Rows of all parties together.", min=1, max=10**12, show_default="a few examples"),
     ] = None,
     parties: Annotated[
-        int | None,
-        typer.Option(help="So many, in place of those named.", min=1, max=4096, show_default=False),
+        int | None, typer.Option(help="So many, in place of those named.", min=1, max=4096)
     ] = None,
     json: Json = False,
 ) -> None:
@@ -100,10 +96,10 @@ def plan(
     if epsilon is not None:
         agreed = agreed.changed(noise={**noise.model_dump(), "epsilon": epsilon})
     planned = Plan.of(agreed, (rows,) if rows else EXAMPLES)
-    show(json, planned.lines, privacy.plan(planned))
+    show(json, planned.lines, session.plan(planned))
 
 
-@privacy_app.command(epilog="Example: fedboost privacy explain model.json > card.md")
+@privacy_app.command(epilog="Example: fedboost privacy explain model.json")
 def explain(
     model: ModelFile,
     json: Json = False,
@@ -115,10 +111,7 @@ def explain(
             f"{model}: was trained without noise, so it has no card: nothing bounds what it tells of a row"
         )
     card = PrivacyCard.of(agreed)
-    if json:
-        print_json(card.summary)
-    else:
-        write(markdown(privacy.card(card)), None)
+    show(json, [card.summary], session.card(card))
 
 
 # ---- `fedboost estimate`: the time and the bytes of a training, by protection ---------------------------
@@ -136,32 +129,21 @@ ESTIMATE_EPILOG = "Example: fedboost estimate terms.toml --rows 100000 --parties
 def estimate(
     terms: TermsFile,
     read: Reading,
-    rows: Annotated[
-        int | None, typer.Option(help="Rows of all parties; those of --data.", min=1, show_default=False)
-    ] = None,
+    rows: Annotated[int | None, typer.Option(help="Rows of all parties; those of --data.", min=1)] = None,
     data: Annotated[
-        str | None,
-        typer.Option(help="A table to grow the trees over, instead of generated rows.", show_default=False),
+        str | None, typer.Option(help="A table to grow the trees over, instead of generated rows.")
     ] = None,
     features: Annotated[
-        int | None,
-        typer.Option(help="Numeric features, in place of the terms' columns.", min=1, show_default=False),
+        int | None, typer.Option(help="Numeric features, in place of the terms' columns.", min=1)
     ] = None,
-    parties: Annotated[
-        int | None, typer.Option(help="In place of those of the terms.", min=1, show_default=False)
-    ] = None,
-    rtt: Annotated[
-        float | None,
-        typer.Option(help="Milliseconds of a round trip: compares layouts.", show_default=False),
-    ] = None,
+    parties: Annotated[int | None, typer.Option(help="In place of those of the terms.", min=1)] = None,
+    rtt: Annotated[float | None, typer.Option(help="Milliseconds of a round trip: compares layouts.")] = None,
     bandwidth: Annotated[
-        float | None, typer.Option(help="Mbit/s of each party's link: compares layouts.", show_default=False)
+        float | None, typer.Option(help="Mbit/s of each party's link: compares layouts.")
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(
-            help="Workers of a site, each of one thread: their memory and traffic.", min=1, show_default=False
-        ),
+        typer.Option(help="Workers of a site, each of one thread: their memory and traffic.", min=1),
     ] = None,
     json: Json = False,
 ) -> None:

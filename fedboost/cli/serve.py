@@ -41,7 +41,7 @@ from fedboost.runtime.local.simulation import predict_jointly, simulate
 from fedboost.runtime.model import Model
 from fedboost.runtime.net.keys import CERTIFICATE, Bundle, check_folder, read_certificates
 from fedboost.runtime.site.config import PartyConfig, read_party
-from fedboost.runtime.telemetry import LogTail, logger
+from fedboost.runtime.telemetry import logger
 from fedboost.terms.terms import Terms
 from fedboost.views import aggregator as views
 
@@ -107,22 +107,21 @@ AGGREGATOR_EPILOG = "Example: fedboost aggregator --config aggregator.toml"
 
 
 def aggregator(
-    config: Annotated[Path, typer.Option(help="The aggregator's file, TOML.", show_default=False)],
+    config: Annotated[Path, typer.Option(help="The aggregator's file, TOML.")],
     insecure_loopback: InsecureLoopback = False,
     json: Json = False,
     log_format: LogFormat = "text",
     log_level: LogLevel = "info",
 ) -> None:
     """Run the aggregator: parties and analysts dial it."""
-    tail = LogTail()
-    log = logger("aggregator", log_format, log_level, tail)
+    log = logger("aggregator", log_format, log_level)
     settings = read_aggregator(config)
     bundle = choose_keys(settings.keys, "aggregator", settings.listen, insecure_loopback)
 
     async def serve() -> None:
         from fedboost.runtime.aggregator.server import AggregatorServer
 
-        server = AggregatorServer(settings, log, bundle, tail)
+        server = AggregatorServer(settings, log, bundle)
         try:
             await server.start()
         except BaseException:
@@ -163,7 +162,7 @@ KEYHOLDER_EPILOG = "Example: fedboost keyholder --config keyholder.toml"
 
 @gathers("part", Part)
 def keyholder(
-    config: Annotated[Path, typer.Option(help="The key holder's file, TOML.", show_default=False)],
+    config: Annotated[Path, typer.Option(help="The key holder's file, TOML.")],
     part: Part,
 ) -> None:
     """Hold the key of sessions that encrypt sums: take part without rows, and open sums it cannot read."""
@@ -173,9 +172,7 @@ def keyholder(
 # ---- `fedboost health` and `fedboost status`: questions to an aggregator --------------------------------
 
 
-MemberKeys = Annotated[
-    Path | None, typer.Option(help="Folder of a party's or an analyst's keys.", show_default=False)
-]
+MemberKeys = Annotated[Path | None, typer.Option(help="Folder of a party's or an analyst's keys.")]
 HEALTH_EPILOG = "Example: fedboost health --aggregator fed.example.org:7070 --keys keys/marie"
 
 

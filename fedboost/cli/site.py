@@ -1,6 +1,6 @@
 """Commands of a site: approve, audit, backup, restore, columns."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
@@ -59,7 +59,7 @@ from fedboost.terms.terms import Terms
 from fedboost.views.approval import approval
 from fedboost.views.as_text import text
 from fedboost.views.audit import audit as audit_view
-from fedboost.views.check import notices
+from fedboost.views.results import notices
 from fedboost.views.words import (
     Block,
     cell,
@@ -82,10 +82,7 @@ def approve(
     config: SiteFile,
     analyst: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Who may train under these terms, as in the certificate (may be repeated).",
-            show_default=False,
-        ),
+        typer.Option(help="Who may train under these terms, as in the certificate (may be repeated)."),
     ] = None,
     describe: Annotated[
         bool,
@@ -106,7 +103,9 @@ def approve(
         return
     agreed, site = read_terms(terms), read_party(config, holds_rows=None)
     agreed = terms_to_describe(agreed) if describe else agreed
-    _check_party(agreed, site, terms, config)
+    if site.party not in agreed.parties:
+        known = listed(agreed.parties) or "no parties"
+        raise ConfigError(f"{terms}: does not name party {site.party!r} of {config}; it names {known}")
     if withdraw:
         print(f"withdrawn: {take_back(site, agreed.digest)}")
         return
@@ -115,24 +114,16 @@ def approve(
     review = looked.review
     print_text(text(approval(looked.view), "--full shows", full))
     print()
-    if (
-        not review.fault
-        and not yes
-        and not _agreed(review.analysts, [rule.key for rule in looked.view.rules])
-    ):
-        notice("not approved: nothing was written")
-        raise typer.Exit(REFUSED)
+    if not review.fault and not yes:
+        names, broken = review.analysts, [rule.key for rule in looked.view.rules]
+        whom = f", for analyst{'s' * (len(names) > 1)} {listed(names)}," if names else ""
+        still = f"They break {counted(len(broken), 'rule')} ({', '.join(broken)}). " if broken else ""
+        question = f"{still}Approve these terms{whom} for the rows of this site? [y/N] "
+        if not is_agreed(question, "--yes approves without a question"):
+            notice("not approved: nothing was written")
+            raise typer.Exit(REFUSED)
     write_approval(site, agreed, review, datetime.now(UTC))
     print("approved, until `fedboost approve --withdraw` takes it back")
-
-
-def _check_party(agreed: Terms, site: PartyConfig, terms: Path, config: Path) -> None:
-    """ConfigError unless the terms name the site."""
-    if site.party not in agreed.parties:
-        raise ConfigError(
-            f"{terms}: does not name party {site.party!r} of {config}; it names "
-            f"{listed(agreed.parties) or 'no parties'}"
-        )
 
 
 def _analysts(site: PartyConfig, agreed: Terms, names: list[str]) -> tuple[str, ...]:
@@ -177,13 +168,6 @@ def _read_rows(site: PartyConfig, agreed: Terms) -> Counts | None:
         return count_columns(site, agreed, read, rows.rows)
 
 
-def _agreed(analysts: tuple[str, ...], broken: Sequence[str]) -> bool:
-    names = f", for analyst{'s' * (len(analysts) > 1)} {listed(analysts)}," if analysts else ""
-    still = f"They break {counted(len(broken), 'rule')} ({', '.join(broken)}). " if broken else ""
-    question = f"{still}Approve these terms{names} for the rows of this site? [y/N] "
-    return is_agreed(question, "--yes approves without a question")
-
-
 # ---- `fedboost audit`: what has left a site, in plain words, by its own log -----------------------------
 # Promises: nothing is said of a log before its whole chain was verified.
 
@@ -201,8 +185,7 @@ def audit(
         Path,
         typer.Argument(
             help="A site's memory, which has its audit log: fedboost.state/PARTY/memory.sqlite beside its "
-            "file, unless that names another state folder or dataset; or an export of the log.",
-            show_default=False,
+            "file, unless that names another state folder or dataset; or an export of the log."
         ),
     ],
     session: Annotated[
@@ -210,27 +193,21 @@ def audit(
         typer.Option(
             metavar="NAME",
             help="Only the sessions of this name, or of the one that begins so, with each answer.",
-            show_default=False,
         ),
     ] = None,
     last: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Only the N sessions that began last.", show_default=False),
+        int | None, typer.Option(metavar="N", help="Only the N sessions that began last.")
     ] = None,
     expect: Annotated[
         str | None,
         typer.Option(
             metavar="HASH",
             help="The hash an earlier audit ended with: exit code 2 if no entry has it (a log cut short).",
-            show_default=False,
         ),
     ] = None,
-    party: Annotated[
-        str | None, typer.Option(help="Whose log, of a memory that several share.", show_default=False)
-    ] = None,
+    party: Annotated[str | None, typer.Option(help="Whose log, of a memory that several share.")] = None,
     export: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write the log to this file as JSON lines.", show_default=False),
+        Path | None, typer.Option(metavar="FILE", help="Write the log to this file as JSON lines.")
     ] = None,
     remove: Annotated[
         bool, typer.Option("--remove", help="With --export: then remove its entries from the memory.")
@@ -274,7 +251,7 @@ RESTORE_EPILOG = "Example: fedboost restore north-2026-11-22.tar.gz --config par
 
 def backup(
     config: SiteFile,
-    out: Annotated[Path, typer.Option(help="The backup to write, .tar.gz.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="The backup to write, .tar.gz.")],
     force: Force = False,
 ) -> None:
     """Back up this site's memory, with its audit log and approvals, and its parts of models into one file,
@@ -287,7 +264,7 @@ def backup(
 
 
 def restore(
-    backup: Annotated[Path, typer.Argument(help="A file that `fedboost backup` wrote.", show_default=False)],
+    backup: Annotated[Path, typer.Argument(help="A file that `fedboost backup` wrote.")],
     config: SiteFile,
     force: Annotated[
         bool,
@@ -320,8 +297,7 @@ OWNER_ONLY = 0o600
 Alias = Annotated[
     str | None,
     typer.Option(
-        help="Offer columns as ALIAS.1, ALIAS.2, ... and levels as 1, 2, ...; without it by their own names.",
-        show_default=False,
+        help="Offer columns as ALIAS.1, ALIAS.2, ... and levels as 1, 2, ...; without it by their own names."
     ),
 ]
 
@@ -331,8 +307,7 @@ def columns(
     data: Data,
     read: Reading,
     row_id: Annotated[
-        str | None,
-        typer.Option(help="The column of row identifiers, which is not offered.", show_default=False),
+        str | None, typer.Option(help="The column of row identifiers, which is not offered.")
     ] = None,
     alias: Alias = None,
     party: Annotated[
@@ -344,8 +319,7 @@ def columns(
         Path | None, typer.Option(help="The offer, for the analyst.", show_default="PARTY.offer.toml")
     ] = None,
     names_out: Annotated[
-        Path | None,
-        typer.Option(help="The names, which stay at this site.", show_default="PARTY.names.toml"),
+        Path | None, typer.Option(help="The names, which stay at this site.", show_default="PARTY.names.toml")
     ] = None,
     force: Force = False,
 ) -> None:
@@ -357,7 +331,10 @@ def columns(
     out = out or Path(f"{folder_name(holder)}.offer.toml")
     names_out = names_out or Path(f"{folder_name(holder)}.names.toml")
     source = read.source(data)
-    _check_files(out, names_out, local_files(source), force)
+    if out.absolute() == names_out.absolute():
+        raise ConfigError(f"--out and --names-out: {out} cannot be both, the names stay at this site")
+    for path in (out, names_out):
+        check_writable(path, *local_files(source), force=force)
     table = read_table(source, None, read.options)
     aside = [*(exclude or []), *([] if row_id is None else [row_id])]
     try:
@@ -365,7 +342,10 @@ def columns(
     except ConfigError as error:
         raise ConfigError(f"{source_name(source)}: {error.public}", error.detail) from None
     _check_no_ids(dense_of(table), row_id, aside, source_name(source))
-    _notice_odd(dense_of(table), drafted, aside, row_id)
+    for line in notices(of_offer(dense_of(table), drafted.left_out, aside)):
+        notice(line)
+    if row_id is not None:
+        _notice_ids(dense_of(table), row_id)
     names = Names(
         row_id=row_id,
         names={column.name: column.own for column in drafted.columns},
@@ -375,14 +355,6 @@ def columns(
     write_atomically(out, drafted.offer.to_toml().encode())
     with unless_nobody_reads():
         print_text(_text(drafted, min_rows_per_level, out, names_out))
-
-
-def _check_files(out: Path, names_out: Path, inputs: tuple[Path, ...], force: bool) -> None:
-    """ConfigError where one of the two files could not be written."""
-    if out.absolute() == names_out.absolute():
-        raise ConfigError(f"--out and --names-out: {out} cannot be both, the names stay at this site")
-    for path in (out, names_out):
-        check_writable(path, *inputs, force=force)
 
 
 def _check_no_ids(table: pa.Table, row_id: str | None, aside: list[str], source: str) -> None:
@@ -399,14 +371,6 @@ def _check_no_ids(table: pa.Table, row_id: str | None, aside: list[str], source:
                 f"{source}: column {name!r} has another value in every row: is it the row id? Say --row-id "
                 f"{name}, or --exclude {name}"
             )
-
-
-def _notice_odd(table: pa.Table, drafted: DraftedOffer, aside: list[str], row_id: str | None) -> None:
-    """Print what is odd in a table, and why columns are not offered."""
-    for line in notices(of_offer(table, drafted.left_out, aside)):
-        notice(line)
-    if row_id is not None:
-        _notice_ids(table, row_id)
 
 
 def _notice_ids(table: pa.Table, name: str) -> None:

@@ -152,10 +152,7 @@ EVALUATE_EPILOG = (
 )
 DRIFT_EPILOG = "Example: fedboost drift model.json --aggregator fed.example.org:7070 --keys keys/marie"
 ColumnsFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--terms", help="Terms with the columns and parties, in place of the model's.", show_default=False
-    ),
+    Path | None, typer.Option("--terms", help="Terms with the columns and parties, in place of the model's.")
 ]
 RowsToMeasure = Literal["held-out", "all", "new"]
 
@@ -202,8 +199,7 @@ def evaluate(
         list[str] | None,
         typer.Option(
             help="A categorical column to split results by, with its levels where it is no feature: "
-            "sex=F,M (may be repeated).",
-            show_default=False,
+            "sex=F,M (may be repeated)."
         ),
     ] = None,
     by_site: Annotated[bool, typer.Option("--by-site", help="Split results by site.")] = False,
@@ -234,17 +230,13 @@ def evaluate(
 def tune(
     terms: TermsFile,
     run: Run,
-    out: Annotated[
-        Path | None, typer.Option(help="Where to save the best terms.", show_default=False)
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Where to save the best terms.")] = None,
     space: Annotated[
-        Path | None,
-        typer.Option(help="TOML file: setting = [low, high], or three values and more.", show_default=False),
+        Path | None, typer.Option(help="TOML file: setting = [low, high], or three values and more.")
     ] = None,
-    trials: Annotated[int | None, typer.Option(help="Candidates (27).", min=2, show_default=False)] = None,
+    trials: Annotated[int | None, typer.Option(help="Candidates (27).", min=2)] = None,
     sampler: Annotated[
-        str | None,
-        typer.Option(metavar="random|qmc|tpe", help="A sampler of Optuna (extra).", show_default=False),
+        str | None, typer.Option(metavar="random|qmc|tpe", help="A sampler of Optuna (extra).")
     ] = None,
 ) -> None:
     """Try settings of trees side by side in one session, drop the worst by validation rows, and save the

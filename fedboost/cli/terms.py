@@ -25,7 +25,7 @@ from fedboost.cli.output import notice, show, unless_nobody_reads, write
 from fedboost.errors import ConfigError
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.site import MAX_SPLITS, splits_by
-from fedboost.results.check import Checked, Oddity
+from fedboost.results.check import Checked
 from fedboost.runtime import signed_model
 from fedboost.runtime.analyst import connect
 from fedboost.runtime.config import check_address, choose_keys
@@ -46,8 +46,8 @@ from fedboost.terms.tasks import terms_to_describe
 from fedboost.terms.terms import Terms
 from fedboost.views import aggregator as text
 from fedboost.views.approval import summary
-from fedboost.views.check import check as checked_table
-from fedboost.views.check import notices
+from fedboost.views.results import check as checked_table
+from fedboost.views.results import notices
 from fedboost.views.words import counted, delimited
 
 TERMS_EPILOG = (
@@ -62,24 +62,20 @@ Protection = Annotated[
         help="What hides sites' numbers; plain for more than 100.", show_default="masked; plain with --with"
     ),
 ]
-RowId = Annotated[
-    str | None, typer.Option(help="A column of row identifiers, which is no feature.", show_default=False)
-]
+RowId = Annotated[str | None, typer.Option(help="A column of row identifiers, which is no feature.")]
 With = Annotated[
     list[Path] | None,
     typer.Option(
         "--with",
         metavar="OFFER",
         help="Another party's columns of the same rows, from `fedboost columns` (may be repeated).",
-        show_default=False,
     ),
 ]
 Party = Annotated[
     list[str] | None,
     typer.Option(
         help="A party's name (may be repeated). With --with, that of the party with this table, which has "
-        "the labels; its file's name unless given.",
-        show_default=False,
+        "the labels; its file's name unless given."
     ),
 ]
 Objective = Annotated[
@@ -95,23 +91,19 @@ Objective = Annotated[
 def terms(
     data: Data,
     read: Reading,
-    label: Annotated[str, typer.Option(help="The column to predict.", show_default=False)],
+    label: Annotated[str, typer.Option(help="The column to predict.")],
     label_upper_bound: Annotated[
-        str | None,
-        typer.Option(help="A column of upper bounds, for survival:aft.", show_default=False),
+        str | None, typer.Option(help="A column of upper bounds, for survival:aft.")
     ] = None,
-    weight: Annotated[str | None, typer.Option(help="A column of row weights.", show_default=False)] = None,
+    weight: Annotated[str | None, typer.Option(help="A column of row weights.")] = None,
     base_margin: Annotated[
-        str | None,
-        typer.Option(help="A column of margins to boost from, such as log(exposure).", show_default=False),
+        str | None, typer.Option(help="A column of margins to boost from, such as log(exposure).")
     ] = None,
     group: Annotated[
-        str | None,
-        typer.Option(help="With rank:ndcg, the column of each row's group (qid).", show_default=False),
+        str | None, typer.Option(help="With rank:ndcg, the column of each row's group (qid).")
     ] = None,
     site: Annotated[
-        str | None,
-        typer.Option(help="A column that names the site of each row: the parties.", show_default=False),
+        str | None, typer.Option(help="A column that names the site of each row: the parties.")
     ] = None,
     site_feature: SiteFeature = False,
     exclude: Exclude = None,
@@ -129,7 +121,12 @@ def terms(
     """Draft a terms file from a table, for the analyst to edit. A label of two values is predicted as a
     probability, one of up to 100 words as classes, one of more numbers as an amount."""
     source = read.source(data)
-    _check(out, source, force, site, site_feature, party or [])
+    if site is not None and party:
+        raise ConfigError("give --site or --party, not both: the values of the column are the parties")
+    if site is None and site_feature:
+        raise ConfigError("--site-feature makes a feature of the column of --site: name that, too")
+    if out is not None:
+        check_writable(out, *local_files(source), force=force)
     offered, parties = _offers(offers or [], source, party or [], site)
     table, excluded = read_table(source, None, read.options), [*(exclude or [])]
     if site is not None:
@@ -137,29 +134,17 @@ def terms(
     beside = base_margin, objective, label_upper_bound, group, row_id
     draft = draft_schema(table, label, weight, excluded, *beside, min_rows_per_level)
     _notice_few(draft, min_rows_per_level)
-    _notice_draft(draft, label, of_draft(dense_of(table), label, draft, excluded))
+    for line in notices(of_draft(dense_of(table), label, draft, excluded)):
+        notice(line)
+    if draft.columns.classes:
+        notice(f"{label} has {len(draft.columns.classes)} classes: {listing(draft.columns.classes)}")
+    for name, value in draft.own_parameters.items():
+        notice(f"{name} = {value} is drafted; set the one you want")
     if offered:
         draft = with_offers(draft, parties[0], shown(source), offered)
     write(_drafted(draft, parties, protection), out)
     if not parties:
         notice('before training over the network, name the sites: parties = ["north", "south"]')
-
-
-def _check(
-    out: Path | None,
-    source: str | Database,
-    force: bool,
-    site: str | None,
-    site_feature: bool,
-    party: list[str],
-) -> None:
-    """ConfigError for options that exclude or need each other, and where the file could not be written."""
-    if site is not None and party:
-        raise ConfigError("give --site or --party, not both: the values of the column are the parties")
-    if site is None and site_feature:
-        raise ConfigError("--site-feature makes a feature of the column of --site: name that, too")
-    if out is not None:
-        check_writable(out, *local_files(source), force=force)
 
 
 def _offers(
@@ -198,16 +183,6 @@ def _notice_few(draft: Draft, min_rows: int) -> None:
             f"levels of fewer than {min_rows} rows are left out, and count as missing: {', '.join(columns)}; "
             f"--min-rows-per-level sets another number"
         )
-
-
-def _notice_draft(draft: Draft, label: str, odd: list[Oddity]) -> None:
-    """Print what was decided in a draft, and what is odd in its table, for the analyst to check."""
-    for line in notices(odd):
-        notice(line)
-    if draft.columns.classes:
-        notice(f"{label} has {len(draft.columns.classes)} classes: {listing(draft.columns.classes)}")
-    for name, value in draft.own_parameters.items():
-        notice(f"{name} = {value} is drafted; set the one you want")
 
 
 def _drafted(draft: Draft, parties: list[str], protection: str | None) -> str:
@@ -265,7 +240,7 @@ SIGN_EPILOG = "Example: fedboost sign terms.toml --keys keys/marie --out signed.
 
 def sign(
     terms: TermsFile,
-    out: Annotated[Path, typer.Option(help="Where to write the signed terms.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Where to write the signed terms.")],
     keys: Keys = None,
     insecure_loopback: InsecureLoopback = False,
     force: Force = False,
@@ -299,21 +274,13 @@ ODD = REFUSED = 1
 def check(
     read: Reading,
     table: Annotated[
-        str | None,
-        typer.Argument(
-            help="A table: a file, a folder or an address; with --aggregator, terms.", show_default=False
-        ),
+        str | None, typer.Argument(help="A table: a file, a folder or an address; with --aggregator, terms.")
     ] = None,
     label: Label = None,
-    config: Annotated[
-        Path | None, typer.Option(help="This site's file, which names its table.", show_default=False)
-    ] = None,
-    terms: Annotated[
-        Path | None, typer.Option(help="Terms that the table must fit.", show_default=False)
-    ] = None,
+    config: Annotated[Path | None, typer.Option(help="This site's file, which names its table.")] = None,
+    terms: Annotated[Path | None, typer.Option(help="Terms that the table must fit.")] = None,
     party: Annotated[
-        str | None,
-        typer.Option(help="Whose table it is, where the terms hold columns apart.", show_default=False),
+        str | None, typer.Option(help="Whose table it is, where the terms hold columns apart.")
     ] = None,
     exclude: Exclude = None,
     aggregator: SomeAggregator = None,

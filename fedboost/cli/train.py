@@ -1,5 +1,6 @@
 """`fedboost train` and `fedboost simulate`: trainings over the network or in this process; progress."""
 
+import itertools
 import os
 import signal
 import sys
@@ -46,7 +47,7 @@ from fedboost.cli.common import (
 from fedboost.cli.output import notice, print_json, show
 from fedboost.errors import ConfigError, SchemaMismatch
 from fedboost.results.base import Ended, Traffic
-from fedboost.results.training import Training as EndOfTraining
+from fedboost.results.model import Training as EndOfTraining
 from fedboost.runtime.analyst import Training, connect
 from fedboost.runtime.config import check_address
 from fedboost.runtime.data.check import alike_sites
@@ -66,11 +67,11 @@ from fedboost.runtime.tasks import read_training
 from fedboost.runtime.tracking import MLflowCallback
 from fedboost.terms.columns import Schema
 from fedboost.terms.terms import Terms
-from fedboost.views import training
 from fedboost.views.aggregator import waiting
 from fedboost.views.approval import not_hidden
-from fedboost.views.check import notices
-from fedboost.views.training import figures
+from fedboost.views.model import figures
+from fedboost.views.model import training as end_of_training
+from fedboost.views.results import notices
 from fedboost.views.words import MINUTE, duration, one_line, shorten, size
 
 TRAIN_EPILOG = (
@@ -81,7 +82,7 @@ TRAIN_EPILOG = (
 def train(
     terms: TermsFile,
     aggregator: Aggregator,
-    out: Annotated[Path, typer.Option(help="Where to save the model.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Where to save the model.")],
     keys: Keys = None,
     insecure_loopback: InsecureLoopback = False,
     wait: Wait = 60,
@@ -95,8 +96,7 @@ def train(
     ] = False,
     report: PageFile = None,
     mlflow: Annotated[
-        str | None,
-        typer.Option(metavar="URI", help="Log the training to this MLflow server, too.", show_default=False),
+        str | None, typer.Option(metavar="URI", help="Log the training to this MLflow server, too.")
     ] = None,
     force: Force = False,
     json: Json = False,
@@ -228,8 +228,9 @@ def show_end(
     json: bool, model: SignedModel, traffic: Traffic, file: Path | None, since_restart: bool = False
 ) -> None:
     """Show the end of a training. file: of the model, if it was saved."""
-    end = EndOfTraining.ended(model.outline, traffic, str(file) if file else None, since_restart)
-    show(json, [end.summary], training.training(end))
+    saved_as = str(file) if file else None
+    end = EndOfTraining.of(model.outline, traffic, saved_as, traffic_since_restart=since_restart)
+    show(json, [end.summary], end_of_training(end))
 
 
 def check_outputs(agreed: Terms, out: Path, report: Path | None, terms: Path, force: bool) -> None:
@@ -303,45 +304,7 @@ def progress(terms: Terms, json: bool) -> Iterator[Draw]:
     """Show the rounds of a training."""
     if json:
         yield lambda row: print_json({"event": "round", **row})
-    elif sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
-        with _bar_of_rounds(terms) as draw:
-            yield draw
-    else:
-        yield _lines_of_rounds(terms)
-
-
-def time_left(seconds: Sequence[float], rounds: int) -> str:
-    """Return the time that so many further rounds take, as the last ones did; '' if that is less than a
-    minute, and after the first, which includes compiling and making keys."""
-    left = median(seconds[1:][-RECENT:] or [0.0]) * rounds
-    return f"about {duration(left)} left" if left >= MINUTE else ""
-
-
-def _lines_of_rounds(terms: Terms) -> Draw:
-    total = unsaid = 0.0
-    seconds = list[float]()
-
-    def draw(row: Mapping[str, float]) -> None:
-        nonlocal total, unsaid
-        total += row["bytes"]
-        unsaid += row["seconds"]
-        seconds.append(row["seconds"])
-        done, rounds = int(row["round"]) + 1, terms.trees.rounds
-        if done == rounds or done % max(1, rounds // 10) == 0 or unsaid > SLOW_SECONDS:
-            unsaid = 0.0
-            texts = (
-                f"round {done}/{rounds}",
-                figures(row, terms),
-                size(total),
-                time_left(seconds, rounds - done),
-            )
-            print(" ".join(filter(None, texts)), flush=True)
-
-    return draw
-
-
-@contextmanager
-def _bar_of_rounds(terms: Terms) -> Iterator[Draw]:
+        return
     columns = (
         TextColumn("round"),
         MofNCompleteColumn(),
@@ -350,20 +313,40 @@ def _bar_of_rounds(terms: Terms) -> Iterator[Draw]:
         TextColumn("{task.fields[bytes]}"),
         TimeRemainingColumn(elapsed_when_finished=True),
     )
-    bar, total = Progress(*columns, speed_estimate_period=ESTIMATED_SECONDS), 0.0
-    task = bar.add_task("train", total=terms.trees.rounds, metric="", bytes="")
+    bar, rounds = Progress(*columns, speed_estimate_period=ESTIMATED_SECONDS), terms.trees.rounds
+    task = bar.add_task("train", total=rounds, metric="", bytes="")
+    has_bar = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    total = unsaid = 0.0
+    seconds = list[float]()
 
     def draw(row: Mapping[str, float]) -> None:
-        nonlocal total
+        nonlocal total, unsaid
         total += row["bytes"]
-        bar.start()  # not before there is something to show
-        metric = _last(figures(row, terms, _BETWEEN).split(_BETWEEN), bar.console.width - BESIDE)
-        bar.update(task, advance=1, metric=metric, bytes=size(total))
+        if has_bar:
+            bar.start()  # not before there is something to show
+            metric = _last(figures(row, terms, _BETWEEN).split(_BETWEEN), bar.console.width - BESIDE)
+            bar.update(task, advance=1, metric=metric, bytes=size(total))
+            return
+        unsaid += row["seconds"]
+        seconds.append(row["seconds"])
+        done = int(row["round"]) + 1
+        if done == rounds or done % max(1, rounds // 10) == 0 or unsaid > SLOW_SECONDS:
+            unsaid = 0.0
+            left = time_left(seconds, rounds - done)
+            texts = f"round {done}/{rounds}", figures(row, terms), size(total), left
+            print(" ".join(filter(None, texts)), flush=True)
 
     try:
         yield draw
     finally:
         bar.stop()
+
+
+def time_left(seconds: Sequence[float], rounds: int) -> str:
+    """Return the time that so many further rounds take, as the last ones did; '' if that is less than a
+    minute, and after the first, which includes compiling and making keys."""
+    left = median(seconds[1:][-RECENT:] or [0.0]) * rounds
+    return f"about {duration(left)} left" if left >= MINUTE else ""
 
 
 def _last(texts: list[str], room: int) -> str:
@@ -376,29 +359,16 @@ def _last(texts: list[str], room: int) -> str:
 @contextmanager
 def steps(total: int, json: bool) -> Iterator[Callable[[str], None]]:
     """Show several trainings: a function to call with the name of each that begins."""
-    done = 0
-    if json:
-        yield lambda name: None
-        return
-    if not sys.stderr.isatty():
-
-        def line(name: str) -> None:
-            nonlocal done
-            if done % max(1, total // 10) == 0:
-                notice(f"training {done + 1}/{total}: {name}")
-            done += 1
-
-        yield line
-        return
     name_of = TextColumn("{task.fields[name]}", markup=False)
     columns = TextColumn("training"), MofNCompleteColumn(), BarColumn(20), name_of, TimeRemainingColumn()
-    with _bar(*columns) as bar:
-        task = bar.add_task("train", total=total, name="")
+    with _bar(*columns, hidden=json) as bar:
+        task, numbers = bar.add_task("train", total=total, name=""), itertools.count()
 
         def step(name: str) -> None:
-            nonlocal done
-            bar.update(task, advance=min(done, 1), name=shorten(one_line(name), 30))
-            done += 1
+            number = next(numbers)
+            bar.update(task, advance=min(number, 1), name=shorten(one_line(name), 30))
+            if bar.disable and not json and number % max(1, total // 10) == 0:
+                notice(f"training {number + 1}/{total}: {name}")
 
         yield step
 
@@ -407,26 +377,24 @@ def steps(total: int, json: bool) -> Iterator[Callable[[str], None]]:
 def rows_done(total: int | None) -> Iterator[Callable[[int], None]]:
     """Show how many rows are done: a function to call with those of each part. total: how many there are, if
     that is known."""
-    if sys.stderr.isatty():
-        with _bar(TextColumn("{task.completed:,} rows"), BarColumn(), TimeElapsedColumn()) as bar:
-            task = bar.add_task("rows", total=total)
-            yield lambda rows: bar.update(task, advance=rows)
-        return
-    done, last = 0, time.monotonic()
+    last = time.monotonic()
+    with _bar(TextColumn("{task.completed:,} rows"), BarColumn(), TimeElapsedColumn()) as bar:
+        task = bar.add_task("rows", total=total)
 
-    def line(rows: int) -> None:
-        nonlocal done, last
-        done += rows
-        if time.monotonic() - last > ROWS_EVERY_SECONDS:
-            last = time.monotonic()
-            notice(f"{done:,} rows" + (f" of {total:,}" if total else ""))
+        def done(rows: int) -> None:
+            nonlocal last
+            bar.update(task, advance=rows)
+            if bar.disable and time.monotonic() - last > ROWS_EVERY_SECONDS:
+                last = time.monotonic()
+                notice(f"{bar.tasks[0].completed:,} rows" + (f" of {total:,}" if total else ""))
 
-    yield line
+        yield done
 
 
-def _bar(*columns: ProgressColumn) -> Progress:
-    """A bar on standard error that goes away at its end."""
-    return Progress(*columns, console=Console(stderr=True), transient=True)
+def _bar(*columns: ProgressColumn, hidden: bool = False) -> Progress:
+    """A bar on standard error that goes away at its end; not drawn elsewhere than on a terminal."""
+    hidden = hidden or not sys.stderr.isatty()
+    return Progress(*columns, console=Console(stderr=True), transient=True, disable=hidden)
 
 
 # ---- Ctrl-C at a training: once ends it with the rounds so far, twice stops it at once ------------------
@@ -518,11 +486,9 @@ def simulate(
     data: Tables,
     read: Reading,
     site: Site = None,
-    parties: Annotated[
-        int | None, typer.Option(help="Split the rows evenly among that many.", min=1, show_default=False)
-    ] = None,
+    parties: Annotated[int | None, typer.Option(help="Split the rows evenly among that many.", min=1)] = None,
     seed: Annotated[int, typer.Option(help="Of the split and of the delivery order.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="Where to save the model.", show_default=False)] = None,
+    out: Annotated[Path | None, typer.Option(help="Where to save the model.")] = None,
     force: Force = False,
     json: Json = False,
 ) -> None:

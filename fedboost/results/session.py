@@ -172,12 +172,11 @@ class Submitted(Part):
 
 @dataclass(frozen=True)
 class AggregatorState:
-    """An aggregator now. ended: the latest first; log: lines, the latest last."""
+    """An aggregator now. ended: the latest first."""
 
     status: Status
     live: LiveSession | None
     ended: Sequence[EndedSession]
-    log: Sequence[str]
 
     @property
     def queue(self) -> list[SessionStatus]:

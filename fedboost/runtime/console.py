@@ -1,10 +1,9 @@
 """The console that an aggregator serves: pages for people, JSON for programs, drawn in `views`."""
 
 import asyncio
-import json
 import os
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
@@ -38,8 +37,7 @@ from fedboost.runtime.web.app import About, Call, Row, WebApp, analyst_program, 
 from fedboost.runtime.web.guard import App, Receive, Refusal, Scope, Send, is_loopback_name
 from fedboost.views import aggregator as pages
 from fedboost.views import as_html
-from fedboost.views.aggregator import sites_of
-from fedboost.views.api import BASE, READ, interface, openapi
+from fedboost.views.aggregator import BASE, READ, openapi, sites_of
 from fedboost.views.document import Document
 from fedboost.views.results import RESULTS, document
 from fedboost.wire.codec import MAX_TO_AGGREGATOR
@@ -57,7 +55,7 @@ PHASES = {
 
 
 class ConsoleQueries:
-    """The aggregator as its console sees it: nothing changes by looking. log: the last lines of its log."""
+    """The aggregator as its console sees it: nothing changes by looking."""
 
     def __init__(
         self,
@@ -65,7 +63,6 @@ class ConsoleQueries:
         status: StatusOffice,
         archive: Archive,
         submissions: Submissions,
-        log: Iterable[str],
     ) -> None:
         self.archive = archive
         self.submissions = submissions
@@ -73,12 +70,11 @@ class ConsoleQueries:
         self.trust = sessions.trust
         self._sessions = sessions
         self._status = status
-        self._log = log
 
     def state(self) -> AggregatorState:
         """The state now."""
         status = self._status.seen_by(None)
-        return AggregatorState(status, self._live(), tuple(self.archive.ended), tuple(self._log))
+        return AggregatorState(status, self._live(), tuple(self.archive.ended))
 
     def ended(self, name: str) -> EndedSession:
         """The session of this name that ended; Refusal if none is kept."""
@@ -125,8 +121,8 @@ class ConsoleQueries:
 
 
 # ---- What a console has drawn, kept for the next who asks -----------------------------------------------
-# Promises: what is kept is not drawn again; nothing large is drawn in the event loop but what is live, and
-# that at most every so often, however many ask.
+# Promises: what is kept is not drawn again; nothing is drawn in the event loop; what is live is drawn at most
+# twice a second, however many ask.
 
 
 T = TypeVar("T")
@@ -162,152 +158,39 @@ DOWNLOAD_SECONDS = 600.0
 """A reader that takes longer is cut off: others wait for its place."""
 
 
-class Downloads:
-    """The downloads from an archive."""
-
-    def __init__(self, archive: Archive) -> None:
-        self._archive = archive
-        self._under_way = 0
-
-    async def serve(self, name: str, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the model file of a session. Raises Refusal."""
-        if self._under_way >= MAX_DOWNLOADS:
-            reason = f"{MAX_DOWNLOADS} models are sent already; ask again later"
-            raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, reason, {"Retry-After": "10"})
-        self._under_way += 1
-        try:
-            async with asyncio.timeout(DOWNLOAD_SECONDS):
-                await self._send(name, scope["method"] == "HEAD", send)
-        except TimeoutError:
-            reason = f"the model was not read within {DOWNLOAD_SECONDS:g} s"
-            raise Refusal(HTTPStatus.REQUEST_TIMEOUT, reason) from None
-        finally:
-            self._under_way -= 1
-
-    async def _send(self, name: str, head_only: bool, send: Send) -> None:
-        opened = await asyncio.to_thread(self._archive.model_file, name)
-        if opened is None:
-            raise Refusal(HTTPStatus.NOT_FOUND, "this session has no model, or it is not kept")
-        with opened:
-            size = opened.seek(0, os.SEEK_END)
-            opened.seek(0)
-            headers = [
-                (b"content-type", b"application/json"),
-                (b"content-length", b"%d" % size),
-                (b"content-disposition", f'attachment; filename="{name}.json"'.encode()),
-            ]
-            await send({"type": "http.response.start", "status": 200, "headers": headers})
-            while not head_only and (part := await asyncio.to_thread(opened.read, PART_BYTES)):
-                await send({"type": "http.response.body", "body": part, "more_body": True})
-            await send({"type": "http.response.body", "body": b""})
-
-
-# ---- Live pages: what changed is drawn once for all that look, and sent as server-sent events -----------
-# Promises: nothing is drawn while nobody looks, and at most every DRAW_SECONDS otherwise, however many ask;
-# a reader that is slow gets the latest parts when it has read the ones before, and holds nobody up; one that
-# may read no more is sent nothing more.
-
-
-DRAW_SECONDS = 0.5
-MAX_READERS = 256
-QUIET_SECONDS = 15.0
-"""A reader is sent a sign of life after this."""
-HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8")]
-
-Parts = Mapping[str, str]
-"""The id of a part of a page to its HTML."""
-View = Callable[[AggregatorState], Document]
-
-
-class Live:
-    """The readers of live pages. pages: the view of each page, by its name."""
-
-    def __init__(self, queries: ConsoleQueries, pages: Mapping[str, View]) -> None:
-        self.readers = 0
-        """How many look now."""
-        self.is_over = False
-        """True once all readers are to be told good-bye."""
-        self._queries = queries
-        self._pages = pages
-        self._drawn: dict[str, tuple[Document, Parts]] = {}
-        self._until: dict[str, float] = {}
-        """By page when it is to be drawn again, for whoever looks then."""
-        self._events: dict[str, tuple[Parts, Parts, bytes]] = {}
-        """By page the last event: what its readers had, what they have then, and the event."""
-
-    def drawn(self, page: str) -> tuple[Document, Parts]:
-        """A page and its parts, not older than DRAW_SECONDS; the same object while nothing changes."""
-        if time.monotonic() >= self._until.get(page, 0.0):
-            now = as_html.drawn(self._pages[page](self._queries.state()))
-            if page not in self._drawn or self._drawn[page][1] != now[1]:
-                self._drawn[page] = now
-            self._until[page] = time.monotonic() + DRAW_SECONDS
-        return self._drawn[page]
-
-    async def serve(
-        self, page: str, check: Callable[[], object], scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        """Send the parts of a page, and then each part that changes, until the reader is gone. check: raises
-        Refusal if the reader may not read; called before each event. Raises Refusal if this is no page, or
-        one reader too many."""
-        if page not in self._pages:
-            raise Refusal(HTTPStatus.NOT_FOUND, "there is no such page")
-        if scope["method"] != "HEAD" and self.readers >= MAX_READERS:
-            wait = {"Retry-After": "10"}
-            raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, f"{MAX_READERS} pages are open already", wait)
-        await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
-        if scope["method"] != "HEAD":
-            self.readers += 1
-            gone = asyncio.create_task(_until_gone(receive), name="console reader")
-            sending = asyncio.create_task(self._send_on(page, check, send), name="console events")
-            try:
-                await asyncio.wait([gone, sending], return_when=asyncio.FIRST_COMPLETED)
-                if sending.done():
-                    sending.result()
-            finally:
-                self.readers -= 1
-                gone.cancel()
-                sending.cancel()
+async def _send_model(archive: Archive, name: str, head_only: bool, send: Send) -> None:
+    opened = await asyncio.to_thread(archive.model_file, name)
+    if opened is None:
+        raise Refusal(HTTPStatus.NOT_FOUND, "this session has no model, or it is not kept")
+    with opened:
+        size = opened.seek(0, os.SEEK_END)
+        opened.seek(0)
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % size),
+            (b"content-disposition", f'attachment; filename="{name}.json"'.encode()),
+        ]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        while not head_only and (part := await asyncio.to_thread(opened.read, PART_BYTES)):
+            await send({"type": "http.response.body", "body": part, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 
-    async def _send_on(self, page: str, check: Callable[[], object], send: Send) -> None:
-        known: Parts = {}
-        sent = 0.0
-        while not self.is_over:
-            parts, now = self.drawn(page)[1], time.monotonic()
-            if parts is not known or now - sent >= QUIET_SECONDS:
-                check()
-                event = self._event(page, known, parts)
-                await send({"type": "http.response.body", "body": event, "more_body": True})
-                known, sent = parts, now
-            await asyncio.sleep(DRAW_SECONDS)
 
-    def _event(self, page: str, known: Parts, parts: Parts) -> bytes:
-        """What a reader with these parts is sent to have the others: the same for all that are in step."""
-        before, after, event = self._events.get(page, ({}, {}, b""))
-        if before is not known or after is not parts:
-            new = {name: part for name, part in parts.items() if known.get(name) != part}
-            event = f"data: {json.dumps(new)}\n\n".encode() if new else b":\n\n"
-            self._events[page] = known, parts, event
-        return event
-
-
-async def _until_gone(receive: Receive) -> None:
-    """Wait until a reader hangs up."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-# ---- The pages of a console, its events, and its interface for programs: a table of routes -------------
+# ---- The pages of a console, and its interface for programs: a table of routes -------------------------
 # JSON is under /api/v1, as `views.api` describes it.
 # Promises: each answer is for callers that may read; a submission needs an analyst's token and the analyst's
 # own signature, which this process cannot make.
 # Refuses: sessions and models that are not kept (Refusal).
 
 
-LIVE = {"overview": pages.overview, "sites": pages.sites, "sessions": pages.sessions, "log": pages.log}
-"""The view of each live page, by the name of its events: the page's path, but for the overview."""
-LIVE_PATHS = {"/" if name == "overview" else f"/{name}": name for name in LIVE}
+LIVE: dict[str, Callable[[AggregatorState], Document]] = {
+    "/": pages.overview,
+    "/sites": pages.sites,
+    "/sessions": pages.sessions,
+}
+"""The view of each live page by its path, which whoever looks asks for again and again."""
+DRAW_SECONDS = 0.5
+"""What is live is drawn once in this time, for all that ask."""
 LISTS: dict[str, Callable[[AggregatorState], Any]] = {
     "/health": lambda state: Health(status="serving", version=state.status.version, since=state.status.since),
     "/sites": lambda state: [Site.of(member) for member in sites_of(state.status)],
@@ -326,23 +209,22 @@ MAX_BODY = 2 * MAX_TO_AGGREGATOR
 class Answers:
     """The answers to readers and programs."""
 
-    def __init__(self, queries: ConsoleQueries, live: Live) -> None:
+    def __init__(self, queries: ConsoleQueries) -> None:
         self._queries = queries
-        self._live = live
+        self._live: Kept[Document] = Kept(len(LIVE))
         self._running: Kept[bytes] = Kept(1)
         self._json: Kept[bytes] = Kept(MAX_ENDED)
         self._pages: Kept[Document] = Kept(MAX_ENDED + MAX_FAILED)
         self._reports: Kept[str] = Kept(MAX_DRAWN)
-        self._downloads = Downloads(queries.archive)
+        self._downloads = 0
+        """Models that are sent now."""
 
     @property
     def table(self) -> list[Row]:
         """The routes."""
         return [
-            *(Row(path, partial(self._live_page, name)) for path, name in LIVE_PATHS.items()),
+            *(Row(path, partial(self._live_page, path)) for path in LIVE),
             Row("/sessions/{name}", self._session_page),
-            Row("/api", self._interface),
-            Row("/events/{page}", self._events),
             *(Row(f"{BASE}{path}", partial(self._list, path)) for path in LISTS),
             Row(f"{BASE}/sessions", self._submit, analyst_program, "POST", MAX_BODY),
             Row(f"{BASE}/sessions/{{name}}", self._session),
@@ -353,19 +235,13 @@ class Answers:
             Row("/script.js", asset(as_html.SCRIPT, "text/javascript"), anybody),
         ]
 
-    async def _live_page(self, name: str, call: Call) -> Document:
-        return self._live.drawn(name)[0]
+    async def _live_page(self, path: str, call: Call) -> Document:
+        draw = partial(_drawn, LIVE[path], self._queries.state())
+        return await self._live.of((path, _now()), draw)
 
     async def _session_page(self, call: Call) -> Document:
         ended = self._ended(call)
-        return await self._pages.of(ended.key, partial(_whole, pages.ended_session, ended))
-
-    async def _interface(self, call: Call) -> Document:
-        return await self._pages.of("api", partial(_whole, interface))
-
-    async def _events(self, call: Call) -> App:
-        check = partial(call.logins.caller, call.request.scope)
-        return partial(self._live.serve, call.request.path_params["page"], check)
+        return await self._pages.of(ended.key, partial(_drawn, pages.ended_session, ended))
 
     async def _list(self, path: str, call: Call) -> bytes:
         return _json(READ[path].content, LISTS[path](self._queries.state()))
@@ -384,13 +260,26 @@ class Answers:
     async def _session(self, call: Call) -> bytes:
         live = self._queries.state().live
         if live is not None and live.name == call.request.path_params["name"]:
-            now = live.name, time.monotonic() // DRAW_SECONDS
-            return await self._running.of(now, partial(_json, SessionDetail, live))
+            return await self._running.of((live.name, _now()), partial(_json, SessionDetail, live))
         ended = self._ended(call)
         return await self._json.of(ended.key, partial(_json, SessionDetail, ended))
 
     async def _model(self, call: Call) -> App:
-        return partial(self._downloads.serve, self._ended(call).name)
+        return partial(self._download, self._ended(call).name)
+
+    async def _download(self, name: str, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._downloads >= MAX_DOWNLOADS:
+            reason = f"{MAX_DOWNLOADS} models are sent already; ask again later"
+            raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, reason, {"Retry-After": "10"})
+        self._downloads += 1
+        try:
+            async with asyncio.timeout(DOWNLOAD_SECONDS):
+                await _send_model(self._queries.archive, name, scope["method"] == "HEAD", send)
+        except TimeoutError:
+            reason = f"the model was not read within {DOWNLOAD_SECONDS:g} s"
+            raise Refusal(HTTPStatus.REQUEST_TIMEOUT, reason) from None
+        finally:
+            self._downloads -= 1
 
     async def _report(self, call: Call) -> Response:
         ended = self._ended(call)
@@ -410,7 +299,7 @@ def _page(call: Call, document: Document) -> str:
     """A document as a page; who logged in can log out."""
     path = call.request.url.path
     caller = f"{call.caller.name} " if call.caller.by_cookie else ""
-    return as_html.served_page(pages.CONSOLE, path, document, caller, live=LIVE_PATHS.get(path, ""))
+    return as_html.served_page(pages.CONSOLE, path, document, caller, live=path in LIVE)
 
 
 def _json(of: Any, value: Any) -> bytes:
@@ -418,10 +307,15 @@ def _json(of: Any, value: Any) -> bytes:
     return TypeAdapter(of).dump_json(value, by_alias=True)
 
 
-def _whole(view: Callable[..., Document], *of: Any) -> Document:
+def _drawn(view: Callable[[Any], Document], of: Any) -> Document:
     """A document with its content drawn."""
-    document = view(*of)
+    document = view(of)
     return replace(document, blocks=[as_html.body(document.blocks)])
+
+
+def _now() -> float:
+    """The number of the half second, for what is drawn once in it."""
+    return time.monotonic() // DRAW_SECONDS
 
 
 # ---- The console of an aggregator: who may reach it, and its start and stop -----------------------------
@@ -458,20 +352,14 @@ class Console(WebApp):
                 f"console: {config.listen} is no loopback address, so whoever reads needs a token: make one "
                 f"with `fedboost keys token NAME --file tokens.toml`, and name the file in `tokens`"
             )
-        self._live = Live(queries, LIVE)
         names: Callable[[str], bool] = is_loopback_name
         pair = None
         if not local and bundle is not None:
             names, pair = names_of(bundle), (bundle.folder / CERTIFICATE, bundle.folder / KEY)
-        table = Answers(queries, self._live).table
+        table = Answers(queries).table
         readers = "anybody on this machine may read" if local else "TLS; whoever reads needs a token"
         where = config.listen, config.tokens, names, readers
         super().__init__(ABOUT, table, *where, refusals, log, local, pair)
-
-    async def stop(self) -> None:
-        """End all that is open."""
-        self._live.is_over = True
-        await super().stop()
 
 
 def names_of(bundle: Bundle) -> Callable[[str], bool]:

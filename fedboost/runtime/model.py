@@ -31,8 +31,8 @@ from fedboost.holders.other_tasks import magnitudes, measured
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.parts import Part
 from fedboost.results.base import Ended
-from fedboost.results.evaluation import Evaluation
 from fedboost.results.model import Dependence, GivenRows, Verification
+from fedboost.results.tasks import Evaluation
 from fedboost.runtime.data.database import Database
 from fedboost.runtime.data.locations import shown
 from fedboost.runtime.data.shard import to_base_margin, to_features, to_shard
@@ -61,7 +61,6 @@ from fedboost.terms.session import TASKS, Task
 from fedboost.terms.tasks import settings_for
 from fedboost.terms.terms import Terms
 from fedboost.views import charts
-from fedboost.views.training import model_html
 
 
 @dataclass(frozen=True, repr=False)
@@ -206,9 +205,6 @@ class Model(SignedModel):
             raise ConfigError(f"base margins of shape {base.shape}; {rows} rows need one each")
         return base
 
-    def _repr_html_(self) -> str:
-        return model_html(self.outline, self.importance())
-
     def importance(self, kind: str = "gain") -> dict[str, float]:
         """Feature name to importance, highest first: mean `gain`, mean `cover`, or splits by `weight`."""
         return self.booster.importance(kind)
@@ -351,9 +347,6 @@ class Result:
         """The report of the model as `Model.report` gives it, with traffic and time of each round."""
         session = Ended(self.model.terms, (), self.traffic, self.history)
         return saved(report_of(self.model, data, keys, min_count, session), path)
-
-    def _repr_html_(self) -> str:
-        return model_html(self.model.outline, self.model.importance(), self.traffic)
 
 
 def finish(session: AggregatorSession, meter: Meter, parts: Iterable[Part] = ()) -> Result:

@@ -15,10 +15,9 @@ import numpy as np
 from pydantic import ValidationError
 
 from fedboost.errors import ConfigError
-from fedboost.results import description, evaluation, tuning
-from fedboost.results import drift as drift_result
+from fedboost.results import tasks
 from fedboost.results.base import Ended, Result, Traffic
-from fedboost.results.drift import BinCounts
+from fedboost.results.tasks import BinCounts
 from fedboost.runtime.config import TERMS, read_toml, to_toml
 from fedboost.runtime.files import saved, write_atomically
 from fedboost.runtime.local.simulation import run_session, terms_for_tables
@@ -50,8 +49,8 @@ def _session(model: SignedModel, traffic: Traffic) -> Ended:
     return Ended(model.terms, tuple(model.attestations), traffic)
 
 
-class Description(Reported, description.Description):
-    __doc__ = description.Description.__doc__
+class Description(Reported, tasks.Description):
+    __doc__ = tasks.Description.__doc__
 
     @property
     def advice(self) -> tuple[str, ...]:
@@ -59,12 +58,12 @@ class Description(Reported, description.Description):
         return tuple(map(str, hints(self)))
 
 
-class Evaluation(Reported, evaluation.Evaluation):
-    __doc__ = evaluation.Evaluation.__doc__
+class Evaluation(Reported, tasks.Evaluation):
+    __doc__ = tasks.Evaluation.__doc__
 
 
-class Drift(Reported, drift_result.Drift):
-    __doc__ = drift_result.Drift.__doc__
+class Drift(Reported, tasks.Drift):
+    __doc__ = tasks.Drift.__doc__
 
     @classmethod
     def held_against(cls, reference: BinCounts, model: SignedModel, traffic: Traffic) -> Self:
@@ -73,8 +72,8 @@ class Drift(Reported, drift_result.Drift):
         return cls.compared(model.summary, reference, _session(model, traffic))
 
 
-class Tuning(Reported, tuning.Tuning):
-    __doc__ = tuning.Tuning.__doc__
+class Tuning(Reported, tasks.Tuning):
+    __doc__ = tasks.Tuning.__doc__
 
     @property
     def terms(self) -> Terms:

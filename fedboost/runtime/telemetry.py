@@ -9,13 +9,12 @@ import os
 import select
 import sys
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from fedboost.errors import ConfigError, Refused, quoted
+from fedboost.errors import ConfigError, Refused
 from fedboost.terms.reading import nearest
 
 if TYPE_CHECKING:
@@ -33,10 +32,10 @@ FORMATS = ("text", "json")
 LEVELS = ("debug", "info", "warning", "error")
 
 
-def logger(role: str, log_format: str = "text", log_level: str = "info", tail: Any = None) -> Any:
+def logger(role: str, log_format: str = "text", log_level: str = "info") -> Any:
     """A structured logger to standard error: `time [level] event key=value ...`, in colours where that is a
-    terminal that has them and NO_COLOR is not set, or JSON, one object a line. tail: a processor that keeps
-    the last lines. ConfigError for another format or level."""
+    terminal that has them and NO_COLOR is not set, or JSON, one object a line. ConfigError for another format
+    or level."""
     import structlog  # and with it rich: a training in this process needs neither
 
     _check_choice("--log-format", log_format, FORMATS)
@@ -47,7 +46,6 @@ def logger(role: str, log_format: str = "text", log_level: str = "info", tail: A
         processors=[
             structlog.processors.add_log_level,
             _add_time,
-            *([] if tail is None else [tail]),
             *([structlog.processors.JSONRenderer()] if log_format == "json" else [_join_lists, text]),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, log_level.upper())),
@@ -211,38 +209,6 @@ class Meter:
             self.history.append({"round": done.round, **done.published, "seconds": seconds, "bytes": size})
             self._last, self._bytes_before = now, total
         return self.history[len(self.history) - len(new) :]
-
-
-# ---- The last lines of a process's log, in memory: for its own pages ------------------------------------
-
-
-MAX_LINES = 300
-MAX_LINE = 1000
-_OWN = "timestamp", "level", "event", "role"
-
-
-class LogTail:
-    """A processor of structlog that keeps lines: iterate for them, the latest last."""
-
-    def __init__(self) -> None:
-        self._lines: deque[str] = deque(maxlen=MAX_LINES)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter([*self._lines])
-
-    def __call__(self, logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-        """Keep an event, and pass it on."""
-        values = " ".join(f"{key}={_shown(value)}" for key, value in event.items() if key not in _OWN)
-        time = str(event.get("timestamp", ""))[:19].replace("T", " ")
-        line = f"{time} {event.get('level', ''):<7} {event.get('event', '')} {values}"
-        self._lines.append(quoted(line.rstrip(), MAX_LINE))
-        return event
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, (list, tuple)):
-        value = ", ".join(map(str, value))
-    return repr(value) if isinstance(value, str) and " " in value else str(value)
 
 
 # ---- A question at the terminal of a site ---------------------------------------------------------------

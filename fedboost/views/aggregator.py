@@ -1,4 +1,4 @@
-"""An aggregator as people see it: its status on a terminal, and the pages of its console.
+"""An aggregator as people see it: its status on a terminal, the pages of its console; and its HTTP API.
 
 Each part of a page can be read without the others, and a part that did not change draws the same bytes. A
 party that never connected differs from one that is away.
@@ -7,13 +7,26 @@ party that never connected differs from one that is away.
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import lru_cache
-from itertools import islice
+from typing import Any, NamedTuple, get_args
+
+from pydantic.json_schema import models_json_schema
 
 from fedboost.errors import printable
 from fedboost.gbdt.metrics import VALIDATION
-from fedboost.results.session import AggregatorState, EndedSession, LiveSession, Session, SessionDetail
+from fedboost.results.session import (
+    AggregatorState,
+    EndedSession,
+    Error,
+    Health,
+    LiveSession,
+    Model,
+    Session,
+    SessionDetail,
+    Site,
+    Submitted,
+)
 from fedboost.terms.session import TASKS, task_of
+from fedboost.version import VERSION
 from fedboost.views.approval import TASK_WORDS
 from fedboost.views.as_html import Served
 from fedboost.views.document import (
@@ -35,12 +48,12 @@ from fedboost.views.document import (
     Section,
     Table,
     Verdict,
+    element,
     note,
     unless_empty,
 )
-from fedboost.views.markup import Markup, element, lines
 from fedboost.views.model import curves_of, metrics_by_round
-from fedboost.views.session import by_party, by_round
+from fedboost.views.session import by_party, seconds_by_round
 from fedboost.views.words import (
     MINUTE,
     capital,
@@ -122,7 +135,9 @@ def members(
         (
             Names((each.name,)),
             _state(each, awaited),
-            f"now, since {time_of(each.since)}" if each.since else _seen(each),
+            f"now, since {time_of(each.since)}"
+            if each.since
+            else (time_of(each.seen) if each.seen else "never"),
             each.version or ("older" if each.since else "-"),
         )
         for each in ordered
@@ -135,10 +150,6 @@ def _state(member: Member, awaited: Collection[str]) -> Inline:
     if member.since:
         return Badge(f"connected{late}", "unclear" if late else "good")
     return Badge(f"{'away' if member.seen else 'never connected'}{late}", "bad" if late else "plain")
-
-
-def _seen(member: Member) -> str:
-    return time_of(member.seen) if member.seen else "never"
 
 
 def about(facts: Status, session: SessionStatus) -> Entries:
@@ -166,15 +177,10 @@ def waits_for(facts: Status, session: SessionStatus) -> str:
     """Return for whom a session waits, and why."""
     if not session.awaited:
         return "the session that runs" if session.state is SessionState.WAITING else "no site in particular"
-    known = {member.name: member for member in sites_of(facts)}
-    return ", ".join(f"{delimited(party)}{_why(known.get(party))}" for party in session.awaited)
-
-
-def _why(member: Member | None) -> str:
-    """Return why a party is waited for."""
-    return (
-        " (connected, has not answered)" if member and member.since else _away(member.seen if member else 0)
-    )
+    why = dict.fromkeys(session.awaited, _away(0))
+    for member in sites_of(facts):
+        why[member.name] = " (connected, has not answered)" if member.since else _away(member.seen)
+    return ", ".join(f"{delimited(party)}{why[party]}" for party in session.awaited)
 
 
 def _age(facts: Status, since: int) -> str:
@@ -214,8 +220,6 @@ CONSOLE = Served(
         "/": "Overview",
         "/sites": "Sites",
         "/sessions": "Sessions and results",
-        "/log": "Log",
-        "/api": "Interface",
     },
 )
 
@@ -299,7 +303,7 @@ def _metrics(session: SessionDetail) -> Iterator[Figure]:
 
 def _charts(session: SessionDetail) -> list[Block]:
     """Return charts of the rounds; nothing before there are any."""
-    charts = [*metrics_by_round(session.rounds), *islice(by_round(session.rounds), 1)]  # not the bytes
+    charts = [*metrics_by_round(session.rounds), *seconds_by_round(session.rounds)]
     return [Beside(charts)] if charts else []
 
 
@@ -431,19 +435,147 @@ def ended_session(ended: EndedSession) -> Document:
     return Document(_name(ended), f"ended {after}", blocks)
 
 
-def log(state: AggregatorState) -> Document:
-    """Return the page of the log."""
-    kept = note("The last lines of this process's log, the latest first. They have no key and no token.")
-    shown = [_logged(text) for text in reversed(state.log)]
-    text = element(
-        "pre", Markup("\n".join(shown)), class_="log", tabindex="0", role="group", aria_label="Log"
-    )
-    content = [text] if shown else [note("Nothing has been logged yet.")]
-    return Document("Log", "", [kept, Section("lines", "Lines", content, live=True)])
+# ---- The HTTP API: its OpenAPI document, made from the types of its answers ----------------------------
 
 
-@lru_cache(2048)
-def _logged(text: str) -> Markup:
-    level = text[20:27].strip()
-    grave = level in ("warning", "error", "critical")
-    return element("span", lines(text), class_=level) if grave else lines(text)
+BASE = "/api/v1"
+Object = dict[str, Any]
+_REFS = "#/components/schemas/{model}"
+_FAULTS = {
+    400: ("BadRequest", "not such a request"),
+    401: ("NoToken", "no token, or a wrong one"),
+    403: ("Forbidden", "a token of another role, or a page of another website"),
+    404: ("NotFound", "there is no such thing"),
+    413: ("TooLarge", "more bytes than a request may have"),
+    422: ("NotFit", "terms that cannot be, or that the analyst has not signed"),
+    429: ("TooMany", "too many wrong tokens from this address"),
+}
+_JSON = "application/json"
+_OBJECT: Object = {"type": "object"}
+_SIGNED: Object = {
+    "type": "object",
+    "description": "what the command fedboost sign writes; without request where analysts have no keys",
+    "properties": {
+        "terms": {"type": "string", "description": "canonical JSON", "pattern": "^\\{.*\\}$"},
+        "request": _OBJECT,
+    },
+    "required": ["terms"],
+}
+
+
+class Operation(NamedTuple):
+    """What is under an address. content: the type of the answer, a schema, or the media type of a text."""
+
+    summary: str
+    answer: str
+    content: Any
+    refused: Sequence[int] = ()
+    status: int = 200
+
+
+READ = {
+    "/health": Operation("Is it up", "it is", Health),
+    "/sites": Operation("Sites that are or were here", "sites", list[Site]),
+    "/sessions": Operation("Sessions, those that are over last", "sessions", list[Session]),
+    "/sessions/{name}": Operation("A session with its rounds", "the session", SessionDetail, [404]),
+    "/models": Operation("Models that are kept", "models", list[Model]),
+    "/models/{name}": Operation("A model file, by its session", "XGBoost JSON", _OBJECT, [404]),
+    "/models/{name}/report": Operation("The report of a model", "one page", "text/html", [404]),
+    "/metrics": Operation("Metrics for Prometheus", "its text format", "text/plain"),
+    "/openapi.json": Operation("This document", "OpenAPI 3.1", _OBJECT),
+}
+SUBMIT = Operation(
+    "Submit signed terms; needs a token of the role analyst, and the analyst's own signature",
+    "the session runs already, or waits to begin",
+    Submitted,
+    [400, 413, 422],
+    202,
+)
+
+
+def _ref(kind: type) -> Object:
+    return {"$ref": _REFS.format(model=kind.__name__)}
+
+
+def _answer(what: str, content: Any) -> Object:
+    kind, schema = _JSON, content
+    if isinstance(content, str):
+        kind, schema = content, {"type": "string"}
+    elif of := get_args(content):
+        schema = {"type": "array", "items": _ref(*of)}
+    elif isinstance(content, type):
+        schema = _ref(content)
+    return {"description": what, "content": {kind: {"schema": schema}}}
+
+
+def _described(operation: Operation, named: bool = False) -> Object:
+    refused = {
+        str(code): {"$ref": f"#/components/responses/{_FAULTS[code][0]}"}
+        for code in (401, 403, *operation.refused, 429)
+    }
+    answers = {str(operation.status): _answer(operation.answer, operation.content)} | refused
+    place = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
+    return {"summary": operation.summary, "responses": answers, **({"parameters": [place]} if named else {})}
+
+
+def _paths() -> Object:
+    signed = {"required": True, "content": {_JSON: {"schema": {"$ref": _REFS.format(model="SignedTerms")}}}}
+    paths = {path: {"get": _described(row, "{name}" in path)} for path, row in READ.items()}
+    paths["/sessions"]["post"] = {
+        **_described(SUBMIT),
+        "requestBody": signed,
+        "security": [{"analyst": []}],
+    }
+    return paths
+
+
+def _schemas() -> Object:
+    types = Error, Health, Site, Session, SessionDetail, Submitted, Model
+    _, made = models_json_schema([(each, "serialization") for each in types], ref_template=_REFS)
+    return {
+        "SignedTerms": _SIGNED,
+        **{
+            each.__name__: {
+                key: _untitled(value)
+                for key, value in made["$defs"][each.__name__].items()
+                if key not in ("title", "description")
+            }
+            for each in types
+        },
+    }
+
+
+def _untitled(schema: Any) -> Any:
+    """Return a schema without the titles of its parts, which repeat their names."""
+    if isinstance(schema, dict):
+        return {
+            key: _untitled(value)
+            for key, value in schema.items()
+            if key != "title" or not isinstance(value, str)
+        }
+    return [*map(_untitled, schema)] if isinstance(schema, list) else schema
+
+
+def openapi() -> Object:
+    """Return the document, OpenAPI 3.1."""
+    bearer = {"type": "http", "scheme": "bearer"}
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "fedboost aggregator",
+            "version": VERSION,
+            "description": "Reading needs no token where the console listens on a loopback address, else one "
+            'of any role. Errors are JSON: {"error": "..."}.',
+        },
+        "servers": [{"url": BASE}],
+        "security": [{}, {"viewer": []}, {"analyst": []}],
+        "paths": _paths(),
+        "components": {
+            "schemas": _schemas(),
+            "responses": {name: _answer(what, Error) for name, what in _FAULTS.values()},
+            "securitySchemes": {
+                "viewer": {**bearer, "description": "a token of the role viewer"},
+                "analyst": {**bearer, "description": "a token of the role analyst"},
+            },
+        },
+    }

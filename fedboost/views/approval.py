@@ -183,13 +183,8 @@ def _of_other_tasks(
         *([] if origin is None else _origin(origin)),
         *([("analyst", f"{listed(analysts)}: may ask for it")] if analysts else []),
         ("is given", f"{given}; {few_rows(terms)}"),
-        *(line for line in participants if line[0] != "other sites"),
+        *participants,
     ]
-
-
-def given_to_analyst(terms: Terms) -> str:
-    """What the analyst gets of all rows."""
-    return f"{_of_task(terms)[1]}; {few_rows(terms)}"
 
 
 def _of_task(terms: Terms) -> tuple[Lines, str]:
@@ -305,35 +300,24 @@ def columns_of(terms: Terms) -> tuple[str, ...]:
     return (*columns.others, *columns.features)
 
 
-def summary(
-    terms: Terms,
-    analysts: Sequence[str] = (),
-    counts: Counts | None = None,
-    origin: ModelOrigin | None = None,
-) -> str:
+def summary(terms: Terms, analysts: Sequence[str] = (), origin: ModelOrigin | None = None) -> str:
     """The terms in plain words, whole, for a person who decides on them.
 
-    analysts: who may train under them, where that is known; counts: rows of this site, where there are any;
-    origin: that of the model which they measure, where a site looked at it.
+    analysts: who may train under them, where that is known; origin: that of the model which they measure,
+    where a site looked at it.
     """
-    lines = [("terms", terms.digest), *in_words(terms, analysts, counts, origin)]
-    return "\n".join(entry(key, plain(line)) for key, line in lines)
+    lines = (line for _, group in groups(terms, analysts, None, origin) for line in group)
+    return "\n".join(entry(key, plain(line)) for key, line in (("terms", terms.digest), *lines))
 
 
-def in_words(
+def groups(
     terms: Terms,
     analysts: Sequence[str] = (),
     counts: Counts | None = None,
     origin: ModelOrigin | None = None,
-) -> list[Entry]:
-    """Return keys, each with words about it: every name, and every setting that is not its default."""
-    return [line for _, group in _groups(terms, analysts, counts, origin) for line in group]
-
-
-def _groups(
-    terms: Terms, analysts: Sequence[str], counts: Counts | None, origin: ModelOrigin | None
 ) -> list[tuple[str, Lines]]:
-    """The same as groups under titles: who learns what, the model, the columns."""
+    """Return keys, each with words about it, in groups under titles: who learns what, the model, the columns.
+    Every name is there, and every setting that is not its default."""
     columns = [*_columns(terms), *_categories(terms, counts)]
     if not terms.task.by_analyst:
         return [(TOLD, _prediction(terms)), (COLUMNS, _columns_of_prediction(terms))]
@@ -415,7 +399,7 @@ def _participants(terms: Terms) -> list[Entry]:
         *_other_sites(terms),
         (
             "colluders",
-            colluders(terms) + (", two parties allowed" if terms.hiding.allow_two_parties else ""),
+            _colluders(terms) + (", two parties allowed" if terms.hiding.allow_two_parties else ""),
         ),
     ]
 
@@ -423,7 +407,9 @@ def _participants(terms: Terms) -> list[Entry]:
 def _other_sites(terms: Terms) -> list[Entry]:
     """What other sites see."""
     if not terms.blocks:
-        return [("other sites", "see the model as it grows: every split, every leaf value")]
+        told = TASK_WORDS[terms.task.name].told
+        model = "see the model as it grows: every split, every leaf value"
+        return [("other sites", f"see the terms{told}" if told else model)]
     lines: list[Entry] = []
     for block in terms.blocks:
         labels = f"label holder {delimited(block.label_holder)} has the labels; of the same rows "
@@ -432,7 +418,7 @@ def _other_sites(terms: Terms) -> list[Entry]:
     return [
         *lines,
         ("rows", rows_of_blocks(terms)),
-        ("label holder", label_holder_sees(terms)),
+        ("label holder", _label_holder(terms)),
         (
             "other sites",
             "with the same rows see which go left at each split, not leaf values; "
@@ -445,15 +431,15 @@ def _other_sites(terms: Terms) -> list[Entry]:
     ]
 
 
-def label_holder_sees(terms: Terms) -> str:
-    """Return what a label holder sends and sees."""
+def _label_holder(terms: Terms) -> str:
+    """What a label holder sends and sees."""
     loud = "SENDS EVERY ROW'S GRADIENT, WHICH SHOWS ITS LABEL,"
     sends = "sends every row's gradient, encrypted," if terms.hides_columns else loud
     return f"{sends} to the other parties of its rows; sees which rows go left at each of their splits"
 
 
-def colluders(terms: Terms, whose: str = "this site's") -> str:
-    """Return what the aggregator and parties learn together. whose: the numbers that they would learn."""
+def _colluders(terms: Terms) -> str:
+    """What the aggregator and parties learn together."""
     if terms.hides_columns:
         return (
             "the aggregator and the label holder together learn the other sites' columns, bin by bin; the "
@@ -464,10 +450,10 @@ def colluders(terms: Terms, whose: str = "this site's") -> str:
     key_holder, group = terms.protection.uses_key_holder, Group.of(terms.parties, terms.hiding.colluding)
     if not group.colluding:
         holder = " and the key holder" if key_holder else ""
-        return f"if another site works with the aggregator{holder}, they can learn {whose} numbers"
+        return f"if another site works with the aggregator{holder}, they can learn this site's numbers"
     others = "1 other site" if group.colluding == 1 else f"up to {group.colluding} other sites"
     first = ", the key holder counted first" if key_holder else ""
-    return f"{others} may work with the aggregator without learning {whose} numbers{first}"
+    return f"{others} may work with the aggregator without learning this site's numbers{first}"
 
 
 def _model(terms: Terms) -> list[tuple[str, str]]:
@@ -533,30 +519,23 @@ def _metrics(terms: Terms) -> list[tuple[str, str]]:
     return lines
 
 
+_ROLES = {
+    "to": ("label_upper_bound", ": the label's upper bound"),
+    "weight": ("weight", ""),
+    "base margin": ("base_margin", ": where boosting begins"),
+    "group": ("group", ": rows ranked against each other"),
+    "row id": ("row_id", ": by which rows are {ids}"),
+    "validation": ("validation", ": 1 marks rows for metrics only"),
+}
+"""Columns beside the label that terms may name: the key, and words about it."""
+
+
 def _columns(terms: Terms) -> list[Entry]:
-    columns = terms.columns
-    lines: list[tuple[str, Line | None]] = [
-        (
-            "label",
-            delimited(columns.label)
-            + (f", {terms.objective.num_class} classes" if terms.objective.num_class else ""),
-        ),
-        (
-            "to",
-            columns.label_upper_bound and f"{delimited(columns.label_upper_bound)}: the label's upper bound",
-        ),
-        ("weight", columns.weight and delimited(columns.weight)),
-        ("base margin", columns.base_margin and f"{delimited(columns.base_margin)}: where boosting begins"),
-        ("group", columns.group and f"{delimited(columns.group)}: rows ranked against each other"),
-        (
-            "row id",
-            columns.row_id and f"{delimited(columns.row_id)}: by which rows are {use_of_ids(terms)}",
-        ),
-        (
-            "validation",
-            columns.validation and f"{delimited(columns.validation)}: 1 marks rows for metrics only",
-        ),
-    ]
+    columns, classes = terms.columns, terms.objective.num_class
+    lines: list[Entry] = [("label", delimited(columns.label) + (f", {classes} classes" if classes else ""))]
+    for key, (role, words) in _ROLES.items():
+        if name := getattr(columns, role):
+            lines.append((key, delimited(name) + words.format(ids=use_of_ids(terms))))
     if terms.evaluation.validation_fraction:
         lines.append(
             ("validation", f"{terms.evaluation.validation_fraction:g} of the rows, for metrics only")
@@ -569,7 +548,7 @@ def _columns(terms: Terms) -> list[Entry]:
         lines.append(("beside", (f"{delimited(name)}, not a feature: ", Names(levels))))
     if columns.target_means:
         lines.append(("target means", _target_means(terms)))
-    return [*((key, text) for key, text in lines if text), _features(terms)]
+    return [*lines, _features(terms)]
 
 
 def _target_means(terms: Terms) -> str:
@@ -674,7 +653,6 @@ MAX_LEVELS_SHOWN = 5
 
 def approval(view: ApprovalView) -> Document:
     """Return terms as a person decides on them."""
-    groups = _groups(view.terms, view.analysts, view.counts, view.origin)
     blocks: list[Block] = [_verdict(view)]
     if view.rules:
         blocks.append(Entries([line for rule in view.rules for line in _rule(rule)]))
@@ -683,7 +661,7 @@ def approval(view: ApprovalView) -> Document:
     if view.earlier is not None:
         blocks.append(Paragraph(_earlier(*view.earlier, view.analysts)))
     blocks.append(Section("site", "This site", [Entries([*_site(view)])]))
-    for title, lines in groups:
+    for title, lines in groups(view.terms, view.analysts, view.counts, view.origin):
         of_title = _of_columns(lines, view.counts) if title == COLUMNS else [Entries(lines)]
         blocks.append(Section(title.split()[0].lower(), title, of_title))
     blocks.append(Section("digest", "Digest of the terms", [Paragraph(Code(view.terms.digest))]))

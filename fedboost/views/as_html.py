@@ -5,8 +5,10 @@ what comes from outside is text and never markup, and has a bounded length.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from html import escape
 
+from fedboost.errors import printable
 from fedboost.version import VERSION
 from fedboost.views.charts import draw
 from fedboost.views.document import (
@@ -23,14 +25,18 @@ from fedboost.views.document import (
     Items,
     Line,
     Link,
+    Markup,
     Names,
     Paragraph,
     Pre,
     Section,
     Table,
     Verdict,
+    element,
+    joined,
+    lines,
+    safe,
 )
-from fedboost.views.markup import Markup, element, joined, lines, safe
 from fedboost.views.words import capital
 
 MAX_OPEN = 20
@@ -109,20 +115,7 @@ def _entries(entries: Iterable[tuple[str, Line]]) -> Iterator[Markup]:
     for key, line in entries:
         if key:
             yield element("dt", key)
-        yield from (
-            element("dd", inline(piece)) for piece in (_pieces(line) if type(line) is str else [line])
-        )
-
-
-def _pieces(words: str) -> Iterator[str]:
-    """Yield words in pieces that are shown whole, however many names there are."""
-    most = 3000
-    while len(words) > most:
-        cut = words.rfind(" ", 1, most)
-        cut = most if cut < 0 else cut
-        yield words[:cut]
-        words = words[cut:].lstrip(" ")
-    yield words
+        yield element("dd", Markup(escape(printable(line))) if type(line) is str else inline(line))
 
 
 def _table(table: Table) -> Markup:
@@ -158,8 +151,8 @@ def _section(section: Section) -> Markup:
     name = section.name
     heading, content = element("h2", section.title, id=f"{name}-title"), body(section.blocks)
     inside = section.live or section.folded
-    if inside:
-        content = element("div", content, id=name)  # of a fold, so that a link to it unfolds it
+    if inside:  # of a fold, so that a link to it unfolds it
+        content = element("div", content, id=name, data_live="" if section.live else None)
     if section.folded:
         heading, content = Markup(""), element("details", element("summary", heading), content)
     return element("section", heading, content, id=None if inside else name, aria_labelledby=f"{name}-title")
@@ -204,22 +197,22 @@ def bar(name: str, *content: str) -> Markup:
     return element("header", brand, *content)
 
 
-def page(head: Iterable[Markup], *content: str, live: str | None = None) -> str:
-    """Return a page. live: the name of its live events, for which it has a script."""
+def page(head: Iterable[Markup], *content: str) -> str:
+    """Return a page."""
     metas = '<meta charset="utf-8">', '<meta name="viewport" content="width=device-width, initial-scale=1">'
     whole = element(
         "html",
         element("head", *map(Markup, metas), *head),
-        element("body", *content, data_live=live),
+        element("body", *content),
         lang="en",
     )
     return f"<!DOCTYPE html>\n{whole}\n"
 
 
 # ---- Pages that a process serves: a bar with links and the reader's log-out, title, content --------------
-# A page loads from its own origin only: style, icon and, if it is live, one script, which replaces the parts
-# that the server has drawn since, keeps what is open, scrolled and focused, and reconnects when the
-# connection is lost. All pages can be read without the script.
+# A page loads from its own origin only: style, icon and, if it is live, one script. That asks for the page
+# again while it can be seen, replaces the parts that changed, and keeps what is open, scrolled and focused.
+# All pages can be read without the script.
 
 
 TOKEN = Markup(
@@ -246,14 +239,14 @@ def served_page(
     document: Document,
     caller: str = "",
     key: str = "",
-    live: str = "",
+    live: bool = False,
     linked: bool = True,
 ) -> str:
     """Return a document as a page.
 
     path: its own; caller: words on who logged in with a browser, beside the button that ends the login; key:
-    the field of the form with that button; live: the name of its live events, for which it has the script,
-    and a screen reader is told its lead; linked: with links to the other pages.
+    the field of the form with that button; live: it has the script, and a screen reader is told its lead;
+    linked: with links to the other pages.
     """
     head = (
         element("title", f"{document.title}: {process.name}"),
@@ -271,7 +264,7 @@ def served_page(
         unseen = {"role": "status", "aria_live": "polite", "class_": "unseen"}
         below = joined(
             element("p", state, " ", element("a", "Refresh", href=path), class_="state"),
-            element("p", document.lead, id="said", **unseen),
+            element("p", document.lead, id="said", data_live="", **unseen),
         )
     return page(
         head,
@@ -288,7 +281,6 @@ def served_page(
             id="content",
         ),
         element("footer", element("p", f"fedboost {VERSION}. This page loads from {process.asks} only.")),
-        live=live or None,
     )
 
 
@@ -300,22 +292,6 @@ def refused(process: Served, status: int, reason: str) -> str:
     how = element("p", process.tokens)
     content.append(element("form", how, TOKEN, element("button", "Log in"), method="post", action="/login"))
     return served_page(process, "", Document("Log in", "", content), linked=False)
-
-
-def drawn(document: Document) -> tuple[Document, dict[str, str]]:
-    """Return a document whose live sections are drawn, and their content by name; `said` is its lead."""
-    parts = {"said": safe(document.lead)}
-
-    def draw(block: Block) -> Block:
-        match block:
-            case Section(live=True):
-                parts[block.name] = content = body(block.blocks)
-                return replace(block, blocks=[content])
-            case Beside(inner):
-                return replace(block, blocks=[*map(draw, inner)])
-        return block
-
-    return replace(document, blocks=[*map(draw, document.blocks)]), parts
 
 
 # ---- The style of all pages: light, dark, narrow and printed --------------------------------------------
@@ -502,8 +478,6 @@ main > .verdict + ul a { display: block; border: 1px solid var(--bar); border-ra
   padding: .35rem .9rem; text-decoration: none; font-weight: 600; }
 dd details, dd summary { margin: 0; padding: 0; font-weight: 400; }
 section:has(> div[id]:empty) { display: none; }
-.log { white-space: pre-wrap; overflow-wrap: anywhere; }
-.log .warning, .log .error, .log .critical { font-weight: 700; }
 @media print { .state, form { display: none; } .scroll[tabindex] table { min-width: 0; } }
 """
 )
@@ -515,9 +489,11 @@ ICON = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16"><rect widt
 
 SCRIPT = """"use strict";
 (() => {
-  const page = document.body.dataset.live, state = document.getElementById("state");
+  const state = document.getElementById("state"), pause = 2000;
   const reachable = "a, button, summary, [tabindex]";
-  let source, timer;
+  const parts = [...document.querySelectorAll("[data-live]")];
+  const known = new Map(parts.map((part) => [part.id, part.innerHTML]));
+  let timer, turn = 0;
 
   function put(part, html) {
     const open = [...part.querySelectorAll("details")].map((each) => each.open);
@@ -531,32 +507,32 @@ SCRIPT = """"use strict";
     if (focus >= 0) part.querySelectorAll(reachable)[focus]?.focus({ preventScroll: true });
   }
 
-  function dial() {
-    source?.close();
+  async function look() {
+    const own = ++turn;
     clearTimeout(timer);
-    source = new EventSource("/events/" + page);
-    source.onopen = () => { state.textContent = "live"; };
-    source.onmessage = (event) => {
-      for (const [name, html] of Object.entries(JSON.parse(event.data))) {
-        const part = document.getElementById(name);
-        if (part) put(part, html);
+    try {
+      const answer = await fetch(location.href, { cache: "no-store" });
+      if (!answer.ok) throw new Error(answer.statusText);
+      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      if (own !== turn) return;
+      for (const part of parts) {
+        const html = page.getElementById(part.id)?.innerHTML;
+        if (html !== undefined && html !== known.get(part.id)) put(part, html);
+        known.set(part.id, html);
       }
-    };
-    source.onerror = () => {
-      state.textContent = "not live: the aggregator does not answer";
-      if (source.readyState === EventSource.CLOSED) timer = setTimeout(dial, 10000);
-    };
+      state.textContent = "live";
+    } catch {
+      if (own === turn) state.textContent = "not live: the aggregator does not answer";
+    }
+    if (own === turn) timer = setTimeout(look, pause);
   }
 
-  function pause() {
+  document.addEventListener("visibilitychange", () => {
     clearTimeout(timer);
-    source?.close();
+    if (!document.hidden) return look();
+    turn += 1;
     state.textContent = "paused";
-  }
-
-  // A browser has six connections to an address: pages that nobody sees need none.
-  document.addEventListener("visibilitychange", () => { if (document.hidden) pause(); else dial(); });
-  addEventListener("pagehide", pause);
-  if (!document.hidden) dial();
+  });
+  if (!document.hidden) look();
 })();
 """

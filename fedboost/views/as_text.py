@@ -1,10 +1,9 @@
-"""Documents on a terminal, and as Markdown: the same words and figures as in a page, without charts and what
-is folded.
+"""Documents on a terminal: the same words and figures as in a page, without charts and what is folded.
 
 Promises: paragraphs fit 80 columns; a name from outside neither poses as another line nor moves the cursor.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import accumulate
 
 from fedboost.errors import printable
@@ -127,33 +126,3 @@ def _table(block: Table, full: bool) -> Iterator[Printed]:
     yield drawn
     if (more := len(block.rows) - MAX_ROWS) > 0 and not full:
         yield f"and {more} more"
-
-
-# ---- Markdown -------------------------------------------------------------------------------------------
-
-
-def markdown(document: Document) -> str:
-    """Return a document of words, entries and tables as Markdown."""
-    return "\n\n".join((f"# {document.title}", *map(_marked, document.blocks))) + "\n"
-
-
-def _marked(block: Block) -> str:
-    match block:
-        case Verdict(words):
-            return f"**{words}**"
-        case Paragraph(line):
-            return plain(line)
-        case Items(lines):
-            return "\n".join(f"- {plain(line)}" for line in lines)
-        case Entries(entries):
-            return _rows(("", ""), entries, ())
-        case Table(caption, headings, rows, numbers):
-            right = range(1, len(headings)) if numbers is None else numbers
-            return f"## {caption}\n\n{_rows(headings, rows, right)}"
-    raise TypeError(f"no Markdown of {type(block).__name__}")
-
-
-def _rows(headings: Sequence[str], rows: Sequence[Sequence[Line]], right: Collection[int]) -> str:
-    lines = ["---:" if number in right else "---" for number in range(len(headings))]
-    cells = (tuple(plain(each).replace("|", "\\|") for each in row) for row in rows)
-    return "\n".join(f"| {' | '.join(row)} |" for row in (headings, lines, *cells))

@@ -45,8 +45,8 @@ from fedboost.views.words import all_shown, counted, delimited, moment, shown, s
 
 MAX_IN_FULL = 5
 """Sessions that a terminal shows in full; of more a row each."""
-MAX_SESSIONS, RECENT, MAX_CHECKS = 200, 20, 10
-"""Sessions in the tables of a page, those of them that are not folded, and checks: the last of each."""
+MAX_SESSIONS, MAX_CHECKS = 200, 10
+"""Sessions and checks in the tables of a page: the last of each."""
 KINDS: dict[Kind, tuple[State, str, str]] = {
     Kind.ABUSE: ("bad", "of possible abuse", "no training that keeps its terms leaves this behind"),
     Kind.CHECK: ("unclear", "to check", "it may be innocent: find out"),
@@ -108,15 +108,17 @@ def _whose(result: Audit) -> str:
 
 
 def _warnings(warnings: Sequence[AuditWarning]) -> Iterator[Block]:
-    yield Items([_warning(number, warning) for number, warning in enumerate(warnings, 1)], warnings=True)
+    lines: list[Line] = [
+        (
+            f"{number}. ",
+            Badge(warning.kind.value, KINDS[warning.kind][0]),
+            f" {' '.join(map(printable, warning.sentences))}",
+        )
+        for number, warning in enumerate(warnings, 1)
+    ]
+    yield Items(lines, warnings=True)
     kinds = [kind for kind in Kind if any(warning.kind is kind for warning in warnings)]
     yield Entries([(kind.value, KINDS[kind][2]) for kind in kinds])
-
-
-def _warning(number: int, warning: AuditWarning) -> Line:
-    state, *_ = KINDS[warning.kind]
-    sentences = " ".join(map(printable, warning.sentences))
-    return f"{number}. ", Badge(warning.kind.value, state), f" {sentences}"
 
 
 def _sessions(result: Audit, most: int | None, in_full: bool) -> Iterator[Block]:
@@ -133,10 +135,7 @@ def _sessions(result: Audit, most: int | None, in_full: bool) -> Iterator[Block]
         answers, verdict = str(len(session.answers)), Badge(*standing(session))
         rows.append((linked, moment(session.begin)[:16], answers, ended, verdict))
     headings = ["session", "first entry (UTC)", "answers", "ended", "verdict"]
-    recent = len(rows) if most is None else RECENT
-    yield Table("Sessions of the log, the last first", headings, rows[:recent], (2,), folded=False)
-    if rows[recent:]:
-        yield Table("Sessions before these", headings, rows[recent:], (2,), folded=True)
+    yield Table("Sessions of the log, the last first", headings, rows, (2,), folded=False)
     if most is None and not in_full:
         yield note("Each in full: ", Code("fedboost audit LOG --session NAME"), ", or how its name begins.")
 

@@ -8,14 +8,12 @@ import math
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 import numpy as np
 
 from fedboost.errors import printable
 from fedboost.gbdt.tree import NO_CHILD, Tree
-from fedboost.views.document import Bars, Chart, Lines, Pairs, Points, Series
-from fedboost.views.markup import Markup, element, joined, lines
+from fedboost.views.document import Bars, Chart, Lines, Markup, Series, element, joined, lines
 from fedboost.views.words import amount, shorten
 
 WIDTH, HEIGHT = 440, 280
@@ -35,7 +33,6 @@ _LARGEST = 1e300
 _DASHES = "", "7 4", "2 3", "9 3 2 3", "12 4", "4 2", "1 4", "9 3 2 3 2 3"
 
 Places = list[tuple[float, float]]
-Named = TypeVar("Named", bound=tuple[Any, ...])
 Rows = Sequence[tuple[str, list[float]]]
 """Names, each with its values."""
 
@@ -44,19 +41,19 @@ def draw(chart: Chart) -> Markup:
     """Return a chart; nothing where it has no finite value."""
     if isinstance(chart, Lines):
         return _lines(chart)
-    named: Rows = [(name, values) for name, *values in chart.values if all(map(_is_finite, values))]
-    shown, kinds = named[:MAX_BARS], chart.kinds if isinstance(chart, Pairs) else ()
+    shown: Rows = [(name, values) for name, *values in chart.values if all(map(_is_finite, values))]
     if not shown:
         return Markup("")
-    match chart:
-        case Bars():
-            height, parts = _bars(shown)
-        case Pairs():
-            height, parts = _pairs(shown, kinds)
-        case Points(unit=unit):
-            height, parts = _points(shown, unit)
+    known = len(shown)
+    if isinstance(chart, Bars):
+        kinds, which, shown = chart.kinds, "first", shown[:MAX_BARS]
+        height, parts = _bars(shown, kinds)
+    else:
+        kinds, which, shown = (), "highest and lowest", ends(shown)
+        height, parts = _points(shown, chart.unit)
+    few = f", the {which} {MAX_BARS} of {known}" if known > MAX_BARS else ""
     described = "; ".join(f"{name} {_in_words(values, kinds)}" for name, values in shown)
-    return _figure(chart.title, f"{chart.unit}: {described}.", height, parts)
+    return _figure(f"{chart.title}{few}", f"{chart.unit}: {described}.", height, parts)
 
 
 def _in_words(values: Sequence[float], kinds: Sequence[str]) -> str:
@@ -136,61 +133,46 @@ def _lines(chart: Lines) -> Markup:
     parts += _legend([one.name for one, _ in shown], HEIGHT)
     described = "; ".join(_described(one.name, places) for one, places in shown)
     description = f"{chart.up} by {chart.across}. {described}."
-    return _figure(chart.title, description, HEIGHT + legend, parts)
+    few = f", the first {MAX_SERIES} of {len(chart.series)}" if len(chart.series) > MAX_SERIES else ""
+    return _figure(f"{chart.title}{few}", description, HEIGHT + legend, parts)
 
 
-def _bars(shown: Rows) -> tuple[float, list[Markup]]:
+def _bars(shown: Rows, kinds: Sequence[str]) -> tuple[float, list[Markup]]:
     """The height, and the parts."""
-    values = [value for _, (value,) in shown]
-    low, high = min(0.0, *values), max(0.0, *values)
+    every = [value for _, values in shown for value in values]
+    low, high = min(0.0, *every), max(0.0, *every)
     axis = _Axis(low, high if high > low else low + 1.0, _NAMES, WIDTH - 74)
-    parts = []
-    for number, (name, (value,)) in enumerate(shown):
-        y, ends = _TOP + number * _LINE, sorted((axis.at(0.0), axis.at(value)))
-        parts += [
-            _name(name, y + 15),
-            _bar("bar", ends[0], y + 3, ends[1] - ends[0], 16),
-            _text(ends[1] + 6, y + 15, amount(value), "start"),
-        ]
-    return 2 * _TOP + len(shown) * _LINE, parts
-
-
-def _pairs(shown: Rows, kinds: Sequence[str]) -> tuple[float, list[Markup]]:
-    high = max(max(both) for _, both in shown)
-    axis = _Axis(0.0, high if high > 0 else 1.0, _NAMES, WIDTH - 74)
-    top, pair = _TOP + _LEGEND, _LINE + 10
+    thick = 11 if kinds else 16
+    top, line = _TOP + _LEGEND * bool(kinds), (thick + 2) * len(shown[0][1]) + 8
     parts = [*_keys(kinds)]
-    for number, (name, both) in enumerate(shown):
-        y = top + number * pair
-        parts.append(_name(name, y + 19))
-        for value, kind, down in zip(both, ("bar", "bar second"), (3, 16), strict=True):
-            width = axis.at(value) - axis.start
-            parts.append(_bar(kind, axis.start, y + down, width, 11))
-            parts.append(_text(axis.start + max(width, 1.0) + 6, y + down + 10, f"{value:.3g}", "start"))
-    return top + _TOP + len(shown) * pair, parts
+    for number, (name, values) in enumerate(shown):
+        y = top + number * line
+        parts.append(_name(name, y + line / 2 + 2))
+        for value, kind in zip(values, ("bar", "bar second"), strict=False):
+            start, end = sorted((axis.at(0.0), axis.at(value)))
+            parts.append(_bar(kind, start, y + 3, end - start, thick))
+            parts.append(_text(max(end, start + 1.0) + 6, y + 2 + thick, amount(value), "start"))
+            y += thick + 2
+    return top + _TOP + len(shown) * line, parts
 
 
 def _points(shown: Rows, unit: str) -> tuple[float, list[Markup]]:
-    has_intervals, bottom = len(shown[0][1]) > 1, float(_TOP + len(shown) * _LINE)
-    every = [number for _, values in shown for number in values] + [0.0] * has_intervals
+    bottom = float(_TOP + len(shown) * _LINE)
+    every = [0.0, *(number for _, values in shown for number in values)]
     axis = _Axis(*_range(every, 0.08), _NAMES, WIDTH - _RIGHT)
-    parts = [*_ticks_across(axis, bottom, unit)]
-    if has_intervals:
-        parts.append(_straight(axis.at(0.0), _TOP, axis.at(0.0), bottom, "faint"))
-    for number, (name, (value, *interval)) in enumerate(shown):
+    parts = [*_ticks_across(axis, bottom, unit), _straight(axis.at(0.0), _TOP, axis.at(0.0), bottom, "faint")]
+    for number, (name, (value, low, high)) in enumerate(shown):
         y = _TOP + (number + 0.5) * _LINE
-        start, end = map(axis.at, interval) if interval else (axis.start, axis.end)
-        line = _straight(start, y, end, y, "line s0" if interval else "grid")
+        line = _straight(axis.at(low), y, axis.at(high), y, "line s0")
         parts += [_name(name, y + 4), line, _dot(axis.at(value), y)]
     return bottom + _BOTTOM, parts
 
 
-def ends(values: Sequence[Named]) -> list[Named]:
-    """Return named values, with or without intervals, that fit a chart: all of them, or where they are many
-    the MAX_BARS / 2 highest and as many lowest, highest first."""
+def ends(values: Rows) -> Rows:
+    """Return named values, of many the MAX_BARS / 2 highest and as many lowest, highest first."""
     if len(values) <= MAX_BARS:
-        return list(values)
-    ranked = sorted(values, key=lambda each: -each[1])
+        return values
+    ranked = sorted(values, key=lambda each: -each[1][0])
     return [*ranked[: MAX_BARS // 2], *ranked[-(MAX_BARS // 2) :]]
 
 
@@ -240,7 +222,7 @@ def _legend(series: Sequence[str], top: float) -> Iterable[Markup]:
 
 def _keys(kinds: Sequence[str]) -> Iterable[Markup]:
     """What the bars of a pair are."""
-    for number, (name, kind) in enumerate(zip(kinds, ("bar", "bar second"), strict=True)):
+    for number, (name, kind) in enumerate(zip(kinds, ("bar", "bar second"), strict=False)):
         x = 12 + number * WIDTH / 2
         yield element("rect", class_=kind, x=_px(x), y="8", width=_px(_MARK), height="11")
         yield _text(x + _MARK + 6, 18, shorten(name, _MAX_SERIES_NAME), "start")
@@ -276,8 +258,8 @@ def _straight(x: float, y: float, to_x: float, to_y: float, kind: str) -> Markup
     return element("line", class_=kind, x1=_px(x), y1=_px(y), x2=_px(to_x), y2=_px(to_y))
 
 
-def _text(x: float, y: float, text: str, anchor: str) -> Markup:
-    return element("text", text, x=_px(x), y=_px(y), text_anchor=anchor)
+def _text(x: float, y: float, text: str, anchor: str, **style: str) -> Markup:
+    return element("text", text, x=_px(x), y=_px(y), text_anchor=anchor, **style)
 
 
 def _described(name: str, points: Sequence[tuple[float, float]]) -> str:
@@ -384,11 +366,12 @@ def tree_svg(
         "svg",
         element("title", title),
         element("rect", width="100%", height="100%", fill="#ffffff"),
-        _label(_EDGE, 22, title, _INK, "start", "bold"),
+        _text(_EDGE, 22, title, "start", fill=_INK, font_weight="bold"),
         *edges,
         *boxes,
-        _label(_EDGE, high - 12, _NOTE, _FAINT, "start"),
-        **{"role": "img"} if in_page else {"xmlns": "http://www.w3.org/2000/svg"},
+        _text(_EDGE, high - 12, _NOTE, "start", fill=_FAINT),
+        role="img",
+        xmlns=None if in_page else "http://www.w3.org/2000/svg",
         width=f"{wide:.0f}",
         height=f"{high}",
         viewBox=f"0 0 {wide:.0f} {high}",
@@ -477,7 +460,7 @@ def _edge(tree: Tree, node: int, child: int, start: tuple[float, float], end: tu
     path = f"M{x:.1f} {y:.1f}C{x + half:.1f} {y:.1f} {to_x - half:.1f} {to_y:.1f} {to_x:.1f} {to_y:.1f}"
     beside = to_y - thick / 2 - 4 if yes else to_y + thick / 2 + _FONT
     line = element("path", d=path, fill="none", stroke=_GREY, stroke_width=f"{thick:.1f}")
-    return joined(line, _label(to_x - 6, beside, word, _FAINT, "end"))
+    return joined(line, _text(to_x - 6, beside, word, "end", fill=_FAINT))
 
 
 def _box(words: _Words, x: float, y: float, width: float, fill: str) -> Markup:
@@ -487,14 +470,9 @@ def _box(words: _Words, x: float, y: float, width: float, fill: str) -> Markup:
         "g",
         element("title", lines(words.whole)),
         element("rect", **place, fill=fill, stroke=_GREY),
-        _label(x + width / 2, y - 3, words.first, _INK, "middle", "bold"),
-        _label(x + width / 2, y + 12, words.second, _FAINT, "middle"),
+        _text(x + width / 2, y - 3, words.first, "middle", fill=_INK, font_weight="bold"),
+        _text(x + width / 2, y + 12, words.second, "middle", fill=_FAINT),
     )
-
-
-def _label(x: float, y: float, text: str, colour: str, anchor: str, weight: str = "normal") -> Markup:
-    style = {"fill": colour, "text_anchor": anchor, "font_weight": weight}
-    return element("text", text, x=_px(x), y=_px(y), **style)
 
 
 def _width(text: str) -> float:

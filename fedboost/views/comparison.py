@@ -1,30 +1,25 @@
 """Models compared: whether joining is worth it, for all sites together and for each."""
 
-import csv
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from io import StringIO
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedboost.results.comparison import (
+from fedboost.results.model import (
     ALONE,
     FEDERATED,
     POOLED,
     VERDICTS,
     Comparison,
-    Figure,
     SiteComparison,
     Verdict,
 )
 from fedboost.views import document
 from fedboost.views.as_html import MAX_OPEN
-from fedboost.views.charts import MAX_BARS, ends
 from fedboost.views.document import (
     Block,
     Document,
-    Fold,
     Items,
     Line,
     Paragraph,
@@ -36,39 +31,39 @@ from fedboost.views.document import (
 )
 from fedboost.views.words import capital, counted, shorten
 
-ENDS = 5
-"""Of many sites so many that gain most, and least, are shown."""
 MAX_NAMED = 5
 """Sites that are named in a sentence for each verdict."""
 _QUANTILES = {"lowest": 0.0, "10 %": 0.1, "median": 0.5, "90 %": 0.9, "highest": 1.0}
 _MODELS = ALONE, FEDERATED, POOLED
-_GAIN = {"better by": "value", "at least": "low", "at most": "high"}
-ANSWERS: dict[Verdict, str] = {
-    "worth it": "it is worth it for",
-    "not worth it": "it is NOT worth it for",
-    "cannot be told": "it cannot be told for",
-    "cannot train alone": "there is no model alone for",
-    "too few rows": "there are too few rows to say for",
-}
-"""An answer to whether joining is worth it, by verdict."""
-SHORT: dict[Verdict, str] = {
-    "worth it": "yes",
-    "not worth it": "NO",
-    "cannot be told": "unclear",
-    "cannot train alone": "no model",
-    "too few rows": "few rows",
-}
-"""The same in the line of a site."""
-_OPENINGS: dict[Verdict, tuple[str, str]] = {
-    "worth it": ("Joining pays", "Joining is worth it"),
-    "not worth it": ("Joining does NOT pay", "Joining is NOT worth it"),
-    "cannot be told": (
+_GAIN = "better by", "at least", "at most"
+
+
+class _Words(NamedTuple):
+    """A verdict in words. cell: in the line of a site; whom: before the sites that it is about; all, one: the
+    beginning of the answer for all sites together, and for one, where there are models to compare."""
+
+    state: State
+    cell: str
+    whom: str
+    all: str = ""
+    one: str = ""
+
+
+_WORDS: dict[Verdict, _Words] = {
+    "worth it": _Words("good", "yes", "it is worth it for", "Joining pays", "Joining is worth it"),
+    "not worth it": _Words(
+        "bad", "NO", "it is NOT worth it for", "Joining does NOT pay", "Joining is NOT worth it"
+    ),
+    "cannot be told": _Words(
+        "unclear",
+        "unclear",
+        "it cannot be told for",
         "It cannot be told whether joining pays",
         "It cannot be told whether joining is worth it",
     ),
+    "cannot train alone": _Words("unclear", "no model", "there is no model alone for"),
+    "too few rows": _Words("unclear", "few rows", "there are too few rows to say for"),
 }
-"""How the answer begins for all sites together, and for one, where there are models to compare."""
-_STATES: dict[Verdict, State] = {"worth it": "good", "not worth it": "bad"}
 _ADVICE = "a column that names the site, or more rounds, may change that"
 _ADVICE_ON_COLUMNS = "more rounds, or columns of others, may change that"
 _INTERVAL = (
@@ -96,7 +91,7 @@ def comparison(result: Comparison) -> Document:
         lead = f"{rows} of {counted(len(sites), 'site')}; models {ALONE}, {FEDERATED} and {POOLED}"
         title = "All sites together"
     blocks: list[Block] = [
-        document.Verdict(answer, _STATES.get(site.verdict, "unclear"), more),
+        document.Verdict(answer, _WORDS[site.verdict].state, more),
         Section("together", title, [*_together(result, site)]),
         *([] if result.is_of_columns else [Section("sites", "Site by site", [*_sites(result)])]),
         Section("how", "How it was compared", [*_how(result)]),
@@ -110,18 +105,17 @@ def overall(together: SiteComparison, metric: str) -> str:
         return f"There are too few rows to say: {together.different_held_out} different ones were held out."
     if together.verdict == "cannot train alone":
         return f"No site can train alone; if they join, they have a model of {_joined(together, metric)}."
-    opening, _ = _OPENINGS[together.verdict]
-    return f"{opening}: over all sites {_change(together, metric)}."
+    return f"{_WORDS[together.verdict].all}: over all sites {_change(together, metric)}."
 
 
 def for_whom(sites: Sequence[SiteComparison]) -> str:
     """Return one sentence on which sites gain."""
     parts = []
-    for verdict, answer in ANSWERS.items():
+    for verdict, words in _WORDS.items():
         names = [shorten(site.site) for site in sites if site.verdict == verdict]
         if names:
             more = f", and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-            parts.append(f"{answer} {len(names)} ({', '.join(names[:MAX_NAMED])}{more})")
+            parts.append(f"{words.whom} {len(names)} ({', '.join(names[:MAX_NAMED])}{more})")
     return f"Of {counted(len(sites), 'site')}, {'; '.join(parts)}."
 
 
@@ -132,8 +126,7 @@ def sentence(site: SiteComparison, metric: str, advice: str = _ADVICE) -> str:
         return f"{name} has too few rows to say: {site.different_held_out} different ones were held out."
     if site.verdict == "cannot train alone":
         return f"{name} has no model alone ({site.cannot}); if it joins, one of {_joined(site, metric)}."
-    _, opening = _OPENINGS[site.verdict]
-    answer = f"{opening} for {name}: {_change(site, metric)}."
+    answer = f"{_WORDS[site.verdict].one} for {name}: {_change(site, metric)}."
     if site.verdict == "not worth it":
         answer += f" Under these terms it does better alone; {advice}."
     return answer
@@ -178,14 +171,25 @@ def _together(result: Comparison, site: SiteComparison) -> Iterator[Block]:
 
 def _sites(result: Comparison) -> Iterator[Block]:
     metric, sites = result.metrics[0], result.sites
-    is_long = len(sites) > MAX_OPEN
-    yield _chart(sites, metric)
-    if is_long:
-        ranked = _ranked(sites, metric)
+    ranked = _ranked(sites, metric)
+    yield _chart(ranked, metric)
+    caption = f"Each site, by {metric}"
+    if len(sites) > MAX_OPEN:
         yield _overview(result)
-        yield _table(result, ranked[:ENDS], f"The {ENDS} sites that gain most in {metric}")
-        yield _table(result, ranked[-ENDS:], f"The {ENDS} sites that gain least in {metric}")
-    yield _table(result, sites, f"Each site, by {metric}", folded=is_long)
+        caption, sites = (
+            f"{caption}, the highest gain first",
+            (*ranked, *(s for s in sites if s not in ranked)),
+        )
+    rows: list[Sequence[Line]] = [
+        (
+            site.site,
+            f"{site.rows:,}",
+            *_figures(result, site, metric, (ALONE, FEDERATED)),
+            document.Badge(_WORDS[site.verdict].cell, _WORDS[site.verdict].state),
+        )
+        for site in sites
+    ]
+    yield Table(caption, ["site", "rows", ALONE, FEDERATED, *_GAIN, "worth it?"], rows, range(1, 7))
     unable = [sentence(site, metric) for site in sites if site.verdict == "cannot train alone"]
     if unable:
         yield Items(unable[:MAX_OPEN])
@@ -197,22 +201,6 @@ def _sites(result: Comparison) -> Iterator[Block]:
         ]
         headings = ["site", "metric", *_MODELS, *_GAIN]
         yield Table("Every figure of each site", headings, every, range(2, 8), folded=True)
-    yield Fold("The answer for each site in words", [Items([sentence(site, metric) for site in sites])])
-
-
-def _table(result: Comparison, sites: Sequence[SiteComparison], caption: str, folded: bool = False) -> Table:
-    """A row for each of these sites, by the metric that decides."""
-    rows: list[Sequence[Line]] = [
-        (
-            site.site,
-            f"{site.rows:,}",
-            *_figures(result, site, result.metrics[0], (ALONE, FEDERATED)),
-            document.Badge(SHORT[site.verdict], _STATES.get(site.verdict, "unclear")),
-        )
-        for site in sites
-    ]
-    headings = ["site", "rows", ALONE, FEDERATED, *_GAIN, "worth it?"]
-    return Table(caption, headings, rows, range(1, 7), folded)
 
 
 def _ranked(sites: Sequence[SiteComparison], metric: str) -> list[SiteComparison]:
@@ -232,11 +220,10 @@ def _overview(result: Comparison) -> Table:
     return Table("Gain by site", ["metric", *_QUANTILES], rows, folded=False)
 
 
-def _chart(sites: Sequence[SiteComparison], metric: str) -> Points:
-    gains = [(site.site, site.better_by[metric]) for site in _ranked(sites, metric)]
+def _chart(ranked: Sequence[SiteComparison], metric: str) -> Points:
+    gains = [(site.site, site.better_by[metric]) for site in ranked]
     values = [(name, gain.value, gain.low, gain.high) for name, gain in gains]
-    few = f", the {MAX_BARS} that gain most and least of {len(values)}" if len(values) > MAX_BARS else ""
-    return Points(f"Gain of joining in {metric}, by site{few}", ends(values), f"better by ({metric})")
+    return Points(f"Gain of joining in {metric}, by site", values, f"better by ({metric})")
 
 
 def _figures(
@@ -306,24 +293,3 @@ def _site(site: SiteComparison, result: Comparison) -> Mapping[str, Any]:
         "verdict": site.verdict,
         "sentence": sentence(site, metric),
     }
-
-
-def as_csv(result: Comparison) -> str:
-    """Return a line for each site: its rows, its verdict, and the figures of each metric; nothing where there
-    is none."""
-    head = ["site", "rows", "held_out", "different_held_out", "verdict"]
-    head += [f"{name} {figure}" for name in result.metrics for figure in (*_MODELS, *_GAIN)]
-
-    def line(site: SiteComparison) -> Iterable[object]:
-        yield from (site.site, site.rows, site.held_out, site.different_held_out, site.verdict)
-        for name in result.metrics:
-            yield from (_value(site.models.get(model, {}).get(name), "value") for model in _MODELS)
-            yield from (_value(site.better_by.get(name), end) for end in _GAIN.values())
-
-    text = StringIO()
-    csv.writer(text, lineterminator="\n").writerows([head, *map(line, result.sites)])
-    return text.getvalue()
-
-
-def _value(known: Figure | None, end: str) -> float | None:
-    return None if known is None else known.model_dump()[end]

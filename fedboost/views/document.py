@@ -6,19 +6,60 @@ both have the same words and figures. What comes from outside is plain text in e
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from typing import Literal, TypeAlias
 
-from fedboost.errors import printable
-from fedboost.views.markup import Markup
+from fedboost.errors import printable, quoted
 from fedboost.views.words import delimited
+
+# ---- Markup of a page: elements and what stands in them ------------------------------------------------
+# Promises: text is escaped, whatever it holds, unless it is `Markup` already; control characters, and those
+# that turn the direction of text, stand as escapes; a text has a bounded length.
+
+
+MAX_TEXT = 4000
+"""Characters of a text that may come from outside."""
+
+
+class Markup(str):
+    """Text that is markup. Whatever is made of it by other means than this module's is plain text again."""
+
+    __slots__ = ()
+
+
+def element(name: str, *children: str, **attributes: str | None) -> Markup:
+    """Return an element. attributes: `class_` stands for class, `aria_label` for aria-label; None is left
+    out."""
+    texts = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{safe(value)}"'
+        for key, value in attributes.items()
+        if value is not None
+    )
+    return Markup(f"<{name}{texts}>{joined(*children)}</{name}>")
+
+
+def joined(*parts: str) -> Markup:
+    """Return parts one behind the other."""
+    return Markup("".join(map(safe, parts)))
+
+
+def lines(text: str) -> Markup:
+    """Return a text of several lines, whole."""
+    return Markup("\n".join(escape(printable(line.replace("\t", "  "))) for line in text.split("\n")))
+
+
+def safe(text: str) -> str:
+    """Return markup as it is, and escape all else."""
+    return text if isinstance(text, Markup) else escape(quoted(text, MAX_TEXT))
+
+
+# ---- Inside a line --------------------------------------------------------------------------------------
+
 
 MAX_NAMES, FIRST_NAMES = 20, 8
 """Names in a row that are shown; of more the first."""
 State = Literal["good", "bad", "unclear", "plain"]
 """How an answer reads at first sight: each state has a colour and a shape of its own."""
-
-
-# ---- Inside a line --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -224,33 +265,24 @@ Named: TypeAlias = tuple[str, *tuple[float, ...]]
 
 @dataclass(frozen=True)
 class Bars:
-    """Horizontal bars from 0, each with its value."""
+    """Horizontal bars from 0, each with its value. kinds: what each bar of a name is, where it has two."""
 
     title: str
     values: Sequence[Named]
     unit: str
+    kinds: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Points:
-    """One point a name, on an axis; of (name, value, low, high) within its interval, with a line at 0."""
+    """One point a name within its interval, (name, value, low, high), on an axis with a line at 0."""
 
     title: str
     values: Sequence[Named]
     unit: str
 
 
-@dataclass(frozen=True)
-class Pairs:
-    """Two bars a name, from 0. kinds: what the first and the second bar are."""
-
-    title: str
-    values: Sequence[Named]
-    kinds: tuple[str, str]
-    unit: str
-
-
-Chart: TypeAlias = Lines | Bars | Points | Pairs
+Chart: TypeAlias = Lines | Bars | Points
 Block: TypeAlias = (
     Verdict | Figures | Paragraph | Items | Entries | Table | Pre | Fold | Beside | Section | Chart | Markup
 )

@@ -1,4 +1,4 @@
-"""The report of a model: how good it is, what it goes by, then who agreed to it and who saw what.
+"""Models as people read them: their report and signatures, trainings, and what a training would take.
 
 Promises: what comes from a file is text and never markup; what a model file does not have is named, and not
 made up.
@@ -7,17 +7,34 @@ made up.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Any
 
-from fedboost.gbdt.booster import IMPORTANCES
-from fedboost.gbdt.metrics import OF_PARTY, TRAIN, VALIDATION, grows, is_metric
+from fedboost.gbdt import metrics
+from fedboost.gbdt.booster import IMPORTANCES, Booster
+from fedboost.gbdt.metrics import OF_PARTY, TRAIN, VALIDATION, grows, is_metric, own_name
 from fedboost.results.base import Row
-from fedboost.results.model import Dependence, DrawnTree, GivenRows, ModelReport
-from fedboost.results.training import ACCOUNTED
+from fedboost.results.model import (
+    ACCOUNTED,
+    ColumnsDemo,
+    ColumnsEstimate,
+    Demo,
+    Dependence,
+    DrawnTree,
+    Ending,
+    Estimate,
+    Estimates,
+    GivenRows,
+    ModelReport,
+    ModelSummary,
+    Training,
+    Verification,
+    Workers,
+    metrics_of,
+)
+from fedboost.terms.terms import Terms
 from fedboost.views.approval import not_hidden
-from fedboost.views.charts import MAX_BARS, MAX_SERIES
 from fedboost.views.document import (
+    Badge,
     Bars,
     Beside,
     Block,
@@ -30,30 +47,29 @@ from fedboost.views.document import (
     Items,
     Line,
     Lines,
+    Markup,
     Paragraph,
-    Points,
     Pre,
     Section,
     Series,
     Table,
+    Verdict,
+    element,
     note,
-    unless_empty,
     warnings,
 )
-from fedboost.views.evaluation import key_figures, labels_of, number, quality, rows_warnings
-from fedboost.views.markup import Markup, element
-from fedboost.views.privacy import strength
-from fedboost.views.session import NO_NOISE, agreed, part_of, privacy, traffic
-from fedboost.views.training import OF_ROWS, absences
-from fedboost.views.words import capital, counted, listed
+from fedboost.views.results import key_figures, labels_of, number, quality, rows_warnings
+from fedboost.views.session import NO_NOISE, agreed, by_party, part_of, strength, traffic
+from fedboost.views.words import capital, counted, duration, entry, listed, one_line, size
+
+# ---- The report of a model: how good it is, what it goes by, then who agreed to it and who saw what ----
+
 
 _MORE = "Metrics on other rows, calibration and partial dependence need a table with labels (--data TABLE)."
 MAX_CHARTS = 12
 """Metrics that are drawn."""
 MAX_NAMED = 5
 """Parties that the line below the title names."""
-MAX_VALUES = 11
-"""Values of a number in a table of partial dependence."""
 LATE = 0.8
 """Share of the rounds before which the best one is said to be early."""
 MODERATE_EPSILON = 3.0
@@ -73,8 +89,7 @@ def report(result: ModelReport) -> Document:
         ),
         *_by_site(result),
         _trees(result),
-        agreed(terms, [*_parties(result)]),
-        privacy(terms),
+        *agreed(terms, [*_parties(result)]),
         Section("session", "Attendance, traffic and time", [*_session(result)], folded=True),
         _fingerprints(result),
     )
@@ -159,8 +174,9 @@ def _best_rounds(result: ModelReport) -> Iterator[str]:
     kept = result.model.kept
     for curve in curves_of(result.rounds[:kept]):
         if curve.rows == VALIDATION and not curve.party and is_metric(curve.metric):
-            best = best_round(curve, grows(curve.metric))
-            if best is not None and best < LATE * kept:
+            known = {number: value for number, value in curve.values.items() if math.isfinite(value)}
+            best = (max if grows(curve.metric) else min)(known, key=known.__getitem__, default=kept)
+            if best < LATE * kept:
                 yield (
                     f"{curve.metric} on the rows held out was best in round {best} of {kept}: the rounds "
                     "after it fit the rows that trees grow on, and others no better."
@@ -193,12 +209,6 @@ def curves_of(rounds: Sequence[Row]) -> list[Curve]:
     return out
 
 
-def best_round(curve: Curve, grows: bool) -> int | None:
-    """Return the round in which a metric was best, the first of equal ones; None where it has no number."""
-    known = {number: value for number, value in curve.values.items() if math.isfinite(value)}
-    return (max if grows else min)(known, key=known.__getitem__) if known else None
-
-
 def metrics_by_round(rounds: Sequence[Row], mark: tuple[float, str] | None = None) -> list[Block]:
     """Return a chart of each metric over the rows of all parties, of the first ones. mark: a round."""
     curves = [curve for curve in curves_of(rounds) if not curve.party]
@@ -216,9 +226,8 @@ def _first_charts(result: ModelReport) -> Iterator[Block]:
     curves = [curve for curve in curves_of(result.rounds) if not curve.party]
     kinds = {curve.metric for curve in curves}
     by_gain = [(name, values[0]) for name, values in result.importance.items()]
-    few = f", the first {MAX_BARS} of {len(by_gain)}" if len(by_gain) > MAX_BARS else ""
     if by_gain:
-        charts.append(Bars(f"Mean gain of the splits by a feature{few}", by_gain, "mean gain"))
+        charts.append(Bars("Mean gain of the splits by a feature", by_gain, "mean gain"))
     yield Beside(charts)
     if curves:
         yield note(
@@ -254,13 +263,6 @@ def _by_site(result: ModelReport) -> Iterator[Section]:
     if not curves:
         return
     kinds = [*dict.fromkeys((curve.rows, curve.metric) for curve in curves)]
-    charts = list[Block]()
-    for rows, metric in kinds[:MAX_CHARTS]:
-        own = [curve for curve in curves if (curve.rows, curve.metric) == (rows, metric)]
-        title = f"{metric} by round, {rows} rows of each site"
-        if len(own) > MAX_SERIES:
-            title = f"{metric} by round, {rows} rows of {len(own)} sites: lowest, median, highest"
-        charts.append(Lines(title, _of_sites(own), "round", metric, whole=True))
     last: dict[str, dict[tuple[str, str], float]] = {curve.party: {} for curve in curves}
     for curve in curves:
         if result.model.kept in curve.values:
@@ -270,22 +272,8 @@ def _by_site(result: ModelReport) -> Iterator[Section]:
     blocks: list[Block] = [
         Paragraph("Over the rows of one site alone, which its policy allowed. The aggregator saw them, too."),
         Table("Metrics of each site after the last round of the model", headings, lines),
-        Beside(charts),
     ]
     yield Section("sites", "By site", blocks)
-
-
-def _of_sites(curves: Sequence[Curve]) -> list[Series]:
-    """A line for each site; where they are many, of all of them the lowest, the median and the highest."""
-    if len(curves) <= MAX_SERIES:
-        return [Series(curve.party, [*curve.values.items()]) for curve in curves]
-    rounds = sorted({number for curve in curves for number in curve.values})
-    values = {n: [c.values[n] for c in curves if n in c.values] for n in rounds}
-    return [
-        Series("highest", [(n, max(values[n])) for n in rounds]),
-        Series("median", [(n, median(values[n])) for n in rounds]),
-        Series("lowest", [(n, min(values[n])) for n in rounds]),
-    ]
 
 
 def _value(value: float | None) -> str:
@@ -311,43 +299,26 @@ def _dependence(rows: GivenRows, classes: Sequence[str]) -> Section:
         f"The mean prediction over the rows of {rows.source} with each value in turn put into one column, "
         "for the features of the highest gains. It shows what the model does, not what is so."
     )
-    charts = unless_empty(*(_dependence_chart(each, classes) for each in rows.dependence))
-    tables = [_dependence_table(each, classes) for each in rows.dependence]
-    return Section("dependence", "Partial dependence", [Beside(charts), note(about), *tables])
+    numbers = [_dependence_chart(each, classes) for each in rows.dependence if not each.is_categorical]
+    levels = [_dependence_table(each, classes) for each in rows.dependence if each.is_categorical]
+    return Section("dependence", "Partial dependence", [Beside(numbers), *levels, note(about)])
 
 
-def _dependence_chart(each: Dependence, classes: Sequence[str]) -> Block | None:
-    values, outputs, title = each.means.tolist(), each.means.shape[1], f"Prediction by {each.feature}"
-    if not each.is_categorical:
-        series = [
-            Series(
-                f"class {classes[output]}" if outputs > 1 else "prediction",
-                [(float(value), row[output]) for value, row in zip(each.grid, values, strict=True)],
-            )
-            for output in range(outputs)
-        ]
-        title += f", the first {MAX_SERIES} of {outputs} classes" if outputs > MAX_SERIES else ""
-        return Lines(title, series, each.feature, "mean prediction")
-    if outputs > 1:
-        return None
-    pairs = [(str(value), row[0]) for value, row in zip(each.grid, values, strict=True)]
-    title += f", the first {MAX_BARS} of {len(pairs)} categories" if len(pairs) > MAX_BARS else ""
-    return Points(title, pairs, "mean prediction")
+def _dependence_chart(each: Dependence, classes: Sequence[str]) -> Lines:
+    grid, outputs = [*map(float, each.grid)], each.means.T.tolist()
+    names = [f"class {name}" for name in classes] if len(outputs) > 1 else ["prediction"]
+    series = [
+        Series(name, [*zip(grid, means, strict=True)]) for name, means in zip(names, outputs, strict=True)
+    ]
+    return Lines(f"Prediction by {each.feature}", series, each.feature, "mean prediction")
 
 
 def _dependence_table(each: Dependence, classes: Sequence[str]) -> Table:
-    outputs = each.means.shape[1]
-    values = [*zip(each.grid, each.means.tolist(), strict=True)]
-    if not each.is_categorical and len(values) > MAX_VALUES:
-        last = len(values) - 1
-        values = [values[number * last // (MAX_VALUES - 1)] for number in range(MAX_VALUES)]
-    headings = [each.feature, *(classes if outputs > 1 else ["mean prediction"])]
-    lines = [(_at(value), *map(number, row)) for value, row in values]
-    return Table(f"Mean prediction by {each.feature}", headings, lines, folded=True)
-
-
-def _at(value: Any) -> str:
-    return value if isinstance(value, str) else f"{value:.6g}"
+    headings = [each.feature, *(classes if each.means.shape[1] > 1 else ["mean prediction"])]
+    rows = [
+        (str(level), *map(number, row)) for level, row in zip(each.grid, each.means.tolist(), strict=True)
+    ]
+    return Table(f"Prediction by {each.feature}", headings, rows)
 
 
 # ---- Trees, signatures, the session ---------------------------------------------------------------------
@@ -381,8 +352,6 @@ def _parties(result: ModelReport) -> Iterator[Block]:
         outcome = "The signatures hold" if known.holds else "The signatures do NOT hold"
         asked = f" Analyst {known.analyst} requested the session on {known.asked}." if known.analyst else ""
         yield Paragraph(f"{outcome}: {known.conclusion}.{asked}")
-    elif model.signed_by:
-        yield Paragraph("Signatures were not checked for this page: fedboost report with --keys checks them.")
     parties = dict.fromkeys((*model.terms.parties, *model.signed_by))
     rows = [(party, part_of(model.terms, party), _signature(result, party)) for party in parties]
     yield Table("Parties", ["party", "takes part with", "signature"], rows, ())
@@ -418,3 +387,343 @@ def _fingerprints(result: ModelReport) -> Section:
         ("digest of the terms", Code(terms.digest)),
     ]
     return Section("model", "Fingerprints", [Entries(entries)], folded=True)
+
+
+# ---- Metrics of a round, signatures, attendance ---------------------------------------------------------
+
+
+def figures(row: Row, terms: Terms, between: str = " ") -> str:
+    """Return the metrics of a row of the history in words; where candidates are tried, the best value of the
+    metric that is watched."""
+    if terms.task.takes_candidates:
+        return _best_of_candidates(row, terms)
+    return one_line(between.join(f"{name} {value}" for name, value in _values(row, terms).items()))
+
+
+def _values(row: Row, terms: Terms) -> dict[str, str]:
+    """The metrics of a row over the rows of all parties, a dash for those that are not published."""
+    whole = [rows for rows in terms.sets if metrics.OF_PARTY not in rows]
+    names = [("" if rows == metrics.TRAIN else f"{rows}-") + name for rows in whole for name in terms.metrics]
+    return dict.fromkeys(names, "-") | {name: f"{value:.5f}" for name, value in metrics_of(row).items()}
+
+
+def _best_of_candidates(row: Row, terms: Terms) -> str:
+    watched = own_name(terms.metrics[-1])
+    names = {
+        f"{metrics.VALIDATION}-{number}/{watched}": number
+        for number in range(len(terms.objective.candidates))
+    }
+    values = {name: row[name] for name in names if name in row}
+    if not values:
+        return f"{watched} -"
+    best = (max if grows(watched) else min)(values, key=values.__getitem__)
+    return f"best {watched} {values[best]:.5f} (trial {names[best]})"
+
+
+def signatures(model: ModelSummary) -> str:
+    """Return the protection of a model, which parties signed their part of it, and which did not."""
+    parties, signed, protection = model.terms.parties, model.signed_by, model.terms.hiding.protection
+    missing = [party for party in parties if party not in signed]
+    if len(missing) == len(parties):
+        return f"{protection}, signed by nobody"
+    return f"{protection}, signed by {', '.join(signed)}" + (
+        f", NOT by {', '.join(missing)}" if missing else ""
+    )
+
+
+def absences(model: ModelSummary) -> Iterator[str]:
+    """Yield from which round on sums were without which parties; nothing where they always were over all."""
+    for first, roster in model.rosters.items():
+        away = [party for party in model.terms.parties if party not in roster]
+        yield f"from round {first + 1} on " + (f"without {', '.join(away)}" if away else "with all again")
+
+
+# ---- The end of a training ------------------------------------------------------------------------------
+
+
+OF_ROWS = {True: "on held-out rows", False: "on the rows that trees grew on"}
+"""Whose rows a metric is of: held-out ones, or not."""
+
+
+def training(end: Training) -> Document:
+    """Return the end of a training as people read it."""
+    model = end.outline
+    values, held_out = _values(model.last_row, model.terms), f"{metrics.VALIDATION}-"
+    measured = [
+        Figure(n.removeprefix(held_out), v, OF_ROWS[n.startswith(held_out)]) for n, v in values.items()
+    ]
+    names = [*dict.fromkeys(name for own in end.party_metrics.values() for name in own)]
+    own = {party: end.party_metrics.get(party, {}) for party in model.terms.holders}
+    rows = [(party, *(f"{of[n]:.5f}" if n in of else "-" for n in names)) for party, of in own.items()]
+    return Document(
+        "Training",
+        "",
+        [
+            Verdict(f"{model.trees} trees: {_saved(end)}", more=[*_stopped(model)]),
+            Figures([*measured, _bytes(end, end.traffic_since_restart)]),
+            *([Table("Metrics of each party", ["party", *names], rows)] if names else []),
+            _traffic(end),
+            Entries([*_who(end)]),
+        ],
+    )
+
+
+def _saved(end: Ending) -> str:
+    if end.model is None:
+        return "not saved (give --out model.json)"
+    form = "XGBoost JSON" if end.outline.shares is None else "its structure only: each party keeps its part"
+    return f"{end.model} ({form})"
+
+
+def _stopped(model: ModelSummary) -> Iterator[str]:
+    if model.kept < model.trained:
+        yield f"It stopped after {model.trained} rounds: round {model.kept} was the best, and is the last."
+    elif model.trained < model.terms.trees.rounds:
+        yield f"It stopped after {model.trained} of {model.terms.trees.rounds} rounds."
+
+
+def _bytes(end: Ending, since_restart: bool = False) -> Figure:
+    total = size(sum(each.sent + each.received for each in end.traffic.values()))
+    return Figure("traffic", total, "since the aggregator was restarted" if since_restart else "in all")
+
+
+def _traffic(end: Ending) -> Table:
+    return by_party({party: (each.sent, each.received) for party, each in end.traffic.items()})
+
+
+def _who(end: Ending) -> Iterator[tuple[str, Line]]:
+    """Yield the protection and who signed, absences, and where parties keep parts whose columns gain what."""
+    yield "protection", signatures(end.outline)
+    yield from (("", text) for text in absences(end.outline))
+    if end.outline.shares:
+        by_party = ", ".join(f"{party} {share:.0%}" for party, share in end.outline.shares.items())
+        yield "gain", f"share by the columns of each party: {by_party}"
+
+
+# ---- Demos ----------------------------------------------------------------------------------------------
+
+
+def beginning(demo: Mapping[str, Any], terms: Terms) -> Iterator[str]:
+    """Yield what the parties of a demo of columns hold, and what hides it. demo: fields of `ColumnsDemo`."""
+    indent = max(map(len, demo["columns"])) + 2
+    for party, names in demo["columns"].items():
+        label = f" and the label {terms.columns.label}" if terms.blocks.has_labels(party) else ""
+        columns = f"{demo['rows'][party]} patients, {len(names)} columns{label}: {', '.join(names)}"
+        yield entry(party, columns, indent)
+    common, new = demo["rows_in_common"], demo["rows_held_out"]
+    matched = f"{common} patients are common to both, matched by the column {terms.columns.row_id}"
+    yield f"{matched}; {new} new ones are held out"
+    hiding = terms.hiding
+    quick = f", key_bits = {hiding.key_bits}: the fewest, chosen for speed" if hiding.key_bits else ""
+    yield f"protection {hiding.protection}{quick}"
+
+
+def demo(end: Demo) -> Document:
+    """Return the end of a demo as people read it: what the model is worth beside others."""
+    terms = end.outline.terms
+    joined, title, log = "federated", "On the same held-out rows", "the first site"
+    kept: list[tuple[str, Line]] = [
+        ("model", f"{end.model} (XGBoost JSON; terms, files and logs are beside it)")
+    ]
+    if isinstance(end, ColumnsDemo):
+        joined, title, log = "joined", f"On the {end.rows_held_out} new patients", terms.parties[-1]
+        kept = [
+            ("model", f"{end.model}: for the analyst, metrics, signatures and the structure of the trees")
+        ]
+        for party, file in end.parts.items():
+            leaves = " and the values of leaves" if terms.blocks.has_labels(party) else ""
+            kept.append(("", f"{party} keeps its own splits{leaves}: {file}"))
+    answer = "equals" if end.equal else "DIFFERS from"
+    names = [*end.held_out["pooled"]]
+    rows = [
+        (model, *([f"{values[name]:.4f}" for name in names] if values else ["cannot train", *names[1:]]))
+        for model, values in end.held_out.items()
+    ]
+    return Document(
+        "Demo",
+        "",
+        [
+            Verdict(f"The {joined} model {answer} the pooled model", "good" if end.equal else "bad"),
+            Table(title, ["model", *names], rows),
+            _traffic(end),
+            Entries([*_who(end), *kept]),
+            Paragraph(f"What left {log}, by its own audit log:"),
+            Pre("Command", one_line(f"fedboost audit {end.log}")),
+        ],
+    )
+
+
+# ---- Estimates: by protection, over links, at the workers of a site, with columns apart ------------------
+
+
+def estimates(result: Estimates) -> Document:
+    """Return the estimates of a training as people read them."""
+    known: Sequence[Estimate | ColumnsEstimate] = result.by_rows or result.by_columns
+    own = next((each for each in known if each.protection == result.protection), known[0])
+    takes = f"{result.rounds} rounds take about {duration(own.seconds)} on this machine."
+    blocks: list[Block] = [Verdict(f"Under {own.protection}, {takes}")]
+    blocks += _by_rows(result) if result.by_rows else _by_columns(result)
+    if result.missing:
+        blocks.append(Items([f"{name}: {reason}" for name, reason in result.missing.items()]))
+    if result.layouts:
+        blocks.append(_layouts(result))
+    if result.workers is not None:
+        blocks.append(_workers(result.workers))
+    return Document("Estimate", "", blocks)
+
+
+def _by_rows(result: Estimates) -> Iterator[Block]:
+    first, rounds = result.by_rows[0], result.rounds
+    rows = [
+        (
+            each.protection,
+            *(duration(each.seconds_a_round), duration(each.seconds)),
+            *(size(each.megabytes * 1e6), size(each.megabytes * 1e6 * rounds)),
+            f"{each.round_trips:.0f}",
+        )
+        for each in result.by_rows
+    ]
+    headings = ["protection", "a round", f"{rounds} rounds", "a party sends a round", "in all", "trips"]
+    yield Table("By protection", headings, rows)
+    yield note(
+        f"{first.rows:,} rows at {first.parties} parties, all of them and the aggregator on this machine. On "
+        "machines of their own parties work at the same time, and each round waits for the network: its "
+        "round trips (trips)."
+    )
+
+
+def _by_columns(result: Estimates) -> Iterator[Block]:
+    first, rounds = result.by_columns[0], result.rounds
+    rows = [
+        (
+            each.protection,
+            *map(duration, (each.seconds_a_round, each.seconds, each.seconds_apart)),
+            f"{each.round_trips:.0f}",
+        )
+        for each in result.by_columns
+    ]
+    headings = ["protection", "a round", f"{rounds} rounds", "apart, a round", "trips"]
+    yield Table("By protection", headings, rows)
+    for each in result.by_columns:
+        yield _by_party(each, rounds)
+        if each.stages:
+            texts = ", ".join(f"{name} {duration(seconds)}" for name, seconds in each.stages.items())
+            yield note(f"What {each.protection} adds to a round: {texts}")
+    matched = (
+        f" Rows are matched in {duration(first.seconds_to_match)}, if no party enters more ids than these."
+    )
+    yield note(
+        f"{first.rows:,} rows in common, all parties and the aggregator on this machine, one thread each."
+        f"{matched if result.matches else ''} Apart: each on a machine like this one, without the network; a "
+        "round waits for its round trips (trips), and for its bytes through a party's link. Memory is about "
+        "what a party's process takes."
+    )
+
+
+def _by_party(each: ColumnsEstimate, rounds: int) -> Table:
+    """The megabytes of each party, in a round and in all, and its memory."""
+    rows = []
+    for party, own in each.by_party.items():
+        in_all = own.sent * rounds + own.sent_to_match, own.received * rounds + own.received_to_match
+        rows.append((party, *(size(mb * 1e6) for mb in (own.sent, own.received, *in_all, own.memory))))
+    return Table(
+        f"Parties under {each.protection}",
+        ["party", "sends a round", "gets a round", "sends", "gets", "memory"],
+        rows,
+    )
+
+
+def _layouts(result: Estimates) -> Section:
+    link, of_terms = result.layouts[0], result.protection
+    tried = of_terms in {each.protection for each in result.layouts}
+    protection = of_terms if tried else link.protection
+    own = (each for each in result.layouts if each.protection == protection)
+    fastest = min(own, key=lambda each: each.seconds).layout
+    rows = [
+        (
+            each.layout,
+            each.protection,
+            *(duration(each.seconds_a_round), duration(each.seconds), size(each.megabytes * 1e6)),
+            f"{each.round_trips:.1f}" if each.protection else "",
+        )
+        for each in result.layouts
+    ]
+    wide = "" if link.bandwidth_mbit is None else f" and {link.bandwidth_mbit:g} Mbit/s"
+    headings = ["layout", "protection", "a round", f"{result.rounds} rounds", "sent", "trips"]
+    blocks: list[Block] = [
+        Verdict(f"Under {protection}, {fastest} take least time."),
+        Table(f"Over links of {link.rtt_ms:g} ms{wide}", headings, rows, range(2, 6)),
+        note(
+            "Each party and the aggregator on a machine of its own: a round is its round trips (trips), its "
+            "bytes through a party's link, and the time of the machines; sent is what a party sends in all. "
+            "With all rows in one place it would be the last line, for comparison: no row leaves its site "
+            "here."
+        ),
+    ]
+    if result.no_votes:
+        blocks.append(Items([f"votes: {result.no_votes}"]))
+    return Section("layouts", "Layouts", blocks)
+
+
+def _workers(result: Workers) -> Section:
+    memory = f"{size(result.loading_bytes)} to load its rows, {size(result.growing_bytes)} to grow trees"
+    inside = f"{size(result.bytes_a_round)} a round, in {duration(result.seconds_a_round)}"
+    entries = [
+        ("workers", f"{result.workers} of one thread, each with {result.rows:,} rows and a core of its own"),
+        ("memory", f"of one: {memory}"),
+        ("inside", f"between them and the site's own process: {inside}, without the network"),
+    ]
+    about = note(
+        "What is inside does not leave the site: what leaves is what a party sends, as without workers."
+    )
+    return Section("workers", "Workers of a site", [Entries(entries), about])
+
+
+# ---- A model: the features it goes by, and who signed it ------------------------------------------------
+
+
+def importances(booster: Booster, terms: Terms, by_feature: Mapping[str, Sequence[float]]) -> Document:
+    """Return the IMPORTANCES of each feature, and where noise makes them worthless."""
+    drawn = terms.noise is not None and terms.noise.method != "hist"
+    worthless = (
+        "Trained with noise: splits are drawn, not chosen by gain, so these figures do not show what counts; "
+        "--shap and --partial-dependence do."
+    )
+    rows = [(name, *(f"{value:.6g}" for value in values)) for name, values in by_feature.items()]
+    trees = counted(len(booster.trees), "tree")
+    split = f"{len(by_feature)} of {counted(len(booster.features), 'feature')} split in {trees}"
+    return Document(
+        "Importance",
+        booster.objective,
+        [
+            Verdict(f"{split}, {listed([*by_feature][:1])} with the highest gain" if by_feature else split),
+            *warnings([worthless] if drawn else []),
+            *([Table("Importance", ["feature", *IMPORTANCES], rows)] if rows else []),
+        ],
+    )
+
+
+def verification(found: Verification) -> Document:
+    """Return what holds of a model's signatures."""
+    terms, rows = found.terms, list[Sequence[Line]]()
+    for party in dict.fromkeys((*terms.parties, *found.faults)):
+        fault = found.faults.get(party)
+        wrong = Badge(f"WRONG: {fault}", "bad") if fault else Badge("holds", "good")
+        rows.append((party, "none" if fault is None else wrong))
+    model = f"{found.file}: {terms.objective.name}, {found.trees} trees, {terms.hiding.protection}"
+    about: list[tuple[str, Line]] = [
+        ("model", model),
+        ("fingerprint", Code(found.fingerprint)),
+        ("terms digest", Code(terms.digest)),
+    ]
+    if found.analyst:
+        about.append(("requested", f"by analyst {found.analyst} on {found.asked}"))
+    outcome = "holds" if found.holds else "does NOT hold"
+    blocks: list[Block] = [
+        Verdict(f"It {outcome}: {found.conclusion}.", "good" if found.holds else "bad"),
+        Table("Signatures", ["party", "signature"], rows, ()),
+        Entries(about),
+    ]
+    if found.holds:
+        blocks.append(note("Nobody signs metrics, gains and covers, which no prediction depends on."))
+    return Document("Signatures of a model", model, blocks)

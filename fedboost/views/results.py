@@ -1,37 +1,330 @@
-"""The results of sessions that train no model, as people read them: descriptions, drift, trials of settings.
+"""Results as people read them: evaluations, descriptions, drift, trials of settings, and checks of tables."""
 
-An evaluation has a module of its own, which reports of models share.
-"""
-
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedboost.boosting.programs.tasks import rows_of_group, within_of_rate
 from fedboost.results.base import Result
-from fedboost.results.description import Column, Description, Interval
-from fedboost.results.drift import Drift, DriftBin, DriftColumn
-from fedboost.results.evaluation import Evaluation
-from fedboost.results.tuning import Trial, Tuning
-from fedboost.views.charts import MAX_BARS
+from fedboost.results.check import ERROR, SEVERITIES, WARNING, Checked, Oddity, by_severity
+from fedboost.results.tasks import (
+    Column,
+    Description,
+    Drift,
+    DriftBin,
+    DriftColumn,
+    Evaluation,
+    Interval,
+    ScoreBin,
+    SetFigures,
+    Split,
+    Trial,
+    Tuning,
+)
+from fedboost.terms.tasks import class_names, is_binary
+from fedboost.terms.terms import Terms
 from fedboost.views.document import (
     Bars,
     Beside,
     Block,
     Document,
+    Entries,
     Figure,
     Figures,
     Line,
-    Pairs,
+    Lines,
+    Names,
     Section,
+    Series,
     State,
     Table,
     Verdict,
     note,
+    unless_empty,
     warnings,
 )
-from fedboost.views.evaluation import count, evaluation, number
 from fedboost.views.session import result_document, session_warnings
 from fedboost.views.words import amount, capital, counted, delimited, listed
+
+# ---- The evaluation of a model: how good it is, for whom, and how sure the figures are -----------------
+
+
+SHOWN_WITHIN = 0.0005
+"""The smallest uncertainty of a figure that is shown beside it."""
+MAX_BINS = 10
+"""Bins of predicted probability, of about as many rows each."""
+MAX_CLASSES = 12
+"""Classes of which each pair is shown."""
+RATES = {
+    "precision": "precision",
+    "true_positive_rate": "recall",
+    "false_positive_rate": "false positive rate",
+    "selection_rate": "share predicted 1",
+    "positive_rate": "share of label 1",
+}
+_BY_GROUP = [key for key in RATES if key != "precision"]
+
+
+def evaluation(result: Evaluation) -> Document:
+    """Return the evaluation as people read it."""
+    lead = f"{result.rows:,} rows of all parties: {result.about}"
+    blocks = unless_empty(
+        key_figures(result),
+        *warnings([*rows_warnings(result), *session_warnings(result.session)]),
+        quality(result, labels_of(result.terms)),
+        *(
+            Section(f"split-{number}", f"By {column}", [*_split(column, split, result)])
+            for number, (column, split) in enumerate(result.splits.items())
+        ),
+    )
+    return result_document(result, "Evaluation of a model", lead, blocks)
+
+
+def labels_of(terms: Terms) -> Sequence[str]:
+    """Return the names of both labels, of two classes."""
+    return class_names(terms) if is_binary(terms) else ("0", "1")
+
+
+def key_figures(result: Evaluation) -> Figures:
+    """Return the metrics, and the area under the ROC curve."""
+    shown = [
+        Figure(name, number(value), _within(result.resolution[name]))
+        for name, value in result.metrics.items()
+    ]
+    if result.auc is not None and "auc" not in result.metrics:
+        shown.insert(
+            0, Figure("area under the ROC curve", number(result.auc.value), _within(result.auc.resolution))
+        )
+    return Figures([*shown, Figure("rows", f"{result.rows:,}", result.about)])
+
+
+def quality(result: Evaluation, labels: Sequence[str]) -> Section | None:
+    """Return the section on predictions and labels, and on how coarse the figures are; None where nothing is
+    to be said of either. labels: names of the two classes."""
+    title, blocks = "Predictions and labels", list[Block]()
+    if result.outcomes is not None:
+        blocks += _of_two_classes(result, labels)
+    elif result.classes:
+        blocks.append(_matrix(result))
+    else:
+        title = "How sure the figures are"
+    if result.unit > 1:
+        blocks.append(note(" ".join(remarks(result))))
+    return Section("quality", title, blocks) if blocks else None
+
+
+def rows_warnings(result: Evaluation) -> Iterator[str]:
+    """Yield a warning where trees were grown on some of the rows, or may have been."""
+    trained, unknown = result.shares.trained, result.shares.unknown
+    if result.of == "all" and trained:
+        yield (
+            f"Trees were grown on {trained:.0%} of these rows, and fit them better than others. Measure the "
+            "rows that the training held out (--rows held-out) or that were added since (--rows new)."
+        )
+    if result.of == "all" and unknown:
+        yield (
+            f"It is not known whether trees were grown on {unknown:.0%} of these rows. If they were, the "
+            "figures are better than those of other rows."
+        )
+
+
+def remarks(result: Evaluation) -> Iterator[str]:
+    """Yield sentences: how coarse the figures are, why some are missing, and the option that shows more."""
+    unit = result.unit
+    yield f"Counts are within {unit} rows, and {unit} rows move the last digit of the other figures."
+    for name, cap in result.caps.items():
+        yield f"In {name} the loss of a row counts as {cap:g} at most: fewer than {unit} rows have more."
+    few = [*_too_few(result)]
+    yield from few
+    if few or any(split.left_out for split in result.splits.values()):
+        yield "A lower --min-count shows more, down to what the policies of the sites allow; so do more rows."
+
+
+def _too_few(result: Evaluation) -> Iterator[str]:
+    """Yield why figures are missing: of all rows, then of groups."""
+    unit = result.unit
+    rates = result.rates.model_dump() if result.rates else {}
+    missing = [RATES[key] for key, value in rates.items() if value is None]
+    outcomes = result.outcomes
+    if outcomes is not None and (result.auc is None or None in outcomes.model_dump().values()):
+        yield f"One of the labels has fewer than {unit} rows: there are no curves, and what needs it is “…”."
+    elif missing:
+        yield f"“…”: fewer than {unit} rows to divide by ({', '.join(missing)})."
+    if any(
+        None in known.figures.values() for split in result.splits.values() for known in split.sets.values()
+    ):
+        yield f"“…” of a group: fewer than {rows_of_group(unit)} rows, or rows of a label, decide it."
+
+
+# ---- Two classes ----------------------------------------------------------------------------------------
+
+
+def _of_two_classes(result: Evaluation, labels: Sequence[str]) -> Iterator[Block]:
+    outcomes, rates = result.outcomes, result.rates
+    assert outcomes is not None
+    assert rates is not None
+    counts = [
+        (f"label {labels[0]}", count(outcomes.tn), count(outcomes.fp)),
+        (f"label {labels[1]}", count(outcomes.fn), count(outcomes.tp)),
+    ]
+    headings = ["rows of", *(f"predicted {label}" for label in labels)]
+    known, counted = [], outcomes.model_dump()
+    for key, words in RATES.items():
+        value: float | None = getattr(rates, key)
+        exact = result.unit == 1 or value is None
+        within = "" if exact else f"{within_of_rate(key, counted, result.unit):.1g}"
+        known.append((words, share(value), within))
+    limit = f"{result.threshold:g}"
+    yield Beside(
+        [
+            Table(f"Rows by label and prediction, 1 above {limit}", headings, counts, folded=False),
+            Table(f"Rates at {limit}", ["rate", "value", "±"], known, folded=False),
+        ]
+    )
+    if not result.bins:
+        yield note(f"No curves: one of the labels has fewer than {result.unit} rows.")
+        return
+    groups = grouped(result.bins)
+    yield Beside([*_curves(result, groups)])
+    yield Table(
+        "Rows by predicted probability",
+        ["probability", "rows", "label 1", "predicted", "share of label 1"],
+        [
+            (
+                f"{each.low:.3f} to {each.high:.3f}",
+                f"{each.rows:,}",
+                f"{each.positives:,}",
+                f"{each.mean_prediction:.1%}",
+                f"{each.rate:.1%}",
+            )
+            for each in groups
+        ],
+        folded=False,
+    )
+
+
+def _curves(result: Evaluation, groups: Sequence[ScoreBin]) -> Iterator[Block]:
+    roc = [(each.false_positive_rate, each.true_positive_rate) for each in result.roc]
+    precision = Series("model", _precision(result.bins))
+    calibration = Series("rows of one bin", [(g.mean_prediction, g.rate) for g in groups], dots=True)
+    axes = "false positive rate", "true positive rate"
+    yield Lines("ROC curve", [Series("model", roc)], *axes, square=True, diagonal=True)
+    yield Lines("Precision-recall curve", [precision], "recall", "precision", square=True)
+    axes = "mean predicted probability", "share of label 1"
+    yield Lines("Calibration", [calibration], *axes, diagonal=True)
+
+
+def _precision(bins: Sequence[ScoreBin]) -> list[tuple[float, float]]:
+    """Recall and precision at the lower end of each bin, from the highest score on."""
+    ones = sum(each.positives for each in bins)
+    out: list[tuple[float, float]] = []
+    found, taken = 0, 0
+    for each in reversed(bins):
+        found, taken = found + each.positives, taken + each.rows
+        out += [] if out else [(0.0, found / taken)]
+        out.append((found / max(ones, 1), found / taken))
+    return out
+
+
+def grouped(bins: Sequence[ScoreBin]) -> list[ScoreBin]:
+    """Return about MAX_BINS bins, of about as many rows each, made of neighbours."""
+    least, part, out = sum(each.rows for each in bins) / MAX_BINS, list[ScoreBin](), list[ScoreBin]()
+    for number, each in enumerate(bins, 1):
+        part.append(each)
+        rows = sum(one.rows for one in part)
+        if rows >= least or number == len(bins):
+            positives = sum(one.positives for one in part)
+            predicted = sum(one.mean_prediction * one.rows for one in part) / rows
+            ends = {"low": part[0].low, "high": part[-1].high}
+            out.append(  # numbers within bounds may have a mean that is not
+                ScoreBin.model_construct(
+                    None,
+                    **ends,
+                    rows=rows,
+                    positives=positives,
+                    mean_prediction=predicted,
+                    rate=positives / rows,
+                )
+            )
+            part = []
+    return out
+
+
+# ---- Several classes, groups and sites ------------------------------------------------------------------
+
+
+def _matrix(result: Evaluation) -> Block:
+    classes = result.classes
+    if len(classes) > MAX_CLASSES:
+        return note(f"{len(classes)} classes: --json has the rows by class and predicted class.")
+    assert isinstance(result.confusion, list)
+    rows = [(name, *map(count, row)) for name, row in zip(classes, result.confusion, strict=True)]
+    headings = ["label", *(f"predicted {name}" for name in classes)]
+    return Table("Rows by label and most probable class", headings, rows, folded=False)
+
+
+def _split(title: str, split: Split, result: Evaluation) -> Iterator[Block]:
+    sets = split.sets
+    metrics = [*next(iter(sets.values())).metrics] if sets else []
+    rates = _BY_GROUP if result.rates else []
+    shown: Mapping[str, Callable[[float | None], str]] = {
+        **dict.fromkeys(metrics, number),
+        **dict.fromkeys(rates, share),
+    }
+    known = {key: [each.figures[key] for each in sets.values()] for key in shown}
+    told = [key for key, values in known.items() if any(value is not None for value in values)]
+    rows = [
+        (name, f"{each.rows:,}", *(_of_group(each, key, shown[key]) for key in told))
+        for name, each in sets.items()
+        if any(value is not None for value in each.figures.values())
+    ]
+    small = [name for name in sets if name not in {row[0] for row in rows}]
+    if len(rows) > 1:
+        apart = (shown[key](split.gaps[key]) if key in split.gaps else "-" for key in told)
+        rows.append(("difference", "", *apart))
+    if rows:
+        yield Table(f"Figures by {title}", [title, "rows", *(RATES.get(key, key) for key in told)], rows)
+    missing = [RATES.get(key, key) for key in shown if key not in told]
+    few = f"under {rows_of_group(result.unit)} rows, or rows of a label"
+    if missing and told:
+        yield note(f"Too few rows in each group ({few}) for {', '.join(missing)}.")
+    if small:
+        yield note(f"Too few rows for a figure ({few}): ", Names(small), ". A lower --min-count shows more.")
+    if len(rows) > 1:
+        yield note("A dash: rounding alone may make the difference. A difference of few rows may be chance.")
+    if split.left_out:
+        few = f"fewer than {result.unit} rows{', or none' if result.unit > 1 else ''}"
+        yield note(f"Groups of {few} are left out: ", Names(split.left_out))
+
+
+def _of_group(each: SetFigures, key: str, shown: Callable[[float | None], str]) -> str:
+    """A figure of a group, and how far rounding may have moved it where that is much of it."""
+    within = each.resolution.get(key)
+    unsure = _within(within) if within is not None and each.figures[key] is not None else ""
+    return f"{shown(each.figures[key])} {unsure}".rstrip()
+
+
+# ---- Figures --------------------------------------------------------------------------------------------
+
+
+def _within(within: float | None) -> str:
+    return "" if within is None or within < SHOWN_WITHIN else f"± {within:.1g}"
+
+
+def number(value: float | None) -> str:
+    """Return a figure; … where there is none."""
+    return "…" if value is None else f"{value:.5g}"
+
+
+def count(value: int | None) -> str:
+    """Return a number of rows; … where it is too small."""
+    return "…" if value is None else f"{value:,}"
+
+
+def share(value: float | None) -> str:
+    """Return a share of rows with the digits that it is rounded to; … where there is none."""
+    return "…" if value is None else f"{100 * value:.4g}%"
+
 
 # ---- A description of the rows: what to change, then the columns, levels and label ----------------------
 
@@ -40,8 +333,6 @@ MUCH_MISSING = 0.5
 """Share of missing values from which a column is named."""
 SHOWN_LEVELS = 6
 """Levels that a hint names."""
-MAX_DRAWN_LEVELS = 6
-"""Columns whose levels are drawn."""
 _QUANTILES = ("0.05", "0.25", "0.5", "0.75", "0.95")
 
 
@@ -56,24 +347,21 @@ def description(result: Description) -> Document:
         Figure("columns", f"{len(result.columns)}", f"{len(numbers)} numeric, {len(groups)} categorical"),
         Figure("columns with missing values", f"{len(missing)}"),
     ]
+    answer = Verdict("Nothing in these rows needs a change of the terms or the tables.", "good")
+    if found:
+        things = counted(len(found), "thing")
+        answer = Verdict(f"{things} to look at before a training on these rows.", "unclear")
     blocks = (
-        _verdict(result, len(found)),
+        answer,
         Figures(figures),
         *warnings([*session_warnings(result.session)]),
         *([_hints(found)] if found else []),
-        Section("columns", "Columns", [*_columns(numbers, groups, missing, result)]),
+        Section("columns", "Columns", [*_columns(numbers, groups, rows)]),
         Section("label", "The label", [*_label(result.label, rows)]),
         note(hidden(result)),
     )
     lead = f"{rows:,} rows of all parties, {counted(len(result.columns), 'column')}"
     return result_document(result, "Description of the rows", lead, blocks)
-
-
-def _verdict(result: Description, hints: int) -> Verdict:
-    if not hints:
-        return Verdict("Nothing in these rows needs a change of the terms or the tables.", "good")
-    them = "1 thing to look at" if hints == 1 else f"{hints} things to look at"
-    return Verdict(f"{them} before a training on these rows.", "unclear")
 
 
 def hidden(result: Description) -> str:
@@ -180,34 +468,17 @@ def _hints_on_levels(column: Column, result: Description) -> Iterator[Hint]:
 # ---- Columns and the label ------------------------------------------------------------------------------
 
 
-def _columns(
-    numbers: Sequence[Column], groups: Sequence[Column], missing: Sequence[Column], result: Description
-) -> Iterator[Block]:
-    rows = result.rows
+def _columns(numbers: Sequence[Column], groups: Sequence[Column], rows: int) -> Iterator[Block]:
     if numbers:
         yield _quantiles("Quantiles of each numeric feature", numbers, rows)
         yield note("Quantiles are rounded as their intervals allow; missing is a share of all rows.")
     else:
         yield note("The terms have no numeric features.")
-    charts: list[Block] = []
-    if known := sorted(
-        ((c.name, 100 * (c.missing or 0) / max(rows, 1)) for c in missing), key=lambda p: -p[1]
-    ):
-        title = "Percent of the rows without a value" + _first(len(known), "columns")
-        charts.append(Bars(title, known, "percent of the rows"))
-    charts += [_levels(column) for column in groups[:MAX_DRAWN_LEVELS]]
-    yield Beside(charts)
-    if len(groups) > MAX_DRAWN_LEVELS:
-        yield note(f"Drawn are the first {MAX_DRAWN_LEVELS} of {len(groups)} columns; the table has all.")
     if groups:
         lines = [line for column in groups for line in _rows_of_levels(column, rows)]
         yield Table("Rows of each level", ["column", "level", "rows", "share"], lines, (2, 3))
     else:
         yield note("The terms have no categorical features.")
-
-
-def _first(number: int, what: str) -> str:
-    return f", the first {MAX_BARS} of {number} {what}" if number > MAX_BARS else ""
 
 
 def _quantiles(caption: str, columns: Sequence[Column], rows: int) -> Table:
@@ -216,12 +487,6 @@ def _quantiles(caption: str, columns: Sequence[Column], rows: int) -> Table:
         for column in columns
     ]
     return Table(caption, ["column", "missing", *(f"{float(q):.0%}" for q in _QUANTILES)], lines)
-
-
-def _levels(column: Column) -> Bars:
-    known = [(level, float(rows)) for level, rows in column.levels.items() if rows is not None]
-    ranked = sorted(known, key=lambda pair: -pair[1])
-    return Bars(f"Rows by {column.name}{_first(len(ranked), 'levels')}", ranked, "rows")
 
 
 def _rows_of_levels(column: Column, rows: int) -> Iterator[Sequence[Line]]:
@@ -279,6 +544,9 @@ def drift(result: Drift) -> Document:
     far = [each for each in ranked if each.verdict != "stable" and each.psi is not None]
     others = [each for each in ranked if each not in far]
     stable = len([each for each in others if each is not score])
+    moved: list[Block] = [_indices(far), Beside([_chart(each) for each in far[:MAX_DRAWN_BINS]])]
+    if len(far) > MAX_DRAWN_BINS:
+        moved.append(note(f"Drawn are the {MAX_DRAWN_BINS} that moved furthest."))
     blocks = (
         verdict(result),
         Figures(
@@ -292,7 +560,7 @@ def drift(result: Drift) -> Document:
             ]
         ),
         *warnings([*session_warnings(result.session)]),
-        *([Section("columns", "What moved", [*_moved(far)])] if far else []),
+        *([Section("columns", "What moved", moved)] if far else []),
         note(
             f"PSI is the population stability index. {GRADES} Bins of fewer than "
             f"{result.min_count} rows are merged."
@@ -335,13 +603,6 @@ def verdict(result: Drift) -> Verdict:
     return Verdict(text, state, about)
 
 
-def _moved(columns: Sequence[DriftColumn]) -> Iterator[Block]:
-    yield _indices(columns)
-    yield Beside([_chart(each) for each in columns[:MAX_DRAWN_BINS]])
-    if len(columns) > MAX_DRAWN_BINS:
-        yield note(f"Drawn are the {MAX_DRAWN_BINS} that moved furthest.")
-
-
 def _indices(columns: Sequence[DriftColumn]) -> Table:
     rows = [
         (
@@ -357,11 +618,9 @@ def _indices(columns: Sequence[DriftColumn]) -> Table:
     return Table("How far each column moved", headings, rows, (1, 2))
 
 
-def _chart(column: DriftColumn) -> Pairs:
+def _chart(column: DriftColumn) -> Bars:
     values = [(values_of(one), 100 * before, 100 * after) for one, before, after in _shares(column)]
-    few = f", the first {MAX_BARS} of {len(values)} bins" if len(values) > MAX_BARS else ""
-    title = f"Percent of the rows by {column.name}{few}"
-    return Pairs(title, values, ("training", "today"), "percent of the rows")
+    return Bars(f"Percent of the rows by {column.name}", values, "percent of the rows", ("training", "today"))
 
 
 def _bins(columns: Sequence[DriftColumn]) -> Table:
@@ -471,3 +730,59 @@ VIEWS: dict[str, Callable[[Any], Document]] = {
 def document(result: Result) -> Document:
     """Return a result as people read it."""
     return VIEWS[result.task](result)
+
+
+# ---- A table that was checked: an oddity that many columns share takes a few lines, not one for each ---
+
+
+MAX_ALIKE = 5
+"""Columns of one kind of oddity that are described one by one."""
+
+
+def by_kind(oddities: Iterable[Oddity]) -> Iterator[tuple[Oddity, str]]:
+    """Yield oddities, the worst first; the last that is described of a kind comes with a sentence on the
+    other columns of it."""
+    alike: dict[str, list[Oddity]] = {}
+    for oddity in by_severity(oddities):
+        alike.setdefault(oddity.kind, []).append(oddity)
+    for each in alike.values():
+        shown, rest = each[:MAX_ALIKE], each[MAX_ALIKE:]
+        yield from ((oddity, "") for oddity in shown[:-1])
+        names = listed(oddity.column for oddity in rest[:MAX_ALIKE]) + ", …" * (len(rest) > MAX_ALIKE)
+        yield shown[-1], f"the same of {counted(len(rest), 'more column')}: {names}" if rest else ""
+
+
+def notices(oddities: Iterable[Oddity]) -> Iterator[str]:
+    """Yield a line for each oddity that is worth one, or for several columns with the same."""
+    for oddity, others in by_kind(each for each in oddities if each.is_worth_a_line):
+        advice = f"; {oddity.advice}" if oddity.advice else ""
+        yield f"{delimited(oddity.column)}: {oddity.sentence}{advice}"
+        if others:
+            yield others
+
+
+def check(table: Checked) -> Document:
+    """Return what is odd in a table as people read it."""
+    part = (
+        f", of which the first {table.rows_checked:,} were checked"
+        if 0 < table.rows_checked < table.rows
+        else ""
+    )
+    rows = f"{table.table}: {table.rows:,} rows{part}, {counted(table.columns, 'column')}"
+    numbers = [counted(table.number(severity), severity) for severity in SEVERITIES if table.number(severity)]
+    state: State = "bad" if table.number(ERROR) else "unclear" if table.number(WARNING) else "good"
+    about = {"table": rows, "label": table.label, "workers": table.workers}
+    blocks: list[Block] = [Verdict(capital(", ".join(numbers)) or "Nothing is odd", state)]
+    blocks.append(Entries([(key, text) for key, text in about.items() if text]))
+    if table.oddities:
+        blocks.append(Entries([*_entries(table.oddities)]))
+    return Document("Check of a table", rows, blocks, "the table")
+
+
+def _entries(oddities: Iterable[Oddity]) -> Iterator[tuple[str, str]]:
+    for oddity, others in by_kind(oddities):
+        yield oddity.severity, f"{delimited(oddity.column)}: {oddity.sentence}"
+        if oddity.advice:
+            yield "", f"-> {oddity.advice}"
+        if others:
+            yield "", capital(others)

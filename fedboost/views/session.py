@@ -1,4 +1,5 @@
-"""What every page on a session has besides its result: who agreed to what, who saw what, and the traffic.
+"""What every page on a session has besides its result: who agreed to what, who learns what, and the traffic.
+Also the privacy card, and the plan of terms with noise.
 
 Promises: it follows from the terms, the signatures and the counted bytes; every party, column and category
 that the terms name is there, and every setting that is not its default.
@@ -8,34 +9,24 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 
 from fedboost.results.base import Ended, Result, Row, Traffic
-from fedboost.results.privacy import PrivacyCard
+from fedboost.results.privacy import Outlook, Plan, PrivacyCard
 from fedboost.terms.terms import Terms
-from fedboost.views.approval import (
-    TASK_WORDS,
-    colluders,
-    given_to_analyst,
-    in_words,
-    label_holder_sees,
-    not_hidden,
-)
-from fedboost.views.charts import MAX_BARS, ends
+from fedboost.views.approval import TOLD, groups, not_hidden
 from fedboost.views.document import (
-    Bars,
     Block,
     Code,
     Document,
     Entries,
+    Items,
     Lines,
     Paragraph,
     Section,
     Series,
     Table,
+    Verdict,
     note,
 )
-from fedboost.views.privacy import card_blocks
-from fedboost.views.words import capital, counted, duration, size
-
-Rows = Sequence[tuple[str, str]]
+from fedboost.views.words import counted, duration, one_line, size
 
 
 def result_document(result: Result, title: str, lead: str, blocks: Sequence[Block]) -> Document:
@@ -48,8 +39,7 @@ def result_document(result: Result, title: str, lead: str, blocks: Sequence[Bloc
     agreed_by = Table("Parties", ["party", "takes part with", "signed"], signed, ())
     checked = note("Signatures are checked where the result arrives, if the analyst has keys.")
     more = (
-        agreed(terms, [agreed_by, checked]),
-        Section("privacy", "Who saw what", [*_privacy_of_a_result(terms)], True),
+        *agreed(terms, [agreed_by, checked]),
         Section("session", "Traffic", [*traffic(session)], True),
     )
     return Document(title, lead, (*blocks, *more), "the result and its session")
@@ -67,21 +57,38 @@ def session_warnings(session: Ended) -> Iterator[str]:
         yield f"Protection {terms.hiding.protection}: {not_hidden(terms)}."
 
 
-# ---- What was agreed ------------------------------------------------------------------------------------
+# ---- What was agreed, and who learns what by it: in the words that a person at a site approved ----------
 
 
-def agreed(terms: Terms, parties: Sequence[Block]) -> Section:
-    """Return the section on the parties and on the terms, in the words that a person at a site approved."""
-    return Section(
-        "agreed",
-        "Who agreed, and to what",
-        [
-            *parties,
-            Entries(in_words(terms)),
-            note("Other settings have their defaults."),
-            Paragraph(("Every party agreed to these terms before the session. Digest: ", Code(terms.digest))),
-        ],
-        folded=True,
+NO_NOISE = "without noise nothing bounds what the sums, and the model itself, tell of single rows"
+_OF_A_MODEL = (
+    "Whoever has the model file learns its thresholds, gains, covers and leaf values, which are made from "
+    "sums over the rows of all parties."
+)
+_OF_A_RESULT = (
+    "The aggregator, and whoever works with it, sees the sums before counts of few rows are left out."
+)
+
+
+def agreed(terms: Terms, parties: Sequence[Block]) -> tuple[Section, Section]:
+    """Return the sections on the parties and on the terms."""
+    words = groups(terms)
+    about: list[Block] = [
+        *parties,
+        *(Entries(lines) for title, lines in words if title != TOLD),
+        note("Other settings have their defaults."),
+        Paragraph(("Every party agreed to these terms before the session. Digest: ", Code(terms.digest))),
+    ]
+    told: list[Block] = [Entries(lines) for title, lines in words if title == TOLD]
+    told.append(note(_OF_A_MODEL if terms.task.trains else _OF_A_RESULT))
+    if terms.noise is not None:
+        told += [
+            Paragraph("Privacy card: what is promised of any one row."),
+            *card_blocks(PrivacyCard.of(terms)),
+        ]
+    return (
+        Section("agreed", "Who agreed, and to what", about, folded=True),
+        Section("privacy", TOLD, told, folded=True),
     )
 
 
@@ -100,23 +107,13 @@ def part_of(terms: Terms, party: str) -> str:
 # ---- Traffic and time: bytes and seconds as they were counted where the session was followed -----------
 
 
-_UNITS = ("bytes", 1.0), ("kilobytes", 1e3), ("megabytes", 1e6), ("gigabytes", 1e9)
-
-
 def traffic(session: Ended) -> Iterator[Block]:
     """Yield the time and bytes of each round, where there are any, and the bytes of each party."""
     yield Paragraph(_in_short(session))
-    charts = [*by_round(session.rounds)]
+    yield from seconds_by_round(session.rounds)
     if session.traffic:
         order = {party: number for number, party in enumerate(session.terms.parties)}
         parties = sorted(session.traffic, key=lambda party: order.get(party, len(order)))
-        unit, scale = _unit([session.traffic[party][0] for party in parties])
-        sent = ends([(party, session.traffic[party][0] / scale) for party in parties])
-        title = f"{capital(unit)} sent by each party"
-        if len(parties) > MAX_BARS:
-            title += f", the {MAX_BARS} that sent most and least of {len(parties)}"
-        charts.append(Bars(title, sent, f"{unit} sent"))
-        yield from charts
         yield by_party({party: session.traffic[party] for party in parties})
     else:
         yield note("No bytes were counted.")
@@ -145,100 +142,119 @@ def _in_short(session: Ended) -> str:
     return f"{text}. Bytes are those of the messages between parties and aggregator, both ways."
 
 
-def by_round(rounds: Sequence[Row]) -> Iterator[Block]:
-    """Yield charts of the seconds and bytes of each round: the first has what comes before it."""
-    later = [*enumerate(rounds, 1)][1:]
+def seconds_by_round(rounds: Sequence[Row]) -> list[Block]:
+    """Return a chart of the seconds of each round but the first, which has what comes before it."""
+    later = [(number, row["seconds"]) for number, row in enumerate(rounds, 1)][1:]
     if len(later) < 2:
-        return
-    words, scale = _unit([row["bytes"] for _, row in later])
-    for key, unit, factor in (("seconds", "seconds", 1.0), ("bytes", words, scale)):
-        series = Series(key, [(number, row[key] / factor) for number, row in later])
-        yield Lines(f"{capital(unit)} of each round after the first", [series], "round", unit, whole=True)
+        return []
+    title, series = "Seconds of each round after the first", [Series("seconds", later)]
+    return [Lines(title, series, "round", "seconds", whole=True)]
 
 
-def _unit(values: Sequence[float]) -> tuple[str, float]:
-    """The largest unit of which the largest value has one at least, and its bytes."""
-    largest = max(values, default=0.0)
-    return next(((unit, scale) for unit, scale in reversed(_UNITS) if largest >= scale), _UNITS[0])
+# ---- The privacy card of a model, and the plan of terms with noise ---------------------------------------
 
 
-# ---- Who saw what, and the privacy card: from the terms alone, as docs/threat-model.md has it -----------
+def strength(epsilon: float) -> str:
+    """Return an epsilon in a word."""
+    for most, word in ((1.0, "strong"), (3.0, "moderate"), (8.0, "weak")):
+        if epsilon <= most:
+            return word
+    return "hardly any protection"
 
 
-NO_NOISE = "without noise nothing bounds what the sums, and the model itself, tell of single rows"
-_ON_THE_NETWORK = "anyone on the network", "that parties and aggregator talk, when, and how much"
-_LEFT_OUT = (
-    "The aggregator leaves counts of few rows out of the result. Together with the analyst it knows all that "
-    "it sees."
-)
+def card(report: PrivacyCard) -> Document:
+    """Return a privacy card as people read it."""
+    epsilon = f"Epsilon {report.epsilon:g} at delta {report.delta:g}: {strength(report.epsilon)}."
+    return Document("Privacy card", "", [Verdict(epsilon), *card_blocks(report)])
 
 
-def privacy(terms: Terms) -> Section:
-    """Return the section on who saw what of a training, with the card where there is noise."""
-    card: Sequence[Block] = [Paragraph(f"No privacy card: {NO_NOISE}.")]
-    if terms.noise is not None:
-        promised = Paragraph("Privacy card: what is promised of any one row.")
-        card = [promised, *card_blocks(PrivacyCard.of(terms), terms=False)]
-    return Section("privacy", "Who saw what", [_seen_by(_who_saw_a_training(terms)), *card], folded=True)
-
-
-def _privacy_of_a_result(terms: Terms) -> Iterator[Block]:
-    yield _seen_by(_who_saw_a_result(terms))
-    if not terms.task.trains:
-        yield note(_LEFT_OUT)
-
-
-def _seen_by(rows: Iterator[tuple[str, str]]) -> Table:
-    return Table("Who saw what", ["who", "what"], [*rows], (), folded=False)
-
-
-def _who_saw_a_training(terms: Terms) -> Iterator[tuple[str, str]]:
-    yield "aggregator", _aggregator(terms)
-    if terms.blocks:
-        for block in terms.blocks:
-            yield f"label holder {block.label_holder}", label_holder_sees(terms)
-        yield "each feature holder", "which of the rows it shares go left at each split, and no leaf value"
-    else:
-        told = "the terms, who takes part, and the model as it grows: every split and every leaf value"
-        yield "each other site", told
-    yield from _helpers(terms)
-    model = "the structure of the model" if terms.keeps_parts else "this model"
-    alone = ", and those of each site's rows alone" if terms.evaluation.party_metrics else ""
-    metrics = "no metrics"
-    if terms.metrics:
-        metrics = (
-            f"metrics over the rows of all parties{alone}, to four digits and none of fewer than ten rows"
-        )
-    yield "analyst", f"{model}; {metrics}; bytes of each party"
-    yield _ON_THE_NETWORK
-    yield (
-        "anyone with the model file",
-        "thresholds, gains, covers and leaf values, which are made from sums over the rows of all parties"
-        + ("" if terms.noise is not None else f"; {NO_NOISE}"),
+def card_blocks(report: PrivacyCard) -> Sequence[Block]:
+    """Return what a card states."""
+    parties = counted(report.honest, "honest party", "honest parties")
+    entries = {
+        "epsilon": f"{report.epsilon:g} ({strength(report.epsilon)})",
+        "delta": f"{report.delta:g}",
+        "adjacency": report.adjacency,
+        "holds against": report.against,
+        "noise": f"{report.noise}, {report.placement}; that of {parties} is enough",
+        "trees": report.method,
+        "epsilon of all releases": f"{report.epsilon_spent:.6g} (mu squared {report.cost:.6g})",
+        "the same by zCDP": f"{report.zcdp_epsilon:.6g}, a looser bound that takes noise as it is, discrete",
+        "parties in every sum": ", ".join(map(one_line, report.roster)) or "not named",
+        "protection": report.protection,
+        "terms": report.terms,
+    }
+    releases = [
+        (each.what, str(each.times), f"{each.sensitivity:.6g}", f"{each.sigma:.6g}", f"{each.cost:.6g}")
+        for each in report.releases
+    ]
+    headings = ["what", "times", "sensitivity", "noise in the sum", "cost of one"]
+    return (
+        Entries([*entries.items()]),
+        Table("Every release", headings, releases, folded=False),
+        note(
+            "Sensitivity is how far one row can move the whole sum, noise its standard deviation, both in "
+            "the integers that are added; cost is mu squared, which adds."
+        ),
+        Paragraph("Not covered:"),
+        Items(report.not_covered),
     )
 
 
-def _who_saw_a_result(terms: Terms) -> Iterator[tuple[str, str]]:
-    yield "aggregator", _aggregator(terms, ", of however few rows,")
-    yield "each other site", f"the terms{TASK_WORDS[terms.task.name].told}; no other result"
-    yield from _helpers(terms)
-    of_candidates = "of each candidate the settings, the rounds and the metric of the validation rows"
-    given = of_candidates if terms.task.takes_candidates else given_to_analyst(terms)
-    yield "analyst", f"{given}; bytes of each party"
-    yield _ON_THE_NETWORK
-    yield "anyone with this page", "what the analyst is given"
+def plan(result: Plan) -> Document:
+    """Return what terms would release, and what to expect of the model."""
+    report = result.card
+    parties = counted(len(report.roster), "party", "parties")
+    releases = [
+        (
+            each.what,
+            str(each.times),
+            f"{each.noise:,.1f}",
+            each.unit,
+            f"{each.cost * each.times / report.cost:.1%}",
+        )
+        for each in result.releases
+    ]
+    hist = "With method hist several noisy cells tell of a leaf: expect it to be less sure than this."
+    return Document(
+        "Privacy plan",
+        "",
+        [
+            Verdict(
+                f"Epsilon {report.epsilon:g} at delta {report.delta:g}: {strength(report.epsilon)}; "
+                f"{parties}, noise {report.placement}, that of {report.honest} is enough.",
+                more=[f"It holds against {report.against}."],
+            ),
+            Items([*map(_outlook, result.outlooks), *([hist] if report.method == "hist" else [])]),
+            Table(
+                "What is released",
+                ["what", "times", "noise", "in", "share of cost"],
+                releases,
+                (1, 2, 4),
+                folded=False,
+            ),
+            note(
+                "Noise is a standard deviation, in every cell of a sum. Chance is that of which rows the "
+                "sites happen to have."
+            ),
+        ],
+    )
 
 
-def _helpers(terms: Terms) -> Iterator[tuple[str, str]]:
-    if terms.keyholder is not None and terms.protection.hides:
-        yield f"key holder {terms.keyholder}", "of sums numbers with a blind added, which say nothing"
-    yield "aggregator and sites together", colluders(terms, "another site's")
+def _outlook(outlook: Outlook) -> str:
+    """Return an outlook as a sentence, for somebody who must decide."""
+    return (
+        f"With {outlook.rows:,} rows a leaf has {outlook.leaf_rows:,.0f} on average and is as sure of its "
+        f"value as {outlook.worth:,.0f} rows would make it without noise: {_verdict(outlook)}."
+    )
 
 
-def _aggregator(terms: Terms, of_rows: str = "") -> str:
-    if not terms.protection.hides:
-        return not_hidden(terms)
-    own = "; metrics of each site's rows alone" if terms.evaluation.party_metrics else ""
-    noise = " with noise on them" if terms.noise is not None and terms.noise.placement != "central" else ""
-    sums = f"sums over the rows of all parties{noise}{of_rows or ','}"
-    return f"{sums} and never the numbers of a single party{own}"
+def _verdict(outlook: Outlook) -> str:
+    ratio = outlook.by_noise / outlook.by_chance
+    if ratio <= 0.5:
+        return "noise costs little"
+    if ratio <= 2.0:
+        return "noise and chance weigh about the same"
+    if ratio <= 10.0:
+        return "noise outweighs chance in a single tree, and only what many trees agree on is learned"
+    return "noise drowns a single leaf; raise epsilon, or train on more rows"

@@ -27,15 +27,16 @@ from fedboost.views.document import (
     Items,
     Line,
     Link,
+    Markup,
     Paragraph,
     Section,
     State,
     Table,
     Verdict,
+    element,
     note,
     unless_empty,
 )
-from fedboost.views.markup import Markup, element
 from fedboost.views.words import counted, duration, moment, size, time_of
 
 # ---- The frame of every page ----------------------------------------------------------------------------

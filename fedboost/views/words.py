@@ -82,9 +82,9 @@ def entry(key: str, text: str, indent: int = INDENT) -> str:
     return filled(text, f"{key:<{indent}}", " " * indent)
 
 
-def paragraph(text: str, indent: str = "") -> str:
+def paragraph(text: str) -> str:
     """Return a sentence with a capital, in lines that fit a terminal."""
-    return filled(capital(text), indent, indent)
+    return filled(capital(text))
 
 
 def filled(text: str, first: str = "", later: str = "") -> str:
@@ -142,16 +142,13 @@ def styled(text: str, style: str) -> "Text":
     return Text(text, style)
 
 
-def table(*headings: str, numbers: Collection[int] | None = None, whole: bool = False) -> "Table":
-    """Return an empty table without lines.
-
-    numbers: the columns that are set to the right, all but the first unless listed; whole: they are never
-    broken.
-    """
+def table(*headings: str, numbers: Collection[int] | None = None) -> "Table":
+    """Return an empty table without lines. numbers: the columns that are set to the right, all but the first
+    unless listed."""
     from rich.table import Column, Table
 
     columns = (Column(cell(heading)) for heading in headings)
     empty = Table(*columns, box=None, pad_edge=False)
     for number in range(1, len(headings)) if numbers is None else numbers:
-        empty.columns[number].justify, empty.columns[number].no_wrap = "right", whole
+        empty.columns[number].justify = "right"
     return empty

@@ -95,7 +95,7 @@ def test_the_demo_by_itself(folder):
             "3 sites: north",
             "The federated model equals the pooled model",
             "north alone",
-            "sent per round",
+            "received",
         ):
             assert part in text
         assert (folder / "fedboost-demo" / "model.json").exists()

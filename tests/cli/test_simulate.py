@@ -81,7 +81,7 @@ def test_simulate_shares_the_rows_out(folder, options, parties):
 
 def test_simulate_speaks_to_people_too(folder):
     end = done("simulate", "terms.toml", "--data", "rows.csv", "--out", "m.json")
-    for part in ("3 trees", "logloss", "north", "south", "sent per round", "m.json (XGBoost JSON)"):
+    for part in ("3 trees", "logloss", "north", "south", "received", "m.json (XGBoost JSON)"):
         assert part in end.out
     assert "not saved" in done("simulate", "terms.toml", "--data", "rows.csv").out
     assert not [file for file in folder.iterdir() if file.name.startswith(".")]

@@ -72,8 +72,4 @@ def facts(rounds=ROUNDS // 2):
         slowest=(NAMES[7], 321, 12.5),
     )
     over = [ended(1), ended(2, f"party {NAMES[4]} left: {ODD} " + "and more " * 30)]
-    log = [
-        f"2026-11-23 21:00:{n % 60:02} info    round round={n} logloss=0.4 party='{ODD}'" for n in range(300)
-    ]
-    log.append("2026-11-23 21:05:00 warning console refused peer='a client from 192.0.2.7'")
-    return AggregatorState(Status("0.1.0", NOW - 9000, NOW, tuple(members), sessions), live, over, log)
+    return AggregatorState(Status("0.1.0", NOW - 9000, NOW, tuple(members), sessions), live, over)

@@ -237,9 +237,11 @@ MISTAKES = {
     "no bandwidth": Mistake(f"{ESTIMATE} --bandwidth 0", ("--bandwidth", "Mbit/s from 0.001")),
     "a bandwidth of no number": Mistake(f"{ESTIMATE} --bandwidth nan", ("--bandwidth", "nan", "Mbit/s")),
     "compare to a file in no folder": Mistake(
-        f"{COMPARE} --csv nowhere/each.csv", ("nowhere", "does not exist")
+        f"{COMPARE} --report nowhere/each.html", ("nowhere", "does not exist")
     ),
-    "compare over the rows": Mistake(f"{COMPARE} --csv rows.csv", ("rows.csv", "read by this very command")),
+    "compare over the rows": Mistake(
+        f"{COMPARE} --report rows.csv", ("rows.csv", "read by this very command")
+    ),
     "out is a folder": Mistake(f"{SIMULATE} --out folder", ("folder", "is a directory")),
     "out over the data": Mistake(f"{SIMULATE} --out ./rows.csv", ("rows.csv", "read by this very command")),
     "terms are a folder": Mistake("simulate folder --data rows.csv", ("folder", "directory")),

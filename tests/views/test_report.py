@@ -1,6 +1,7 @@
 """The report of a model: a page that needs nothing else, whatever names the model file holds."""
 
 import dataclasses
+import math
 import re
 
 import numpy as np
@@ -15,9 +16,8 @@ from fedboost.gbdt.metrics import EDGES
 from fedboost.runtime.model import Model
 from fedboost.views.as_html import STYLE, body
 from fedboost.views.charts import MAX_POINTS, draw, thinned
-from fedboost.views.document import Bars, Lines, Points, Series
-from fedboost.views.markup import Markup, element
-from fedboost.views.session import privacy
+from fedboost.views.document import Bars, Lines, Markup, Points, Series, element
+from fedboost.views.session import agreed as sections
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +189,7 @@ def test_bars_are_as_long_as_their_values():
 
 
 def test_points_are_ordered_as_their_values():
-    drawn = draw(Points("t", [("a", 8.0), ("b", 2.0), ("c", float("nan"))], "mean"))
+    drawn = draw(Points("t", [("a", 8.0, 7.0, 9.0), ("b", 2.0, 1.0, 3.0), ("c", math.nan, 0.0, 1.0)], "mean"))
     (first, second) = numbers(r'<circle[^>]* cx="([^"]*)"', drawn)
     assert first > second
 
@@ -281,7 +281,6 @@ def test_186_sites_and_200_rounds_stay_readable(model):
     assert "Metrics of each site after the last round of the model (186)" in read.texts
     assert "Metrics of each round (200)" in read.texts
     assert "Parties (186)" in read.texts
-    assert "logloss by round, train rows of 186 sites: lowest, median, highest" in read.texts
     assert f"site 7 {history[-1]['site 7:logloss']:.4g}" in section(page, "sites")
 
 
@@ -380,24 +379,24 @@ def test_parties_with_different_columns_are_named_with_them():
     assert "bank the labels, and columns: age there, not checked" in said
     assert "shop columns: dose, ward there, not checked" in said
     assert "EVERY PARTY LEARNS ALL LABELS" in section(page, "warnings")
-    assert "label holder bank SENDS EVERY ROW" in section(page, "privacy")
+    assert "label holder SENDS EVERY ROW" in section(page, "privacy")
     assert "On 180 rows of the table" in section(page, "quality")
 
 
 def test_who_saw_what_follows_from_the_terms():
     def said(agreed):
-        return body([privacy(agreed)])
+        return body(sections(agreed, [])[1:])
 
     trio = ["a", "b", "c"]
     masked = said(terms(trio, protection="masked", colluding=1))
-    assert "sums over the rows of all parties, and never the numbers of a single party<" in masked
-    assert "1 other site may work with the aggregator without learning another site" in masked
+    assert "sees sums over the parties, never this site" in masked
+    assert "1 other site may work with the aggregator without learning this site" in masked
     own = said(terms(trio, protection="masked", party_metrics=True))
-    assert "never the numbers of a single party; metrics of each site" in own
+    assert ", but for its metrics</dd>" in own
     columns = {**terms().columns.model_dump(mode="json"), "held": {"b": ["dose", "ward"]}, "row_id": "id"}
     apart = {"columns": columns, "label_holder": "a", "min_rows_per_bin": 10, "protection": "paillier"}
     hidden = said(terms(["a", "b"], **apart))
     assert "label holder a" in hidden
+    assert "<dt>label holder</dt>" in hidden
     assert "encrypted, to the other parties of its rows" in hidden
-    assert "the structure of the model" in hidden
     assert "aggregator and another site the labels" in hidden

@@ -18,7 +18,7 @@ from fedboost.results.privacy import UNITS
 from fedboost.runtime.site.policy import PROTECTS, Policy
 from fedboost.terms import hiding
 from fedboost.views.approval import NO_METRICS, PLACEMENTS, QUERIES, RELAXED
-from fedboost.views.markup import safe
+from fedboost.views.document import safe
 from fedboost.views.words import delimited, entry, paragraph
 
 WIDTH = 43

@@ -8,7 +8,7 @@ that is taken; terms without parties or with an unknown program; everything beyo
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -61,7 +61,6 @@ class Pages:
     _status: StatusOffice
     _analysts: Analysts
     _refusals: Refusals
-    _tail: Iterable[str]
     _log: Any
     metrics: MetricsPage | None = None
     console: "Console | None" = None
@@ -82,7 +81,7 @@ class Pages:
         self._archive = archive = Archive(config.state, self._log)
         sessions.on_end = archive.add
         self._submissions = submissions = Submissions(self._analysts, archive, config.state, self._log)
-        queries = ConsoleQueries(sessions, self._status, archive, submissions, self._tail)
+        queries = ConsoleQueries(sessions, self._status, archive, submissions)
         self.console = Console(config.console, self._bundle, queries, self._refusals, self._log)
         archive.open()
         await submissions.open()
@@ -184,10 +183,7 @@ class AggregatorServer:
     """The gRPC service, until stopped. `log` is a structlog logger; without a bundle nothing is encrypted,
     and parties are known by the names they give."""
 
-    def __init__(
-        self, config: AggregatorConfig, log: Any, bundle: Bundle | None, tail: Iterable[str] = ()
-    ) -> None:
-        """tail: the last lines of the log, which the console shows."""
+    def __init__(self, config: AggregatorConfig, log: Any, bundle: Bundle | None) -> None:
         self.address = ""
         self._config = config
         self._log = log
@@ -204,7 +200,7 @@ class AggregatorServer:
         trust, reader = self.sessions.trust, self.analysts.reader
         checks = Checks(trust, self._admission, self.connected, reader, log)
         status = StatusOffice(self._admission, self.sessions, self.connected, self.analysts)
-        self.pages = Pages(config, bundle, status, self.analysts, self.refusals, tail, log)
+        self.pages = Pages(config, bundle, status, self.analysts, self.refusals, log)
         self._services = {
             channel.SERVICE: {
                 "Attend": parties.attend,

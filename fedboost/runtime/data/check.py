@@ -40,7 +40,7 @@ from fedboost.runtime.data.values import (
 from fedboost.terms.columns import Schema
 from fedboost.terms.reading import nearest
 from fedboost.terms.terms import Terms
-from fedboost.views.check import notices
+from fedboost.views.results import notices
 from fedboost.views.words import delimited, shorten
 
 # ---- What the checks look at: the numbers of a column, or its distinct texts ----------------------------

@@ -28,7 +28,7 @@ from fedboost.privacy.pairwise import Group, Handshake
 from fedboost.privacy.points import POINT_BYTES, TOKEN_WORDS, check_points, multiply, points_of, tokens_of
 from fedboost.privacy.protection import Opener, Sealer, Tag
 from fedboost.privacy.protections import PROTECTIONS, AggregatorSetup, PartySetup, Protection
-from fedboost.results.training import (
+from fedboost.results.model import (
     ColumnsEstimate,
     Estimate,
     Estimates,

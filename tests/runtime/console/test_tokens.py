@@ -2,7 +2,6 @@
 
 import re
 import socket
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from http.cookies import SimpleCookie
 from types import SimpleNamespace
@@ -59,7 +58,7 @@ def known_to(console):
     return console.one.server.pages.console._server._server.server_state.connections
 
 
-@pytest.mark.parametrize("path", ["/", "/log", "/events/overview", "/api/v1/health", "/api/v1/metrics"])
+@pytest.mark.parametrize("path", ["/", "/sites", "/api/v1/health", "/api/v1/metrics"])
 def test_without_a_token_nothing_is_read(console, path):
     answer = console.ask(path)
     assert (answer.status, answer.headers["WWW-Authenticate"]) == (401, "Bearer")
@@ -69,7 +68,7 @@ def test_without_a_token_nothing_is_read(console, path):
 
 @pytest.mark.parametrize("role", ["viewer", "analyst"])
 def test_with_a_token_all_is_read(console, role):
-    for path in ("/", "/log", "/api/v1/health", "/api/v1/metrics"):
+    for path in ("/", "/sites", "/api/v1/health", "/api/v1/metrics"):
         assert console.ask(path, role=role).status == 200
     assert console.refused == []
 
@@ -211,37 +210,20 @@ def test_a_token_that_is_deleted_or_ended_counts_no_more(console):
 @pytest.mark.slow
 def test_a_live_page_ends_with_its_token(console, monkeypatch):
     """By a token of its own, and by a login with it."""
-    lines = ["2026-11-23 21:00:00 info    first"]
-    monkeypatch.setattr(ConsoleQueries, "state", lambda self: replace(facts(), log=[*lines]))
+    monkeypatch.setattr(ConsoleQueries, "state", lambda self: facts())
     made, _ = add_token(console.file, "guest", "viewer", 1)
     own = {"Origin": f"https://{console.host}"}
     login = console.ask("/login", "POST", urlencode({"token": made}).encode(), **own)
     cookie = login.headers["Set-Cookie"].partition(";")[0]
-    readers = console.one.server.pages.console._live
-    with console.open() as bearer, console.open() as browser:
-        for opened, header in ((bearer, f"Authorization: Bearer {made}"), (browser, f"Cookie: {cookie}")):
-            ask = f"GET /events/log HTTP/1.1\r\nHost: {console.host}\r\n{header}\r\n\r\n"
-            opened.sendall(ask.encode())
-            heard = b""
-            while b"first" not in heard:
-                heard += opened.recv(1 << 16)
-        text = console.file.read_text()
-        console.file.write_text(text[: text.rindex("[[tokens]]")])
-        lines.append("2026-11-23 21:00:01 info    later")
-        wait_until(lambda: readers.readers == 0)
-        for opened in (bearer, browser):
-            heard = b""
-            while part := opened.recv(1 << 16):
-                heard += part
-            assert b"later" not in heard
-    assert [asked for asked, reason in console.refused if reason.startswith("401")] == ["GET /events/log"] * 2
-
-
-def test_the_head_of_a_live_page_is_no_reader(console):
-    client = f"HEAD /events/log HTTP/1.1\r\nHost: {console.host}\r\nConnection: close\r\n"
-    answer = console.raw(f"{client}Authorization: Bearer {console.token['viewer']}\r\n\r\n".encode())
-    assert answer.startswith(b"HTTP/1.1 200")
-    assert b"event-stream" in answer
+    ways = {"Authorization": f"Bearer {made}"}, {"Cookie": cookie}
+    assert all("is running" in console.ask("/", **way).text for way in ways)
+    text = console.file.read_text()
+    console.file.write_text(text[: text.rindex("[[tokens]]")])
+    for way in ways:
+        answer = console.ask("/", **way)
+        assert answer.status == 401
+        assert "is running" not in answer.text
+    assert [asked for asked, reason in console.refused if reason.startswith("401")] == ["GET /"] * 2
 
 
 def test_tokens_are_in_no_file_and_no_log(console):

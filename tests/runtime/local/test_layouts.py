@@ -3,7 +3,7 @@
 import pytest
 
 from fedboost.errors import ConfigError
-from fedboost.results.training import Estimate
+from fedboost.results.model import Estimate
 from fedboost.runtime.local.estimate import Link, in_one_place, over_link
 from fedboost.terms.terms import Terms
 

@@ -1,0 +1,529 @@
+"""Results of sessions that train no model: evaluations, descriptions of rows, drift, trials of settings."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+import numpy as np
+from pydantic import ConfigDict, Field, Strict, ValidationError, field_validator
+
+from fedboost.boosting.programs.tasks import rows_of_bin, unit_of
+from fedboost.errors import PeerError
+from fedboost.fixedpoint import Int64
+from fedboost.gbdt.drift import by_chance, joined, runs, stability_index
+from fedboost.gbdt.metrics import grows, own_name
+from fedboost.results.base import Count, Ended, Number, Numbers, Part, Result, Share
+from fedboost.terms.tasks import (
+    SHARES,
+    bins_in,
+    class_count,
+    class_names,
+    gridded,
+    is_binary,
+    level_sets,
+    sites_of,
+)
+from fedboost.terms.terms import Terms
+
+# ---- The evaluation of a model on the rows of all parties ----------------------------------------------
+
+
+Fewer = Count | None
+"""A number of rows; None where it is too small."""
+
+
+class Outcomes(Part):
+    """Rows by label and prediction, of two classes."""
+
+    tn: Fewer
+    fp: Fewer
+    fn: Fewer
+    tp: Fewer
+
+
+class Rates(Part):
+    """Rates of the outcomes; None where too few rows decide one."""
+
+    positive_rate: Number | None
+    selection_rate: Number | None
+    true_positive_rate: Number | None
+    false_positive_rate: Number | None
+    precision: Number | None
+
+
+class SetFigures(Part):
+    """Figures of a set of rows. resolution: how far each metric may be from that of the exact sums;
+    mean_prediction, rates: of two classes; confusion: of two classes rows by outcome, of several by class and
+    predicted class."""
+
+    rows: Annotated[Count, Field(gt=0)]
+    metrics: Numbers
+    resolution: Numbers
+    mean_prediction: Number = 0.0
+    confusion: Outcomes | list[list[Fewer]] | None = None
+    rates: Rates | None = None
+
+    @property
+    def figures(self) -> Numbers:
+        """Metrics and rates by name."""
+        return {**self.metrics, **(self.rates.model_dump() if self.rates else {})}
+
+    def has_figures_of(self, terms: Terms) -> bool:
+        """True if all figures of the terms are there, and no others."""
+        if not {*terms.metrics} == self.metrics.keys() == self.resolution.keys():
+            return False
+        if is_binary(terms):
+            of_two = self.rates is not None and "mean_prediction" in self.model_fields_set
+            return of_two and isinstance(self.confusion, Outcomes)
+        return not {"mean_prediction", "rates"} & self.model_fields_set
+
+
+class Split(Part):
+    """Figures by level or site. gaps: the largest less the smallest of each figure, where it is more than
+    rounding; left_out: sets of too few rows."""
+
+    sets: dict[str, SetFigures]
+    gaps: dict[str, Number]
+    left_out: list[str]
+
+    def fits(self, names: Sequence[str], terms: Terms) -> bool:
+        """True if the sets are of these names."""
+        known = {*self.sets, *self.left_out} <= {*names}
+        whole = (
+            each.has_figures_of(terms) and (each.confusion is None) != is_binary(terms)
+            for each in self.sets.values()
+        )
+        return known and all(whole)
+
+
+class Shares(Part):
+    """Shares of the rows: those that trees were grown on, and those of which that is not known."""
+
+    trained: Share
+    unknown: Share
+
+
+class Area(Part):
+    """The area under the ROC curve, and how far that of unrounded scores may be from it."""
+
+    value: Number
+    resolution: Number
+
+
+class RocPoint(Part):
+    """A point of the ROC curve."""
+
+    threshold: Number
+    false_positive_rate: Number
+    true_positive_rate: Number
+
+
+class ScoreBin(Part):
+    """Rows of neighbouring predicted probabilities, from `low` to `high`."""
+
+    low: Number
+    high: Number
+    rows: Annotated[Count, Field(gt=0)]
+    positives: Count
+    mean_prediction: Number
+    rate: Number
+
+
+class Evaluation(Result, SetFigures):
+    """Metrics of a model over the rows of all parties.
+
+    Figures are coarse, and None where too few rows decide them: counts are told to the nearest `unit`, and
+    `min_count` rows move the last digit of the others. of: the rows that were measured (`held-out`, `all`,
+    `new`); caps: by metric the most that the loss of a row counts; auc, roc, bins: of two classes, none where
+    a label has too few rows; classes: of several; subgroups, sites: by column and by site, where the terms
+    have them. The aggregator computes the figures, and no signature covers them.
+    """
+
+    task: ClassVar[str] = "evaluate"
+    min_count: Count
+    unit: Count
+    objective: str = ""
+    threshold: Number = 0.5
+    caps: dict[str, Number]
+    auc: Area | None = None
+    roc: list[RocPoint] = Field(default=[])
+    bins: list[ScoreBin] = Field(default=[])
+    classes: list[str] = Field(default=[])
+    subgroups: dict[str, Split] = Field(default={})
+    sites: Split | None = None
+    of: Literal["held-out", "all", "new"]
+    shares: Shares
+
+    def fits(self, terms: Terms) -> bool:
+        """True if the result has the metrics, classes, levels and parties of the terms."""
+        asked, size = terms.evaluation, class_count(terms)
+        levels = {column: [each.level for each in sets] for column, sets in level_sets(terms).items()}
+        sites, given = sites_of(terms), self.model_fields_set
+        of_two = {"threshold", "auc", "roc", "bins"} & given
+        return (
+            self.has_figures_of(terms)
+            and (self.min_count, self.unit) == (asked.min_count, unit_of(asked.min_count))
+            and self.of == asked.evaluate_rows
+            and self.caps.keys() <= {*terms.metrics}
+            and len(of_two) == (4 if is_binary(terms) else 0)
+            and (not of_two or self.threshold == asked.threshold)
+            and self._has_classes(class_names(terms) if size else ())
+            and self.subgroups.keys() == levels.keys()
+            and all(self.subgroups[column].fits(names, terms) for column, names in levels.items())
+            and (self.sites is not None) == bool(sites)
+            and (self.sites is None or self.sites.fits(sites, terms))
+        )
+
+    def _has_classes(self, names: Sequence[str]) -> bool:
+        matrix = self.confusion if isinstance(self.confusion, list) else []
+        return self.classes == [*names] and [len(row) for row in matrix] == [len(names)] * len(names)
+
+    @property
+    def outcomes(self) -> Outcomes | None:
+        """Rows by label and prediction, of two classes."""
+        return self.confusion if isinstance(self.confusion, Outcomes) else None
+
+    @property
+    def splits(self) -> Mapping[str, Split]:
+        """The figures by column of subgroups, and by `site`."""
+        return {**self.subgroups, **({} if self.sites is None else {"site": self.sites})}
+
+    @property
+    def about(self) -> str:
+        """Which rows these are, such as "held-out rows" or "80% training rows"."""
+        if self.of != "all":
+            return f"{self.of} rows"
+        known = ((self.shares.trained, "training rows"), (self.shares.unknown, "of unknown use"))
+        return ", ".join(f"{share:.0%} {words}" for share, words in known if share) or "no training rows"
+
+    def __repr__(self) -> str:
+        figures = ", ".join(f"{name} {value}" for name, value in self.metrics.items())
+        return f"Evaluation({self.rows} rows, {self.about}: {figures})"
+
+
+# ---- The description of the rows of all parties: counts and quantiles ----------------------------------
+
+
+Interval = list[Number]
+"""Low and high."""
+
+
+class Column(Part):
+    """A column, or the label. missing, undeclared: rows without a value, and with a level that the terms do
+    not declare; levels: rows by level; quantiles: by share the interval that the quantile lies in, None where
+    too few rows lie beyond it; constant: all values are the same; gap: the interval between two groups of
+    values, if it is so wide that they may have different units."""
+
+    name: str
+    kind: Literal["numeric", "categorical"] | None = None
+    missing: Count | None = 0
+    undeclared: Count | None = 0
+    levels: dict[str, Count | None] = Field(default={})
+    quantiles: dict[str, Interval | None] = Field(default={})
+    constant: Annotated[bool, Strict()] = False
+    gap: Interval | None = None
+
+    @field_validator("gap")
+    @classmethod
+    def _is_interval(cls, value: Interval | None) -> Interval | None:
+        if value is not None and (len(value) != 2 or value[0] > value[1]):
+            raise ValueError("not an interval")
+        return value
+
+    @field_validator("quantiles")
+    @classmethod
+    def _are_intervals(cls, value: dict[str, Interval | None]) -> dict[str, Interval | None]:
+        for each in value.values():
+            cls._is_interval(each)
+        return value
+
+    @property
+    def is_numeric(self) -> bool:
+        """True if there are quantiles."""
+        return bool(self.quantiles)
+
+    def fits(self, name: str, levels: Sequence[str] | None, is_exact: bool) -> bool:
+        """True for the column of this name. levels: of a category, None of a number; is_exact: no noise."""
+        if self.name != name or (is_exact and None in (self.missing, self.undeclared, *self.levels.values())):
+            return False
+        if levels is not None:
+            return not self.quantiles and not self.constant and self.levels.keys() == {*levels}
+        numbers = {"constant", "gap"} if is_exact else {"constant"}
+        is_whole = self.quantiles.keys() == {f"{share:g}" for share in SHARES}
+        return is_whole and not self.levels and numbers <= self.model_fields_set
+
+
+class Description(Result):
+    """Counts and quantiles over the rows of all parties.
+
+    A count is told to the nearest unit, the smallest of 1, 2, 5, 10, 20, ... that is not less than
+    `min_count`. noise: where the terms have noise, the standard deviation of the noise in a count, in rows:
+    then counts are not rounded, and None stands for what is lost in it.
+    """
+
+    task: ClassVar[str] = "describe"
+    rows: Count
+    min_count: Count
+    noise: Number | None = None
+    columns: tuple[Column, ...] = Field(repr=False)
+    label: Column = Field(repr=False)
+
+    @property
+    def unit(self) -> int:
+        """Rows that a count is told to the nearest of."""
+        return 1 if self.noise is not None else unit_of(self.min_count)
+
+    def fits(self, terms: Terms) -> bool:
+        """True if the result has the columns and levels of the terms."""
+        schema, is_exact = terms.columns, terms.noise is None
+        levels = {**dict.fromkeys(schema.numeric), **schema.categorical}
+        classes = class_names(terms)
+        told = classes or (is_exact and len(gridded(terms)) > len(schema.numeric))
+        return (
+            (self.noise is None) == is_exact
+            and (not is_exact or (self.rows > 0 and self.min_count == terms.evaluation.min_count))
+            and len(self.columns) == len(levels)
+            and all(
+                each.fits(name, own, is_exact)
+                and each.kind == ("numeric" if own is None else "categorical")
+                and {"missing", *(["undeclared"] if own is not None else [])} <= each.model_fields_set
+                for each, (name, own) in zip(self.columns, levels.items(), strict=True)
+            )
+            and self.label.fits(schema.label, None if told and not classes else classes, is_exact)
+        )
+
+
+# ---- Rows held against those that a model was trained on, by bin of each column and of the score -------
+
+
+Kind = Literal["numeric", "categorical", "score"]
+Verdict = Literal["stable", "slight", "moved", "shifted", "unknown"]
+LIMITS = (0.1, 0.25)
+"""Stability indices from which rows moved, and shifted (Siddiqi, Credit Risk Scorecards, Wiley 2006)."""
+SCORE = "score"
+
+
+# ---- Rows by bin, as a session counts them --------------------------------------------------------------
+
+
+class Counted(Part):
+    """Rows by bin of a column of numbers (edges) or of categories (levels). groups: bins that are counted
+    together, as few rows need; counts: rows of each group."""
+
+    name: str = ""
+    edges: list[Number] | None = None
+    levels: list[str] | None = None
+    groups: list[list[Count]]
+    counts: list[Count]
+
+    def fits(self, name: str, values: Sequence[float] | Sequence[str], size: int, rows: int) -> bool:
+        """True for the column of this name, all rows of which are in groups of its bins. values: its edges
+        or levels; size: number of its bins."""
+        places = sorted(place for group in self.groups for place in group)
+        return (
+            self.name == name
+            and [*(self.edges or self.levels or ())] == [*values]
+            and (self.edges is None) != (self.levels is None)
+            and places == [*range(size)]
+            and all(self.groups)
+            and len(self.counts) == len(self.groups)
+            and sum(self.counts) == rows
+        )
+
+    def by_group(self, groups: list[list[int]]) -> Int64:
+        """The rows of each of these groups, each of which has whole groups of the column."""
+        at = {place: number for number, group in enumerate(groups) for place in group}
+        out = np.zeros(len(groups), np.int64)
+        for group, rows in zip(self.groups, self.counts, strict=True):
+            out[at[group[0]]] += rows
+        return out
+
+    def values(self, group: list[int]) -> dict[str, Any]:
+        """The values in a group: `levels`, or `low` and `high`, None where there is no end; and `missing`."""
+        if self.edges is None:
+            levels = [*(self.levels or ()), "missing"]
+            return {"levels": [levels[place] for place in group]}
+        ends, missing = [None, *self.edges, None], len(self.edges) + 1
+        places = [place for place in group if place != missing]
+        known = {"missing": True} if missing in group else {}
+        return {"low": ends[min(places)], "high": ends[max(places) + 1], **known} if places else known
+
+
+class BinCounts(Part):
+    """Rows by bin of each feature and of the score."""
+
+    rows: Count
+    min_count: Count
+    columns: list[Counted]
+    score: Counted
+
+    def fits(self, terms: Terms) -> bool:
+        """True if the bins are those of the model in the terms."""
+        bins, schema = bins_in(terms), terms.columns
+        known: list[tuple[str, Any, int]] = [
+            (name, edges.tolist(), edges.size + 2)
+            for name, edges in zip(schema.ordered, bins.numeric, strict=True)
+        ]
+        known += [(name, levels, len(levels) + 1) for name, levels in schema.categorical.items()]
+        score = class_names(terms) if bins.classes else bins.score.tolist()
+        return (
+            self.rows > 0
+            and len(known) == len(self.columns)
+            and all(each.fits(*own, self.rows) for each, own in zip(self.columns, known, strict=True))
+            and self.score.fits("", score, bins.of_score, self.rows)
+        )
+
+
+# ---- What is said of them -------------------------------------------------------------------------------
+
+
+class DriftBin(Part):
+    """A bin: its levels, or its values from `low` to `high` (None: no end); missing: rows without a value are
+    in it, too; reference, rows: of the training, and now."""
+
+    low: Number | None = None
+    high: Number | None = None
+    levels: list[str] = Field(default=[])
+    missing: bool = False
+    reference: Count
+    rows: Count
+
+
+class DriftColumn(Part):
+    """A column, or the score. psi: population stability index, None where only one bin has rows enough;
+    by_chance: draws of so many of the same rows stay below it 999 times in 1,000; verdict: stable below
+    `by_chance`, slight below 0.1, moved, shifted from 0.25 on."""
+
+    name: str
+    kind: Kind
+    psi: Number | None
+    by_chance: Number
+    verdict: Verdict
+    bins: list[DriftBin]
+
+    @property
+    def has_moved(self) -> bool:
+        """True for a column that moved or shifted."""
+        return self.verdict in ("moved", "shifted")
+
+
+class Drift(Result):
+    """Where the rows of all parties lie, against those that a model was trained on.
+
+    columns: of each feature in order, and last the score. Bins of fewer than `min_count` rows are merged.
+    """
+
+    task: ClassVar[str] = "drift"
+    rows: Count
+    reference_rows: Count
+    min_count: Count
+    columns: tuple[DriftColumn, ...] = Field(repr=False)
+
+    @classmethod
+    def compared(cls, summary: Any, reference: BinCounts, session: Ended) -> Self:
+        """The result of a session, from what its aggregator sent. reference: of the model. Raises PeerError
+        unless it has counts of the model's bins."""
+        try:
+            present = BinCounts.model_validate(summary.get("present") if type(summary) is dict else None)
+        except ValidationError:
+            present = None
+        if session.terms.task.name != cls.task or present is None or not present.fits(session.terms):
+            raise PeerError("the aggregator ended the session without counts of these bins")
+        known = {"rows": present.rows, "reference_rows": reference.rows}
+        columns = tuple(_compared(reference, present))
+        result = cls(**known, min_count=session.terms.evaluation.min_count, columns=columns)
+        result._session = session
+        return result
+
+    @property
+    def moved(self) -> tuple[str, ...]:
+        """The names of the columns that moved or shifted, and `score`."""
+        return tuple(each.name for each in self.columns if each.has_moved)
+
+
+def _compared(before: BinCounts, after: BinCounts) -> Iterator[DriftColumn]:
+    """Each column, then the score."""
+    least = rows_of_bin(unit_of(max(before.min_count, after.min_count)))
+    for then, now in zip((*before.columns, before.score), (*after.columns, after.score), strict=True):
+        kind: Kind = "score" if then is before.score else "categorical" if then.edges is None else "numeric"
+        yield DriftColumn(name=then.name or SCORE, kind=kind, **_index(then, now, least))
+
+
+def _index(then: Counted, now: Counted, least: int) -> dict[str, Any]:
+    """The stability index of a column, over groups of bins that have `least` rows, or should have them by the
+    shares of then: counts are coarse, and an index of fewer would be that of their rounding."""
+    groups = joined(then.groups, now.groups)
+    before, after = then.by_group(groups), now.by_group(groups)
+    expected = before * (after.sum() / before.sum())
+    wide = runs(np.maximum(after, expected).astype(np.int64), least, empty=False)
+    groups = [[place for number in run for place in groups[number]] for run in wide]
+    counts = then.by_group(groups), now.by_group(groups)
+    chance = by_chance(int(counts[0].sum()), int(counts[1].sum()), len(groups))
+    psi = stability_index(*counts) if len(groups) > 1 else None
+    verdict: Verdict = "unknown"
+    if psi is not None:
+        passed = sum(psi >= limit for limit in LIMITS)
+        verdict = "stable" if psi < chance else ("slight", "moved", "shifted")[passed]
+    pairs = zip(groups, counts[0].tolist(), counts[1].tolist(), strict=True)
+    bins = [DriftBin(**then.values(group), reference=first, rows=second) for group, first, second in pairs]
+    return {"psi": psi, "by_chance": chance, "verdict": verdict, "bins": bins}
+
+
+# ---- Trials of settings side by side, and the best of them ---------------------------------------------
+
+
+class Trial(Part):
+    """A candidate: its settings, the rounds it was trained for, the best of them, and by its name the metric
+    there."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+    __pydantic_extra__: dict[str, Number | None]
+
+    settings: dict[str, Annotated[int, Strict()] | Number]
+    rounds: Count
+    best_round: Count
+
+    def value(self, metric: str) -> float | None:
+        """The metric in the best round; None where it is not a number."""
+        return (self.__pydantic_extra__ or {}).get(metric)
+
+
+class Tuning(Result):
+    """What a session that tried candidates found.
+
+    metric: the one that was watched, of the validation rows; best: number of the best trial of those that
+    were trained longest.
+    """
+
+    task: ClassVar[str] = "tune"
+    metric: str
+    best: Count
+    trials: tuple[Trial, ...] = Field(repr=False)
+
+    def fits(self, terms: Terms) -> bool:
+        """True if the trials are those of the candidates in the terms."""
+        candidates, metric = terms.objective.candidates, own_name(terms.metrics[-1])
+        if self.metric != metric:
+            return False
+        if not len(self.trials) == len(candidates) > self.best:
+            return False
+        best = self.trials[self.best]
+        return (
+            all(each.settings == dict(own) for each, own in zip(self.trials, candidates, strict=True))
+            and all(each.best_round <= each.rounds <= terms.trees.rounds for each in self.trials)
+            and all({*(each.model_extra or {})} == {metric} for each in self.trials)
+            and best.best_round >= 1
+            and best.value(metric) is not None
+        )
+
+    @property
+    def ranked(self) -> list[int]:
+        """Numbers of the trials: the best one, then those that were trained longest, better ones first."""
+        sign = -1.0 if grows(self.metric) else 1.0
+        return sorted(
+            range(len(self.trials)),
+            key=lambda n: (
+                n != self.best,
+                -self.trials[n].rounds,
+                sign * (self.trials[n].value(self.metric) or 0.0),
+            ),
+        )
