@@ -19,6 +19,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from fedboost.boosting.queries import OfRows
 from fedboost.boosting.queries.ids import (
     CHECK_BYTES,
     HASH_WORDS,
@@ -31,7 +32,6 @@ from fedboost.boosting.queries.ids import (
     ToldPlaces,
     hash_of,
 )
-from fedboost.boosting.queries.union import OfRows
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Int64
 from fedboost.holders.column_rows import OwnRows, local_rows

@@ -768,7 +768,10 @@ def assembled(parts: Iterable[PartyModel]) -> SignedModel:
         raise ConfigError(f"the part of label holder {holder} is missing: it has the values of the leaves")
     own, signed = by_party[holder], by_party.get("")
     if signed is not None:
-        _check_signed(signed, by_party)
+        for name, part in by_party.items():
+            attest = signed.attestations.get(name)
+            if name and attest is not None and attest.part != digest_of(part.booster, part.salt):
+                raise ConfigError(f"the part of {name} is not the one that {name} signed")
     trees = tuple(_whole(number, tree, by_party, terms) for number, tree in enumerate(own.booster.trees))
     facts = {name: getattr(signed or own, name) for name in SignedModel.__dataclass_fields__}
     facts["salts"] = {name: part.salt for name, part in by_party.items() if name and signed is not None}
@@ -789,14 +792,6 @@ def _by_party(parts: Iterable[PartyModel]) -> dict[str, PartyModel]:
     if not by_party:
         raise ConfigError("no parts of a model are given")
     return by_party
-
-
-def _check_signed(signed: PartyModel, by_party: Mapping[str, PartyModel]) -> None:
-    """Raise ConfigError for a part that its party did not sign."""
-    for name, part in by_party.items():
-        attest = signed.attestations.get(name)
-        if name and attest is not None and attest.part != digest_of(part.booster, part.salt):
-            raise ConfigError(f"the part of {name} is not the one that {name} signed")
 
 
 def _whole(number: int, tree: Tree, by_party: Mapping[str, PartyModel], terms: Terms) -> Tree:

@@ -46,6 +46,7 @@ from fedboost.terms.reading import digest_of
 from fedboost.terms.terms import Terms
 from fedboost.wire.codec import WIRE_VERSION, terms_of
 from fedboost.wire.messages import (
+    CheckReply,
     Objections,
     Review,
     SiteReply,
@@ -398,7 +399,7 @@ class Checks:
         except FedboostError as error:
             self._refusals.note("check refused", peer.name, quoted(str(error)), address=plain_end(context))
             await refuse(context, error)
-        await context.write(encode_check_reply(sites))
+        await context.write(encode_check_reply(CheckReply(tuple(sites))))
 
     async def _check(self, data: bytes, analyst: str, caller: str) -> list[SiteReply]:
         """The answers of all parties of the terms."""

@@ -53,7 +53,7 @@ from fedboost.runtime.config import AggregatorConfig
 from fedboost.runtime.files import sync_folder
 from fedboost.runtime.metrics import AggregatorMetrics
 from fedboost.runtime.signed_model import trained_model_of
-from fedboost.runtime.telemetry import Event, Kind, Meter, Observer, Row
+from fedboost.runtime.telemetry import Event, Kind, Meter, Observer
 from fedboost.terms.terms import Terms
 from fedboost.wire.messages import MODEL_PART, Failed, ModelPart, RoundDone, TrainEvent, Waiting
 
@@ -427,7 +427,9 @@ class ActiveSession:
                 traffic = dict(self.meter.traffic)
                 self._tell(RoundDone(int(row["round"]), metrics, self.meter.seconds, traffic))
                 if not begins:  # those of an earlier process are in its log
-                    self._report_round(row, of_all(metrics))
+                    number, size = int(row["round"]) + 1, int(row["bytes"])
+                    about = {"round": number, "of": self.terms.trees.rounds, "bytes": size}
+                    self._report("round", **about, metrics=of_all(metrics), seconds=row["seconds"])
             self._report("turn", turn=self.session.turn)
             self._send(outbox)
         except DurabilityError:
@@ -440,11 +442,6 @@ class ActiveSession:
             self._end(None)
         elif self.session.phase == "failed":
             self._end(Failed(str(self.session.error)))
-
-    def _report_round(self, row: Row, metrics: dict[str, float]) -> None:
-        number, size = int(row["round"]) + 1, int(row["bytes"])
-        about = {"round": number, "of": self.terms.trees.rounds, "bytes": size}
-        self._report("round", **about, metrics=metrics, seconds=row["seconds"])
 
     def _end(self, failed: Failed | None) -> None:
         """End the session: with a model, unless it failed."""
