@@ -137,6 +137,19 @@ def best(scores: list[float]) -> int:
     return min(range(len(scores)), key=scores.__getitem__)
 
 
+def end_round(
+    terms: Terms,
+    rows: int,
+    number: int,
+    splits: Splits,
+    values: tuple[tuple[int, float], ...],
+    scales: Scales,
+) -> Generator[OfTurn, Int64, tuple[Int64, Int64, dict[str, float]]]:
+    """Move the margins. Returns what `split_end` does."""
+    total = yield end_query(terms, rows, number, splits, values, scales)
+    return split_end(terms, total, scales)
+
+
 def end_query(
     terms: Terms,
     rows: int,
