@@ -30,7 +30,7 @@ from rich.console import Console
 
 import fedboost as fb
 from fedboost.runtime.data.draft import split_by_weights
-from fedboost.runtime.data.table import SUFFIXES, read_table
+from fedboost.runtime.data.table import FORMS, read_table
 from fedboost.runtime.data.values import column_of
 
 HERE = Path(__file__).parent
@@ -135,7 +135,8 @@ def equal_parts(table: pa.Table, parties: int) -> list[pa.Table]:
 
 def load(folder: Path, dataset: Dataset) -> pa.Table:
     """The rows of a table, without the columns to drop."""
-    found = [folder / (dataset.name + suffix) for suffix in SUFFIXES]
+    suffixes = (suffix for form in FORMS for suffix in form.every_suffix())
+    found = [folder / (dataset.name + suffix) for suffix in suffixes]
     path = next((path for path in found if path.exists()), None)
     if path is None:
         fail(f"{folder.absolute()}: no file {dataset.name}.parquet or {dataset.name}.csv")

@@ -17,9 +17,9 @@ import numpy as np
 import fedboost as fb
 from fedboost.boosting.programs.boosting import end_round, grow_tree
 from fedboost.boosting.programs.initialisation import Scales, find_base_score, find_cut_points, model_of
+from fedboost.boosting.queries import Query
 from fedboost.boosting.queries.base import CONSTANT_TREE
 from fedboost.boosting.queries.labels import RowsQuery
-from fedboost.boosting.queries.union import Query
 from fedboost.gbdt.booster import Booster
 from fedboost.protocol.contracts import GrownTrees
 from fedboost.runtime.local.cluster import LocalCluster

@@ -22,7 +22,6 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from typing import Any, Self
 
 import numpy as np
@@ -41,6 +40,7 @@ from fedboost.protocol.run import Callback
 from fedboost.runtime.data.draft import draft_features, split_by_site
 from fedboost.runtime.data.table import as_table
 from fedboost.runtime.data.text import SparseTable
+from fedboost.runtime.data.values import text_of as spelled
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.model import text_of
 from fedboost.runtime.workers.holder import is_collection
@@ -85,6 +85,10 @@ class Rows:
 def checked(estimator: Any, X: Any, y: Any, sample_weight: Any, numbers: bool, reset: bool = True) -> Rows:
     """The rows, checked as scikit-learn does: those of `fit`, or with reset=False others of the same
     features. ValueError if there is nothing to learn from."""
+    if is_collection(X):
+        raise ConfigError(
+            "X is a collection of Dask: give fedboost.simulate a DataFrame of Dask with its label"
+        )
     given, X = X, as_pandas(X)
     if has_words(X):
         label = validate_data(estimator, y=y, y_numeric=numbers) if reset else column_or_1d(y, warn=True)
@@ -101,26 +105,13 @@ def checked(estimator: Any, X: Any, y: Any, sample_weight: Any, numbers: bool, r
         if not weight.any():
             raise ValueError("sample_weight is zero in every row: there is nothing to learn")
     if reset:
-        _check_learnable(label, weight, numbers)
+        if len(label) < 2:
+            raise ValueError(f"X has {len(label)} rows: there is nothing to learn")
+        counted = label if weight is None else label[weight > 0]
+        if (counted == counted[0]).all():
+            what = f"is {counted[0]!s} in every row" if numbers else f"has one class, {counted[0]!r}"
+            raise ValueError(f"y {what}: there is nothing to learn")
     return Rows(features, label, weight, numbers, given, y)
-
-
-def _check_learnable(label: npt.NDArray[Any], weight: Float64 | None, numbers: bool) -> None:
-    if len(label) < 2:
-        raise ValueError(f"X has {len(label)} rows: there is nothing to learn")
-    counted = label if weight is None else label[weight > 0]
-    if not numbers and len(set(counted.tolist())) == 1:
-        raise ValueError(f"y has one class, {counted[0]!r}: there is nothing to learn")
-    if numbers and (counted == counted[0]).all():
-        raise ValueError(f"y is {counted[0]!s} in every row: there is nothing to learn")
-
-
-def checked_features(estimator: Any, X: Any, as_words: bool) -> Any:
-    """The features of rows to predict."""
-    X = as_pandas(X)
-    if has_words(X) or as_words:
-        return validate_data(estimator, X, reset=False, skip_check_array=True)
-    return _float32(validate_data(estimator, X, **_FLOATS, reset=False))
 
 
 def joined(first: Rows, second: Rows) -> Rows:
@@ -197,125 +188,6 @@ def _float32(rows: Any) -> Any:
     if np.isinf(after).any():
         raise ValueError(f"X has a value too large for a 32-bit float: {before[np.isinf(after)][0]:g}")
     return out
-
-
-# ---- Rows of Dask: a DataFrame, or arrays, as one site whose rows are on workers ------------------------
-# Only counts, labels that differ and sums leave the workers; a row is drawn as it would be if all rows were
-# here.
-
-
-Names = tuple[str, str, str]
-"""Of the columns of labels, weights and places."""
-
-
-@dataclass(frozen=True)
-class Collected:
-    """Rows of Dask: a DataFrame with a column of labels, and of weights and places where there are any."""
-
-    frame: Any
-    y: Any
-    numeric: list[str]
-    categorical: dict[str, list[str]]
-
-    def classes(self) -> npt.NDArray[Any]:
-        """The labels that there are, sorted."""
-        import dask.array as da
-
-        labels = da.unique(self.y) if hasattr(self.y, "chunks") else self.y.unique()
-        return np.unique(np.asarray(labels.compute()))
-
-
-def collected(estimator: Any, X: Any, y: Any, weight: Any, beside: Names, draws: bool) -> Collected:
-    """The rows, with columns of labels, of weights if there are any, and of places if rows are drawn, which
-    have these names. Sets what scikit-learn says of features."""
-    import dask.dataframe as dd
-    from dask.base import compute
-    from dask.delayed import delayed
-
-    is_array = not hasattr(X, "columns")
-    names = [f"x{number}" for number in range(X.shape[1])] if is_array else [str(name) for name in X.columns]
-    numeric, categorical = (names, {}) if is_array else _features(X)
-    parts, labels = _parts(X), _parts(y)
-    weights = [None] * len(parts) if weight is None else _parts(weight)
-    if not len(parts) == len(labels) == len(weights):
-        raise ValueError(
-            f"X has {len(parts)} partitions, y {len(labels)} and sample_weight {len(weights)}: give them the "
-            f"same, with repartition or rechunk"
-        )
-    begins = [0] * len(parts)
-    if draws:  # the same rows are drawn wherever they are
-        rows = compute(*(delayed(len)(part) for part in parts))  # type: ignore[no-untyped-call]
-        begins = list(accumulate(rows, initial=0))[:-1]
-    joined = [
-        delayed(_joined)(part, label, own, begin if draws else None, names, beside)
-        for part, label, own, begin in zip(parts, labels, weights, begins, strict=True)
-    ]
-    estimator.n_features_in_ = len(names)
-    if is_array:
-        vars(estimator).pop("feature_names_in_", None)
-    else:
-        estimator.feature_names_in_ = np.array(names, object)
-    meta = _joined(*_without_rows(X, y, weight, names), 0 if draws else None, names, beside)
-    return Collected(dd.from_delayed(joined, meta=meta), y, numeric, categorical)
-
-
-def refuse_beside(estimator: Any, **given: Any) -> None:
-    """Raise ConfigError for arguments of `fit` that are for rows which are here."""
-    for name, value in given.items():
-        if value is not None:
-            raise ConfigError(
-                f"{type(estimator).__name__}: {name} is for rows that are here, and X is a collection of "
-                f"Dask: leave it out (validation_fraction holds rows out)"
-            )
-
-
-def _features(X: Any) -> tuple[list[str], dict[str, list[str]]]:
-    """The numeric columns, and the categories of the others."""
-    import pandas as pd
-
-    numeric, categorical = [], {}
-    for name, kind in X.dtypes.items():
-        if isinstance(kind, pd.CategoricalDtype):
-            if not X[name].cat.known:
-                raise ConfigError(
-                    f"X: the categories of column {name!r} are not known: X.categorize() finds them"
-                )
-            categorical[str(name)] = [str(category) for category in X[name].cat.categories]
-        elif pd.api.types.is_numeric_dtype(kind):
-            numeric.append(str(name))
-        else:
-            raise ConfigError(
-                f"X: column {name!r} is {kind}: make it categorical, X.categorize(columns=[{name!r}]), or "
-                f"drop it"
-            )
-    return numeric, categorical
-
-
-def _parts(values: Any) -> list[Any]:
-    """Its partitions, delayed."""
-    delayed = values.to_delayed()
-    return list(delayed.ravel()) if isinstance(delayed, np.ndarray) else list(delayed)
-
-
-def _joined(part: Any, label: Any, weight: Any, begin: int | None, names: list[str], beside: Names) -> Any:
-    """A partition with the columns beside its features."""
-    import pandas as pd
-
-    if len(label) != len(part) or (weight is not None and len(weight) != len(part)):
-        raise ValueError("X, y and sample_weight have other numbers of rows in the same partition")
-    frame = part.reset_index(drop=True) if hasattr(part, "columns") else pd.DataFrame(part)
-    columns = {beside[0]: label.reset_index(drop=True) if hasattr(label, "reset_index") else label}
-    if weight is not None:
-        columns[beside[1]] = np.asarray(weight, np.float64)
-    if begin is not None:
-        columns[beside[2]] = np.arange(begin, begin + len(frame))
-    return frame.set_axis(names, axis="columns").assign(**columns)
-
-
-def _without_rows(X: Any, y: Any, weight: Any, names: list[str]) -> tuple[Any, Any, Any]:
-    """A partition of each, without rows."""
-    part = X._meta if hasattr(X, "columns") else np.empty((0, len(names)), X.dtype)
-    return part, y._meta, None if weight is None else np.empty(0)
 
 
 # ---- The base of the estimators: their parameters, and a training in this process -----------------------
@@ -500,24 +372,6 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         self._train(terms, parties, options)
         return self
 
-    def _fit_collected(
-        self, rows: Collected, follows: dict[str, Any], xgb_model: Any, verbose: bool | int
-    ) -> Self:
-        """Train on rows of Dask. follows: as of `_fit`."""
-        label, weight, row, *_ = _BESIDE
-        columns = {"label": label, "numeric": rows.numeric, "categorical": rows.categorical}
-        beside = {"weight": weight, "row_id": row}
-        columns |= {key: name for key, name in beside.items() if name in rows.frame.columns}
-        options = Options(xgb_model=text_of(xgb_model), verbose=int(verbose))
-        terms = self._terms(columns, follows, options.xgb_model)
-        self._train(terms, {ONE_SITE: rows.frame}, options)
-        return self
-
-    def _collected(self, X: Any, y: Any, weight: Any, **given: Any) -> Collected:
-        """Rows of Dask, checked. given: arguments of `fit` that are for others."""
-        refuse_beside(self, **given)
-        return collected(self, X, y, weight, _BESIDE[:3], self._draws)
-
     @property
     def _draws(self) -> bool:
         """True if rows are drawn."""
@@ -607,7 +461,10 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             raise ValueError(
                 f"X must be a pandas or polars DataFrame, as in fit: {categorical[0]!r} has categories"
             )
-        features = checked_features(self, X, as_words=bool(categorical))
+        if has_words(X) or categorical:
+            features = validate_data(self, X, reset=False, skip_check_array=True)
+        else:
+            features = _float32(validate_data(self, X, **_FLOATS, reset=False))
         if is_frame(features) or hasattr(features, "tocsc"):
             return self.model_.predict(self._table(features, {}))
         return self.model_.predict(features)
@@ -648,22 +505,17 @@ class OfLabels(Federated):
     ) -> Self:
         """Train. X: numbers [rows, features], NaN for what is missing, a sparse matrix of scipy's, or a
         DataFrame of pandas or polars, whose columns of text and categories are categorical features; y:
-        [rows], numbers for a regressor; or both are collections of Dask, with the same partitions, whose rows
-        stay on the workers; sites: the name of each row's site, [rows] (one site unless given);
+        [rows], numbers for a regressor; sites: the name of each row's site, [rows] (one site unless given);
         sample_weight: [rows], not below 0; xgb_model: a Model to continue, such as the model_ of an
         estimator, or the path of its file; eval_set: [(X, y)], rows that no tree grows on: they get metrics,
         and early stopping watches them; sample_weight_eval_set: [sample_weight]; verbose: print the metrics
         of each round, or of each n-th."""
-        if is_collection(X):
-            given = {"sites": sites, "eval_set": eval_set, "sample_weight_eval_set": sample_weight_eval_set}
-            collected = self._collected(X, y, sample_weight, **given)
-            return self._fit_collected(collected, self._follows(collected), xgb_model, verbose)
         rows = checked(self, X, y, sample_weight, numbers=self._numbers)
         follows = self._follows(rows)
         options = self._options(rows, sites, xgb_model, eval_set, sample_weight_eval_set, verbose)
         return self._fit(rows, follows, options)
 
-    def _follows(self, rows: Rows | Collected) -> dict[str, Any]:
+    def _follows(self, rows: Rows) -> dict[str, Any]:
         """The settings of the terms that follow from the labels: the objective at least. ConfigError."""
         raise NotImplementedError
 
@@ -689,11 +541,13 @@ class FederatedClassifier(ClassifierMixin, OfLabels):  # type: ignore[misc]
         codes = np.searchsorted(self.classes_, values).clip(max=len(self.classes_) - 1)
         if (strange := self.classes_[codes] != values).any():
             raise ValueError(f"eval_set: no training row has the class {values[strange][0]!s}")
-        return pa.DictionaryArray.from_arrays(codes.astype(np.int32), pa.array(_names(self.classes_)))
+        return pa.DictionaryArray.from_arrays(
+            codes.astype(np.int32), pa.array([*map(spelled, self.classes_.tolist())])
+        )
 
-    def _follows(self, rows: Rows | Collected) -> dict[str, Any]:
+    def _follows(self, rows: Rows) -> dict[str, Any]:
         self.classes_ = rows.classes()
-        names, objective = _names(self.classes_), self.objective
+        names, objective = [*map(spelled, self.classes_.tolist())], self.objective
         if objective is None:
             objective = "binary:logistic" if len(names) == 2 else "multi:softprob"
         if objective not in (classifiers := registry.names_of(LabelKind.CLASS)):
@@ -723,17 +577,6 @@ class FederatedClassifier(ClassifierMixin, OfLabels):  # type: ignore[misc]
         return chosen
 
 
-def _names(classes: npt.NDArray[Any]) -> list[str]:
-    """The classes as the terms spell them: as a table's cells."""
-
-    def spelled(label: object) -> str:
-        if isinstance(label, bool):
-            return str(label).lower()
-        return str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)
-
-    return [spelled(label) for label in classes.tolist()]
-
-
 class FederatedRegressor(RegressorMixin, OfLabels):  # type: ignore[misc]
     """Amounts from trees that sites grow together: reg:squarederror unless objective says otherwise.
 
@@ -741,7 +584,7 @@ class FederatedRegressor(RegressorMixin, OfLabels):  # type: ignore[misc]
     attributes it has, but for classes_.
     """
 
-    def _follows(self, rows: Rows | Collected) -> dict[str, Any]:
+    def _follows(self, rows: Rows) -> dict[str, Any]:
         objective = self.objective or "reg:squarederror"
         if objective in registry.names_of(LabelKind.CLASS):
             raise ConfigError(
@@ -784,11 +627,6 @@ class FederatedRanker(Federated):
         the other in the rows; or qid: the group of each row, [rows]; sample_weight: of each group, in their
         order or in that of increasing qid; eval_group, eval_qid: [group], [qid] of eval_set. The others are
         those of `FederatedClassifier.fit`. The rows of a group are at one site."""
-        if is_collection(X):
-            raise ConfigError(
-                "FederatedRanker takes no collections of Dask: give fedboost.simulate a DataFrame with a "
-                "column of groups"
-            )
         rows = checked(self, X, y, None, numbers=True)
         objective = self.objective or "rank:ndcg"
         if objective not in (rankings := registry.names_of(LabelKind.RELEVANCE)):

@@ -636,7 +636,7 @@ def test_what_cannot_be_is_one_line(model, tmp_path):
     agreed = evaluation_terms(model)
     with pytest.raises(ConfigError, match="these terms evaluate, and train nothing; give them to evaluate"):
         fb.simulate(agreed, shared_out(2))
-    with pytest.raises(ConfigError, match="program evaluate holds no rows out"):
+    with pytest.raises(ConfigError, match="program evaluate with validation rows: it holds no rows out"):
         agreed.changed(validation_fraction=0.2)
     with pytest.raises(PeerError, match="ended the session without an evaluation"):
         fb.Evaluation.from_model(model, {})

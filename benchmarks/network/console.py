@@ -32,14 +32,16 @@ from typing import Any
 from urllib.parse import urlsplit
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "helpers"))
 
 import common
 import pyarrow as pa
+from anything import ANYTHING
 from common import LABEL, generate, spread
 from pyarrow import parquet
 
 import fedboost as fb
-from fedboost.runtime.local.cluster import ANYTHING, LocalCluster
+from fedboost.runtime.local.cluster import LocalCluster
 
 PARTIES, ROUNDS, EARLY = 3, 300, 10
 AT_MOST = 1.05

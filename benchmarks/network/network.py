@@ -34,11 +34,13 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "helpers"))
 
 import common
 import numpy as np
 import pyarrow as pa
 import xgboost as xgb
+from anything import ANYTHING
 from common import LABEL, generate, spread
 from delay import DelayProxy, Link
 from pyarrow import parquet
@@ -46,7 +48,7 @@ from xgboost.collective import CommunicatorContext
 from xgboost.tracker import RabitTracker
 
 import fedboost as fb
-from fedboost.runtime.local.cluster import ANYTHING, LocalCluster
+from fedboost.runtime.local.cluster import LocalCluster
 
 EARLY, LATE = 5, 25
 """Rounds between whose ends trees are timed."""

@@ -35,11 +35,13 @@ from typing import Any
 from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "helpers"))
 
 import common
 import costs
 import numpy as np
 import pyarrow as pa
+from anything import ANYTHING
 from common import LABEL, generate
 from costs import MBIT, Case, Constants
 from delay import Link
@@ -49,7 +51,6 @@ from pyarrow import parquet
 import fedboost as fb
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.runtime.local import simulation
-from fedboost.runtime.local.cluster import ANYTHING
 from fedboost.runtime.telemetry import Meter
 
 ROWS, FEATURES = 20_000, 20

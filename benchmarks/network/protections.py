@@ -17,12 +17,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "helpers"))
 
 import common
+from anything import ANYTHING
 from pyarrow import parquet
 
 import fedboost as fb
-from fedboost.runtime.local.cluster import ANYTHING, LocalCluster
+from fedboost.runtime.local.cluster import LocalCluster
 
 PROTECTIONS = ("plain", "masked", "paillier")
 SETTINGS = {"rounds": 20, "max_depth": 4, "max_bin": 32}

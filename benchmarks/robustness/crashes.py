@@ -25,11 +25,11 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "helpers"))
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import common
+from anything import ANYTHING
 from crashes import bare, crashed, stopped
 from sites import rows, shared_out, terms, written
 
 import fedboost as fb
-from fedboost.runtime.local.cluster import ANYTHING
 from fedboost.runtime.model import Model
 from fedboost.runtime.net.channel import KEEPALIVE_MS
 from tests.helpers.columns_apart import LAYOUTS, matched, pooled, scattered, terms_of, train_pooled

@@ -18,14 +18,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "helpers"))
 
 import common
 import numpy as np
 import pyarrow as pa
+from anything import ANYTHING
 from pyarrow import parquet
 
 import fedboost as fb
-from fedboost.runtime.local.cluster import ANYTHING, LocalCluster
+from fedboost.runtime.local.cluster import LocalCluster
 
 GROWTH_AT_MOST = 8 << 20
 """Bytes of resident memory between the medians of the second and the last quarter: the allocator's own ups

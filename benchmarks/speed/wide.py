@@ -19,10 +19,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "helpers"))
 
 import common
 import numpy as np
 import xgboost as xgb
+from anything import ANYTHING
 from common import Float32, spread, verdict
 from scipy import sparse
 from sklearn.datasets import dump_svmlight_file
@@ -30,7 +32,7 @@ from sklearn.metrics import roc_auc_score
 
 import fedboost as fb
 from fedboost.runtime.data.text import LABEL
-from fedboost.runtime.local.cluster import ANYTHING, LocalCluster
+from fedboost.runtime.local.cluster import LocalCluster
 
 NAME = "amazon_access_onehot"
 PARTIES = 4

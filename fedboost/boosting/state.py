@@ -15,6 +15,7 @@ from typing import Annotated, Any, TypeVar
 
 import numpy as np
 
+from fedboost.boosting.queries import OfTurn, Query
 from fedboost.boosting.queries.base import (
     Values,
     View,
@@ -29,7 +30,6 @@ from fedboost.boosting.queries.columns import BYTES_PER_COUNT, LEVELS_SUMMED
 from fedboost.boosting.queries.ids import PlacesQuery
 from fedboost.boosting.queries.labels import RESIDUAL_TURNS, ResidualQuery, StartQuery
 from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery, TreeQuery
-from fedboost.boosting.queries.union import OfTurn, Query
 from fedboost.errors import Refused, TrainingStopped, TreeAborted
 from fedboost.fixedpoint import Float32, Float64, Int64, Scale
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS, first_bits
@@ -40,7 +40,7 @@ from fedboost.privacy import packing
 from fedboost.protocol.contracts import Bound, GrownTrees, Position
 from fedboost.terms.continuation import edges_beside
 from fedboost.terms.terms import Terms
-from fedboost.terms.trees import MAX_ROUNDS
+from fedboost.terms.training import MAX_ROUNDS
 
 # ---- What a model predicts with, as one hash: what parties sign -----------------------------------------
 # Promises: parties can compute it from the queries; gains and covers, which change no prediction, are not

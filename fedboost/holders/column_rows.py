@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedboost.boosting.queries import Query
 from fedboost.boosting.queries.base import Values, View
 from fedboost.boosting.queries.columns import BinsQuery, QuantileQuery
 from fedboost.boosting.queries.labels import StartQuery
 from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
-from fedboost.boosting.queries.union import Query
 from fedboost.boosting.state import BoostingState, Scales
 from fedboost.errors import LocalProtocolError, PeerError, Refused
 from fedboost.fixedpoint import Float32, Float64, Int64, Scale
@@ -280,7 +280,11 @@ class RowSets:
         own, is_label_holder = some(splits, holder < 0), self._me == self._label_holder
         if self._alone:
             place = self._parties.index(self._label_holder)
-            self._check_alone(holder < 0 if is_label_holder else holder == place)
+            if not (holder < 0 if is_label_holder else holder == place).all():
+                raise PeerError(
+                    f"a split by a column of another party in a round that grows on those of label holder "
+                    f"{self._label_holder} alone"
+                )
         if len(own):
             rows.growing.apply(_by_features(own, np.searchsorted(self._own, own.feature)), rows.bins)
             told = [party for party in self.others if to_all or party == self._label_holder]
@@ -293,14 +297,6 @@ class RowSets:
             if len(foreign):
                 packed = yield Receive(ROW_SET, other, self.size(rows.rows))
                 self._split_foreign(rows, foreign, slot, packed)
-
-    def _check_alone(self, by_label_holder: Mask) -> None:
-        """Raise PeerError unless all splits are by columns of the label holder."""
-        if not by_label_holder.all():
-            raise PeerError(
-                f"a split by a column of another party in a round that grows on those of label holder "
-                f"{self._label_holder} alone"
-            )
 
     def root_of(self, node: int) -> int:
         """The root that a node is below. PeerError for one that is none."""
@@ -462,20 +458,13 @@ def check_leaf_values(
         gradient, hessian = rows.sums_over(leaf)
         add_node(found, 0, gradient, hessian, -np.inf, np.inf, *rule.scales, rule.learning_rate)
         if found[0]["value"] != value:
+            above = splits.feature[(splits.left == leaf) | (splits.left + 1 == leaf)]
+            holders = [terms.parties[at] for at in above - len(terms.columns.features) if at >= 0]
+            suspect = f"party {holders[0]}" if holders else "a party"
             raise PeerError(
-                f"the value of leaf {leaf} of tree {query.tree} does not follow from its rows: "
-                f"{_suspect(terms, splits, leaf)} made up sums, or the aggregator changed them; ask them "
-                f"before you train with them again"
+                f"the value of leaf {leaf} of tree {query.tree} does not follow from its rows: {suspect} "
+                f"made up sums, or the aggregator changed them; ask them before you train with them again"
             )
-
-
-def _suspect(terms: Terms, splits: Splits, leaf: int) -> str:
-    """Who has the column that the leaf's parent is split by."""
-    above = np.flatnonzero((splits.left == leaf) | (splits.left + 1 == leaf))
-    features = len(terms.columns.features)
-    if above.size and (feature := int(splits.feature[above[0]])) >= features:
-        return f"party {terms.parties[feature - features]}"
-    return "a party"
 
 
 # ---- The groups of bins in which a party tells the sums of a node ---------------------------------------

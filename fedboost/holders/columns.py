@@ -19,7 +19,7 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from fedboost.boosting.queries.base import view_of
+from fedboost.boosting.queries import OfTurn, Query
 from fedboost.boosting.queries.columns import BinsQuery, QuantileQuery
 from fedboost.boosting.queries.ids import (
     UNKNOWN,
@@ -33,7 +33,6 @@ from fedboost.boosting.queries.ids import (
 )
 from fedboost.boosting.queries.labels import ResidualQuery, RowsQuery, StartQuery
 from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
-from fedboost.boosting.queries.union import OfTurn, Query
 from fedboost.boosting.state import NOTHING_YET, BoostingState, Round, structure
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Float32, Float64, Int64
@@ -62,7 +61,6 @@ from fedboost.holders.shard import BaseHolder, Exchange, Shard, place_of
 from fedboost.holders.whole_rows import HorizontalHolder
 from fedboost.privacy import packing
 from fedboost.protocol.contracts import Answered, Answering, Holder, Receive, Send
-from fedboost.protocol.parts import UNTOLD_SCORE
 from fedboost.terms.terms import Terms
 from fedboost.version import VERSION
 
@@ -105,7 +103,7 @@ class PredictionHolder(BaseHolder):
         model: Booster,
         nthread: int = 1,
     ) -> None:
-        """read, secret: see `VerticalHolder`; model: as this party was told it (`told_of`)."""
+        """read, secret: see `VerticalHolder`; model: as this party was told it."""
         super().__init__(terms, nthread)
         view, block = place_of(terms, name)
         self.prediction: Prediction | None = None
@@ -206,15 +204,6 @@ class PredictionHolder(BaseHolder):
         return [slice(first, first + step) for first in range(0, rows, step)]
 
 
-def told_of(model: Booster, terms: Terms, party: str) -> Booster:
-    """A whole model as a party was told it while it grew: without leaf values and base score but at the label
-    holder, and of the splits of others who holds them."""
-    view = view_of(terms, party)
-    assert view is not None
-    score = model.base_score if view.has_labels else UNTOLD_SCORE
-    return replace(model, base_score=score, trees=tuple(map(view.tree, model.trees)))
-
-
 # ---- A training: the columns of a party, and the relays of its block ------------------------------------
 
 
@@ -312,7 +301,8 @@ class VerticalHolder(BaseHolder):
         """Move rows that are held to this state, as far as nothing is needed of other parties."""
         starts = [None if each.start is None else each.start.digest for each in (state, self.state)]
         if state.start is not None and starts[0] != starts[1]:
-            self._bin(state.start)
+            self._place_bins(state.start.cut_points)
+            self._own.bin(self._local(state.start))
             self._finished = 0
         self._take_back(state.rounds)
         if state.rounds and not self._finished:
@@ -367,7 +357,8 @@ class VerticalHolder(BaseHolder):
             case RowsQuery():
                 yield from self._common.compare()
             case StartQuery():
-                return self._start(query)
+                self._place_bins(query.cut_points)
+                query = self._local(query)
             case EndRoundQuery():
                 return self._end_round(query)
             case ResidualQuery():
@@ -408,10 +399,6 @@ class VerticalHolder(BaseHolder):
         shape = len(self._terms.roots), self.rows
         own.gradients = yield from self._gradients.receive(self._block.label_holder, *shape, hidden)
 
-    def _start(self, query: StartQuery) -> Int64:
-        self._place_bins(query.cut_points)
-        return self._own.compute(self._local(query))
-
     def _end_round(self, query: EndRoundQuery) -> Int64:
         own, state = self._own, self.state
         if isinstance(own, LabelRows) and self._terms.hides_columns:
@@ -421,10 +408,6 @@ class VerticalHolder(BaseHolder):
         self._row_sets.begin_tree(query.tree + 1)
         self._floor.forget()
         return answer
-
-    def _bin(self, start: StartQuery) -> None:
-        self._place_bins(start.cut_points)
-        self._own.bin(self._local(start))
 
     def _local(self, start: StartQuery) -> StartQuery:
         local = replace(start, cut_points=start.cut_points.pick(self._view.own_features))

@@ -10,9 +10,9 @@ from functools import partial
 
 import numpy as np
 
+from fedboost.boosting.queries import Query
 from fedboost.boosting.queries.columns import BinCountsQuery, QuantileQuery, RangeQuery, SummaryQuery
 from fedboost.boosting.queries.labels import EvaluationQuery, MagnitudesQuery
-from fedboost.boosting.queries.union import Query
 from fedboost.boosting.state import BoostingState
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Float32, Float64, Int64, exponent_counts
@@ -75,7 +75,8 @@ def measured_rows(
     if name not in trained.parties and table_of is not None:
         return MeasuredRows(None)
     if kind == "held-out":
-        if _draws_by_place(trained):
+        columns = trained.columns
+        if columns.validation is None and columns.row_id is None and columns.group is None:
             _check_places(terms, trained, read, rows, name, table_of)
         return MeasuredRows(row_sets(read(trained), trained)[VALIDATION])
     table = None if table_of is None else table_of(terms)
@@ -88,12 +89,6 @@ def measured_rows(
         why = "does not know the table" if table is None else "has a table that does not begin with that"
         raise Refused(f"party {name} {why} of the training, so it cannot tell new rows apart; {ALL}")
     return MeasuredRows(np.arange(rows) >= table.rows)
-
-
-def _draws_by_place(trained: Terms) -> bool:
-    """True if whether a row is held out depends on its place in the table."""
-    columns = trained.columns
-    return columns.validation is None and columns.row_id is None and columns.group is None
 
 
 def _check_places(
@@ -168,14 +163,11 @@ class EvaluationHolder(RowsHolder):
                 about = self.rows, self._about.grown_on, self._about.unknown
                 return magnitudes(query, self._gradients, about)
             case EvaluationQuery():
-                return self._measured(query)
+                levels = [each for column in level_sets(self._terms).values() for each in column]
+                masks = [self._rows_of(each.column, each.place) for each in levels]
+                return measured(query, self._gradients, self.rows, masks, self._name)
             case _:
                 raise PeerError(f"{query.description}: asked where a model is evaluated")
-
-    def _measured(self, query: EvaluationQuery) -> Int64:
-        levels = [each for column in level_sets(self._terms).values() for each in column]
-        masks = [self._rows_of(each.column, each.place) for each in levels]
-        return measured(query, self._gradients, self.rows, masks, self._name)
 
     def _rows_of(self, column: str, place: int | None) -> Mask:
         """The rows of a level of a categorical column, or of no declared one."""
@@ -212,16 +204,13 @@ def measured(
     parts = [gradients.sum_rows(of_set, among) for among in (everybody, *masks)]
     nothing = np.zeros_like(parts[0])
     parts += [parts[0] if site == name else nothing for site in query.sites]
+    counts: list[Callable[..., Int64]] = []
     if query.scores:
-        parts.append(
-            gradients.sum_rows(lambda _, m, y, w: metrics.count_bins(m, y, query.threshold), everybody)
-        )
-        parts.append(gradients.sum_rows(lambda _, m, y, w: metrics.count_cells(m, y), everybody))
+        counts.append(lambda _, margin, label, w: metrics.count_bins(margin, label, query.threshold))
+        counts.append(lambda _, margin, label, w: metrics.count_cells(margin, label))
     if query.classes:
-        parts.append(
-            gradients.sum_rows(lambda _, m, y, w: metrics.count_classes(m, y, query.classes), everybody)
-        )
-    return np.concatenate(parts)
+        counts.append(lambda _, margin, label, w: metrics.count_classes(margin, label, query.classes))
+    return np.concatenate([*parts, *(gradients.sum_rows(count, everybody) for count in counts)])
 
 
 def _of_set(

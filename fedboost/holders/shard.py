@@ -15,8 +15,8 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from fedboost.boosting.queries import OfTurn, Query
 from fedboost.boosting.queries.base import View, view_of
-from fedboost.boosting.queries.union import OfTurn, Query
 from fedboost.boosting.state import NOTHING_YET, BoostingState
 from fedboost.fixedpoint import Float32, Float64, Int64
 from fedboost.gbdt.binned import Allocator, Column, allocate_in_memory

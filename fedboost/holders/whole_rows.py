@@ -11,6 +11,7 @@ from typing import assert_never
 
 import numpy as np
 
+from fedboost.boosting.queries import Query
 from fedboost.boosting.queries.base import CONSTANT_TREE, Values
 from fedboost.boosting.queries.columns import (
     BinCountsQuery,
@@ -37,10 +38,9 @@ from fedboost.boosting.queries.trees import (
     TreeQuery,
     VoteQuery,
 )
-from fedboost.boosting.queries.union import Query
 from fedboost.boosting.state import BoostingState
 from fedboost.errors import PeerError, Refused
-from fedboost.fixedpoint import Float32, Float64, Int64
+from fedboost.fixedpoint import Float32, Int64
 from fedboost.gbdt import histogram, metrics
 from fedboost.gbdt.binned import Column
 from fedboost.gbdt.cut_points import STRETCH, CutPoints, count_cells
@@ -51,36 +51,11 @@ from fedboost.gbdt.kernels.histogram import sum_pairs
 from fedboost.gbdt.partition import UNBINNED, Bins, GrowingRows
 from fedboost.gbdt.sampling import AllRows, Bootstrap, Mask, NormSample, RowSampling, Sampler, Subsample
 from fedboost.gbdt.target_means import ALL, EncodedColumn, Folds, Slots, folds_of
-from fedboost.gbdt.threads import Threads
 from fedboost.gbdt.tree import SplitRule, Splits
 from fedboost.holders.other_tasks import count_bins, count_ranges
 from fedboost.holders.shard import RowsHolder, Shard, continue_margins, holds_out, row_sets
 from fedboost.protocol.contracts import MAX_CELLS, HeldTable
 from fedboost.terms.terms import Terms, have_folds, slots_of
-
-# ---- A party's part in leaf renewal: weights of residuals by cell ---------------------------------------
-# Promises: the weights of parties add to those of the pooled rows, bit for bit.
-
-
-def residual_weights(
-    nodes: Sequence[Rows],
-    query: ResidualQuery,
-    label: Float32,
-    margin: Float64,
-    weight: Float32,
-    threads: Threads,
-) -> Int64:
-    """Weights of the rows of each node by the cell of their residual: int64 [nodes, 2**RESIDUAL_BITS]."""
-    out = np.zeros((len(nodes), 1 << RESIDUAL_BITS), np.int64)
-    scale = query.weight.factor, float(query.weight.limit)
-
-    def weigh(piece: tuple[Rows, int, Int64]) -> None:
-        rows, start, cells = piece
-        weigh_residuals(label, margin, weight, rows, start, query.width, RESIDUAL_BITS, *scale, cells)
-
-    threads.each(weigh, list(zip(nodes, query.starts, out, strict=True)))
-    return out
-
 
 # ---- A party's votes on features, and its own histograms of the nodes that may split --------------------
 # Promises: each histogram is built once, and of two siblings only the one with fewer rows here; they leave
@@ -192,8 +167,9 @@ class LevelColumns:
             end = begin + slots.with_missing
             for start in range(0, column.size, STRETCH):
                 rows = slice(start, start + STRETCH)
-                of = self._slots_of(column, slots, rows)
-                trained = slice(None) if self._folds is None else self._folds[rows] != ALL
+                folds = None if self._folds is None else self._folds[rows]
+                of = slots.of(column[rows], folds)
+                trained = slice(None) if folds is None else folds != ALL
                 for place, part in enumerate((pairs[rows] >> 32, pairs[rows] & _HESSIAN)):
                     sums[begin:end, place] += _by_slot(of[trained], part[trained], slots)
                 if query.counted:
@@ -222,9 +198,6 @@ class LevelColumns:
         """The columns as the model of a training that stands here has them."""
         means = () if state.start is None else state.start.means
         return self.encoded(columns, means, trained=False)
-
-    def _slots_of(self, column: Column, slots: Slots, rows: slice) -> Int64:
-        return slots.of(column[rows], None if self._folds is None else self._folds[rows])
 
 
 def _by_slot(slots_of_rows: Int64, values: Int64, slots: Slots) -> Int64:
@@ -318,7 +291,10 @@ class HorizontalHolder(GrowingHolder):
         self._sets = row_sets(shard, terms)
         """The rows of each set of metrics: bool [rows]."""
         self._levels = LevelColumns(shard, terms, self._sets[metrics.TRAIN])
-        self._draws = _draws_of(shard, terms)
+        assert shard.keys is not None or not terms.draws.draws_for_trees
+        keys = np.broadcast_to(np.uint64(0), shard.rows) if shard.keys is None else shard.keys
+        of_trees = terms.draws.seed, terms.first_tree, terms.trees.num_parallel_tree
+        self._draws = RowSampling(keys, *of_trees)
         shape = shard.rows, objective.outputs, terms.trees.num_parallel_tree
         self.growing = GrowingRows(*shape, self._sampler(), threads, shard.allocate)
         self.use(UNBINNED)
@@ -373,17 +349,23 @@ class HorizontalHolder(GrowingHolder):
             case RangeQuery():
                 return count_ranges(self.columns, self._terms, self._threads)
             case StartQuery():
-                return self._start(query)
+                self.bin(query)
+                self._quantise_start(query)
+                return self._gradients.sum_pairs(self._sets[metrics.TRAIN])
             case VoteQuery():
                 return votes(query, self._terms, self.rows, self.bins.layout, self._of_vote(query))
             case SumsQuery():
-                return self._leaf_sums(query)
+                self._gradients.quantise(self._terms.objective.loss, self._quantiser(query))
+                self.growing.apply(query.splits, self.bins)
+                growing, pairs = self.growing, self._gradients.pairs
+                leaves = (pairs[growing.output_of(node)][growing.of(node)] for node in query.nodes)
+                return np.array([sum_pairs(rows) for rows in leaves], np.int64).reshape(-1)
             case ResidualQuery():
                 return self._residuals(query)
             case IdCountQuery() | AlignQuery() | PlacesQuery() | ReachQuery() | BinsQuery():
                 raise PeerError(f"{query.description}: asked where all parties hold the same columns")
             case LevelSumsQuery():
-                _quantise_start(self._gradients, self._terms, self._quantiser(query))
+                self._quantise_start(query)
                 return self._levels.sums(query, self.columns, self._gradients.pairs[0])
             case BinCountsQuery():
                 columns = self._levels.predicted(self.columns, self.state)
@@ -392,11 +374,6 @@ class HorizontalHolder(GrowingHolder):
                 raise PeerError(f"{query.description}: asked where a model is trained")
             case _:
                 assert_never(query)
-
-    def _start(self, query: StartQuery) -> Int64:
-        self.bin(query)
-        _quantise_start(self._gradients, self._terms, self._quantiser(query))
-        return self._gradients.sum_pairs(self._sets[metrics.TRAIN])
 
     def _histograms(self, query: HistogramQuery) -> Int64:
         bins = self.bins.layout.bins
@@ -412,14 +389,6 @@ class HorizontalHolder(GrowingHolder):
         self._grow(query)
         return self._own.of_vote(query)
 
-    def _leaf_sums(self, query: SumsQuery) -> Int64:
-        """Sums of gradients and hessians over the rows of each leaf."""
-        self._gradients.quantise(self._terms.objective.loss, self._quantiser(query))
-        self.growing.apply(query.splits, self.bins)
-        growing, pairs = self.growing, self._gradients.pairs
-        leaf_pairs = (pairs[growing.output_of(node)][growing.of(node)] for node in query.nodes)
-        return np.array([sum_pairs(rows) for rows in leaf_pairs], np.int64).reshape(-1)
-
     def _residuals(self, query: ResidualQuery) -> Int64:
         """Weights of the residuals of each node, by cell."""
         self.growing.apply(query.splits, self.bins)
@@ -427,8 +396,16 @@ class HorizontalHolder(GrowingHolder):
             nodes = [np.flatnonzero(self._sets[metrics.TRAIN]).astype(np.uint32)]
         else:
             nodes = [self.growing.of(node) for node in query.nodes]
-        rows = self._shard.label, self._gradients.margin[0], self._shard.weight
-        return residual_weights(nodes, query, *rows, self._threads).reshape(-1)
+        out = np.zeros((len(nodes), 1 << RESIDUAL_BITS), np.int64)
+        own = self._shard.label, self._gradients.margin[0], self._shard.weight
+        cell = query.width, RESIDUAL_BITS, query.weight.factor, float(query.weight.limit)
+
+        def weigh(piece: tuple[Rows, int, Int64]) -> None:
+            rows, start, cells = piece
+            weigh_residuals(*own, rows, start, *cell, cells)
+
+        self._threads.each(weigh, list(zip(nodes, query.starts, out, strict=True)))
+        return out.reshape(-1)
 
     def _end_round(self, query: EndRoundQuery) -> Int64:
         self.end_tree(query.tree, query.splits, query.values)
@@ -486,6 +463,12 @@ class HorizontalHolder(GrowingHolder):
             self._gradients.quantise(terms.objective.loss, quantise)
         self.has_gradients = True
 
+    def _quantise_start(self, query: StartQuery | LevelSumsQuery) -> None:
+        """Compute the gradients that boosting starts from."""
+        loss, noise = self._terms.objective.loss, self._terms.noise
+        shift = 0.0 if noise is None else loss.margin(self._terms.bound.start)
+        self._gradients.quantise(loss.start, self._quantiser(query), shift)
+
     def _quantiser(self, query: StartQuery | LevelSumsQuery | TreeQuery | SumsQuery) -> Quantise:
         """Quantisation for a query; bounded where its answer gets noise."""
         if self._terms.noise is not None:
@@ -509,16 +492,3 @@ class HorizontalHolder(GrowingHolder):
         if terms.draws.draws_for_trees or holds_out(terms):
             return Subsample(*sample, 1.0 if terms.draws.by_gradient_norm else terms.draws.subsample)
         return AllRows()
-
-
-def _quantise_start(gradients: Gradients, terms: Terms, quantise: Quantise) -> None:
-    """Compute the gradients that boosting starts from."""
-    shift = 0.0 if terms.noise is None else terms.objective.loss.margin(terms.bound.start)
-    gradients.quantise(terms.objective.loss.start, quantise, shift)
-
-
-def _draws_of(shard: Shard, terms: Terms) -> RowSampling:
-    """The row sampling of a session; without keys where trees sample no rows."""
-    assert shard.keys is not None or not terms.draws.draws_for_trees
-    keys = np.broadcast_to(np.uint64(0), shard.rows) if shard.keys is None else shard.keys
-    return RowSampling(keys, terms.draws.seed, terms.first_tree, terms.trees.num_parallel_tree)

@@ -39,10 +39,10 @@ from fedboost.privacy.scheme import NAME_BYTES, Public, Secret, digest_of
 
 
 class _SumsAlone:
-    """Base of an opener whose sum opens without help: it refuses notes and help in the words of its class."""
+    """Base of an opener that refuses notes, and help unless its sum needs some, in the words of its class."""
 
     unexpected_note: str
-    unexpected_help: str
+    unexpected_help: str = ""
 
     def note(self, party: str, note: bytes) -> None:
         """Refuse any note."""
@@ -251,8 +251,8 @@ class TwoLegSealer(_MaskingSealer):
         self._check(tag)
         self._pairs.begin(tag)
         peers = set(tag.roster) - {self._me}
-        ways = [way for peer in peers for way in ((self._me, peer), (peer, self._me))]
-        self._share_keys = {way: self._share_key(*way) for way in ways}
+        ways = [(peer, way) for peer in peers for way in ((self._me, peer), (peer, self._me))]
+        self._share_keys = {way: self._pairs.derived(peer, b"share", *way) for peer, way in ways}
         streams = self._pairs.masks(tag)
         self._pairs.replace_keys()
         mask = self._mask = self._draw(KEY_BYTES)
@@ -303,10 +303,6 @@ class TwoLegSealer(_MaskingSealer):
             raise PeerError(f"turn {tag.turn} was committed: no other attempt of it is sealed")
         if last is not None and set(tag.roster) != set(last.roster):
             raise PeerError("the roster changed under the same keys")
-
-    def _share_key(self, sender: str, receiver: str) -> bytes:
-        peer = receiver if sender == self._me else sender
-        return self._pairs.derived(peer, b"share", sender, receiver)
 
     def _commit(self, sealed: dict[str, bytes]) -> bytes:
         assert self._pairs.tag is not None
@@ -412,19 +408,17 @@ class TwoLegOpener:
             )
         uncommitted = [party for party in present if party not in self._masks]
         if uncommitted:
-            return {party: self._commit_request(party) for party in uncommitted}
+            sealed = sorted(self._sealed.items())
+            relayed = {
+                to: [part for sender, own in sealed if sender != to for part in (sender.encode(), own[to])]
+                for to in uncommitted
+            }
+            return {to: packing.pack(COMMIT, self.ctx, *parts) for to, parts in relayed.items()}
         if not missing:
             return {}
         self._missing = set(missing)
         request = packing.pack(RECOVER, self.ctx, *(party.encode() for party in missing))
         return dict.fromkeys(present, request)
-
-    def _commit_request(self, party: str) -> bytes:
-        relayed = []
-        for sender, shares in sorted(self._sealed.items()):
-            if sender != party:
-                relayed += [sender.encode(), shares[party]]
-        return packing.pack(COMMIT, self.ctx, *relayed)
 
     def lose(self, party: str) -> None:
         """Note that a party whose upload is in is disconnected: its mask is recovered from the others."""
@@ -436,7 +430,9 @@ class TwoLegOpener:
         if party not in self._commitments:
             raise PeerError("its help came without its report")
         if party not in self._masks:
-            self._take_mask(party, answer)
+            if not self._is_of(party, answer):
+                raise PeerError(f"the self mask of party {party} is not the one it committed to")
+            self._masks[party] = answer
             return
         answered = by_name(packing.unpack(answer))
         if not answered or set(answered) != self._missing:
@@ -459,11 +455,6 @@ class TwoLegOpener:
             f"the self mask of party {lost}, which was lost, cannot be recovered: the shares of it do not "
             f"fit its commitment, so party {lost} dealt wrong ones, or a party that helped changed its own"
         )
-
-    def _take_mask(self, party: str, mask: bytes) -> None:
-        if not self._is_of(party, mask):
-            raise PeerError(f"the self mask of party {party} is not the one it committed to")
-        self._masks[party] = mask
 
     def _is_of(self, party: str, mask: bytes) -> bool:
         """True if this party committed to the mask."""
@@ -611,11 +602,13 @@ class EncryptedSealer(_MaskingSealer):
         return self._holder.assist(request)
 
 
-class EncryptedOpener:
+class EncryptedOpener(_SumsAlone):
     """Adds encrypted chunks into one running sum, has it opened by the key holder, and takes the blind away.
 
     Raises RosterTooSmall when the key holder is lost: nobody else can open the sum.
     """
+
+    unexpected_note = "a note where encrypted cells have none"
 
     def __init__(
         self, tag: Tag, public: Public, keyholder: str, group: Group, session: bytes, draw: RandomBytes
@@ -648,11 +641,6 @@ class EncryptedOpener:
             raise PeerError("cells that were encrypted under another key than this session's")
         more, total = cipher.read(cells[NAME_BYTES:]), self._sums[number]
         self._sums[number] = more if total is None else cipher.add(total, more)
-
-    def note(self, party: str, note: bytes) -> None:
-        """Refuse any note."""
-        if note:
-            raise PeerError("a note where encrypted cells have none")
 
     def lose(self, party: str) -> None:
         """Note that a party is disconnected: its vector is in the sum, only the key holder is needed

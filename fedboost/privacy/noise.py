@@ -102,14 +102,6 @@ def zcdp_epsilon(cost: float, delta: float) -> float:
     return max(at(low), 0.0)
 
 
-def sum_distance(sigma: float, shares: int) -> float:
-    """Largest distance between the sum of `shares` discrete Gaussians, each of this sigma, and one of their
-    joint variance: the logarithm of the ratio of probabilities (Kairouz, Liu and Steinke 2021)."""
-    return 10.0 * sum(
-        math.exp(-2.0 * math.pi**2 * sigma**2 * number / (number + 1.0)) for number in range(1, shares)
-    )
-
-
 def _check(epsilon: float, delta: float) -> None:
     if not (epsilon > 0.0 and math.isfinite(epsilon) and 0.0 < delta < 1.0):
         raise ValueError(f"epsilon {epsilon} and delta {delta}: epsilon must be above 0, delta in (0, 1)")

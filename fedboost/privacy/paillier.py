@@ -266,10 +266,6 @@ class PaillierCipher:
         self._public = public
         self._layout = layout
 
-    def most_bytes(self) -> int:
-        """Exact size of what `encrypt` returns."""
-        return int(self._layout.rows * 2 * self._public.bytes)
-
     def encrypt(self, words: Words) -> bytes:
         """Pack the cells and encrypt each row."""
         rows = self._layout.pack(words)

@@ -171,17 +171,6 @@ def scheme_of(name: str) -> Scheme:
     return PROTECTIONS[name].encryption()
 
 
-# ---- plain ----------------------------------------------------------------------------------------------
-
-
-def _plain_sealer(setup: PartySetup) -> Sealer:
-    return PlainSealer(setup.sparse)
-
-
-def _plain_opener(tag: Tag, setup: AggregatorSetup) -> Opener:
-    return PlainOpener(tag)
-
-
 # ---- masked ---------------------------------------------------------------------------------------------
 
 
@@ -190,11 +179,6 @@ def _masked_sealer(setup: PartySetup) -> Sealer:
     if setup.shrinks:
         return TwoLegSealer(setup.me, setup.group, setup.session, keys, setup.draw)
     return OneLegSealer(setup.me, setup.group, setup.session, keys)
-
-
-def _masked_opener(tag: Tag, setup: AggregatorSetup) -> Opener:
-    opener = TwoLegOpener if setup.shrinks else OneLegOpener
-    return opener(tag, setup.group, setup.session)
 
 
 # ---- paillier -------------------------------------------------------------------------------------------
@@ -252,8 +236,8 @@ _ROWS = (
         "plain",
         hides=False,
         aggregator_observes="this site's own numbers, before they are added to the others'",
-        sealer=_plain_sealer,
-        opener=_plain_opener,
+        sealer=lambda setup: PlainSealer(setup.sparse),
+        opener=lambda tag, setup: PlainOpener(tag),
         may_be_vertical=True,
     ),
     Protection(
@@ -261,7 +245,9 @@ _ROWS = (
         hides=True,
         aggregator_observes=_SUMS,
         sealer=_masked_sealer,
-        opener=_masked_opener,
+        opener=lambda tag, setup: (TwoLegOpener if setup.shrinks else OneLegOpener)(
+            tag, setup.group, setup.session
+        ),
         min_parties=MIN_GROUP_PARTIES,
         max_parties=MAX_GRAPH_PARTIES,
         max_shrinking=MAX_GROUP_PARTIES,

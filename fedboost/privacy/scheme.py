@@ -37,9 +37,6 @@ class Cipher(Protocol):
         """The lowest 64 bits of each sum; PeerError for another length, SessionFailed for numbers that are no
         sum."""
 
-    def most_bytes(self) -> int:
-        """Largest size of what `encrypt` returns."""
-
 
 class Public(Protocol):
     """A key that encrypts and adds."""

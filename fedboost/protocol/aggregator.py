@@ -561,7 +561,10 @@ class AggregatorSession:
 
     def leave(self, party: str, event: Leave) -> Outbox:
         """The session fails; where it may shrink, the party counts as lost for good."""
-        return self.expel(party, Violation(f"left: {_as_predicate(party, event.reason)}"))
+        reason = quoted(event.reason).removeprefix(f"party {party}: ")  # its name need not be said twice
+        if reason.startswith(f"party {party} "):
+            reason = f"it {reason.removeprefix(f'party {party} ')}"
+        return self.expel(party, Violation(f"left: {reason}"))
 
     def expel(self, party: str, event: Violation) -> Outbox:
         """The session fails; where it may shrink, the party counts as lost for good."""
@@ -767,14 +770,6 @@ class AggregatorSession:
         for party in filter(given.lacks, self.terms.parties):
             raise Refused(f"party {party} gave no thresholds of its columns, and the model needs them")
         return replace(made, booster=given.of_model())
-
-
-def _as_predicate(party: str, reason: str) -> str:
-    """The reason that a party gave, where its name need not be said twice."""
-    reason = quoted(reason).removeprefix(f"party {party}: ")
-    if reason.startswith(f"party {party} "):
-        return f"it {reason.removeprefix(f'party {party} ')}"
-    return reason
 
 
 # ---- The rules of a session at the aggregator: what each event does in each phase -----------------------

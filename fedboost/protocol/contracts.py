@@ -35,6 +35,10 @@ MAX_CELLS = 1 << 27
 """Integers in one answer: a gigabyte at a party, far beyond practical sizes."""
 
 
+def out_of_bounds(what: str) -> PeerError:
+    return PeerError(f"a message out of bounds: {what}")
+
+
 @dataclass(frozen=True)
 class Bound:
     """The range of a field on the wire, beside its type (`Annotated`): of a number, or of the length of
@@ -49,7 +53,7 @@ class Bound:
         size = len(value) if hasattr(value, "__len__") else value
         if not self.least <= size <= self.most:
             allowed = f"{self.least} to {self.most}" if self.least else f"{self.most}"
-            raise PeerError(f"a message out of bounds: {size} {self.what}; {allowed} are allowed")
+            raise out_of_bounds(f"{size} {self.what}; {allowed} are allowed")
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,7 @@ class Only:
     def check(self, value: Any) -> None:
         """Raise PeerError for a value of which it does not hold."""
         if not self.holds(value):
-            raise PeerError(f"a message out of bounds: {self.what}")
+            raise out_of_bounds(self.what)
 
 
 class Query(Protocol):

@@ -131,12 +131,6 @@ class Membership:
         request = self.first.request
         return Attempt(self.session, number, self.terms, b"" if request is None else request.nonce)
 
-    def check_same(self, admit: Offer) -> None:
-        """Raise PeerError for an offer of another session, or under other terms."""
-        first = self.first
-        if (admit.session, admit.terms, admit.request) != (first.session, first.terms, first.request):
-            raise PeerError("admitted to another session, or under other terms")
-
     def help_as(self, size: int) -> tuple[str, int]:
         """The name of help of so many bytes in the site's audit log, and its integers."""
         if not self.terms.hides_columns or self.secret is None:
@@ -493,7 +487,9 @@ class PartySession:
             self._session = offer.session
             self._membership = Membership.begin(self._site, offer)
         member = self._membership
-        member.check_same(offer)
+        first = member.first
+        if (offer.session, offer.terms, offer.request) != (first.session, first.terms, first.request):
+            raise PeerError("admitted to another session, or under other terms")
         if self._joined is None or offer.attempt != self._attempt:
             self._joined = self._join(member, offer.attempt)
         yield self._joined

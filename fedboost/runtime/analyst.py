@@ -29,12 +29,14 @@ from fedboost.runtime.tasks import OnWaiting, TaskRequests
 from fedboost.runtime.telemetry import Row
 from fedboost.terms.terms import Terms
 from fedboost.wire.messages import (
+    CheckRequest,
     Failed,
     ModelPart,
     RoundDone,
     SiteReply,
     Status,
     TrainCommand,
+    TrainRequest,
     Waiting,
     decode_check_reply,
     decode_status,
@@ -152,7 +154,7 @@ class Training:
 
     def _command(self, command: TrainCommand) -> bool:
         """Give the aggregator a command for the session; False if it was not reached."""
-        return self._line.command(encode_train_request(self._terms.canonical(), command))
+        return self._line.command(encode_train_request(TrainRequest(self._terms.canonical(), command)))
 
     def _follow(self, wait: float, on_waiting: OnWaiting | None) -> Iterator[Row]:
         """Rows to the end of the session, over as many connections as it takes."""
@@ -177,7 +179,7 @@ class Training:
         data = bytearray()
         before, bytes_before = 0.0, 0
         known = self.traffic
-        request = encode_train_request(self._terms.canonical(), command, self._signed_request())
+        request = encode_train_request(TrainRequest(self._terms.canonical(), command, self._signed_request()))
         for message in self._line.stream(request, wait):
             match decode_train_event(message):
                 case Waiting(parties, absent):
@@ -281,8 +283,8 @@ class Connection(TaskRequests):
         the order of the terms' parties."""
         _check_parties(terms)
         request = None if self._bundle is None else request_of(terms, self._bundle, key_exchange.CHECK)
-        data = encode_check_request(terms.canonical(), request)
-        return decode_check_reply(self._answer(channel.CHECK, data, wait, CHECK_SECONDS, on_waiting))
+        data = encode_check_request(CheckRequest(terms.canonical(), request))
+        return decode_check_reply(self._answer(channel.CHECK, data, wait, CHECK_SECONDS, on_waiting)).sites
 
     def status(self, wait: float = 5.0) -> Status:
         """Ask who is connected, and which sessions there are. wait: seconds to wait for an answer."""

@@ -745,10 +745,11 @@ def assembled(parts: Iterable[PartyModel]) -> SignedModel:
     if holder not in by_party:
         raise ConfigError(f"the part of label holder {holder} is missing: it has the values of the leaves")
     own, signed = by_party[holder], by_party.get("")
-    for name, part in by_party.items():
-        attest = None if signed is None else signed.attestations.get(name)
-        if name and attest is not None and attest.part != digest_of(part.booster, part.salt):
-            raise ConfigError(f"the part of {name} is not the one that {name} signed")
+    if signed is not None:
+        for name, part in by_party.items():
+            attest = signed.attestations.get(name)
+            if name and attest is not None and attest.part != digest_of(part.booster, part.salt):
+                raise ConfigError(f"the part of {name} is not the one that {name} signed")
     trees = tuple(_whole(number, tree, by_party, terms) for number, tree in enumerate(own.booster.trees))
     facts = {name: getattr(signed or own, name) for name in SignedModel.__dataclass_fields__}
     facts["salts"] = {name: part.salt for name, part in by_party.items() if name and signed is not None}

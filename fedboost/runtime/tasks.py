@@ -23,11 +23,11 @@ from fedboost.runtime.files import saved, write_atomically
 from fedboost.runtime.local.simulation import run_session, terms_for_tables
 from fedboost.runtime.model import Model, read_file, text_of
 from fedboost.runtime.signed_model import PartyModel, SignedModel, signed_model_of
-from fedboost.terms.objective import MAX_CANDIDATES
 from fedboost.terms.reading import require_known
 from fedboost.terms.session import TASKS, task_of
 from fedboost.terms.tasks import terms_to_describe, terms_to_drift, terms_to_evaluate
 from fedboost.terms.terms import TUNED, Terms
+from fedboost.terms.training import MAX_CANDIDATES
 from fedboost.views.as_html import report
 from fedboost.views.results import document, hints
 

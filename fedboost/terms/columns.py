@@ -5,7 +5,8 @@ Refuses: columns named twice, names that no model file takes, levels and ranges 
 
 import re
 from collections import Counter
-from typing import Any
+from collections.abc import Iterator
+from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
@@ -14,11 +15,20 @@ from fedboost.gbdt.objectives.objective import MAX_LABEL
 from fedboost.gbdt.target_means import MAX_BUCKETS, MIN_BUCKETS
 from fedboost.terms.reading import MAX_CHARS, MAX_FEATURES, Name, Several, Submitted, Table, nearest
 
+T = TypeVar("T")
 MAX_CLASSES = 1 << 10
+ByName = Annotated[Table[T], Field(default_factory=dict, max_length=MAX_FEATURES)]
+"""What is said of some features, by their names."""
 NOT_IN_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 """Characters that no column name and no level can have: control characters and lone surrogates."""
 NOT_IN_FEATURES = re.compile(rf"[][<]|{NOT_IN_TEXT.pattern}")
 """Characters that the name of a feature cannot have: the above, and those XGBoost refuses."""
+
+_NO_LABEL: dict[str, Any] = {
+    **{"label": "", "classes": (), "subgroups": {}},
+    **dict.fromkeys(("label_upper_bound", "positive", "weight", "validation", "group")),
+}
+"""What a schema has in place of the columns that go with labels."""
 
 
 class Schema(Submitted):
@@ -70,40 +80,30 @@ class Schema(Submitted):
     numeric: Several[Name] = Field(
         default=(), max_length=MAX_FEATURES, description="Names of the numeric features, in order."
     )
-    ranges: Table[tuple[float, float]] = Field(
-        default_factory=dict,
-        max_length=MAX_FEATURES,
+    ranges: ByName[tuple[float, float]] = Field(
         description="Lowest and highest value of each numeric feature, such as `{ age = [17, 90] }`. Needed "
-        "with `noise`; declare what is generally known, not what the rows show.",
+        "with `noise`; declare what is generally known, not what the rows show."
     )
-    target_means: Table[int] = Field(
-        default_factory=dict,
-        max_length=MAX_FEATURES,
+    target_means: ByName[int] = Field(
         description="Names of columns with too many levels to declare, such as `{ merchant = 4096 }`: a "
         "level becomes the mean label of other rows that have it. The number is that of buckets, into which "
         f"levels are hashed, {MIN_BUCKETS} to {MAX_BUCKETS} for all such columns together; take several for "
-        "each level. See [target means](objectives.md#target-means).",
+        "each level. See [target means](objectives.md#target-means)."
     )
     label_range: tuple[float, float] | None = Field(
         default=None,
         description="Lowest and highest label, such as `[0, 100]`. Needed with `noise` if labels are "
         "numbers; declare what is generally known, not what the rows show.",
     )
-    categorical: Table[Several[str]] = Field(
-        default_factory=dict,
-        max_length=MAX_FEATURES,
+    categorical: ByName[Several[str]] = Field(
         description="Names of the categorical features, each with its levels, at most "
-        f"{MAX_CATEGORIES}. A level that is not declared counts as a missing value.",
+        f"{MAX_CATEGORIES}. A level that is not declared counts as a missing value."
     )
-    subgroups: Table[Several[str]] = Field(
-        default_factory=dict,
-        max_length=MAX_FEATURES,
+    subgroups: ByName[Several[str]] = Field(
         description="Names of categorical columns that are no features, each with its levels, such as "
         '`{ sex = ["F", "M"] }`: a model may be evaluated by them (`subgroups`). No training reads them.',
     )
-    held: Table[Several[Name]] = Field(
-        default_factory=dict,
-        max_length=MAX_FEATURES,
+    held: ByName[Several[Name]] = Field(
         description="With `label_holder`: the features that each other party holds, such as "
         '`{ telco = ["minutes", "calls"] }`. The label holder has all columns that are not named here.',
     )
@@ -141,9 +141,7 @@ class Schema(Submitted):
             bare: dict[str, Any] = {}
         else:
             own = [*self.held[party]]
-            names = "label_upper_bound", "positive", "weight", "validation", "base_margin", "group"
-            bare = {"label": "", "classes": (), "subgroups": {}, **dict.fromkeys(names)}
-            bare["row_id"] = self.row_id if by_id else None
+            bare = _NO_LABEL | {"base_margin": None, "row_id": self.row_id if by_id else None}
         kept = {*own}
         return self.model_copy(
             update={
@@ -156,9 +154,7 @@ class Schema(Submitted):
 
     def unlabelled(self) -> "Schema":
         """The columns of rows that are to be predicted: features, row ids, and the margins to begin from."""
-        names = "label_upper_bound", "positive", "weight", "validation", "group"
-        nothing: dict[str, Any] = {"label": "", "classes": (), "subgroups": {}}
-        return self.model_copy(update=nothing | dict.fromkeys(names))
+        return self.model_copy(update=_NO_LABEL)
 
     @model_serializer(mode="wrap")
     def _without_what_is_not_used(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -175,90 +171,72 @@ class Schema(Submitted):
         return tuple(map(len, self.categorical.values()))
 
     @model_validator(mode="after")
-    def _columns_are_distinct(self) -> "Schema":
-        columns = [*self.features, *self.others]
-        twice = sorted(name for name, count in Counter(columns).items() if count > 1)
-        if twice:
-            raise ValueError(f"column {twice[0]!r} is named more than once")
+    def _can_be(self) -> "Schema":
+        for fault in self._faults():
+            raise ValueError(fault)
+        return self
+
+    def _faults(self) -> Iterator[str]:
+        """A sentence on each thing that cannot be."""
+        counted = Counter((*self.features, *self.others))
+        if twice := sorted(name for name, count in counted.items() if count > 1):
+            yield f"column {twice[0]!r} is named more than once"
         if not self.features:
-            raise ValueError("no features: name at least one column in numeric, target_means or categorical")
+            yield "no features: name at least one column in numeric, target_means or categorical"
         numeric = {*self.numeric}
         for name, (low, high) in self.ranges.items():
             if name not in numeric:
                 hint = nearest(name, self.numeric)
-                raise ValueError(f"ranges names {name[:MAX_CHARS]!r}, which is no numeric column{hint}")
+                yield f"ranges names {name[:MAX_CHARS]!r}, which is no numeric column{hint}"
             if not -MAX_LABEL <= low < high <= MAX_LABEL:
-                raise ValueError(f"the range of {name!r} must be two numbers, the lower first")
-        if (
-            self.label_range is not None
-            and not -MAX_LABEL <= self.label_range[0] < self.label_range[1] <= MAX_LABEL
-        ):
-            raise ValueError("label_range must be two numbers, the lower first")
+                yield f"the range of {name!r} must be two numbers, the lower first"
+        if self.label_range is not None:
+            low, high = self.label_range
+            if not -MAX_LABEL <= low < high <= MAX_LABEL:
+                yield "label_range must be two numbers, the lower first"
         for name, levels in self.levels.items():
             if not levels or len(set(levels)) != len(levels):
-                raise ValueError(f"the levels of {name!r} must be at least one, each once")
+                yield f"the levels of {name!r} must be at least one, each once"
             if len(levels) > MAX_CATEGORIES:
-                raise ValueError(
+                yield (
                     f"column {name!r} has {len(levels)} levels, at most {MAX_CATEGORIES} can be: name it in "
                     f"target_means, group the rare ones in the tables, or declare the column numeric"
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _buckets_fit(self) -> "Schema":
         for name, buckets in self.target_means.items():
             if buckets < MIN_BUCKETS:
-                raise ValueError(f"target_means: {name!r} has {buckets} buckets, it needs {MIN_BUCKETS}")
+                yield f"target_means: {name!r} has {buckets} buckets, it needs {MIN_BUCKETS}"
         if (every := sum(self.target_means.values())) > MAX_BUCKETS:
-            raise ValueError(f"target_means: {every} buckets in all, at most {MAX_BUCKETS} can be")
-        return self
+            yield f"target_means: {every} buckets in all, at most {MAX_BUCKETS} can be"
+        yield from self._faults_of_held()
+        yield from self._faults_of_texts()
 
-    @model_validator(mode="after")
-    def _held_columns_are_features(self) -> "Schema":
+    def _faults_of_held(self) -> Iterator[str]:
         features = {*self.features}
         for party, names in self.held.items():
+            of_party = f"of party {party[:MAX_CHARS]!r}"
             for name in names:
+                told = f"held names {name[:MAX_CHARS]!r} {of_party}"
                 if name == self.label:
-                    raise ValueError(
-                        f"held names {name[:MAX_CHARS]!r} of party {party[:MAX_CHARS]!r}, which is the "
-                        f"label: the label holder has it, take it out"
-                    )
+                    yield f"{told}, which is the label: the label holder has it, take it out"
                 if name not in features:
                     hint = nearest(name, self.features)
-                    raise ValueError(
-                        f"held names {name[:MAX_CHARS]!r} of party {party[:MAX_CHARS]!r}, which is no "
-                        f"feature{hint}: name it in numeric or categorical"
-                    )
+                    yield f"{told}, which is no feature{hint}: name it in numeric or categorical"
             if len(set(names)) != len(names):
-                raise ValueError(f"held names a column of party {party[:MAX_CHARS]!r} twice")
-        return self
+                yield f"held names a column {of_party} twice"
 
-    @model_validator(mode="after")
-    def _classes_are_distinct(self) -> "Schema":
+    def _faults_of_texts(self) -> Iterator[str]:
         if self.classes and self.positive is not None:
-            raise ValueError("positive is for labels of two values, classes for more: take one away")
+            yield "positive is for labels of two values, classes for more: take one away"
         if len(self.classes) == 1 or len(set(self.classes)) != len(self.classes):
-            raise ValueError("classes must be two label values or more, each once")
+            yield "classes must be two label values or more, each once"
         for name in self.classes:
             if not name or NOT_IN_TEXT.search(name):
-                raise ValueError(
-                    f"class {name!r} is "
-                    + ("no label value: it counts as missing" if not name else "not one line of text")
-                    + "; replace it in the tables"
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _names_can_be_written(self) -> "Schema":
-        rules = [(name, NOT_IN_FEATURES) for name in self.features]
-        for name, rule in [*rules, *((name, NOT_IN_TEXT) for name in self.others)]:
-            if odd := rule.search(name):
-                raise ValueError(
-                    f"the name of column {name!r} cannot have the character {odd[0]!r}: rename it"
-                )
+                why = "not one line of text" if name else "no label value: it counts as missing"
+                yield f"class {name!r} is {why}; replace it in the tables"
+        for rule, names in ((NOT_IN_FEATURES, self.features), (NOT_IN_TEXT, self.others)):
+            for name in names:
+                if odd := rule.search(name):
+                    yield f"the name of column {name!r} cannot have the character {odd[0]!r}: rename it"
         for name, levels in self.levels.items():
             if odd := next(filter(None, map(NOT_IN_TEXT.search, levels)), None):
-                raise ValueError(
-                    f"a level of {name!r} has the character {odd[0]!r}: replace it in the tables"
-                )
-        return self
+                yield f"a level of {name!r} has the character {odd[0]!r}: replace it in the tables"

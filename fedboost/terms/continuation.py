@@ -25,7 +25,7 @@ from fedboost.terms.session import Task
 
 if TYPE_CHECKING:
     from fedboost.terms.columns import Schema
-    from fedboost.terms.objective import Evaluation
+    from fedboost.terms.training import Evaluation
 
 MAX_MODEL = 3 << 20
 """Bytes of the text as it travels: terms have to fit into one message."""

@@ -1,6 +1,7 @@
 """What hides rows: the protection of the parties' vectors, and the noise of a session."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Literal, Self
 
@@ -64,11 +65,6 @@ class Hiding(Group):
         return PROTECTIONS[self.protection]
 
     @property
-    def hides_vectors(self) -> bool:
-        """True if the aggregator sees sums alone, and no party's vector."""
-        return self.row.hides
-
-    @property
     def uses_key_holder(self) -> bool:
         """True if sums are encrypted, and a key holder opens them."""
         return self.row.uses_key_holder
@@ -87,11 +83,18 @@ class Hiding(Group):
         """Fewest signatures of parties on a valid model: as many as a sum needs."""
         return self.row.min_signers(self.group(parties))
 
-    def check_parties(self, parties: tuple[str, ...], noise_is_shared: bool) -> None:
-        """Raise ValueError unless these parties can hide each other: a party is hidden among those with rows
-        that do not collude. noise_is_shared: True if each party draws a share of the noise."""
-        if not self.hides_vectors or not parties:
-            return
+    def faults(self, parties: tuple[str, ...], noise_is_shared: bool, shrinks: bool) -> Iterator[str]:
+        """Yield a fault unless these parties can be hidden. noise_is_shared: each draws a share of the
+        noise; shrinks: the roster may."""
+        if self.row.hides and parties:
+            yield from self._faults_of_among(parties, noise_is_shared)
+        yield from self._faults_of_number(parties, shrinks)
+        if self.uses_key_holder:
+            yield from self._faults_of_keyholder(parties, shrinks)
+
+    def _faults_of_among(self, parties: tuple[str, ...], noise_is_shared: bool) -> Iterator[str]:
+        """Yield a fault unless these parties can hide each other: a party is hidden among those with rows
+        that do not collude."""
         holders, smallest = len(self.holders(parties)), 2 if self.allow_two_parties else self.row.min_parties
         if holders < smallest:
             hint = "" if holders < 2 else " (a party can subtract itself from the sum of two)"
@@ -102,7 +105,7 @@ class Hiding(Group):
             needed = f"{smallest} parties with rows" if self.uses_key_holder else f"{smallest} parties"
             name = "" if self.keyholder is None else f" {quoted(self.keyholder)}"
             beside = "" if self.keyholder_rows else f" beside the key holder{name}"
-            raise ValueError(
+            yield (
                 f"protection {self.protection} needs {needed}, the terms name {holders}{beside}{hint}; "
                 f"add parties, or set {two}{plain}"
             )
@@ -111,40 +114,36 @@ class Hiding(Group):
             rows, counted = (
                 (" with rows", ", the key holder counted first,") if self.uses_key_holder else ("", "")
             )
-            raise ValueError(
+            yield (
                 f"protection {self.protection} with {holders} parties{rows} of which {colluding} collude"
                 f"{counted} hides nobody: it takes two that do not, so colluding is at most {holders - 2}"
             )
 
-    def check_number(self, parties: tuple[str, ...], shrinks: bool) -> None:
-        """Raise ValueError for more parties than the protection takes. shrinks: the roster may."""
+    def _faults_of_number(self, parties: tuple[str, ...], shrinks: bool) -> Iterator[str]:
+        """Yield a fault for more parties than the protection takes."""
         max_parties, max_shrinking, name = self.row.max_parties, self.row.max_shrinking, self.protection
         if shrinks and max_shrinking is not None and len(parties) > max_shrinking:
-            raise ValueError(
+            yield (
                 f'protection {name} with on_loss = "shrink" takes {max_shrinking} parties at most, as any '
                 f'two share masks; the terms name {len(parties)}: set on_loss = "wait" or "stop"'
             )
         if max_parties is not None and len(parties) > max_parties:
-            raise ValueError(
+            yield (
                 f"protection {name} takes {max_parties} parties at most; the terms name {len(parties)}: let "
                 f'neighbouring sites train as one party, or set protection = "plain" (fedboost terms '
                 f"--protection plain), with which the aggregator sees the sums of each party "
                 f'(noise.placement = "local" puts noise on them first)'
             )
 
-    def check_keyholder(self, parties: tuple[str, ...], shrinks: bool) -> None:
-        """Raise ValueError unless one of these parties can decrypt, where sums are encrypted."""
-        if not self.uses_key_holder:
-            return
+    def _faults_of_keyholder(self, parties: tuple[str, ...], shrinks: bool) -> Iterator[str]:
+        """Yield a fault unless one of these parties can decrypt."""
         if self.keyholder is None and parties:
-            raise ValueError(
-                f"protection {self.protection} needs keyholder, the party that decrypts sums it cannot read"
-            )
+            yield f"protection {self.protection} needs keyholder, the party that decrypts sums it cannot read"
         if parties and self.keyholder not in parties:
             name = str(self.keyholder)[:MAX_CHARS]
-            raise ValueError(f"keyholder {name!r} is not one of the parties{nearest(name, parties)}")
+            yield f"keyholder {name!r} is not one of the parties{nearest(name, parties)}"
         if shrinks and not self.row.may_shrink:
-            raise ValueError(
+            yield (
                 f'on_loss = "shrink" with protection {self.protection}: nothing holds two rosters of one '
                 f"turn apart; set wait or stop"
             )

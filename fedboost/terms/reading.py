@@ -230,6 +230,11 @@ def require_known(value: str, known: Iterable[str], what: str) -> str:
     return value
 
 
+def refused(what: str, *settings: tuple[bool, str, str]) -> Iterator[str]:
+    """Yield a fault for each of these that is so: the setting beside `what`, and why not."""
+    yield from (f"{what} with {setting}: {reason}" for is_so, setting, reason in settings if is_so)
+
+
 def unknown(value: str, near: Iterable[str], known: Iterable[str], what: str) -> str:
     """A line about an unknown value."""
     return f"unknown {what} {value[:MAX_CHARS]!r}{nearest(value, near)}; known: {', '.join(known)}"
@@ -361,8 +366,7 @@ class Flat(Frozen):
     @classmethod
     @cache
     def file_keys(cls) -> Mapping[str, FieldInfo]:
-        fields = {key: field for key, _, _, field in cls._places()}
-        return {key: fields[key] for key in cls._homes()}
+        return {key: field for key, (_, _, field) in cls._homes().items()}
 
     @classmethod
     def location_in_file(cls, location: Location) -> Location:
@@ -421,26 +425,19 @@ class Flat(Frozen):
         """The value of each key of the flat table."""
         return {
             key: getattr(getattr(self, home), name) if name else getattr(self, home)
-            for key, (home, name) in self._homes().items()
+            for key, (home, name, _) in self._homes().items()
         }
 
     @classmethod
     @cache
-    def _homes(cls) -> Mapping[str, tuple[str, str]]:
-        """Key -> its field here, and its field in that group, '' if it is no group."""
-        homes = {key: (home, name) for key, home, name, _ in cls._places()}
-        return {key: homes[key] for key in (*cls.ORDER, *cls.OMITTED)} | homes
-
-    @classmethod
-    def _places(cls) -> Iterator[tuple[str, str, str, FieldInfo]]:
-        """Each key, its field here, its field in that group, and the definition of that."""
+    def _homes(cls) -> Mapping[str, tuple[str, str, FieldInfo]]:
+        """Key -> its field here; its field in that group, '' without; and the definition of that field."""
+        homes: dict[str, tuple[str, str, FieldInfo]] = {}
         for home, own in cls.model_fields.items():
             group = _group_of(own)
-            if group is None:
-                yield home, home, "", own
-            else:
-                for name, field in group.model_fields.items():
-                    yield field.alias or name, home, name, field
+            fields = {"": own} if group is None else group.model_fields
+            homes |= {field.alias or name or home: (home, name, field) for name, field in fields.items()}
+        return {key: homes[key] for key in (*cls.ORDER, *cls.OMITTED)} | homes
 
     @model_validator(mode="before")
     @classmethod
@@ -453,7 +450,7 @@ class Flat(Frozen):
         out: dict[str, Any] = {name: {} for name in cls.groups()}
         strangers = (key for key in values if key not in homes)
         for key in [*(key for key in values if key in homes), *islice(strangers, 1)]:
-            home, name = homes.get(key, (next(iter(out)), key))
+            home, name, *_ = homes.get(key, (next(iter(out)), key))
             if name:
                 out[home][key] = values[key]
             else:
@@ -463,11 +460,11 @@ class Flat(Frozen):
     @model_serializer(mode="wrap")
     def _out_of_groups(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         nested = dump(self)
-        out, fields = {}, self.file_keys()
-        for key, (home, name) in self._homes().items():
+        out = {}
+        for key, (home, name, field) in self._homes().items():
             table, own = (nested.get(home, {}), name) if name else (nested, home)
             if own in table:
-                says_nothing = not table[own] or table[own] == fields[key].default
+                says_nothing = not table[own] or table[own] == field.default
                 if key in self.ORDER or not says_nothing:
                     out[key] = table[own]
         return out

@@ -5,6 +5,7 @@ Promises: nothing else in fedboost branches on the name of a task; every fact ab
 what other floors do for it stands in a table of theirs, by its name.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Literal, Self
 
@@ -172,18 +173,18 @@ class Session(Group):
         """True if the program is fedboost's own."""
         return self.program == task_of(self.program).program
 
-    def check_roster(self, parties: tuple[str, ...], fewest: int, protection: str) -> None:
-        """ValueError unless a roster of these parties can shrink as it may. fewest: the fewest parties whose
-        sums are opened."""
+    def faults_of_roster(self, parties: tuple[str, ...], fewest: int, protection: str) -> Iterator[str]:
+        """Yield a fault unless a roster of these parties can shrink as it may. fewest: parties whose sums are
+        opened, at least."""
         if self.quorum is not None and parties and not fewest == self.quorum <= len(parties):
-            raise ValueError(
+            yield (
                 f"quorum {self.quorum} of {len(parties)} parties: protection {protection} opens no "
                 f"sum of fewer than {fewest}"
                 if self.quorum < fewest
                 else f"quorum {self.quorum} is more than the {len(parties)} parties"
             )
         if self.on_loss == "shrink" and parties and fewest == len(parties):
-            raise ValueError(
+            yield (
                 f'on_loss = "shrink": protection {protection} with this quorum opens no sum of fewer '
                 f"than {fewest} parties, so the roster cannot shrink; add parties, or lower quorum"
             )

@@ -16,9 +16,9 @@ from fedboost.terms import continuation
 from fedboost.terms.columns import Schema
 from fedboost.terms.continuation import TRAINED_UNDER, facts_of
 from fedboost.terms.hiding import Hiding
-from fedboost.terms.objective import Objective
 from fedboost.terms.session import TASKS, Task
 from fedboost.terms.terms import Terms
+from fedboost.terms.training import Objective
 
 SHARES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 """The quantiles of a number."""
@@ -114,22 +114,14 @@ class LevelRows:
 
 def level_sets(terms: Terms) -> dict[str, tuple[LevelRows, ...]]:
     """The rows of each level, by column of subgroups."""
-    columns = terms.columns.levels
-    return {
-        name: (
-            *(LevelRows(name, place, level) for place, level in enumerate(columns[name])),
-            LevelRows(name, None, _free(columns[name])),
-        )
-        for name in terms.evaluation.subgroups
-    }
-
-
-def _free(levels: Iterable[str]) -> str:
-    """What stands for no level: no name of one."""
-    name, taken = NO_LEVEL, {*levels}
-    while name in taken:
-        name = f"({name})"
-    return name
+    sets = {}
+    for name in terms.evaluation.subgroups:
+        levels, nothing = terms.columns.levels[name], NO_LEVEL
+        while nothing in levels:
+            nothing = f"({nothing})"
+        own = (LevelRows(name, place, level) for place, level in enumerate(levels))
+        sets[name] = (*own, LevelRows(name, None, nothing))
+    return sets
 
 
 def sites_of(terms: Terms) -> tuple[str, ...]:
@@ -170,12 +162,6 @@ def weight_scale(terms: Terms, counts: Int64) -> Scale:
     return terms.known_weight_scale or Scale(bound_exponent(counts), WEIGHT_BITS)
 
 
-def is_weight_scale(terms: Terms, scale: Scale) -> bool:
-    """True if a weight scale is one that `weight_scale` gives for some counts."""
-    known = terms.known_weight_scale
-    return scale == known if known else scale.bits == WEIGHT_BITS
-
-
 def terms_to_evaluate(
     terms: Terms,
     model: str | None = None,
@@ -212,15 +198,10 @@ def terms_to_evaluate(
         evaluate_rows=rows,
     )
     values["columns"] = {**values["columns"], "subgroups": used}
-    if "evaluate_rows" not in values and (trained := _trained_under(values.get("xgb_model"))) is not None:
-        values |= {"evaluate_rows": "held-out"} if trained.validates else {}
+    facts = {} if values.get("xgb_model") is None else facts_of(values["xgb_model"])
+    if "evaluate_rows" not in values and (text := facts.get(TRAINED_UNDER)) is not None:
+        values |= {"evaluate_rows": "held-out"} if Terms.from_canonical(text).validates else {}
     return Terms.read(values)
-
-
-def _trained_under(model: Any) -> Terms | None:
-    """The terms of the training of a model, as in `xgb_model`."""
-    text = None if model is None else facts_of(model).get(TRAINED_UNDER)
-    return None if text is None else Terms.from_canonical(text)
 
 
 def _column_of(given: str, columns: Schema) -> tuple[str, tuple[str, ...]]:

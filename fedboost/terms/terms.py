@@ -1,26 +1,382 @@
 """What every party agreed to for one session: the model, the data schema, the protection. Frozen, hashed.
 
+One flat table of keys stands in a file, is hashed and sent; in code it is read into groups, with what follows
+from several of them.
+
 Promises: `Terms.digest` is the same on every machine for the same terms; everything that decides the model
 is in here, and nothing else is.
 Refuses: unknown keys and values (naming the nearest known one), and combinations that cannot be trained.
 """
 
 import json
-from collections.abc import Callable, Mapping
-from typing import Any
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
+from pydantic import Field, ValidationInfo, field_validator
 
 from fedboost.errors import ConfigError
+from fedboost.fixedpoint import UNIT, Scale
 from fedboost.gbdt.booster import Booster
+from fedboost.gbdt.cut_points import MAX_REFINEMENTS
+from fedboost.gbdt.metrics import OF_PARTY, TRAIN, VALIDATION
+from fedboost.gbdt.objectives import objective as sensitivity
 from fedboost.gbdt.objectives.objective import MAX_LABEL, LabelKind
 from fedboost.gbdt.objectives.registry import OBJECTIVES
 from fedboost.gbdt.target_means import FOLDS, Slots
+from fedboost.gbdt.tree import SplitRule
+from fedboost.privacy.protections import PROTECTIONS, Protection
 from fedboost.terms import continuation
 from fedboost.terms.columns import Schema
-from fedboost.terms.reading import MAX_CHARS, require_known
-from fedboost.terms.session import task_of
-from fedboost.terms.settings import Settings
+from fedboost.terms.hiding import Hiding, Noise, Plan, plan_of, plan_of_counts
+from fedboost.terms.reading import MAX_CHARS, MAX_FEATURES, Flat, read_model, refused, require_known
+from fedboost.terms.session import ALIGNMENT_TURNS, MAX_PARTIES, TASKS, Parties, Session, Task, task_of
+from fedboost.terms.training import Draws, Evaluation, Histograms, Objective, Trees
+from fedboost.terms.vertical import Blocks, Vertical
+
+MAX_RENEWAL_QUERIES = 3
+"""Most queries about the residuals in the leaves of a tree."""
+
+
+class Terms(Flat):
+    """The agreement of one session. Its keys have XGBoost's names and defaults but for `rounds`."""
+
+    OMITTED: ClassVar[tuple[str, ...]] = (
+        *("label_holder", "blocks", "rows", "min_common_rows", "max_ids", "repeated_ids", "id_form"),
+        *("model", "alone_rounds", "min_rows_per_bin", "label_epsilon", "predict_with", "predict_rows"),
+        *("min_count", "candidates", "subgroups", "threshold", "evaluate_rows"),
+    )
+    ORDER: ClassVar[tuple[str, ...]] = (
+        *("columns", "parties", "objective", "objective_params", "objective_package", "rounds", "max_depth"),
+        *("learning_rate", "max_bin", "max_cat_to_onehot", "max_cat_threshold", "reg_lambda", "reg_alpha"),
+        *("gamma", "min_child_weight", "grow_policy", "max_leaves", "num_parallel_tree", "subsample"),
+        *("sampling_method", "colsample_bytree", "colsample_bylevel", "colsample_bynode"),
+        *("monotone_constraints", "interaction_constraints", "seed", "max_delta_step", "base_score"),
+        *("num_class", "scale_pos_weight", "tweedie_variance_power", "huber_slope", "quantile_alpha"),
+        *("lambdarank_pair_method", "lambdarank_num_pair_per_sample", "lambdarank_normalization"),
+        *("lambdarank_score_normalization", "ndcg_exp_gain", "aft_loss_distribution"),
+        *("aft_loss_distribution_scale", "eval_metric", "party_metrics", "validation_fraction"),
+        *("early_stopping_rounds", "xgb_model", "cut_points", "gradient_bits", "protection", "keyholder"),
+        *("keyholder_rows", "key_bits", "colluding", "allow_two_parties", "on_loss", "turn_timeout"),
+        *("rejoin_timeout", "quorum", "vote_top_k", "noise", "program"),
+    )
+
+    columns: Schema = Field(description="The columns that every party must have.")
+    parties: Parties = Field(
+        default=(),
+        max_length=MAX_PARTIES,
+        description="Names of the parties, as in their certificates. Simulations may leave them out.",
+    )
+    noise: Noise | None = Field(
+        default=None,
+        description="Differential privacy of each row, such as `{ epsilon = 1.0, delta = 1e-6 }`: other "
+        "trees, other defaults, and `columns.ranges` must be set. See [privacy](privacy.md).",
+    )
+    xgb_model: str | None = Field(
+        default=None,
+        repr=False,
+        description="File of a model to continue, of fedboost or XGBoost with the same features and "
+        "objective: `rounds` more are [added to it](models.md#continue-a-model). With "
+        '`program = "evaluate"`, the model that is evaluated.',
+    )
+    objective: Objective
+    trees: Trees
+    histograms: Histograms
+    draws: Draws
+    evaluation: Evaluation
+    hiding: Hiding
+    session: Session
+    vertical: Vertical
+
+    if TYPE_CHECKING:  # the keys are flat, and not those of the fields
+
+        def __init__(self, **settings: Any) -> None: ...
+
+    # ---- what follows from several groups -----------------------------------------------------------
+
+    @cached_property
+    def task(self) -> Task:
+        """What a session under these terms does."""
+        return TASKS["predict"] if self.vertical.predicts else task_of(self.session.program)
+
+    @property
+    def holders(self) -> tuple[str, ...]:
+        """The parties that hold rows: all but a key holder without any."""
+        return self.hiding.holders(self.parties)
+
+    @cached_property
+    def blocks(self) -> Blocks:
+        """Parties that hold different columns of the same rows; none where each party has all columns."""
+        vertical = self.vertical
+        return Blocks(vertical.blocks_of(self.parties), self.task.read(self.columns), vertical.aligns)
+
+    @property
+    def protection(self) -> Protection:
+        """The protection of the parties' vectors."""
+        row = self.hiding.row if self.task.is_protected else PROTECTIONS["plain"]
+        return row.by_columns or row if self.vertical.is_used else row
+
+    @property
+    def keyholder(self) -> str | None:
+        """The party that decrypts."""
+        of_columns = self.vertical.label_holder if self.hides_columns else None
+        return of_columns if self.vertical.is_used else self.hiding.keyholder
+
+    @property
+    def hides_columns(self) -> bool:
+        """True if parties hold different columns, and the others learn neither labels nor cut points."""
+        return self.vertical.is_used and self.protection.uses_key_holder
+
+    @property
+    def keeps_parts(self) -> bool:
+        """True if each party keeps its part of the model."""
+        return self.task.trains and self.vertical.keeps_parts(self.hides_columns)
+
+    @property
+    def honest(self) -> int:
+        """Fewest parties with rows whose shares of the noise are secret: a party can subtract its own."""
+        return len(self.holders) - max(1, self.hiding.group(self.parties).colluding)
+
+    @property
+    def min_roster(self) -> int:
+        """Fewest parties of a sum that is opened."""
+        if self.session.on_loss != "shrink":
+            return len(self.parties)
+        smallest = self.protection.min_roster(self.hiding.group(self.parties))
+        return max(smallest, self.session.quorum or len(self.parties) // 2 + 1)
+
+    @property
+    def signers(self) -> int:
+        """Fewest signatures on a valid model: all where each party signs what nobody else was told."""
+        return len(self.parties) if self.blocks else self.hiding.signers(self.parties)
+
+    @property
+    def bound(self) -> sensitivity.Bound:
+        """Bound of a row's part in sums that get noise."""
+        return sensitivity.bound_of(self.objective.loss, self.columns.label_range)
+
+    @cached_property
+    def plan(self) -> Plan:
+        """Releases of a session with noise."""
+        assert self.noise is not None
+        columns, noise = self.columns, self.noise
+        honest, parties = max(self.honest, 1), max(len(self.holders), 1)
+        if self.task.counts_values:
+            return plan_of_counts(noise, columns, self.objective.loss, honest, parties)
+        counted = len(columns.numeric) if self.histograms.cut_points == "grid" else 0
+        times, norm = self.trees.rounds * self.max_turns_per_tree, 1.0
+        if noise.method == "hist":  # a row is in one pair for each feature, and in the last pair
+            norm = math.sqrt(len(columns.features) + 1)
+        summed = len(columns.target_means)
+        return plan_of(noise, counted, (times, norm), self.bound.sensitivity, honest, parties, summed)
+
+    @cached_property
+    def max_turns_per_tree(self) -> int:
+        """Most queries about one tree before its end: levels, votes, residuals."""
+        deepest = self.max_leaves_per_round if self.trees.grow_policy == "lossguide" else self.trees.max_depth
+        renewal = 0 if self.objective.loss.quantile is None else MAX_RENEWAL_QUERIES
+        if self.noise is not None:
+            return self.trees.max_depth if self.noise.method == "hist" else 1
+        return (2 * deepest - 1 if self.histograms.vote_top_k else deepest) + renewal
+
+    @cached_property
+    def max_turns(self) -> int:
+        """Most queries of a session."""
+        if self.task.max_turns is not None:
+            return self.task.max_turns
+        before = ALIGNMENT_TURNS * self.vertical.aligns + MAX_REFINEMENTS + MAX_RENEWAL_QUERIES
+        before += 4  # rows and start, sums by level, and rows by bin
+        return before + (self.trees.rounds + 1) * (self.max_turns_per_tree + 1)
+
+    @cached_property
+    def roots(self) -> tuple[int, ...]:
+        """The roots that grow in a round: num_parallel_tree for the first output, then for the second."""
+        return tuple(range(self.objective.loss.outputs * self.trees.num_parallel_tree))
+
+    @cached_property
+    def max_leaves_per_round(self) -> int:
+        """Most leaves of a round's trees together."""
+        deepest: int = 1 << self.trees.max_depth
+        return len(self.roots) * min(deepest, self.trees.max_leaves or deepest)
+
+    @cached_property
+    def earlier(self) -> Booster | None:
+        """The model that is continued."""
+        return None if self.xgb_model is None else continuation.read(self.xgb_model)
+
+    @cached_property
+    def trained(self) -> Self | None:
+        """The terms of the training of a model that is measured, as its file has them; None where it has
+        none. ConfigError for others. They prove nothing without a signature of the model."""
+        facts = {} if self.xgb_model is None else continuation.facts_of(self.xgb_model)
+        text = facts.get(continuation.TRAINED_UNDER)
+        return None if text is None else type(self).from_canonical(text)
+
+    @property
+    def constant_rounds(self) -> int:
+        """Rounds before this session's first tree: of a continued model, or of a constant that is a leaf."""
+        constant = int(self.columns.base_margin is not None)
+        return constant if self.earlier is None else len(self.earlier.trees) // len(self.roots)
+
+    @property
+    def first_tree(self) -> int:
+        """The number of this session's first tree among all of the model: rows and columns are sampled
+        by it, as if all were trained at once."""
+        return self.constant_rounds - int(self.columns.base_margin is not None)
+
+    def rule(self, gradient: Scale, hessian: Scale) -> SplitRule:
+        """The rule of splits and leaf values, for sums of these scales."""
+        trees = self.trees
+        scales, categories = (gradient, hessian), (trees.max_cat_to_onehot, trees.max_cat_threshold)
+        step = self.objective.step, trees.leaf_rate
+        return SplitRule(*trees.penalties, *step, *scales, *categories, trees.monotone(self.columns))
+
+    @property
+    def bits(self) -> int:
+        """Bits of a row's gradient and hessian, sign included: gradient_bits, or the objective's own."""
+        if self.noise is not None:
+            return sensitivity.NOISE_BITS
+        return self.histograms.gradient_bits or self.objective.loss.gradient_bits
+
+    @property
+    def needs_exponent_counts(self) -> bool:
+        """True if gradients have no public bound, so that the parties must count their exponents."""
+        return self.noise is None and (self.objective.loss.bounds is None or self.columns.weight is not None)
+
+    @property
+    def shares_turns(self) -> bool:
+        """True if several queries may share a turn: not where rosters may change, or answers get noise."""
+        return self.session.on_loss != "shrink" and self.noise is None
+
+    @property
+    def known_weight_scale(self) -> Scale | None:
+        """The scale of row weights if all are 1."""
+        return None if self.columns.weight else UNIT
+
+    @cached_property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of the metrics of each round: eval_metric, or the objective's own."""
+        own = self.evaluation.eval_metric or (self.objective.loss.default_metric,)
+        return () if self.noise is not None else self.objective.of_trials(own)
+
+    @cached_property
+    def sets(self) -> tuple[str, ...]:
+        """Sets of rows for metrics: first those of all parties."""
+        if self.noise is not None:
+            return ()
+        sets = (TRAIN, VALIDATION) if self.validates else (TRAIN,)
+        owners = self.parties if self.evaluation.party_metrics else ()
+        return (*sets, *(f"{party}{OF_PARTY}{rows}" for party in owners for rows in sets))
+
+    @property
+    def validates(self) -> bool:
+        """True if there are validation rows."""
+        return self.evaluation.validates(self.columns)
+
+    @property
+    def draws_rows(self) -> bool:
+        """True if rows are sampled."""
+        return self.draws.draws_for_trees or self.evaluation.validation_fraction > 0.0
+
+    def candidate(self, number: int) -> Self:
+        """The terms of a training with the settings of a candidate."""
+        return self.altered(self.objective.candidates[number], without=("program", "candidates"))
+
+    # ---- faults of several groups ------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raise ValueError unless the groups go together."""
+        for fault in self._faults():
+            raise ValueError(fault)
+
+    def _faults(self) -> Iterator[str]:
+        columns, objective, shrinks = self.columns, self.objective, self.session.on_loss == "shrink"
+        yield from _faults_of_target_means(self)
+        yield from _faults_of_candidates(self)
+        yield from _faults_of_task(self)
+        yield from _faults_of_noise(self)
+        yield from objective.faults(columns)
+        yield from self.trees.faults_of_size(len(self.roots), self.max_leaves_per_round)
+        yield from self.evaluation.faults_of_metrics(objective, self.metrics, len(self.sets))
+        yield from _faults_of_draws(self)
+        yield from _faults_of_symmetric(self)
+        yield from _faults_of_vertical(self)
+        if self.task.is_protected and not self.hides_columns:
+            shared = self.noise is not None and self.noise.placement == "distributed"
+            yield from self.hiding.faults(self.parties, shared, shrinks)
+        if shrinks and objective.loss.quantile is not None:
+            yield (
+                f'{objective.name} with on_loss = "shrink": its gradients are signs, which stay as they are '
+                f"when margins move, so that two rosters would show the difference; set wait or stop"
+            )
+        yield from self.session.faults_of_roster(self.parties, self.min_roster, self.hiding.protection)
+        yield from objective.faults_of_start(columns)
+        yield from self.histograms.faults_of_votes(columns)
+        if columns.positive is not None and objective.loss.xgboost_equivalent.classes_key != "positive":
+            yield f"columns.positive needs objective binary:logistic, not {objective.name}"
+        yield from _faults_of_continuation(self)
+
+    # ---- in writing ---------------------------------------------------------------------------------
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Terms) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def with_parties(self, parties: Iterable[str]) -> Self:
+        """The same terms for these parties."""
+        return self.changed(parties=tuple(parties))
+
+    def changed(self, **settings: object) -> Self:
+        """The same terms with other settings by their flat keys, checked again; unset ones get their new
+        defaults."""
+        return type(self).read({**self.model_dump(mode="json", exclude_unset=True), **settings})
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any], source: str = "terms") -> Self:
+        """Terms from plain values (TOML, JSON). Raises ConfigError with one line that names the key."""
+        return read_model(cls, values, source)
+
+    @classmethod
+    def from_canonical(cls, text: str) -> Self:
+        """Terms from the text of `canonical`."""
+        return cls.read(_parsed(text))
+
+    @field_validator("objective")
+    @classmethod
+    def _complete_objective(cls, value: Objective, info: ValidationInfo) -> Objective:
+        return value.completed(info.data.get("columns"))
+
+    @field_validator("trees")
+    @classmethod
+    def _defaults_with_noise(cls, value: Trees, info: ValidationInfo) -> Trees:
+        noise, columns = info.data.get("noise"), info.data.get("columns")
+        if noise is None or columns is None:
+            return value
+        defaults = noise.tree_defaults(columns)
+        return value.replaced(**{key: defaults[key] for key in defaults.keys() - value.model_fields_set})
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    """The JSON object in a text. ConfigError if there is none."""
+    try:
+        values = json.loads(text, object_pairs_hook=_object)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"terms: not JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise ConfigError("terms: not a JSON object")
+    return values
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object with a limited number of keys: each unknown one is a fault, and takes memory."""
+    if len(pairs) > MAX_FEATURES:
+        raise ConfigError(f"terms: {len(pairs)} keys in one table; {MAX_FEATURES} are allowed")
+    return dict(pairs)
+
 
 # ---- Columns whose levels become means of the label: their slots, and the terms that cannot have them ----
 
@@ -30,65 +386,39 @@ MAX_ENCRYPTED = 1 << 14
 """Most buckets in all where sums are encrypted: each takes a key holder some twenty numbers."""
 
 
-def _refuse(what: str, *refused: tuple[bool, str, str]) -> None:
-    """ValueError for the first of these that is so: the setting beside `what`, and why not."""
-    for is_so, setting, reason in refused:
-        if is_so:
-            raise ValueError(f"{what} with {setting}: {reason}")
-
-
-def slots_of(terms: Settings) -> dict[str, Slots]:
+def slots_of(terms: Terms) -> dict[str, Slots]:
     """The slots of each column. With noise there are no folds: it hides what a row adds to the mean of its
     level, and each fold would have noise of its own."""
     folds = 1 if terms.noise is not None else FOLDS + 1
     return {name: Slots(buckets, folds) for name, buckets in terms.columns.target_means.items()}
 
 
-def have_folds(terms: Settings) -> bool:
+def have_folds(terms: Terms) -> bool:
     """True if each row is in a fold."""
     return terms.task.trains and terms.noise is None and bool(terms.columns.target_means)
 
 
-def _check_target_means(terms: Settings) -> None:
-    """ValueError unless the levels of these columns may become means."""
+def _faults_of_target_means(terms: Terms) -> Iterator[str]:
+    """Yield a fault unless the levels of these columns may become means."""
     if not terms.columns.target_means:
         return
-    known = ", ".join(name for name, kind in OBJECTIVES.items() if kind.has_label_means)
+    known = [name for name, kind in OBJECTIVES.items() if kind.has_label_means]
     name, buckets = terms.objective.name, sum(terms.columns.target_means.values())
-    task, trains = terms.task, terms.task.trains
-    _refuse(
+    task, trains, vertical = terms.task, terms.task.trains, terms.vertical
+    apart = "labels and levels are at different parties; take it away, or declare levels in categorical"
+    other_rows = "the means of the model are of other rows; train from the beginning"
+    hides, too_many = terms.protection.uses_key_holder, f"at most {MAX_ENCRYPTED} are encrypted"
+    encrypted = f"{buckets} buckets under protection {terms.hiding.protection}"
+    is_other = terms.session.program != "boosting" and terms.noise is None
+    yield from refused(
         KEY,
-        (
-            name not in OBJECTIVES or not OBJECTIVES[name].has_label_means,
-            f"objective {name}",
-            f"a level has no mean label; it is for {known}",
-        ),
-        (
-            terms.vertical.is_used,
-            terms.vertical.key,
-            "labels and levels are at different parties; take it away, or declare levels in categorical",
-        ),
+        (name not in known, f"objective {name}", f"a level has no mean label; it is for {', '.join(known)}"),
+        (vertical.is_used, vertical.key, apart),
         (task.counts_values, f"program {task.program}", "levels by the thousand are not counted"),
-        (
-            task.takes_candidates,
-            f"program {task.program}",
-            "it is for training with fixed settings; take it away",
-        ),
-        (
-            trains and terms.xgb_model is not None,
-            "xgb_model",
-            "the means of the model are of other rows; train from the beginning",
-        ),
-        (
-            trains and terms.session.program != "boosting" and terms.noise is None,
-            f"program {terms.session.program!r}",
-            "only boosting is known",
-        ),
-        (
-            trains and terms.protection.uses_key_holder and buckets > MAX_ENCRYPTED,
-            f"{buckets} buckets under protection {terms.hiding.protection}",
-            f"at most {MAX_ENCRYPTED} are encrypted; lower them, or set masked",
-        ),
+        (task.takes_candidates, f"program {task.program}", "it is for training with fixed settings"),
+        (trains and terms.xgb_model is not None, "xgb_model", other_rows),
+        (trains and is_other, f"program {terms.session.program!r}", "only boosting is known"),
+        (trains and hides and buckets > MAX_ENCRYPTED, encrypted, f"{too_many}; lower them, or set masked"),
     )
 
 
@@ -111,7 +441,7 @@ KEPT = (2, 3)
 well (decision 0028)."""
 
 
-def stages(terms: Settings) -> dict[int, int]:
+def stages(terms: Terms) -> dict[int, int]:
     """The number of rounds after which candidates are dropped, to the number of those that go on."""
     left, ends = len(terms.objective.candidates), {}
     for share in SHARES:
@@ -120,28 +450,22 @@ def stages(terms: Settings) -> dict[int, int]:
     return ends
 
 
-def _check_candidates(terms: Settings) -> None:
-    """ValueError unless the candidates can be tried side by side."""
+def _faults_of_candidates(terms: Terms) -> Iterator[str]:
+    """Yield a fault unless the candidates can be tried side by side."""
     candidates, tunes = terms.objective.candidates, task_of(terms.session.program).takes_candidates
     if tunes != bool(candidates):
-        raise ValueError('program tune needs candidates, and candidates need program = "tune"')
+        yield 'program tune needs candidates, and candidates need program = "tune"'
     if not tunes:
         return
-    name, features = terms.objective.name, len(terms.columns.features)
+    name, tried = terms.objective.name, len(candidates) * len(terms.columns.features)
     plain = name in OBJECTIVES and terms.objective.loss.quantile is None and terms.columns.group is None
-    _refuse(
+    one_tree, evaluation = plain and terms.objective.num_class is None, terms.evaluation
+    too_many = f"they are looked at one by one, and {MAX_COLUMNS_TRIED} can be; name fewer of either"
+    yield from refused(
         "program tune",
-        (len(terms.objective.candidates) < 2, "one candidate", "name two or more"),
-        (
-            len(terms.objective.candidates) * features > MAX_COLUMNS_TRIED,
-            f"{len(terms.objective.candidates)} candidates of {features} columns",
-            f"they are looked at one by one, and {MAX_COLUMNS_TRIED} can be; name fewer of either",
-        ),
-        (
-            not plain or terms.objective.num_class is not None,
-            name,
-            "it is for objectives of one tree a round",
-        ),
+        (len(candidates) < 2, "one candidate", "name two or more"),
+        (tried > MAX_COLUMNS_TRIED, f"{tried} columns of all candidates", too_many),
+        (not one_tree, name, "it is for objectives of one tree a round"),
         (not terms.validates, "no validation rows", "set validation_fraction, or columns.validation"),
         (terms.noise is not None, "noise", "the choice among candidates would need noise, too; take it away"),
         (terms.vertical.is_used, terms.vertical.key, "it is for parties that have all columns"),
@@ -150,28 +474,27 @@ def _check_candidates(terms: Settings) -> None:
         (terms.histograms.vote_top_k > 0, "vote_top_k", "candidates would vote apart; set 0"),
         (terms.draws.by_gradient_norm, "sampling_method gradient_based", "rows differ by candidate"),
         (terms.session.on_loss == "shrink", 'on_loss = "shrink"', "set wait or stop"),
-        (terms.evaluation.party_metrics, "party_metrics", "leave it out"),
-        (terms.evaluation.early_stopping_rounds is not None, "early_stopping_rounds", "leave it out"),
+        (evaluation.party_metrics, "party_metrics", "leave it out"),
+        (evaluation.early_stopping_rounds is not None, "early_stopping_rounds", "leave it out"),
     )
     for number, candidate in enumerate(candidates):
-        _check_candidate(terms, number, candidate)
+        yield from _faults_of_candidate(terms, number, candidate)
 
 
-def _check_candidate(terms: Settings, number: int, candidate: Mapping[str, Any]) -> None:
-    """ValueError unless a training may have these settings, and needs no more than the terms allow."""
+def _faults_of_candidate(terms: Terms, number: int, candidate: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a fault unless a training may have these settings, and needs no more than the terms allow."""
     for key in candidate:
         require_known(key, TUNED, f"candidates[{number}]")
     try:
         own = terms.candidate(number)
     except ConfigError as error:
-        raise ValueError(f"candidates[{number}]: {str(error).removeprefix('terms: ')}") from None
+        yield f"candidates[{number}]: {str(error).removeprefix('terms: ')}"
+        return
     most_leaves = terms.max_leaves_per_round // len(terms.roots)
     if own.trees.max_depth > terms.trees.max_depth or own.max_leaves_per_round > most_leaves:
-        raise ValueError(f"candidates[{number}]: larger trees than max_depth and max_leaves of the terms")
+        yield f"candidates[{number}]: larger trees than max_depth and max_leaves of the terms"
     if own.trees.min_child_weight < terms.trees.min_child_weight:
-        raise ValueError(
-            f"candidates[{number}]: min_child_weight is below that of the terms, which sites go by"
-        )
+        yield f"candidates[{number}]: min_child_weight is below that of the terms, which sites go by"
 
 
 # ---- Noise: what the terms say of it that it does not go with, and its releases -------------------------
@@ -193,43 +516,39 @@ _WHY_NOT = {
 }
 
 
-def _check_noise(terms: Settings) -> None:
+def _faults_of_noise(terms: Terms) -> Iterator[str]:
     """The settings that noise needs, and none that it excludes."""
     noise = terms.noise
     if noise is None:
         if terms.histograms.cut_points == "even":
-            raise ValueError(
-                "cut_points even lays them evenly over declared ranges, which only noise asks for"
-            )
+            yield "cut_points even lays them evenly over declared ranges, which only noise asks for"
         return
     fields = type(terms).file_keys()
     for name, value in terms.flat.items():
         if name not in _WITH_NOISE and value != fields[name].get_default(call_default_factory=True):
             reason = "it is not built for" if noise.method == "hist" else "there is no use for it in"
             why = _WHY_NOT.get(name, f"{reason} trees of noise.method {noise.method}")
-            raise ValueError(f"{name} with noise: {why}; leave it out")
+            yield f"{name} with noise: {why}; leave it out"
     for name in ("weight", "base_margin", "validation"):
         if getattr(terms.columns, name) is not None:
-            raise ValueError(f"columns.{name} with noise: what a row can do has no bound then; leave it out")
-    _check_ranges(terms.objective.name, terms.columns)
+            yield f"columns.{name} with noise: what a row can do has no bound then; leave it out"
+    yield from _faults_of_ranges(terms.objective.name, terms.columns)
     shared = noise.placement == "distributed"
     if shared and not terms.protection.hides:
-        raise ValueError(
+        yield (
             "distributed noise under protection plain: the aggregator would see every party's sums with "
             'a share of the noise; set protection = "masked", or placement = "local"'
         )
     if terms.session.on_loss == "shrink":
-        raise ValueError(
+        yield (
             'on_loss = "shrink" with noise: a question that is asked again of fewer parties would be one '
             "more release; set wait or stop"
         )
     if shared and terms.parties and terms.honest < 1:
-        raise ValueError(
-            "distributed noise needs two parties, one of which draws some that others do not know"
-        )
+        yield "distributed noise needs two parties, one of which draws some that others do not know"
 
 
-def _check_ranges(objective: str, columns: Schema) -> None:
+def _faults_of_ranges(objective: str, columns: Schema) -> Iterator[str]:
     """Gradients are clipped to the range of labels, boosting starts from its middle, and cut points lie in
     the ranges of the columns."""
     kind = OBJECTIVES.get(objective)
@@ -237,21 +556,23 @@ def _check_ranges(objective: str, columns: Schema) -> None:
         bounds = ((name, kind.sensitivity) for name, kind in OBJECTIVES.items())
         ranges = {name: bound.needs_label_range for name, bound in bounds if bound is not None}
         known = ", ".join(sorted(ranges, key=ranges.__getitem__))
-        raise ValueError(f"{objective} has no bound for what a row can do; with noise use {known}")
+        yield f"{objective} has no bound for what a row can do; with noise use {known}"
+        return
     if kind.sensitivity.needs_label_range:
         if columns.label_range is None:
-            raise ValueError(
+            yield (
                 f"{objective} with noise needs the range of the labels, by what is known and not by the "
                 f"rows: columns.label_range = [0, 100]"
             )
+            return
         low, high = columns.label_range
         if high - low < 1.0 / MAX_LABEL:
-            raise ValueError("label_range is so narrow that no gradient can be measured by it; widen it")
+            yield "label_range is so narrow that no gradient can be measured by it; widen it"
         if kind.label_kind is LabelKind.COUNT and low < 0.0:
-            raise ValueError(f"label_range begins at {low:g}, and no label of {objective} is below 0")
+            yield f"label_range begins at {low:g}, and no label of {objective} is below 0"
     missing = [name for name in columns.numeric if name not in columns.ranges]
     if missing:
-        raise ValueError(
+        yield (
             f"noise needs the range of every numeric column, by what is known and not by the rows; "
             f"{missing[0]!r} has none: columns.ranges = {{ {missing[0][:MAX_CHARS]!r} = [0, 100] }}"
         )
@@ -260,7 +581,7 @@ def _check_ranges(objective: str, columns: Schema) -> None:
 # ---- The model that a training continues, or that is measured -------------------------------------------
 
 
-def _check_model_continued(text: str, terms: Settings) -> None:
+def _check_model_continued(text: str, terms: Terms) -> None:
     """Raise ConfigError unless these terms can continue the model."""
     booster = continuation.read(text)
     if terms.task.trains and continuation.facts_of(text):
@@ -272,7 +593,7 @@ def _check_model_continued(text: str, terms: Settings) -> None:
         raise ConfigError(f"xgb_model cannot be {terms.task.model_is}: {differs}")
 
 
-def _model_difference(booster: Booster, terms: Settings) -> str:
+def _model_difference(booster: Booster, terms: Terms) -> str:
     """The first difference between model and terms in what XGBoost stores; '' if there is none."""
     if booster.objective != terms.objective.loss.xgboost_equivalent.name:
         return f"its objective is {booster.objective}, that of the terms {terms.objective.name}"
@@ -298,7 +619,7 @@ def _model_difference(booster: Booster, terms: Settings) -> str:
     return ""
 
 
-def _column_difference(booster: Booster, trained: Mapping[str, Any] | None, terms: Settings) -> str:
+def _column_difference(booster: Booster, trained: Mapping[str, Any] | None, terms: Terms) -> str:
     """The first difference in the meaning of the model's numbers; '' if there is none."""
     columns = terms.columns.model_dump(mode="json", include={*continuation.MEANINGS})
     based = columns["base_margin"] is not None
@@ -326,92 +647,90 @@ def _column_difference(booster: Booster, trained: Mapping[str, Any] | None, term
 # Each check raises ValueError with the keys and what to set in their place.
 
 
-def _check_model(terms: Settings) -> None:
-    """The objective, its metrics, and the size of a round."""
-    terms.objective.check(terms.columns)
-    terms.trees.check_size(len(terms.roots), terms.max_leaves_per_round)
-    terms.evaluation.check_metrics(terms.objective, terms.metrics, len(terms.sets))
-
-
-def _check_draws(terms: Settings) -> None:
+def _faults_of_draws(terms: Terms) -> Iterator[str]:
     """Sampling of rows and features, together with other selections of them."""
-    terms.evaluation.check_rows(terms.columns)
+    yield from terms.evaluation.faults_of_rows(terms.columns)
     if terms.draws.by_gradient_norm and terms.objective.loss.quantile is not None:
-        raise ValueError(
+        yield (
             f"sampling_method gradient_based draws rows by the sizes of their gradients; those of "
             f"{terms.objective.name} are signs and say nothing: set uniform"
         )
     if terms.draws.by_gradient_norm and terms.histograms.vote_top_k:
-        raise ValueError(
+        yield (
             "vote_top_k elects features by each party's own rows, and sampling_method gradient_based may "
             "draw hardly any of those: give one of both"
         )
-    terms.trees.check_names(terms.columns)
+    yield from terms.trees.faults_of_names(terms.columns)
     monotone = terms.trees.monotone(terms.columns)
     if monotone and terms.histograms.vote_top_k:
-        raise ValueError("vote_top_k elects features without a look at monotone_constraints: give one")
+        yield "vote_top_k elects features without a look at monotone_constraints: give one"
     if monotone and terms.objective.loss.quantile is not None:
-        raise ValueError(f"{terms.objective.name} gives leaves their values after they grew: no constraints")
+        yield f"{terms.objective.name} gives leaves their values after they grew: no constraints"
     if terms.histograms.vote_top_k and terms.draws.draws_columns:
-        raise ValueError("vote_top_k elects features, and colsample_* draws them: give one of both")
+        yield "vote_top_k elects features, and colsample_* draws them: give one of both"
 
 
-def _check_symmetric(terms: Settings) -> None:
+def _faults_of_symmetric(terms: Terms) -> Iterator[str]:
     """Levels that are split by one feature and cut."""
     if terms.trees.grow_policy != "symmetric":
         return
-    _refuse(
+    leaves, share = terms.trees.max_leaves, terms.draws.colsample_bynode
+    votes, floor = terms.histograms.vote_top_k > 0, terms.vertical.min_rows_per_bin > 1
+    whole = "levels are split as a whole; set max_depth, and take max_leaves away"
+    by_node = "the nodes of a level have one split; set colsample_bylevel"
+    elected = "features are elected for each node, and a level has one split; take vote_top_k away"
+    one_cut = "each node has groups of bins of its own, and a level has one cut; set depthwise"
+    yield from refused(
         "grow_policy symmetric",
-        (
-            terms.trees.max_leaves > 0,
-            f"max_leaves = {terms.trees.max_leaves}",
-            "levels are split as a whole; set max_depth, and take max_leaves away",
-        ),
-        (
-            terms.draws.colsample_bynode < 1.0,
-            f"colsample_bynode = {terms.draws.colsample_bynode:g}",
-            "the nodes of a level have one split; set colsample_bylevel",
-        ),
-        (
-            terms.histograms.vote_top_k > 0,
-            "vote_top_k",
-            "features are elected for each node, and a level has one split; take vote_top_k away",
-        ),
-        (
-            terms.vertical.min_rows_per_bin > 1,
-            "min_rows_per_bin",
-            "each node has groups of bins of its own, and a level has one cut; set depthwise",
-        ),
+        (leaves > 0, f"max_leaves = {leaves}", whole),
+        (share < 1.0, f"colsample_bynode = {share:g}", by_node),
+        (votes, "vote_top_k", elected),
+        (floor, "min_rows_per_bin", one_cut),
     )
 
 
-def _check_vertical(terms: Settings) -> None:
+def _faults_of_vertical(terms: Terms) -> Iterator[str]:
     """Parties that hold different columns of the same rows."""
-    terms.vertical.check(terms.parties, terms.columns)
-    if not terms.vertical.is_used:
+    vertical, hiding, trees = terms.vertical, terms.hiding, terms.trees
+    yield from vertical.faults(terms.parties, terms.columns)
+    if not vertical.is_used:
         return
-    _refuse(
-        terms.vertical.key,
-        *_refused_of_hiding(terms),
+    protection, noisy = f"protection {hiding.protection}", vertical.label_epsilon is not None
+    has_classes = terms.objective.loss.xgboost_equivalent.label_kind is LabelKind.CLASS
+    alone, parallel = vertical.alone_rounds, trees.num_parallel_tree
+    yield from refused(
+        vertical.key,
         (
-            terms.vertical.label_epsilon is not None and not terms.vertical.aligns,
+            not (hiding.row.may_be_vertical or hiding.row.by_columns),
+            protection,
+            "it hides a party among others that hold the same columns, and here nobody does; set "
+            'protection = "paillier", or "plain" where all parties may see labels',
+        ),
+        (
+            terms.hides_columns and vertical.label_holder is None,
+            protection,
+            'one label holder has the key: set label_holder, or protection = "plain"',
+        ),
+        (
+            terms.hides_columns and hiding.keyholder not in (None, vertical.label_holder),
+            "keyholder",
+            "the label holder has the key; take keyholder away",
+        ),
+        (terms.hides_columns and not hiding.keyholder_rows, "keyholder_rows = false", "it has rows"),
+        (
+            noisy and not vertical.aligns,
             "label_epsilon",
             'noise belongs to a row id: name columns.row_id, and take rows = "in_order" away',
         ),
         (
-            terms.vertical.label_epsilon is not None
-            and terms.objective.loss.xgboost_equivalent.label_kind is not LabelKind.CLASS,
+            noisy and not has_classes,
             "label_epsilon",
             "the noise is for labels of classes: binary:logistic or multi:softprob",
         ),
+        (alone > trees.rounds, f"alone_rounds = {alone}", f"the terms have rounds = {trees.rounds} in all"),
         (
-            terms.vertical.alone_rounds > terms.trees.rounds,
-            f"alone_rounds = {terms.vertical.alone_rounds}",
-            f"the terms have rounds = {terms.trees.rounds} in all",
-        ),
-        (
-            terms.vertical.min_rows_per_bin > 1 and terms.trees.num_parallel_tree > 1,
-            f"min_rows_per_bin and num_parallel_tree = {terms.trees.num_parallel_tree}",
+            vertical.min_rows_per_bin > 1 and parallel > 1,
+            f"min_rows_per_bin and num_parallel_tree = {parallel}",
             "trees of one round have sums over nearly the same rows, whose difference is over few; give one "
             "of both",
         ),
@@ -431,93 +750,48 @@ def _check_vertical(terms: Settings) -> None:
         (terms.xgb_model is not None, "xgb_model", "no party has all columns to go down its trees with"),
         (terms.session.program != "boosting", f"program {terms.session.program!r}", "only boosting is known"),
     )
-    terms.vertical.check_rows(terms.columns)
+    yield from vertical.faults_of_rows(terms.columns)
 
 
-def _refused_of_hiding(terms: Settings) -> tuple[tuple[bool, str, str], ...]:
-    """What hides parties of rows, or has its key elsewhere: if it is so, the setting, and why not."""
-    return (
-        (
-            not (terms.hiding.row.may_be_vertical or terms.hiding.row.by_columns),
-            f"protection {terms.hiding.protection}",
-            "it hides a party among others that hold the same columns, and here nobody does; set "
-            'protection = "paillier", or "plain" where all parties may see labels',
-        ),
-        (
-            terms.hides_columns and terms.vertical.label_holder is None,
-            f"protection {terms.hiding.protection}",
-            'one label holder has the key: set label_holder, or protection = "plain"',
-        ),
-        (
-            terms.hides_columns and terms.hiding.keyholder not in (None, terms.vertical.label_holder),
-            "keyholder",
-            "the label holder has the key; take keyholder away",
-        ),
-        (terms.hides_columns and not terms.hiding.keyholder_rows, "keyholder_rows = false", "it has rows"),
-    )
-
-
-def _check_hiding(terms: Settings) -> None:
-    if terms.hides_columns or not terms.task.is_protected:
-        return
-    shared = terms.noise is not None and terms.noise.placement == "distributed"
-    shrinks = terms.session.on_loss == "shrink"
-    terms.hiding.check_parties(terms.parties, shared)
-    terms.hiding.check_number(terms.parties, shrinks)
-    terms.hiding.check_keyholder(terms.parties, shrinks)
-
-
-def _check_losses(terms: Settings) -> None:
-    """Rosters that shrink."""
-    if terms.session.on_loss == "shrink" and terms.objective.loss.quantile is not None:
-        raise ValueError(
-            f'{terms.objective.name} with on_loss = "shrink": its gradients are signs, which stay as they '
-            f"are when margins move, so that two rosters would show the difference; set wait or stop"
-        )
-    terms.session.check_roster(terms.parties, terms.min_roster, terms.hiding.protection)
-
-
-def _check_columns(terms: Settings) -> None:
-    terms.objective.check_start(terms.columns)
-    terms.histograms.check_votes(terms.columns)
-    terms.objective.check_positive(terms.columns)
-
-
-def _check_continuation(terms: Settings) -> None:
+def _faults_of_continuation(terms: Terms) -> Iterator[str]:
     if terms.xgb_model is None:
         return
     if not (terms.task.model_is and terms.session.is_built_in):
-        raise ValueError(f"xgb_model is continued by the program boosting, not by {terms.session.program!r}")
+        yield f"xgb_model is continued by the program boosting, not by {terms.session.program!r}"
     try:
         _check_model_continued(terms.xgb_model, terms)
     except ConfigError as error:
-        raise ValueError(str(error)) from None
+        yield str(error)
+        return
 
 
-def _check_task(terms: Settings) -> None:
+def _faults_of_task(terms: Terms) -> Iterator[str]:
     """What is no training."""
-    terms.evaluation.check_subgroups(terms.columns)
+    yield from terms.evaluation.faults_of_subgroups(terms.columns)
+    program, shrinks = terms.session.program, terms.session.on_loss == "shrink"
     inexact = {
         "noise": terms.noise is not None,
         terms.vertical.key: terms.vertical.is_used,
-        'on_loss = "shrink"': terms.session.on_loss == "shrink",
-        f"program {terms.session.program!r}": not (terms.task.trains and terms.session.is_built_in),
+        'on_loss = "shrink"': shrinks,
+        f"program {program!r}": not (terms.task.trains and terms.session.is_built_in),
     }
-    terms.evaluation.check_counted(setting for setting, is_so in inexact.items() if is_so)
-    program = terms.session.program
+    yield from terms.evaluation.faults_of_counts(setting for setting, is_so in inexact.items() if is_so)
     if not terms.task.measures:
         return
-    if terms.noise is not None:
-        raise ValueError(f"program {program} gives exact sums: take noise away")
     if terms.xgb_model is None:
-        raise ValueError(f"program {program} needs xgb_model, the model that it is about")
-    if terms.session.on_loss == "shrink":
-        raise ValueError(f'program {program} with on_loss = "shrink": set wait or stop')
-    if terms.validates:
-        raise ValueError(
-            f"program {program} holds no rows out: take validation_fraction or columns.validation away; "
-            f"evaluate_rows says which rows are measured"
-        )
+        yield f"program {program} needs xgb_model, the model that it is about"
+        return
+    yield from refused(
+        f"program {program}",
+        (terms.noise is not None, "noise", "it gives exact sums; take noise away"),
+        (shrinks, 'on_loss = "shrink"', "set wait or stop"),
+        (
+            terms.validates,
+            "validation rows",
+            "it holds no rows out: take validation_fraction or columns.validation away; evaluate_rows says "
+            "which rows are measured",
+        ),
+    )
     try:
         trained, rows = terms.trained, terms.evaluation.evaluate_rows
         if trained is not None and not trained.task.trains:
@@ -528,23 +802,5 @@ def _check_task(terms: Settings) -> None:
             raise ConfigError("evaluate_rows = 'held-out': the training held no rows out; set all, or new")
         continuation.check_attached(terms.xgb_model, terms.task)
     except ConfigError as error:
-        raise ValueError(str(error)) from None
-
-
-CHECKS: tuple[Callable[[Settings], None], ...] = (
-    *(_check_target_means, _check_candidates, _check_task, _check_noise, _check_model, _check_draws),
-    *(_check_symmetric, _check_vertical, _check_hiding, _check_losses, _check_columns),
-    _check_continuation,
-)
-
-
-# ---- What every party agreed to for one session: the model, the data schema, the protection -------------
-
-
-class Terms(Settings):
-    """The agreement of one session: settings that go together. Each group was checked by itself."""
-
-    def check(self) -> None:
-        """Raise ValueError unless the groups go together."""
-        for check in CHECKS:
-            check(self)
+        yield str(error)
+        return

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from fedboost.errors import quoted
 from fedboost.terms.columns import Schema
-from fedboost.terms.reading import MAX_CHARS, Group, Name, Several, Submitted, nearest
+from fedboost.terms.reading import MAX_CHARS, Group, Name, Several, Submitted, nearest, refused
 from fedboost.terms.session import MAX_PARTIES, Parties
 
 MAX_BLOCKS = MAX_PARTIES // 2
@@ -26,11 +26,6 @@ IdForm = Literal["text", "digits", "lower"]
 MAX_ROWS_PER_BIN = 1_000_000
 """Largest floor under the rows of a bin: beyond it hardly any session could split."""
 Rows = Literal["common", "label_holder", "in_order"]
-REPEATED = {
-    "label_epsilon": "noise is drawn once for each row id, so one known label of an id would show its others",
-    "min_rows_per_bin": "all rows of a bin may be those of one id",
-}
-"""Why these keys do not go with ids that are there several times."""
 OF_IDS = "min_common_rows", "max_ids", "repeated_ids", "id_form"
 """Keys for rows that are matched by their ids."""
 MAX_LABEL_EPSILON = 20.0
@@ -229,37 +224,43 @@ class Vertical(Group):
         return self.is_used and model == "parties"
 
     @model_validator(mode="after")
-    def _one_or_the_other(self) -> Self:
-        if self.label_holder is not None and self.blocks:
-            raise ValueError("label_holder and blocks: give label_holder under each of [[blocks]] alone")
-        refused = (
-            ("predict_with", self.predict_with is not None, "each split has one holder"),
-            ('model = "parties"', self.model == "parties", "each split has one holder"),
-            ('rows = "label_holder"', self.rows == "label_holder", "it takes the rows of one label holder"),
-            ("alone_rounds", self.alone_rounds > 0, "label holders differ in their columns"),
-            ("min_rows_per_bin", self.min_rows_per_bin > 1, "each would have groups of bins of its own"),
-        )
-        for key, is_so, reason in refused:
-            if self.blocks and is_so:
-                raise ValueError(f"{key} with blocks: {reason}; set label_holder")
-        if self.repeated_ids and not self.predicts:
-            given = {"min_rows_per_bin": self.min_rows_per_bin > 1, "label_epsilon": self.label_epsilon}
-            for key in filter(given.get, given):
-                raise ValueError(f"{key} with repeated_ids: {REPEATED[key]}; keep one row of each id")
-        if (self.predict_with is None) != (self.predict_rows is None):
-            raise ValueError("predict_with and predict_rows: give both, or none")
+    def _goes_together(self) -> Self:
+        for fault in self._faults():
+            raise ValueError(fault)
         return self
 
-    def check(self, parties: tuple[str, ...], columns: Schema) -> None:
-        """Raise ValueError unless each party is in one block, and each column has one holder in each."""
+    def _faults(self) -> Iterator[str]:
+        has_floor, one_holder = self.min_rows_per_bin > 1, "each split has one holder; set label_holder"
+        twice, of_one = self.label_holder is not None, self.rows == "label_holder"
+        if self.blocks:
+            own = "each block would have groups of bins of its own; set label_holder"
+            yield from refused(
+                "blocks",
+                (twice, "label_holder", "give it under each of [[blocks]] alone"),
+                (self.predicts, "predict_with", one_holder),
+                (self.model == "parties", 'model = "parties"', one_holder),
+                (of_one, 'rows = "label_holder"', "it takes the rows of one label holder; set that"),
+                (self.alone_rounds > 0, "alone_rounds", "label holders differ in their columns; set one"),
+                (has_floor, "min_rows_per_bin", own),
+            )
+        if self.repeated_ids and not self.predicts:
+            alike = "all rows of a bin may be those of one id; keep one row of each"
+            shown = "one known label of an id would show its others; keep one row of each"
+            yield from refused(
+                "repeated_ids",
+                (has_floor, "min_rows_per_bin", alike),
+                (self.label_epsilon is not None, "label_epsilon", shown),
+            )
+        if (self.predict_with is None) != (self.predict_rows is None):
+            yield "predict_with and predict_rows: give both, or none"
+
+    def faults(self, parties: tuple[str, ...], columns: Schema) -> Iterator[str]:
+        """Yield a fault unless each party is in one block, and each column has one holder in each."""
         if not self.is_used:
-            if columns.held:
-                raise ValueError("columns.held is for parties that hold different columns: set label_holder")
-            keys = "model", "alone_rounds", "label_epsilon", "predict_with"
-            given = [key for key in ("rows", *OF_IDS, *keys) if getattr(self, key)]
-            given += ["min_rows_per_bin"] * (self.min_rows_per_bin > 1)
-            for key in given:
-                raise ValueError(f"{key} is for parties that hold different columns: set label_holder")
+            keys = "rows", *OF_IDS, "model", "alone_rounds", "label_epsilon", "predict_with"
+            given = ["columns.held"] * bool(columns.held) + [key for key in keys if getattr(self, key)]
+            for key in [*given, *["min_rows_per_bin"] * (self.min_rows_per_bin > 1)]:
+                yield f"{key} is for parties that hold different columns: set label_holder"
             return
         if not parties:
             return  # of a simulation, which names them later
@@ -268,63 +269,55 @@ class Vertical(Group):
         for party in parties:
             if places[party] != 1:
                 times = "no block" if not places[party] else "more than one block"
-                raise ValueError(f"party {quoted(party)!r} is in {times}: each party belongs to one")
+                yield f"party {quoted(party)!r} is in {times}: each party belongs to one"
         for name in places:
             if name not in parties:
-                raise ValueError(f"blocks name {_shown(name)}, which is not one of the parties")
+                yield f"blocks name {_shown(name)}, which is not one of the parties"
         for name in columns.held:
             if name not in parties:
                 hint = nearest(name, parties)
-                raise ValueError(f"columns.held names {_shown(name)}, which is not one of the parties{hint}")
+                yield f"columns.held names {_shown(name)}, which is not one of the parties{hint}"
         for block in blocks:
-            self._check_block(block, columns)
+            yield from self._faults_of_block(block, columns)
         if self.alone_rounds and not set(columns.features).difference(*columns.held.values()):
-            raise ValueError(
+            yield (
                 f"alone_rounds: label holder {_shown(self.label_holder or '')} has no columns, on which "
                 f"these rounds could grow"
             )
 
-    def check_rows(self, columns: Schema) -> None:
-        """Raise ValueError unless it is clear which rows of the parties belong together."""
-        if not self.is_used:
-            return
+    def faults_of_rows(self, columns: Schema) -> Iterator[str]:
+        """Yield a fault unless it is clear which rows of the parties belong together."""
         if self.predicts and not self.aligns:
-            raise ValueError(
-                'predict_with: the rows are matched by their ids, so rows = "in_order" cannot be'
-            )
+            yield 'predict_with: the rows are matched by their ids, so rows = "in_order" cannot be'
         if self.aligns and columns.row_id is None:
-            raise ValueError(
+            yield (
                 f"{self.key}: name the column by which the rows of the parties are matched, "
                 f'columns.row_id, or set rows = "in_order" where all have the same rows in the same order'
             )
         if not self.aligns:
             for key in OF_IDS:
                 if getattr(self, key):
-                    raise ValueError(f'{key} is for rows that are matched by their ids, not for "in_order"')
+                    yield f'{key} is for rows that are matched by their ids, not for "in_order"'
 
-    def _check_block(self, block: Block, columns: Schema) -> None:
+    def _faults_of_block(self, block: Block, columns: Schema) -> Iterator[str]:
         holder = block.label_holder
         if holder not in block.parties:
             hint = nearest(holder, block.parties)
-            raise ValueError(f"label_holder {_shown(holder)} is not one of the parties{hint}")
+            yield f"label_holder {_shown(holder)} is not one of the parties{hint}"
         if not block.feature_holders:
-            raise ValueError(f"label_holder {_shown(holder)} is the only party: nobody holds other columns")
+            yield f"label_holder {_shown(holder)} is the only party: nobody holds other columns"
         if holder in columns.held:
-            raise ValueError(
+            yield (
                 f"columns.held names the label holder {_shown(holder)}: it has all columns that no other "
                 f"party has, so take it out"
             )
         claimed: dict[str, str] = {}
         for party in block.feature_holders:
             if not columns.held.get(party):
-                raise ValueError(
-                    f"columns.held names no column of party {_shown(party)}: it needs one at least"
-                )
+                yield f"columns.held names no column of party {_shown(party)}: it needs one at least"
             for name in columns.held[party]:
                 if name in claimed:
-                    raise ValueError(
-                        f"column {_shown(name)} is held by {claimed[name]} and by {party}: name it once"
-                    )
+                    yield f"column {_shown(name)} is held by {claimed[name]} and by {party}: name it once"
                 claimed[name] = party
 
 

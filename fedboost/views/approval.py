@@ -8,9 +8,9 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, get_args
 
+from fedboost.boosting.queries import Query
 from fedboost.boosting.queries.labels import EVALUATION_BY_PARTY
 from fedboost.boosting.queries.trees import BY_PARTY
-from fedboost.boosting.queries.union import Query
 from fedboost.errors import printable, quoted
 from fedboost.gbdt.metrics import own_name
 from fedboost.gbdt.tree import NO_CHILD

@@ -20,10 +20,10 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import numpy as np
 from google.protobuf.message import DecodeError
 
+from fedboost.boosting.queries import OfTurn, Query
 from fedboost.boosting.queries.base import MAX_NODES, MAX_ROWS
 from fedboost.boosting.queries.labels import MAX_SLOTS
 from fedboost.boosting.queries.trees import HistogramQuery
-from fedboost.boosting.queries.union import OfTurn, Query
 from fedboost.boosting.state import BoostingState, Scales
 from fedboost.errors import ConfigError, PeerError
 from fedboost.fixedpoint import Float32, Int64, Scale
@@ -31,7 +31,7 @@ from fedboost.gbdt.cut_points import KEY_BITS, CutPoints, Grids
 from fedboost.gbdt.target_means import FOLDS
 from fedboost.gbdt.tree import BITMAP_BYTES, NO_SPLITS, SPLIT_COLUMNS, Splits
 from fedboost.protocol import contracts
-from fedboost.protocol.contracts import MAX_QUERIES, Bound, Only, Several
+from fedboost.protocol.contracts import MAX_QUERIES, Bound, Only, Several, out_of_bounds
 from fedboost.protocol.messages import Request
 from fedboost.terms.reading import MAX_FEATURES
 from fedboost.terms.terms import Terms
@@ -62,12 +62,6 @@ class Pair:
     flat: bool = False
     checks: tuple[Callable[[Any], None], ...] = ()
 
-    def read_checked(self, value: Any) -> Any:
-        """The value, or PeerError."""
-        for check in self.checks:
-            check(value)
-        return self.read(value)
-
 
 def serialised(message: Any) -> bytes:
     data: bytes = message.SerializeToString()
@@ -94,10 +88,6 @@ def terms_of(text: str) -> Terms:
 def require(condition: bool, what: str) -> None:
     if not condition:
         raise out_of_bounds(what)
-
-
-def out_of_bounds(what: str) -> PeerError:
-    return PeerError(f"a message out of bounds: {what}")
 
 
 # ---- By the names of fields -----------------------------------------------------------------------------
@@ -203,7 +193,13 @@ def _optional(pair: Pair, name: str) -> Pair:
 def _repeated(pair: Pair) -> Pair:
     if pair is SAME:
         return Pair(SAME.write, tuple)
-    read = pair.read_checked if pair.checks else pair.read
+
+    def checked(item: Any) -> Any:
+        for check in pair.checks:
+            check(item)
+        return pair.read(item)
+
+    read = checked if pair.checks else pair.read
     return Pair(lambda items: [*map(pair.write, items)], lambda items: (*map(read, items),))
 
 

@@ -15,8 +15,8 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 from fedboost.errors import FedboostError, PeerError, quoted
 from fedboost.protocol.contracts import Bound
 from fedboost.protocol.messages import SESSION_NAME, FromParty, Parties, Report, Request, ToParty
-from fedboost.terms.objective import MAX_FIGURES
 from fedboost.terms.session import MAX_PARTIES
+from fedboost.terms.training import MAX_FIGURES
 from fedboost.wire.codec import (
     HAND_WRITTEN,
     MAX_FROM_AGGREGATOR,
@@ -162,16 +162,9 @@ class TrainRequest(NamedTuple):
     request: Request | None = None
 
 
-_encode_train_request, decode_train_request = _coded(TrainRequest, pb.TrainRequest, MAX_TO_AGGREGATOR)
+encode_train_request, decode_train_request = _coded(TrainRequest, pb.TrainRequest, MAX_TO_AGGREGATOR)
 _TRAIN_EVENT: Coded[TrainEvent] = _coded(TrainEvent, pb.TrainEvent, MAX_FROM_AGGREGATOR)
 encode_train_event, decode_train_event = _TRAIN_EVENT
-
-
-def encode_train_request(
-    terms: str, wish: TrainCommand = TrainCommand.FOLLOW, request: Request | None = None
-) -> bytes:
-    """Bytes of a `TrainRequest`."""
-    return _encode_train_request(TrainRequest(terms, wish, request))
 
 
 # ---- The status of an aggregator: who is connected, and which sessions there are ------------------------
@@ -317,15 +310,10 @@ class CheckReply(NamedTuple):
     sites: Annotated[tuple[SiteReply, ...], Bound(MAX_PARTIES, "sites")]
 
 
-_encode_check_request, decode_check_request = _coded(CheckRequest, pb.CheckRequest, MAX_TO_AGGREGATOR)
+encode_check_request, decode_check_request = _coded(CheckRequest, pb.CheckRequest, MAX_TO_AGGREGATOR)
 encode_review, decode_review = _coded(Review, pb.Review, MAX_FROM_AGGREGATOR)
 _encode_objections, decode_objections = _coded(Objections, pb.Objections, MAX_OBJECTIONS)
-_encode_check_reply, _decode_check_reply = _coded(CheckReply, pb.CheckReply, MAX_FROM_AGGREGATOR)
-
-
-def encode_check_request(terms: str, request: Request | None = None) -> bytes:
-    """Bytes of a `CheckRequest`."""
-    return _encode_check_request(CheckRequest(terms, request))
+encode_check_reply, decode_check_reply = _coded(CheckReply, pb.CheckReply, MAX_FROM_AGGREGATOR)
 
 
 def encode_objections(objections: Objections) -> bytes:
@@ -337,13 +325,3 @@ def encode_objections(objections: Objections) -> bytes:
 def _cut(sentences: Sequence[str]) -> tuple[str, ...]:
     length = MAX_SENTENCE_LENGTH  # again after escapes, which make it longer
     return tuple([quoted(sentence, length - 1)[:length] for sentence in sentences[:MAX_SENTENCES]])
-
-
-def encode_check_reply(sites: Sequence[SiteReply]) -> bytes:
-    """Bytes of the answers of all sites."""
-    return _encode_check_reply(CheckReply(tuple(sites)))
-
-
-def decode_check_reply(data: bytes) -> tuple[SiteReply, ...]:
-    """The answers in these bytes, or PeerError."""
-    return _decode_check_reply(data).sites

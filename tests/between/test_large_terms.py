@@ -21,7 +21,7 @@ from fedboost.runtime.site.node import LARGE_MESSAGE
 from fedboost.terms.reading import MAX_NEAR, nearest
 from fedboost.terms.terms import Terms
 from fedboost.wire.codec import WIRE_VERSION
-from fedboost.wire.messages import Waiting, decode_train_event, encode_train_request
+from fedboost.wire.messages import TrainRequest, Waiting, decode_train_event, encode_train_request
 
 WIDE = [f"c{number:05d}" for number in range(32_768)]
 MANY = [f"c{number:05d}" for number in range(60_000)]
@@ -100,7 +100,7 @@ async def longest_gap(over):
 @pytest.mark.parametrize("name", CRAFTED)
 async def test_nobody_waits_while_large_terms_are_read(tmp_path, monkeypatch, read_in, name):
     monkeypatch.setattr(limits, "BYTES_PER_CALL", 1 << 30)
-    request = encode_train_request(CRAFTED[name]())
+    request = encode_train_request(TrainRequest(CRAFTED[name]()))
     version = [(channel.VERSION_KEY, str(WIRE_VERSION))]
 
     async def answer(call):

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 import pytest
+from anything import ANYTHING
 from memories import THREE, noisy
 from pyarrow import parquet
 from refusals import refusal
@@ -18,7 +19,6 @@ from fedboost.errors import ConfigError, SessionFailed
 from fedboost.protocol.messages import Ask, Introduce, Join, Leave, Offer, Report, SessionEnded
 from fedboost.protocol.party import PartySession
 from fedboost.runtime.config import to_toml
-from fedboost.runtime.local.cluster import ANYTHING
 from fedboost.runtime.site.backup import memory_path
 from fedboost.runtime.site.config import read_party
 from fedboost.runtime.site.node import PartyNode

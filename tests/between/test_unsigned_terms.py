@@ -18,7 +18,14 @@ from fedboost.runtime.net import channel
 from fedboost.runtime.site.audit import read_log
 from fedboost.terms.terms import Terms
 from fedboost.wire.codec import WIRE_VERSION
-from fedboost.wire.messages import TrainCommand, encode_check_request, encode_to_party, encode_train_request
+from fedboost.wire.messages import (
+    CheckRequest,
+    TrainCommand,
+    TrainRequest,
+    encode_check_request,
+    encode_to_party,
+    encode_train_request,
+)
 from fedboost.wire.v1 import fedboost_pb2 as pb
 
 NORTH = shared_out(1)
@@ -50,8 +57,8 @@ def signed(bundle, wish, agreed=AGREED):
 
 METHODS = {SESSION: channel.TRAIN, CHECK: channel.CHECK}
 ENCODERS = {
-    SESSION: lambda text, request: encode_train_request(text, TrainCommand.FOLLOW, request),
-    CHECK: encode_check_request,
+    SESSION: lambda text, request: encode_train_request(TrainRequest(text, TrainCommand.FOLLOW, request)),
+    CHECK: lambda text, request: encode_check_request(CheckRequest(text, request)),
 }
 
 

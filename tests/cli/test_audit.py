@@ -16,9 +16,9 @@ from refusals import refusal
 from sites import fedboost, rows, shared_out, terms
 
 import fedboost as fb
+from fedboost.boosting.queries import Query
 from fedboost.boosting.queries.labels import EVALUATION_BY_PARTY
 from fedboost.boosting.queries.trees import BY_PARTY
-from fedboost.boosting.queries.union import Query
 from fedboost.cli import site as audit
 from fedboost.errors import ConfigError
 from fedboost.protocol.contracts import AND

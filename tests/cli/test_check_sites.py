@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 import grpc
 import pyarrow as pa
 import pytest
+from anything import ANYTHING
 from consortia import channel_to
 from sites import PATIENCE, consortium, fedboost, rows, status_of, terms, until
 
@@ -17,7 +18,6 @@ from fedboost.protocol import key_exchange
 from fedboost.protocol.key_exchange import CHECK, SESSION, Trust
 from fedboost.protocol.messages import Request
 from fedboost.runtime.aggregator import analysts, limits
-from fedboost.runtime.local.cluster import ANYTHING
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.keys import read_bundle
 from fedboost.runtime.site import review
@@ -29,6 +29,7 @@ from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.tasks import terms_to_toml
 from fedboost.views import aggregator
 from fedboost.wire.messages import (
+    CheckReply,
     Objections,
     Review,
     SiteReply,
@@ -246,7 +247,8 @@ async def test_a_flood_of_checks_has_a_share_of_a_thread(tmp_path, bundles, monk
 def test_words_of_a_site_cannot_pose_as_another_line():
     """Escapes, and lines, of a site that does not go by the rules."""
     words = "no\x1b[2J\nsouth  yes"
-    answers = decode_check_reply(encode_check_reply([SiteReply("no\x1brth", True, (words,))]))
+    reply = CheckReply([SiteReply("no\x1brth", True, (words,))])
+    answers = decode_check_reply(encode_check_reply(reply)).sites
     shown = "\n".join(aggregator.check(answers))
     assert "\x1b" not in shown
     assert r"no\x1b[2J\nsouth  yes" in shown

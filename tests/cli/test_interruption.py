@@ -7,12 +7,13 @@ import threading
 import time
 
 import pytest
+from anything import ANYTHING
 from commands import objects, start
 from sites import fedboost, rows, shared_out, terms, written
 
 from fedboost.cli.train import Interruption
 from fedboost.runtime.data.table import as_table
-from fedboost.runtime.local.cluster import ANYTHING, LocalCluster
+from fedboost.runtime.local.cluster import LocalCluster
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.model import Model
 from fedboost.runtime.tasks import terms_to_toml

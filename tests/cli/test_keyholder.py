@@ -5,13 +5,14 @@ import json
 import numpy as np
 import pyarrow as pa
 import pytest
+from anything import ANYTHING
 from pyarrow import csv
 from sites import fedboost
 from typer.testing import CliRunner
 
 import fedboost as fb
 from fedboost.cli.main import app
-from fedboost.runtime.local.cluster import ANYTHING, LocalCluster
+from fedboost.runtime.local.cluster import LocalCluster
 from fedboost.views.approval import summary
 
 COLUMNS = {"label": "y", "numeric": ["a", "b"]}

@@ -5,6 +5,7 @@ import math
 import re
 
 import pytest
+from anything import ANYTHING
 from memories import ANY, THREE, cost_of, noisy, opened, spend_all
 from pyarrow import parquet
 from sites import fedboost, rows, shared_out, terms, written
@@ -13,7 +14,7 @@ from fedboost.privacy.noise import noise_of
 from fedboost.protocol.site import Charge, Release, SessionOffer
 from fedboost.results.audit import Released
 from fedboost.results.privacy import Outlook, PrivacyCard
-from fedboost.runtime.local.cluster import ANYTHING, LocalCluster
+from fedboost.runtime.local.cluster import LocalCluster
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.model import Model
 from fedboost.runtime.site.audit import read_log

@@ -7,13 +7,14 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
+from anything import ANYTHING
 from commands import done
 from sites import fedboost, rows, shared_out, terms, written
 
 import fedboost as fb
 from fedboost.errors import ConfigError
 from fedboost.runtime import tracking
-from fedboost.runtime.local.cluster import ANYTHING, LocalCluster
+from fedboost.runtime.local.cluster import LocalCluster
 from fedboost.runtime.tasks import terms_to_toml
 from fedboost.runtime.tracking import metric_name, parameters
 

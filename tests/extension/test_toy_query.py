@@ -78,7 +78,7 @@ from fedboost.boosting.programs import boosting
 from fedboost.boosting.programs.initialisation import count_rows
 from fedboost.boosting.queries.label_sum import LABEL_BITS, LabelSumQuery
 from fedboost.boosting.queries.labels import RowsQuery
-from fedboost.boosting.queries.union import Query
+from fedboost.boosting.queries import Query
 from fedboost.fixedpoint import Int64, Scale
 from fedboost.gbdt.booster import Booster
 from fedboost.protocol.contracts import GrownTrees
@@ -96,7 +96,7 @@ def train(terms: Terms, grown: GrownTrees) -> Generator[Query, Int64, Booster]:
 ''',
 }
 EDITS = {
-    "fedboost/boosting/queries/union.py": [
+    "fedboost/boosting/queries/__init__.py": [
         (
             "from fedboost.boosting.queries.ids import AlignQuery, IdCountQuery, PlacesQuery, ReachQuery\n",
             "from fedboost.boosting.queries.label_sum import LabelSumQuery\n",

@@ -17,6 +17,8 @@ from fedboost.runtime.model import Result
 from fedboost.terms.terms import Terms
 from fedboost.wire import codec
 from fedboost.wire.messages import (
+    CheckReply,
+    CheckRequest,
     Failed,
     Member,
     ModelPart,
@@ -27,6 +29,7 @@ from fedboost.wire.messages import (
     SessionStatus,
     SiteReply,
     Status,
+    TrainRequest,
     Waiting,
     decode_check_reply,
     decode_check_request,
@@ -129,11 +132,12 @@ def outside_of_sessions() -> dict[str, tuple[bytes, ...]]:
     statuses = [Status("0.1.0", 1, 2, tuple(members[:n]), (session, waits)[:n], others=n) for n in range(4)]
     numbered = [Objections(n, *sentences) if n else Objections(n) for n in range(4)]
     return {
-        "check_request": tuple(encode_check_request(text, request) for text in texts),
+        "check_request": tuple(encode_check_request(CheckRequest(text, request)) for text in texts),
         "review": tuple(encode_review(Review(n, text, request)) for n, text in enumerate(texts)),
         "objections": tuple(map(encode_objections, numbered)),
         "check_reply": tuple(
-            encode_check_reply([SiteReply(f"p{i}", bool(i), *sentences) for i in range(n)]) for n in range(4)
+            encode_check_reply(CheckReply([SiteReply(f"p{i}", bool(i), *sentences) for i in range(n)]))
+            for n in range(4)
         ),
         "status": tuple(map(encode_status, statuses)),
     }
@@ -152,7 +156,7 @@ def corpus() -> dict[str, tuple[bytes, ...]]:
             RoundDone(number, dict(row), 0.5, traffic) for number, row in enumerate(result.model.rounds)
         ]
         events.append(ModelPart(result.model.to_bytes()[:1000], True, traffic))
-        requests.append(encode_train_request(terms_of(name).canonical()))
+        requests.append(encode_train_request(TrainRequest(terms_of(name).canonical())))
     events += [Waiting(("p0", "p1")), Waiting(("p0", "p1"), {"p0": 1_700_000_000, "p1": 0})]
     events.append(Failed("site p1 left"))
     return {
@@ -191,8 +195,8 @@ ENCODERS = {
     "from_party": encode_from_party,
     "to_party": encode_to_party,
     "train_event": encode_train_event,
-    "train_request": lambda request: encode_train_request(request[0].canonical(), request[1]),
-    "check_request": lambda check: encode_check_request(check[0].canonical(), check[1]),
+    "train_request": lambda request: encode_train_request(TrainRequest(request[0].canonical(), request[1])),
+    "check_request": lambda check: encode_check_request(CheckRequest(check[0].canonical(), check[1])),
     "review": encode_review,
     "objections": encode_objections,
     "check_reply": encode_check_reply,

@@ -6,7 +6,7 @@ from sites import NAMES, terms
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.net import channel
 from fedboost.wire.codec import WIRE_VERSION
-from fedboost.wire.messages import encode_train_request
+from fedboost.wire.messages import TrainRequest, encode_train_request
 
 TWO = NAMES[:2]
 THREE = NAMES[:3]
@@ -23,4 +23,6 @@ def channel_to(one):
 def submit(opened, terms, version=str(WIRE_VERSION)):
     """A raw call of an analyst."""
     call = opened.unary_stream(channel.TRAIN)
-    return call(encode_train_request(terms.canonical()), metadata=[(channel.VERSION_KEY, version)])
+    return call(
+        encode_train_request(TrainRequest(terms.canonical())), metadata=[(channel.VERSION_KEY, version)]
+    )

@@ -7,7 +7,8 @@ import numpy as np
 
 import fedboost as fb
 from fedboost.boosting.programs import initialisation
-from fedboost.holders.columns import told_of
+from fedboost.boosting.queries.base import view_of
+from fedboost.protocol.parts import UNTOLD_SCORE
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Relayed
 from fedboost.runtime.data.shard import to_shard
@@ -56,6 +57,14 @@ def terms_for(layout, setting, tables, **changes):
     settings = {"min_common_rows": FEWEST, **SETTINGS[setting][1]}
     terms = matched(OTHERS[layout], **settings).with_parties(list(tables))
     return terms.changed(**{"predict_with": MODEL, "predict_rows": tables["bank"].num_rows, **changes})
+
+
+def told_of(model, terms, party):
+    """A whole model as a party was told it while it grew: without leaf values and base score but at the label
+    holder, and of the splits of others who holds them."""
+    view = view_of(terms, party)
+    score = model.base_score if view.has_labels else UNTOLD_SCORE
+    return replace(model, base_score=score, trees=tuple(map(view.tree, model.trees)))
 
 
 def models_of(terms, setting):

@@ -13,6 +13,7 @@ from unittest import mock
 import grpc
 import numpy as np
 import pyarrow as pa
+from anything import ANYTHING
 from pyarrow import parquet
 
 from fedboost.boosting.programs import boosting
@@ -25,7 +26,7 @@ from fedboost.runtime.aggregator import server
 from fedboost.runtime.aggregator.server import AggregatorServer
 from fedboost.runtime.analyst import Connection
 from fedboost.runtime.config import AggregatorConfig
-from fedboost.runtime.local.cluster import ANYTHING, write_consortium
+from fedboost.runtime.local.cluster import write_consortium
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.keys import read_bundle
 from fedboost.runtime.site import node

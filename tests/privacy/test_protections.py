@@ -125,7 +125,6 @@ def test_rows_are_known_by_their_own_names_and_do_not_change(row):
 
 def test_terms_have_the_facts_of_the_table(row):
     terms = terms_of(row)
-    assert terms.hiding.hides_vectors == row.hides
     assert terms.hiding.uses_key_holder == row.uses_key_holder
     for parties in (3, 4, 5, 9):
         terms = terms_of(row, parties)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from anything import ANYTHING
 from crashes import bare, crashed, stopped
 from pyarrow import parquet
 from sites import (
@@ -38,7 +39,7 @@ from fedboost.protocol.run import Begun, Gathered, Opened, TreeGrown
 from fedboost.runtime.aggregator.server import AggregatorServer
 from fedboost.runtime.aggregator.sessions import TURN_SECONDS, Folder
 from fedboost.runtime.config import AggregatorConfig
-from fedboost.runtime.local.cluster import ANALYST, ANYTHING, LocalCluster
+from fedboost.runtime.local.cluster import ANALYST, LocalCluster
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.model import Model, text_of
 from fedboost.runtime.net.keys import read_bundle, write_bundle

@@ -15,12 +15,12 @@ from socketserver import BaseServer
 from typing import get_args
 
 import pytest
+from anything import ANYTHING
 from prometheus_client.parser import text_string_to_metric_families
 from sites import PATIENCE, Log, consortium, rows, shared_out, terms, until, written
 
 from fedboost.errors import ConfigError
 from fedboost.runtime import metrics as pages
-from fedboost.runtime.local.cluster import ANYTHING
 from fedboost.runtime.metrics import AggregatorMetrics, MetricsPage, PartyMetrics
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.memory import Budget

@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 
 import fedboost
-from fedboost.boosting.queries.union import Query
+from fedboost.boosting.queries import Query
 from fedboost.holders.columns import HOLDERS
 from fedboost.runtime.aggregator.programs import OF_TASKS
 from fedboost.runtime.site.policy import BY_COLUMNS, RULES
@@ -32,7 +32,6 @@ COLUMNS = {
     # functions, commands and the policy's rule `evaluate`, which have the name of a task
     "__init__.py": {"_HOMES", "__all__"},
     "cli/main.py": {"COMMANDS"},
-    "runtime/local/cluster.py": {"ANYTHING"},
 }
 """Where a floor keeps what it does for each task: by file the names that it is assigned to."""
 MOST_PREDICTS = 5

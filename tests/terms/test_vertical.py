@@ -100,7 +100,7 @@ def test_parties_of_a_simulation_may_be_named_later():
         ({**HELD, "shop": ["y"]}, {}, "held names 'y' of party 'shop', which is the label: the label holder"),
         ({**HELD, "shop": ["c", "c"]}, {}, "held names a column of party 'shop' twice"),
         (HELD, {"label_holder": None}, "columns.held is for parties that hold different columns"),
-        (HELD, {"blocks": [block(*PARTIES)]}, "label_holder and blocks: give label_holder under each of"),
+        (HELD, {"blocks": [block(*PARTIES)]}, "blocks with label_holder: give it under each of"),
         (HELD, {"parties": ["bank"]}, "columns.held names"),
         ({}, {"parties": ["bank"]}, "label_holder 'bank' is the only party: nobody holds other columns"),
         (
@@ -146,7 +146,7 @@ def test_parties_of_a_simulation_may_be_named_later():
         (
             HELD,
             {"label_holder": None, "blocks": [block(*PARTIES)], "alone_rounds": 1},
-            "alone_rounds with blocks: label holders differ in their columns; set label_holder",
+            "blocks with alone_rounds: label holders differ in their columns; set one",
         ),
         (
             {"telco": ["a", "b"], "shop": ["c", "d"]},
@@ -167,7 +167,7 @@ def test_parties_of_a_simulation_may_be_named_later():
         (
             HELD,
             {"label_holder": None, "blocks": [block(*PARTIES)], "min_rows_per_bin": 5},
-            "min_rows_per_bin with blocks: each would have groups of bins of its own; set label_holder",
+            "blocks with min_rows_per_bin: each block would have groups of bins of its own; set label_holder",
         ),
         (
             {},
@@ -181,7 +181,7 @@ def test_parties_of_a_simulation_may_be_named_later():
         (
             {"telco": ["b"], "shop": ["c", "d"]},
             {"label_holder": None, "blocks": [block(*PARTIES)], "model": "parties"},
-            'model = "parties" with blocks: each split has one holder; set label_holder',
+            'blocks with model = "parties": each split has one holder; set label_holder',
         ),
     ],
 )

@@ -7,11 +7,11 @@ from typing import get_args
 import numpy as np
 import pytest
 
+from fedboost.boosting.queries import Query
 from fedboost.boosting.queries.columns import SummaryQuery
 from fedboost.boosting.queries.ids import AlignQuery, IdCountQuery, PlacesQuery, ReachQuery, hash_of
 from fedboost.boosting.queries.labels import EvaluationQuery, MagnitudesQuery, RowsQuery, StartQuery
 from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
-from fedboost.boosting.queries.union import Query
 from fedboost.boosting.state import NOTHING_YET, BoostingState, Scales
 from fedboost.errors import Refused
 from fedboost.fixedpoint import Scale

@@ -7,6 +7,7 @@ import time
 from contextlib import closing
 
 import pytest
+from anything import ANYTHING
 from consortium import installed
 from crashes import Followed, crashed
 from sites import bundles_of, consortium, until, written
@@ -16,7 +17,7 @@ from fedboost.holders.alignment import IDS
 from fedboost.runtime.aggregator.server import AggregatorServer
 from fedboost.runtime.aggregator.sessions import TURN_SECONDS
 from fedboost.runtime.config import AggregatorConfig
-from fedboost.runtime.local.cluster import ANYTHING, LocalCluster
+from fedboost.runtime.local.cluster import LocalCluster
 from tests.helpers.columns_apart import LAYOUTS, matched, pooled, scattered, terms_of, train_pooled
 
 KILLS, ROWS = 2, 4_000

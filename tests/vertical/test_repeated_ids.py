@@ -107,9 +107,9 @@ def test_terms_that_compare_no_ids_repeat_none():
 
 def test_labels_with_noise_repeat_no_ids():
     """Rows of an id would be changed alike."""
-    with pytest.raises(fb.ConfigError, match="min_rows_per_bin with repeated_ids: all rows of a bin may be"):
+    with pytest.raises(fb.ConfigError, match="repeated_ids with min_rows_per_bin: all rows of a bin may be"):
         matched(LAYOUTS["two holders"], **REPEATED, min_rows_per_bin=10)
-    with pytest.raises(fb.ConfigError, match="label_epsilon with repeated_ids: noise is drawn once for each"):
+    with pytest.raises(fb.ConfigError, match="repeated_ids with label_epsilon: one known label of an id"):
         matched(LAYOUTS["two holders"], **REPEATED, label_epsilon=1.0)
 
 

@@ -90,7 +90,7 @@ def test_blocks_are_refused():
     with pytest.raises(fb.ConfigError) as raised:
         matched(LAYOUTS["blocks"], **ALL)
     assert str(raised.value).endswith(
-        'rows = "label_holder" with blocks: it takes the rows of one label holder; set label_holder'
+        'blocks with rows = "label_holder": it takes the rows of one label holder; set that'
     )
 
 

@@ -8,9 +8,9 @@ import pytest
 from rich.cells import cell_len
 
 import fedboost.views
+from fedboost.boosting.queries import Query
 from fedboost.boosting.queries.labels import EVALUATION_BY_PARTY
 from fedboost.boosting.queries.trees import BY_PARTY
-from fedboost.boosting.queries.union import Query
 from fedboost.errors import printable
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.results.audit import UNASKED

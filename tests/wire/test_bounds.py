@@ -29,6 +29,7 @@ from fedboost.wire.messages import (
     MAX_SENTENCES,
     MAX_SESSIONS,
     Objections,
+    TrainRequest,
     decode_check_reply,
     decode_from_party,
     decode_objections,
@@ -99,7 +100,7 @@ MESSAGES = {
     "from_party": from_party.map(encode_from_party),
     "to_party": to_party.map(encode_to_party),
     "train_event": train_events.map(encode_train_event),
-    "train_request": terms().map(lambda t: encode_train_request(t.canonical())),
+    "train_request": terms().map(lambda t: encode_train_request(TrainRequest(t.canonical()))),
 }
 
 

@@ -10,12 +10,13 @@ from generated import from_party, queries, requests, terms, to_party, train_even
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedboost.boosting.queries.union import Query
+from fedboost.boosting.queries import Query
 from fedboost.gbdt.cut_points import CutPoints
 from fedboost.protocol.messages import Ask, FromParty, Offer, Report, ToParty
 from fedboost.wire import codec
 from fedboost.wire.messages import (
     TrainCommand,
+    TrainRequest,
     decode_from_party,
     decode_to_party,
     decode_train_event,
@@ -66,7 +67,7 @@ def test_what_an_analyst_hears_comes_back(event):
 
 @given(terms(), st.sampled_from(TrainCommand), requests)
 def test_what_an_analyst_submits_comes_back(submitted, wish, request):
-    data = encode_train_request(submitted.canonical(), wish, request)
+    data = encode_train_request(TrainRequest(submitted.canonical(), wish, request))
     assert decode_train_request(data) == (submitted.canonical(), wish, request)
 
 
@@ -86,7 +87,7 @@ def test_every_message_of_a_session_comes_back(strategy, kinds):
 def test_every_query_comes_back():
     seen = set()
 
-    @settings(max_examples=500)
+    @settings(max_examples=1000)
     @given(queries)
     def comes_back(query):
         asked = Ask(1, 1, ("a",), query)

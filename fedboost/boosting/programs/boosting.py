@@ -15,6 +15,7 @@ import numpy as np
 from fedboost.boosting.programs.frontier import Frontier, Ground
 from fedboost.boosting.programs.initialisation import (
     NOTHING_TO_LEARN,
+    Levels,
     Scales,
     align,
     check_start,
@@ -31,10 +32,10 @@ from fedboost.boosting.programs.initialisation import (
     start_query,
 )
 from fedboost.boosting.programs.tasks import after_training
+from fedboost.boosting.queries import OfTurn, together
 from fedboost.boosting.queries.base import CONSTANT_TREE
 from fedboost.boosting.queries.labels import StartQuery
 from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
-from fedboost.boosting.queries.union import OfTurn, together
 from fedboost.errors import ConfigError, TrainingStopped, TreeAborted
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt import metrics
@@ -47,10 +48,26 @@ from fedboost.protocol.contracts import GrownTrees, Outcome
 from fedboost.terms.terms import Terms, stages
 
 
-def train(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Booster | Outcome]:
-    """Boost terms.rounds trees. `grown`: see `grow_tree`."""
-    if terms.vertical.aligns:
-        yield from align(terms)
+@dataclass(frozen=True)
+class Begun:
+    """A training before its first tree: the number of rows; the counts of exponents where margins begin, and
+    after the constant; those of norms; cut points, means of levels, the constant and the scales; and the
+    scales of the first tree with the sums of its root, if that was asked for ahead."""
+
+    rows: int
+    first: Int64
+    exponents: Int64
+    norms: Int64
+    cut_points: CutPoints
+    levels: Levels
+    score: float
+    scales: Scales
+    ahead: Scales | None
+    root_sums: Int64 | None
+
+
+def begin(terms: Terms) -> Generator[OfTurn, Int64, Begun]:
+    """Ask for what comes before the first tree."""
     rows, counts, coarse = yield from count(terms)
     scales = Scales.of(terms, counts)
     cut_points = yield from find_cut_points(terms, rows, counts, coarse)
@@ -61,16 +78,25 @@ def train(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Booster |
     if score is None:
         score = yield from find_base_score(terms, rows, cut_points, scales, levels.means)
     end = end_query(terms, rows, CONSTANT_TREE, NO_SPLITS, constant_values(terms, score), scales)
-    ahead, ground = scales.ahead(terms), Ground(terms, cut_points)
-    root = root_ahead(terms, rows, 0, ground, ahead)
+    ahead = scales.ahead(terms)
+    root = root_ahead(terms, rows, 0, Ground(terms, cut_points), ahead)
     started, ended, root_sums = yield from end_and_begin(terms, start, end, root)
     if started is not None:
         check_start(terms, started)
     exponents, norms, _ = split_end(terms, ended, scales)
-    if terms.needs_exponent_counts and terms.earlier is None and residuals_vanish(counts, exponents):
+    return Begun(rows, counts, exponents, norms, cut_points, levels, score, scales, ahead, root_sums)
+
+
+def train(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Booster | Outcome]:
+    """Boost terms.rounds trees. `grown`: see `grow_tree`."""
+    if terms.vertical.aligns:
+        yield from align(terms)
+    begun = yield from begin(terms)
+    rows, scales, ahead, root_sums = begun.rows, begun.scales, begun.ahead, begun.root_sums
+    exponents, norms, ground = begun.exponents, begun.norms, Ground(terms, begun.cut_points)
+    if terms.needs_exponent_counts and terms.earlier is None and residuals_vanish(begun.first, exponents):
         raise ConfigError(NOTHING_TO_LEARN)
-    trees: list[Tree] = []
-    scores: list[float] = []
+    trees, scores, patience = list[Tree](), list[float](), terms.evaluation.early_stopping_rounds
     for number in range(terms.trees.rounds):
         if ahead is None:
             scales = Scales.of(terms, exponents) if terms.needs_exponent_counts else scales
@@ -88,14 +114,12 @@ def train(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Booster |
         exponents, norms, round_metrics = split_end(terms, ended, scales)
         trees += tree.parts(len(terms.roots))
         scores.append(watched(terms, round_metrics))
-        if (
-            terms.evaluation.early_stopping_rounds
-            and number - best(scores) >= terms.evaluation.early_stopping_rounds
-        ):
+        if patience and number - best(scores) >= patience:
             break
-    kept = best(scores) + 1 if terms.evaluation.early_stopping_rounds else len(scores)
-    model = model_of(terms, score, trees[: kept * len(terms.roots)], levels.of_model(terms))
-    return (yield from after_training(terms, model, cut_points, kept))
+    kept = best(scores) + 1 if patience else len(scores)
+    means = begun.levels.of_model(terms)
+    model = model_of(terms, begun.score, trees[: kept * len(terms.roots)], means)
+    return (yield from after_training(terms, model, begun.cut_points, kept))
 
 
 def watched(terms: Terms, round_metrics: dict[str, float]) -> float:
@@ -133,14 +157,8 @@ def end_query(
     scales: Scales,
 ) -> EndRoundQuery:
     """The query that moves the margins by these leaf values."""
-    settings = (
-        terms.metrics,
-        scales.weight,
-        terms.needs_exponent_counts,
-        terms.sets,
-        terms.draws.by_gradient_norm,
-    )
-    return EndRoundQuery(rows, number, splits, values, *settings)
+    measured = terms.metrics, scales.weight, terms.needs_exponent_counts, terms.sets
+    return EndRoundQuery(rows, number, splits, values, *measured, terms.draws.by_gradient_norm)
 
 
 def split_end(terms: Terms, total: Int64, scales: Scales) -> tuple[Int64, Int64, dict[str, float]]:
@@ -164,20 +182,27 @@ def end_and_begin(
 
 
 def root_ahead(
-    terms: Terms, rows: int, number: int, ground: Ground, scales: Scales | None
+    terms: Terms,
+    rows: int,
+    number: int,
+    ground: Ground,
+    scales: Scales | None,
+    roots: tuple[int, ...] = (),
 ) -> HistogramQuery | None:
     """The query for the root of a tree that is asked before the round before it ended; None without scales,
     and behind the last tree."""
     if scales is None or number == terms.trees.rounds:
         return None
-    return root_query(terms, rows, number, ground, scales)
+    return root_query(terms, rows, number, ground, scales, roots)
 
 
-def root_query(terms: Terms, rows: int, number: int, ground: Ground, scales: Scales) -> HistogramQuery:
-    """The query for the root of a tree."""
+def root_query(
+    terms: Terms, rows: int, number: int, ground: Ground, scales: Scales, roots: tuple[int, ...] = ()
+) -> HistogramQuery:
+    """The query for the root of a tree, or of those trees of a round with these roots."""
     sampled_rows, bins = rows * terms.draws.max_bootstrap_count, ground.of_tree(number).layout.bins
     pair, grouped = (scales.gradient, scales.hessian), terms.vertical.min_rows_per_bin > 1
-    asked = sampled_rows, number, NO_SPLITS, terms.roots, bins, *pair
+    asked = sampled_rows, number, NO_SPLITS, roots or terms.roots, bins, *pair
     return HistogramQuery(*asked, threshold=scales.threshold, grouped=grouped)
 
 
@@ -248,22 +273,10 @@ class Candidate:
 
 def tune(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcome]:
     """Train all candidates, and drop those behind at the end of each stage. `grown`: as in `boosting`."""
-    rows, counts, coarse = yield from count(terms)
-    scales = Scales.of(terms, counts)
-    cut_points = yield from find_cut_points(terms, rows, counts, coarse)
-    score = known_base_score(terms)
-    start = None if score is None else start_query(rows, cut_points, scales)
-    if score is None:
-        score = yield from find_base_score(terms, rows, cut_points, scales)
-    candidates = Candidate.all_of(terms, cut_points)
+    begun = yield from begin(terms)
+    rows, scales, ahead, sums = begun.rows, begun.scales, begun.ahead, begun.root_sums
+    candidates, exponents = Candidate.all_of(terms, begun.cut_points), begun.exponents
     going, ends = list(candidates), stages(terms)
-    end = end_query(terms, rows, CONSTANT_TREE, NO_SPLITS, constant_values(terms, score), scales)
-    ahead = scales.ahead(terms)
-    root = _root_query(terms, rows, 0, going, ahead)
-    started, ended, sums = yield from end_and_begin(terms, start, end, root)
-    if started is not None:
-        check_start(terms, started)
-    exponents, _, _ = split_end(terms, ended, scales)
     for number in range(terms.trees.rounds):
         if ahead is None:
             scales = Scales.of(terms, exponents) if terms.needs_exponent_counts else scales
@@ -276,8 +289,9 @@ def tune(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcome]:
             values = tuple((leaf, tree.value[leaf]) for leaf in tree.leaves)
             end = end_query(terms, rows, number, splits, values, scales)
             ahead = scales.ahead(terms, exponents, values)
-            is_last = number + 1 in ends or number + 1 == terms.trees.rounds
-            root = None if is_last else _root_query(terms, rows, number + 1, going, ahead)
+            root = None
+            if number + 1 not in ends:
+                root = root_ahead(terms, rows, number + 1, going[0].ground, ahead, _roots_of(going))
             _, ended, sums = yield from end_and_begin(terms, None, end, root)
         except TrainingStopped:
             break
@@ -340,23 +354,16 @@ def _summary(terms: Terms, candidates: list[Candidate]) -> dict[str, Any]:
 # ---- the trees of a round -------------------------------------------------------------------------------
 
 
-def _root_query(
-    terms: Terms, rows: int, number: int, going: list[Candidate], scales: Scales | None
-) -> HistogramQuery | None:
-    """The query for the roots of the candidates that go on; None without scales."""
-    if scales is None:
-        return None
-    roots, bins = tuple(each.number for each in going), going[0].ground.layout.bins
-    asked = rows * terms.draws.max_bootstrap_count, number, NO_SPLITS, roots, bins
-    return HistogramQuery(*asked, scales.gradient, scales.hessian)
+def _roots_of(going: list[Candidate]) -> tuple[int, ...]:
+    """The roots of the candidates that go on."""
+    return tuple(each.number for each in going)
 
 
 def _grow_side_by_side(
     terms: Terms, rows: int, number: int, going: list[Candidate], scales: Scales, sums: Int64 | None
 ) -> Generator[OfTurn, Int64, tuple[Tree, Splits]]:
     """Grow the trees of a round as one; returns it with the splits that no party knows yet."""
-    root = _root_query(terms, rows, number, going, scales)
-    assert root is not None
+    root = root_query(terms, rows, number, going[0].ground, scales, _roots_of(going))
     most = rows * terms.draws.max_bootstrap_count
     trees = [_Growing(each, most, number, scales) for each in going]
     forest = _Forest(len(terms.roots), trees)
@@ -398,8 +405,7 @@ class _Forest:
 
     def split(self, trees: list[_Growing]) -> list[_Growing]:
         """Split the leaves of these trees whose turn it is; the trees that go on growing."""
-        growing = [tree for tree in trees if self._split(tree)]
-        return growing
+        return [tree for tree in trees if self._split(tree)]
 
     def _split(self, tree: _Growing) -> bool:
         grows_on = tree.frontier.split()

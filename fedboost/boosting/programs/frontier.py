@@ -58,11 +58,6 @@ class ToldGroups:
     def __repr__(self) -> str:
         return f"ToldGroups({len(self._of)} nodes)"
 
-    @classmethod
-    def where_due(cls, terms: Terms, layout: Layout, numbers: Int64) -> "ToldGroups | None":
-        """None where the terms have no floor under the rows of a bin."""
-        return cls(terms, layout, numbers) if terms.vertical.min_rows_per_bin > 1 else None
-
     def take_roots(self, answer: Int64, roots: int) -> Int64:
         """The sums of an answer on the roots, whose groups are noted."""
         sums, marks = self._parts(answer, roots)
@@ -297,10 +292,6 @@ class GrowingTree:
         """The trees so far."""
         return Tree.of(self._nodes[: self._size], self._bitmaps[: self._size])
 
-    def sent(self) -> None:
-        """The parties know all splits."""
-        self.new_splits = NO_SPLITS
-
 
 class Histograms:
     """The histograms of the leaves that may split, each in a slot; of two children that both may split, one
@@ -342,7 +333,8 @@ class Frontier:
         self._terms, self._rows, self._number, self._rule, self._ground = terms, rows, number, rule, ground
         self._columns = Columns(terms, number, ground.numbers)
         self._histograms = Histograms(terms, ground, self._columns.by_path)
-        self._groups = ToldGroups.where_due(terms, ground.layout, ground.numbers)
+        has_floor = terms.vertical.min_rows_per_bin > 1
+        self._groups = ToldGroups(terms, ground.layout, ground.numbers) if has_floor else None
         self.growing = GrowingTree(len(terms.roots), ground, rule, self._groups)
         self._fresh = np.zeros(len(terms.roots), LEAF)
         """Leaves whose best split is not known yet."""
@@ -382,7 +374,7 @@ class Frontier:
     def elect(self, votes: Int64) -> None:
         """Elect the features with most votes for the children of each leaf that was split; ties go to the
         lowest."""
-        self.growing.sent()
+        self.growing.new_splits = NO_SPLITS
         by_voter = votes.reshape(-1, len(self._ground.sizes))
         family = np.searchsorted(self._families["left"], self._voters, side="right") - 1
         totals = np.zeros((self._families.size, by_voter.shape[1]), np.int64)
@@ -425,7 +417,7 @@ class Frontier:
         if reason == level_kernels.OTHER_TOTAL and self._terms.blocks:
             refuse_made_up(self._terms, self.growing.new_splits, node)
         self._refuse(reason, node, feature)
-        self.growing.sent()
+        self.growing.new_splits = NO_SPLITS
 
     def _refuse(self, reason: int, node: int, feature: int) -> None:
         refuse(reason, node, int(self._ground.numbers[feature]))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedboost.boosting.queries import OfTurn, Query, together
 from fedboost.boosting.queries.base import CONSTANT_TREE, MAX_ROWS
 from fedboost.boosting.queries.columns import BinsQuery, QuantileQuery, are_weighted, weight_scale
 from fedboost.boosting.queries.ids import (
@@ -33,7 +34,6 @@ from fedboost.boosting.queries.labels import (
     RowsQuery,
     StartQuery,
 )
-from fedboost.boosting.queries.union import OfTurn, Query, together
 from fedboost.errors import ConfigError, PeerError, Refused, TreeAborted, quoted
 from fedboost.fixedpoint import EXPONENT_CELLS, Float32, Float64, Int64, Scale, bound_exponent, lower_bound
 from fedboost.gbdt.booster import Booster
@@ -73,8 +73,8 @@ class Narrowing:
         self._starts: Int64 = np.zeros(len(nodes), np.int64)
         self._width = KEY_BITS
         self._below: Int64 = np.zeros(len(nodes), np.int64)
-        self._inside: Int64 = np.zeros(0, np.int64)
-        self._total: Int64 = np.zeros(0, np.int64)
+        self.inside: Int64 = np.zeros(0, np.int64)
+        self.total: Int64 = np.zeros(0, np.int64)
 
     def query(self, rows: int, tree: int, splits: Splits, weight: Scale) -> ResidualQuery:
         """The next query."""
@@ -85,17 +85,17 @@ class Narrowing:
         """Take in the answer. PeerError if the weights of the subcells do not sum to that of the cell."""
         cells = sums.reshape(len(self._nodes), -1)
         inside = cells.sum(axis=1)
-        if not self._total.size:
-            self._total, self._inside = inside, inside.copy()
-        if (cells < 0).any() or (inside != self._inside).any():
+        if not self.total.size:
+            self.total, self.inside = inside, inside.copy()
+        if (cells < 0).any() or (inside != self.inside).any():
             raise PeerError("the weights of residuals do not sum to those of the cell they are in")
         until = np.cumsum(cells, axis=1)
         self._width -= RESIDUAL_BITS
-        for number, total in enumerate(self._total.tolist()):
+        for number, total in enumerate(self.total.tolist()):
             rank = max(math.ceil(self._quantile * total), 1) - int(self._below[number])
             cell = min(int(np.searchsorted(until[number], rank)), cells.shape[1] - 1)
             self._below[number] += until[number, cell] - cells[number, cell]
-            self._inside[number] = cells[number, cell]
+            self.inside[number] = cells[number, cell]
             self._starts[number] += cell << self._width
 
     @property
@@ -103,13 +103,8 @@ class Narrowing:
         """The number of each cell that is nearest to 0; 0 where no row has a weight."""
         last = self._starts + (1 << self._width) - 1
         keys = np.where(self._starts >> (KEY_BITS - 1), self._starts, last)  # numbers below 0 come first
-        numbers: list[float] = np.where(self._total > 0, keys_to_floats(keys), np.float32(0.0)).tolist()
+        numbers: list[float] = np.where(self.total > 0, keys_to_floats(keys), np.float32(0.0)).tolist()
         return numbers
-
-    @property
-    def all_alike(self) -> bool:
-        """True if all residuals are in the same cell, for each of the nodes."""
-        return bool((self._inside == self._total).all())
 
 
 def refresh(
@@ -178,10 +173,11 @@ class Scales:
         threshold = mvs_threshold(norms, terms.draws.subsample)
         heaviest = math.frexp(1.0 / (MIN_PROBABILITY_FACTOR * terms.draws.subsample))[1]
         root = math.sqrt(terms.trees.reg_lambda)
-        bounds = threshold, threshold / root if root else math.inf
+        bounds = threshold, min(threshold / root if root else math.inf, MAX_FLOAT64)
+        exponents = [math.frexp(bound)[1] for bound in bounds]
         gradient, hessian = (
-            Scale(max(scale.exponent, min(scale.exponent + heaviest, _exponent(bound))), scale.bits)
-            for scale, bound in zip((self.gradient, self.hessian), bounds, strict=True)
+            Scale(max(scale.exponent, min(scale.exponent + heaviest, exponent)), scale.bits)
+            for scale, exponent in zip((self.gradient, self.hessian), exponents, strict=True)
         )
         return Scales(gradient, hessian, self.weight, threshold)
 
@@ -206,22 +202,13 @@ class Scales:
         bounds = loss.bounds_after(math.ldexp(1.0, counted[0]), math.ldexp(1.0, counted[1]), step)
         if bounds is None:
             return None
-        grown = [_tight_exponent(bound) for bound in bounds]
+        # The smallest e with bound <= 2**e.
+        fractions, exponents_after = np.frexp(np.minimum(bounds, MAX_FLOAT64))
+        grown = (exponents_after - (fractions == 0.5)).tolist()
         if any(now > before + MAX_COARSER_BITS for now, before in zip(grown, counted, strict=True)):
             return None
         pair = [Scale(exponent + self.weight.exponent, terms.bits) for exponent in grown]
         return Scales(pair[0], pair[1], self.weight)
-
-
-def _tight_exponent(bound: float) -> int:
-    """The smallest e with bound <= 2**e."""
-    fraction, exponent = math.frexp(min(bound, MAX_FLOAT64))
-    return exponent - (fraction == 0.5)
-
-
-def _exponent(bound: float) -> int:
-    """The smallest e with bound <= 2**e, or one more."""
-    return math.frexp(min(bound, MAX_FLOAT64))[1]
 
 
 def count(terms: Terms) -> Generator[OfTurn, Int64, tuple[int, Int64, Int64 | None]]:
@@ -365,7 +352,7 @@ def find_base_score(
         narrowing = Narrowing(quantile, (0,))
         for _ in range(RESIDUAL_TURNS):
             narrowing.take((yield narrowing.query(rows, CONSTANT_TREE, NO_SPLITS, scales.weight)))
-        if narrowing.all_alike:
+        if (narrowing.inside == narrowing.total).all():  # all residuals are in one cell
             raise ConfigError(NOTHING_TO_LEARN)
         (score,) = narrowing.values
     else:

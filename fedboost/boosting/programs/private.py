@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedboost.boosting.programs.initialisation import Levels, by_column, lay_cut_points, model_of, parts_of
+from fedboost.boosting.queries import Query
 from fedboost.boosting.queries.base import CONSTANT_TREE
 from fedboost.boosting.queries.columns import RangeQuery
 from fedboost.boosting.queries.labels import LevelSumsQuery, StartQuery
 from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery, SumsQuery
-from fedboost.boosting.queries.union import Query
 from fedboost.errors import TrainingStopped
 from fedboost.fixedpoint import UNIT, Float32, Int64
 from fedboost.gbdt.booster import Booster
@@ -130,7 +130,10 @@ def grow_noisy_histograms(
         parents, frontier, new_splits = frontier, [], []
         for node, cells in zip(parents, answers, strict=True):
             pairs = cells[:-STATS].reshape(layout.bins, STATS)
-            total = mean_total(pairs, layout)
+            # Of a node's rows: the mean over the features, whose bins differ in noise.
+            feature_totals = np.add.reduceat(pairs, layout.offsets.astype(np.int64), axis=0)
+            gradient, hessian = np.rint(feature_totals.mean(axis=0)).astype(np.int64).tolist()
+            total = gradient, hessian
             sums.setdefault(node, Sums(*total, sigma * np.sqrt(layout.bins) / len(layout.features)))
             best = best_split(rule, pairs, total, layout, bound)
             if best is None:
@@ -145,13 +148,6 @@ def grow_noisy_histograms(
         if not frontier:
             break
     return tree, Splits.of(new_splits), sums
-
-
-def mean_total(pairs: Int64, layout: Layout) -> tuple[int, int]:
-    """Sums over a node's rows: the mean over the features, whose bins differ in noise."""
-    feature_totals = np.add.reduceat(pairs, layout.offsets.astype(np.int64), axis=0)
-    gradient, hessian = np.rint(feature_totals.mean(axis=0)).astype(np.int64).tolist()
-    return gradient, hessian
 
 
 def best_split(
@@ -232,11 +228,11 @@ def grow_random_trees(
         tree, new_splits, sums = yield from grow_noisy_histograms(terms, number, cut_points)
     else:
         splits, leaves = draw_splits(terms, number, cut_points)
-        tree, new_splits, sigma = (
-            drawn_tree(terms, splits, cut_points),
-            NO_SPLITS,
-            terms.plan.releases[TREES].sigma,
-        )
+        tree, new_splits, sigma = Tree(), NO_SPLITS, terms.plan.releases[TREES].sigma
+        for _ in range(2 * len(splits) + len(terms.roots)):
+            tree.add_leaf(0.0, 0.0)
+        for split in splits:
+            tree.decide(split, cut_points.cuts[split.feature])
         pairs = (yield SumsQuery(ROWS, number, splits, leaves)).reshape(-1, 2).tolist()
         sums = {leaf: Sums(g, h, sigma) for leaf, (g, h) in zip(leaves, pairs, strict=True)}
     give_values(tree, terms, sums)
@@ -340,16 +336,6 @@ def _draws(seed: int, number: int) -> Iterator[int]:
     while True:
         yield from mixed(np.arange(1024, dtype=np.uint64), seed, "structure", number, block).tolist()
         block += 1
-
-
-def drawn_tree(terms: Terms, splits: Splits, cut_points: CutPoints) -> Tree:
-    """The tree of these splits, without values."""
-    tree = Tree()
-    for _ in range(2 * len(splits) + len(terms.roots)):
-        tree.add_leaf(0.0, 0.0)
-    for split in splits:
-        tree.decide(split, cut_points.cuts[split.feature])
-    return tree
 
 
 def give_values(tree: Tree, terms: Terms, sums: Mapping[int, Sums]) -> None:

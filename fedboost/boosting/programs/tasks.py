@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from fedboost.boosting.programs.initialisation import count_rows, no_model
+from fedboost.boosting.queries import OfTurn
 from fedboost.boosting.queries.base import MAX_ROWS
 from fedboost.boosting.queries.columns import BinCountsQuery, QuantileQuery, RangeQuery, SummaryQuery
 from fedboost.boosting.queries.labels import ALL, ROW_COUNTS, EvaluationQuery, MagnitudesQuery
-from fedboost.boosting.queries.union import OfTurn
 from fedboost.errors import ConfigError, PeerError, TrainingStopped
 from fedboost.fixedpoint import EXPONENT_CELLS, Int64, bound_exponent
 from fedboost.gbdt import metrics
@@ -57,12 +57,6 @@ def step_of(size: float) -> float:
     """The largest of ..., 0.1, 0.2, 0.5, 1, 2, 5, ... that is not more than a size above 0."""
     scale = 10.0 ** math.floor(math.log10(size) + 1e-9)
     return max(step * scale for step in _STEPS if step * scale <= size * (1 + 1e-9))
-
-
-def step_above(size: float) -> float:
-    """The smallest of these that is not less than a size above 0."""
-    scale = step_of(size)
-    return scale if size <= scale * (1 + 1e-9) else step_of(2.5 * scale)
 
 
 def rows_of_bin(unit: int) -> int:
@@ -128,10 +122,7 @@ def summarise(terms: Terms) -> Generator[OfTurn, Int64, dict[str, Any]]:
     query = SummaryQuery.of(terms)
     noise = releases[SUMMARY].sigma
     floor = max(math.ceil(ABOVE_NOISE * noise), terms.evaluation.min_count)
-    counts = map(int, (yield query).tolist())
-    rows = max(next(counts), 0)
-    missing = [*islice(counts, query.numeric)]
-    levels = [[*islice(counts, size + 2)] for size in query.levels]
+    rows, missing, levels, classes = _parts_of(query, (yield query))
     ranges = [schema.ranges[name] for name in schema.numeric]
     parts = np.zeros((0, RANGE_PARTS), np.int64)
     if ranges:
@@ -144,9 +135,16 @@ def summarise(terms: Terms) -> Generator[OfTurn, Int64, dict[str, Any]]:
     columns += columns_of_levels(terms, levels, lambda count: _told(count, floor))
     label: dict[str, Any] = {"name": schema.label}
     if query.classes:
-        told = (_told(count, floor) for count in counts)
+        told = (_told(count, floor) for count in classes)
         label["levels"] = dict(zip(class_names(terms), told, strict=True))
-    return {"rows": rows, "min_count": floor, "noise": noise, "columns": columns, "label": label}
+    return {"rows": max(rows, 0), "min_count": floor, "noise": noise, "columns": columns, "label": label}
+
+
+def _parts_of(query: SummaryQuery, total: Int64) -> tuple[int, list[int], list[list[int]], list[int]]:
+    """The rows, the missing values of each number, the counts of each column of levels, and the classes."""
+    counts = iter(total.tolist())
+    rows, missing = next(counts), [*islice(counts, query.numeric)]
+    return rows, missing, [[*islice(counts, size + 2)] for size in query.levels], [*counts]
 
 
 def _told(count: int, floor: int) -> int | None:
@@ -189,15 +187,11 @@ def describe(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcom
         return Outcome(no_model(terms), (yield from summarise(terms)))
     query = SummaryQuery.of(terms)
     total = yield query
-    counts = iter(total.tolist())
-    rows = next(counts)
+    rows, missing, levels, classes = _parts_of(query, total)
     if not 0 < rows < ROWS or (total < 0).any() or (total > rows).any():
         raise PeerError(f"the parties count {rows} rows in all, and more or fewer than can be in a part")
     if rows < terms.evaluation.min_count:
         raise ConfigError(f"the parties have fewer rows than min_count = {terms.evaluation.min_count}")
-    missing = [*islice(counts, query.numeric)]
-    levels = [[*islice(counts, size + 2)] for size in query.levels]
-    classes = [*counts]
     if any(sum(each) != rows for each in (*levels, *filter(None, [classes]))):
         raise PeerError(f"the counts of a column do not sum to the {rows} rows there are")
     quantiles = Quantiles(terms.histograms.max_bin, rows, len(gridded(terms)))
@@ -635,7 +629,10 @@ class _Sums:
         value, within = metrics.area(*self._cells())
         step = every.step(unit / min(every.by_label))
         told_area = rounded(value, step)
-        ties = step_above(within) if step and within else within  # their digits count rows of the cells
+        ties = within
+        if step and within:  # their digits count rows of the cells
+            below = step_of(within)
+            ties = below if within <= below * (1 + 1e-9) else step_of(2.5 * below)
         area = {"value": told_area, "resolution": rounded(ties + step / 2 + _last(told_area))}
         return {"auc": area, "roc": roc(bins), "bins": bins}
 

@@ -29,11 +29,10 @@ from fedboost.privacy.packing import Segment
 from fedboost.privacy.protection import HiddenSums
 from fedboost.protocol.contracts import MAX_CELLS, Bound, Only
 from fedboost.terms.hiding import ROWS, Noise, Release
-from fedboost.terms.objective import MAX_METRICS
 from fedboost.terms.reading import MAX_FEATURES
 from fedboost.terms.session import TRAINING
 from fedboost.terms.terms import Terms
-from fedboost.terms.trees import MAX_DEPTH
+from fedboost.terms.training import MAX_DEPTH, MAX_METRICS
 
 # ---- Members of queries, with their bounds on the wire --------------------------------------------------
 
@@ -433,10 +432,6 @@ def digest_of(value: object) -> bytes:
     return hashlib.sha256(packing.pack(header, *arrays)).digest()
 
 
-def _few_members(value: Any) -> list[Any]:
-    return [getattr(value, name) for name in value.__dataclass_fields__]
-
-
 APART = {"hashed": "apart"}
 """Metadata of a member that `digest_of` leaves out, since most sessions do not have it; the query's own
 `digest` has it where it says something."""
@@ -465,7 +460,9 @@ def _header(value: Any, arrays: list[bytes]) -> object:
         return value.dtype.str, value.shape
     if kind not in _MEMBERS:
         names = [name for name, member in kind.__dataclass_fields__.items() if member.metadata != APART]
-        _MEMBERS[kind] = attrgetter(*names) if len(names) > 1 else _few_members
+        every = (*kind.__dataclass_fields__,)
+        several = len(names) > 1
+        _MEMBERS[kind] = attrgetter(*names) if several else lambda value: [getattr(value, n) for n in every]
     members = _MEMBERS[kind](value)
     if _TEXT.issuperset(map(type, members)):
         return kind.__name__, *members

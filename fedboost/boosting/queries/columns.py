@@ -34,7 +34,7 @@ from fedboost.terms.reading import MAX_FEATURES
 from fedboost.terms.session import TRAINING
 from fedboost.terms.tasks import gridded
 from fedboost.terms.terms import Terms
-from fedboost.terms.trees import MAX_ROUNDS
+from fedboost.terms.training import MAX_ROUNDS
 
 BYTES_PER_COUNT = 64
 """Bytes for each count of a grid: the running sum (8) and the opened sum (8), then start, width and rows of
@@ -77,7 +77,6 @@ class QuantileQuery(Counted, BaseQuery):
 
     @once
     def digest(self) -> bytes:
-        """Hash of all its content: 32 bytes."""
         return digest_of(self) if self.weight is None else digest_of((self, "weight", self.weight))
 
     @property
@@ -115,7 +114,6 @@ class QuantileQuery(Counted, BaseQuery):
         return BYTES_PER_COUNT * self.cells
 
     def check_order(self, terms: Terms, state: Any) -> None:
-        """Raise PeerError unless it may come next."""
         # Counts over ever finer grids reveal any single value: no more of them than cut points need.
         if state.start is not None or state.grids >= MAX_REFINEMENTS:
             raise PeerError(f"counts over grids are given {MAX_REFINEMENTS} times, before the cut points")
@@ -157,7 +155,6 @@ class BinsQuery(Counted, BaseQuery):
             raise Refused(f"bins of {self.features} features, the terms say otherwise")
 
     def check_order(self, terms: Terms, state: Any) -> None:
-        """Raise PeerError unless it may come next."""
         if state.start is not None or state.grids:
             raise PeerError("bins are counted once, before the cut points")
 
@@ -198,7 +195,6 @@ class RangeQuery(Counted, BaseQuery):
             raise Refused(f"counts over {self.features} ranges; the terms allow {numeric}, once")
 
     def check_order(self, terms: Terms, state: Any) -> None:
-        """Raise PeerError unless it may come next."""
         if state.start is not None or state.grids:
             raise PeerError("counts over ranges are given once, before the cut points")
 
@@ -248,7 +244,6 @@ class BinCountsQuery(Stateless, BaseQuery):
             raise Refused(f"bins of {len(self.sizes)} features, the terms have {len(terms.columns.features)}")
 
     def check_order(self, terms: Terms, state: Any) -> None:
-        """Raise PeerError unless it may come next."""
         if terms.task.uses_reference:
             return
         check_started(state)
@@ -309,7 +304,6 @@ class SummaryQuery(Stateless, BaseQuery):
             raise Refused("counts of other columns, levels or classes than those of the terms")
 
     def check_order(self, terms: Terms, state: Any) -> None:
-        """Raise PeerError unless it may come next."""
         if state.grids:
             raise PeerError("rows are counted by level before they are counted by value")
 

@@ -44,9 +44,8 @@ from fedboost.protocol.messages import Parties
 from fedboost.terms import tasks as evaluating
 from fedboost.terms.columns import MAX_CLASSES
 from fedboost.terms.hiding import LEVELS, START
-from fedboost.terms.objective import MAX_METRICS, MAX_SUBGROUPS
-from fedboost.terms.settings import MAX_RENEWAL_QUERIES
-from fedboost.terms.terms import Terms, slots_of
+from fedboost.terms.terms import MAX_RENEWAL_QUERIES, Terms, slots_of
+from fedboost.terms.training import MAX_METRICS, MAX_SUBGROUPS
 
 START_BITS = 31
 """Bits of the gradients behind the base score, whatever gradient_bits: it is two integers, and a mean that
@@ -87,7 +86,6 @@ class RowsQuery(Stateless, BaseQuery):
         """Allow it always."""
 
     def check_order(self, terms: Terms, state: Any) -> None:
-        """Raise PeerError unless it may come next."""
         if state.start is not None:
             raise PeerError("the count of rows comes before the cut points")
         if terms.vertical.aligns and state.places is None:
@@ -117,7 +115,6 @@ class StartQuery(BeforeTrees, BaseQuery):
 
     @once
     def digest(self) -> bytes:
-        """Hash of all its content: 32 bytes."""
         return digest_of((self, "means", self.means)) if self.means else digest_of(self)
 
     @property
@@ -152,17 +149,12 @@ class StartQuery(BeforeTrees, BaseQuery):
             raise Refused("bins of categorical features that are not the levels of the terms")
         if terms.hides_columns and digest_of(head) != digest_of(head.numbered):
             raise Refused("cut points that are no numbers of bins, where their owners alone know them")
-        self._check_means(terms)
-
-    def _check_means(self, terms: Terms) -> None:
-        """Refuse means of other slots than the terms', and those that are no numbers."""
         if [means.shape for means in self.means] != [slots.shape for slots in slots_of(terms).values()]:
             raise Refused("means of other levels than those of target_means in the terms")
         if not all(np.isfinite(means).all() for means in self.means):
             raise Refused("a mean of a level that is no finite number")
 
     def check_order(self, terms: Terms, state: Any) -> None:
-        """Raise PeerError unless it may come next."""
         if state.start is not None:
             raise PeerError("the cut points were given already")
         if (state.grids >= LEVELS_SUMMED) != bool(terms.columns.target_means):
@@ -243,7 +235,6 @@ class LevelSumsQuery(Counted, BaseQuery):
             raise Refused("rows by level are counted, or weighed, otherwise than the terms say")
 
     def check_order(self, terms: Terms, state: Any) -> None:
-        """Raise PeerError unless it may come next."""
         if state.start is not None or state.grids >= LEVELS_SUMMED:
             raise PeerError("labels are summed by level once, before the cut points")
 
@@ -279,12 +270,6 @@ class ResidualQuery(BaseQuery):
     width: int
     weight: Scale
 
-    def narrows(self, before: "ResidualQuery") -> bool:
-        """True if the cell of each node is a part of its cell in the query before."""
-        pairs = zip(self.starts, before.starts, strict=False)
-        within = all(start >> before.width == earlier >> before.width for start, earlier in pairs)
-        return self.nodes == before.nodes and self.width == before.width - RESIDUAL_BITS and within
-
     @property
     def cells(self) -> int:
         return len(self.nodes) << RESIDUAL_BITS
@@ -315,14 +300,17 @@ class ResidualQuery(BaseQuery):
             raise Refused(f"the terms allow weights of {terms.bits} bits here, no others")
 
     def check_order(self, terms: Terms, state: Any) -> None:
-        """Raise PeerError unless it may come next."""
         tree, levels = state.tree, state.levels
         check_started(state)
         constant = tree == CONSTANT_TREE
         max_levels = RESIDUAL_TURNS if constant else terms.max_turns_per_tree
         if self.tree != tree or levels >= max_levels or (levels == 0 and not constant):
             raise PeerError(f"residuals of tree {self.tree} after {levels} questions about tree {tree}")
-        if state.residual is not None and not self.narrows(state.residual):
+        if (before := state.residual) is None:
+            return
+        pairs = zip(self.starts, before.starts, strict=False)
+        within = all(start >> before.width == earlier >> before.width for start, earlier in pairs)
+        if self.nodes != before.nodes or self.width != before.width - RESIDUAL_BITS or not within:
             raise PeerError(f"residuals of tree {tree} in cells that are not within those asked for before")
 
     def applied_to(self, state: Any) -> Any:
@@ -458,7 +446,8 @@ class EvaluationQuery(OfModel, BaseQuery):
             raise Refused(f"the terms allow metrics of the rows {', '.join((*wanted.sets, *wanted.sites))}")
         if self != wanted:
             raise Refused("counts by other scores, classes or thresholds than those of the terms")
-        if not evaluating.is_weight_scale(terms, self.weight):
+        known = terms.known_weight_scale
+        if self.weight != known if known else self.weight.bits != evaluating.WEIGHT_BITS:
             raise Refused("a scale of row weights that the terms do not lead to")
 
 

@@ -104,7 +104,6 @@ class HistogramQuery(BaseQuery):
 
     @once
     def digest(self) -> bytes:
-        """Hash of all its content: 32 bytes."""
         return digest_of((self, "grouped")) if self.grouped else digest_of(self)
 
     @once
@@ -189,7 +188,6 @@ class HistogramQuery(BaseQuery):
             raise Refused(f"cells of less than 1 bit, or of more than {MAX_CELL_BITS}")
 
     def fits(self, answer: Int64) -> bool:
-        """True if the cells hold this answer, when no other party adds to it."""
         marks = answer[answer.size - self.marks :]
         return bool(fit_level(answer, *self._layout.level)) and not (marks >> 1).any()
 
@@ -202,7 +200,6 @@ class HistogramQuery(BaseQuery):
         return out
 
     def from_cells(self, total: Int64) -> Int64:
-        """The sum of answers, from the sum of their cells: [cells]."""
         out = np.empty(self.cells, np.int64)
         unpack_level(total, *self._layout.level, out)
         out[out.size - self.marks :] = total[self._layout.cells :]
@@ -232,7 +229,6 @@ class HistogramQuery(BaseQuery):
         return node * self.bins + bin_
 
     def check_order(self, terms: Terms, state: Any) -> None:
-        """Raise PeerError unless it may come next."""
         check_growing(self, terms, state, (self.gradient, self.hessian, self.threshold), votes=False)
 
     def applied_to(self, state: Any) -> Any:
@@ -312,7 +308,6 @@ class VoteQuery(BaseQuery):
             )
 
     def check_order(self, terms: Terms, state: Any) -> None:
-        """Raise PeerError unless it may come next."""
         check_growing(self, terms, state, (self.gradient, self.hessian, 0.0), votes=True)
 
     def applied_to(self, state: Any) -> Any:
@@ -405,7 +400,6 @@ class SumsQuery(BaseQuery):
         check_nodes(terms, self.tree, self.splits, self.nodes)
 
     def check_order(self, terms: Terms, state: Any) -> None:
-        """Raise PeerError unless it may come next."""
         check_started(state)
         if self.tree != state.tree or state.levels:
             raise PeerError(f"sums in the leaves of tree {self.tree} while tree {state.tree} grows, or again")
@@ -486,7 +480,6 @@ class EndRoundQuery(BaseQuery):
         return metrics.by_set(*sums), metrics.published(*sums)
 
     def check_order(self, terms: Terms, state: Any) -> None:
-        """Raise PeerError unless it may come next."""
         check_started(state)
         if self.tree != state.tree:
             raise PeerError(f"the end of tree {self.tree} while tree {state.tree} grows")

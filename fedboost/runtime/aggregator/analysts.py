@@ -38,6 +38,7 @@ from fedboost.terms.reading import digest_of
 from fedboost.terms.terms import Terms
 from fedboost.wire.codec import terms_of
 from fedboost.wire.messages import (
+    CheckReply,
     Objections,
     Review,
     SiteReply,
@@ -354,7 +355,7 @@ class Checks:
                 self._open -= Counter([name])
         except FedboostError as error:
             await self._admission.refuse("check refused", error, context, peer)
-        await context.write(encode_check_reply(sites))
+        await context.write(encode_check_reply(CheckReply(tuple(sites))))
 
     async def _check(self, data: bytes, analyst: str, caller: str) -> list[SiteReply]:
         """The answers of all parties of the terms."""

@@ -417,8 +417,8 @@ class ActiveSession:
                 traffic = dict(self.meter.traffic)
                 self._tell(RoundDone(int(row["round"]), metrics, self.meter.seconds, traffic))
                 if not begins:  # those of an earlier process are in its log
-                    about = {"round": int(row["round"]) + 1, "of": self.terms.trees.rounds}
-                    about |= {"bytes": int(row["bytes"])}
+                    number, size = int(row["round"]) + 1, int(row["bytes"])
+                    about = {"round": number, "of": self.terms.trees.rounds, "bytes": size}
                     self._report("round", **about, metrics=of_all(metrics), seconds=row["seconds"])
             self._report("turn", turn=self.session.turn)
             self._send(outbox)

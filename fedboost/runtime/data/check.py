@@ -858,7 +858,11 @@ class Watch:
         warn(odd for odd in alike_sites(self._names) if odd.column == name)
         schema = terms.blocks.columns_of(name)
         whole = _rows(table, MAX_WATCHED_ROWS, {*schema.others, *schema.features})
-        rows = _some(whole, max(MAX_WATCHED_ROWS // len(terms.parties), MIN_WATCHED_ROWS))
+        rows, most = whole, max(MAX_WATCHED_ROWS // len(terms.parties), MIN_WATCHED_ROWS)
+        if whole.num_rows > most:
+            size = max(most // _RUNS, 1)
+            begins = evenly(whole.num_rows - size + 1, _RUNS).tolist()
+            rows = pa.concat_tables([whole.slice(begin, size) for begin in begins])
         where = f"party {name}"
         if rows.num_rows < table.num_rows:
             where += f", in a sample of its {table.num_rows:,} rows"
@@ -875,15 +879,6 @@ def alike_sites(names: Iterable[str]) -> list[Oddity]:
     first: dict[str, str] = {}
     pairs = [(first.setdefault(" ".join(name.split()).casefold(), name), name) for name in names]
     return [Oddity("sites", name, values=(repr(other),)) for other, name in pairs if other != name]
-
-
-def _some(table: "pa.Table", most: int) -> "pa.Table":
-    """At most so many rows of a table, in runs that are evenly spread."""
-    if table.num_rows <= most:
-        return table
-    size = max(most // _RUNS, 1)
-    begins = evenly(table.num_rows - size + 1, _RUNS).tolist()
-    return pa.concat_tables([table.slice(begin, size) for begin in begins])
 
 
 def _rows(table: Table, most: int, names: Collection[str] | None = None) -> "pa.Table":

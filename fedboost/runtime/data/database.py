@@ -10,7 +10,7 @@ import codecs
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import unquote
 
 from pydantic import Field, field_validator
@@ -24,7 +24,6 @@ from fedboost.terms.reading import Frozen, Several
 
 SEPARATORS = {"tab": "\t", "\\t": "\t"}
 """Spellings of a separator that is awkward to type."""
-DECIMALS = (".", ",")
 
 
 class ReadOptions(Frozen):
@@ -34,7 +33,7 @@ class ReadOptions(Frozen):
         default=None,
         description="Character between columns of a text: a comma, in a .tsv a tab, unless given.",
     )
-    decimal: str = Field(default=".", description="Character in numbers of a text, `.` or `,`.")
+    decimal: Literal[".", ","] = Field(default=".", description="Character in numbers of a text, `.` or `,`.")
     encoding: str = Field(default="utf-8", description="Encoding of a text, such as `latin-1` or `utf-16`.")
     na: Several[str] = Field(
         default=(), description="Words that mean a missing value, beside the [usual ones](tables.md)."
@@ -47,13 +46,6 @@ class ReadOptions(Frozen):
         value = SEPARATORS.get(value, value) if value else value
         if value is not None and (len(value.encode()) != 1 or value in '"\r\n'):
             raise ValueError(f"{value!r} must be one character, such as ';' or tab")
-        return value
-
-    @field_validator("decimal")
-    @classmethod
-    def _point_or_comma(cls, value: str) -> str:
-        if value not in DECIMALS:
-            raise ValueError(f"{value!r} must be '.' or ','")
         return value
 
     @field_validator("encoding")
@@ -70,7 +62,7 @@ class ReadOptions(Frozen):
     @property
     def chosen(self) -> dict[str, Any]:
         """The options that are not their defaults, by name."""
-        return {key: value for key, value in self.model_dump().items() if value != getattr(AS_USUAL, key)}
+        return self.model_dump(exclude_defaults=True)
 
 
 AS_USUAL = ReadOptions()
@@ -81,8 +73,8 @@ AS_USUAL = ReadOptions()
 
 POSTGRESQL, SQLITE, DUCKDB = "postgresql", "sqlite", "duckdb"
 _SCHEMES = {POSTGRESQL: POSTGRESQL, "postgres": POSTGRESQL, SQLITE: SQLITE, "sqlite3": SQLITE, DUCKDB: DUCKDB}
-_ADDRESSES = ("s3", "https", "http")
-"""Schemes of addresses of files (`fedboost.runtime.data.locations`)."""
+REMOTE = ("s3://", "https://", "http://")
+"""How addresses of files begin."""
 _OTHERS = "mysql mariadb mssql sqlserver oracle snowflake bigquery redshift odbc jdbc mongodb db2 clickhouse"
 """Names in the URIs of databases that have no driver here."""
 _SCHEME = re.compile(r"([a-z0-9]+)(\+[a-z0-9_]+)?:(.*)", re.IGNORECASE | re.DOTALL)
@@ -197,7 +189,7 @@ def database_of(text: str) -> Database | None:
             "or export the rows to Parquet"
         )
     if scheme not in _SCHEMES:
-        if parts[3].startswith("//") and scheme not in _ADDRESSES:
+        if parts[3].startswith("//") and f"{scheme}://" not in REMOTE:
             raise ConfigError(
                 f"{scheme}://: tables are not read from such addresses; write s3://, https://, "
                 f"postgresql://, sqlite:///, duckdb:///, or the path of a file"

@@ -17,7 +17,7 @@ from pyarrow import types
 from pydantic import Field
 
 from fedboost.errors import ConfigError
-from fedboost.fixedpoint import Float32, Int64
+from fedboost.fixedpoint import Int64
 from fedboost.gbdt.cut_points import MAX_CATEGORIES
 from fedboost.gbdt.objectives.objective import LabelKind
 from fedboost.gbdt.objectives.registry import OBJECTIVES, names_of, parameters_of
@@ -106,7 +106,7 @@ def draft_schema(
     if isinstance(table, SparseTable):
         exclude = (*exclude, QID) if table.open_ended and QID in table.dense.column_names else exclude
         table, sparse = table.dense, table.names
-    target = _target(table, label, objective)
+    about_label, of_label = _target(table, label, objective)
     beside = {
         "weight": weight,
         "base_margin": base_margin,
@@ -118,15 +118,11 @@ def draft_schema(
     for name in no_features:
         column_of(table, name)
     drafted = draft_features(table, no_features, min_rows)
-    numeric, categorical, left_out = drafted.numeric, drafted.categorical, drafted.left_out
-    numeric += [name for name in sparse if name not in no_features]
-    if not numeric and not categorical:
-        reasons = "".join(f"; {name!r} {reason}" for name, reason in [*left_out.items()][:3])
-        raise ConfigError(f"no column can be a feature{reasons}")
-    values = {"label": label, "positive": target.positive, "classes": target.classes}
-    values |= beside
-    schema = read_model(Schema, {**values, "numeric": numeric, "categorical": categorical}, "draft")
-    return Draft(schema, target.objective, target.num_class, target.few_numbers, left_out, drafted.few)
+    drafted.numeric.extend(name for name in sparse if name not in no_features)
+    drafted.check_any()
+    features = {"numeric": drafted.numeric, "categorical": drafted.categorical}
+    schema = read_model(Schema, {"label": label, **of_label, **beside, **features}, "draft")
+    return Draft(schema, **about_label, left_out=drafted.left_out, few=drafted.few)
 
 
 @dataclass(frozen=True)
@@ -139,6 +135,12 @@ class Features:
     categorical: dict[str, list[str]] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     few: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def check_any(self) -> None:
+        """Raise ConfigError if there is none."""
+        if not self.numeric and not self.categorical:
+            reasons = "".join(f"; {name!r} {reason}" for name, reason in [*self.left_out.items()][:3])
+            raise ConfigError(f"no column can be a feature{reasons}")
 
 
 def draft_features(table: "pa.Table", exclude: Sequence[str] = (), min_rows: int = 1) -> Features:
@@ -250,19 +252,9 @@ def _split_groups(
     return _shared_out(table, owner[codes], names)
 
 
-@dataclass(frozen=True)
-class _Target:
-    """The part that a label plays in the model."""
-
-    objective: str
-    positive: str | None = None
-    classes: tuple[str, ...] = ()
-    num_class: int | None = None
-    few_numbers: int = 0
-
-
-def _target(table: "pa.Table", label: str, objective: str | None) -> _Target:
-    """The objective that fits a label unless it is given, and what of the label's values it needs to know."""
+def _target(table: "pa.Table", label: str, objective: str | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a `Draft` says of the label: the objective that fits it unless it is given, and more; and what of
+    its values a `Schema` has."""
     column, classifiers = column_of(table, label), names_of(LabelKind.CLASS)
     try:
         values = numbers(column, label)
@@ -274,11 +266,11 @@ def _target(table: "pa.Table", label: str, objective: str | None) -> _Target:
         distinct = np.unique(values[~np.isnan(values)])
     if objective is None and distinct.size > 2 and not types.is_dictionary(column.type):
         whole = distinct.size <= FEW_NUMBERS and bool((distinct == np.floor(distinct)).all())
-        return _Target("reg:squarederror", few_numbers=distinct.size if whole else 0)
+        return {"objective": "reg:squarederror", "few_numbers": distinct.size if whole else 0}, {}
     if objective is not None and objective not in classifiers:
-        return _Target(objective)
+        return {"objective": objective}, {}
     if objective != "multi:softprob" and distinct.tolist() == [0.0, 1.0]:
-        return _Target("binary:logistic")
+        return {"objective": "binary:logistic"}, {}
     codes, labels = texts(column, label)
     if not labels:
         raise ConfigError(f"label {label!r} has no values")
@@ -293,15 +285,16 @@ def _target(table: "pa.Table", label: str, objective: str | None) -> _Target:
                 f"{listing(labels)}; multi:softprob is for more"
             )
         counts = Counter(labels[code] for code in codes[codes >= 0].tolist())
-        return _Target(objective, min(sorted(labels, reverse=True), key=counts.__getitem__))
+        rare = min(sorted(labels, reverse=True), key=counts.__getitem__)
+        return {"objective": objective}, {"positive": rare}
     if len(labels) > MAX_CLASSES:
         raise ConfigError(
             f"label {label!r} has too many values to draft them as classes: {listing(labels, 3)}; is it the "
             f"right column? Then list them in columns.classes (up to {MAX_CLASSES} are drafted)"
         )
     if distinct.tolist() == list(range(len(labels))):
-        return _Target(objective, num_class=len(labels))
-    return _Target(objective, classes=tuple(sorted(labels, key=_numbers_first)))
+        return {"objective": objective, "num_class": len(labels)}, {}
+    return {"objective": objective}, {"classes": sorted(labels, key=_numbers_first)}
 
 
 def _numbers_first(text: str) -> tuple[bool, float, str]:
@@ -329,7 +322,9 @@ def _use(column: "pa.ChunkedArray", name: str) -> dict[str, int] | str | None:
         except ConfigError:
             pass  # text
         else:
-            return _use_of_numbers(values)
+            if np.isinf(values).any():
+                return "has values that are infinite or too large for a 32-bit float"
+            return "has no values" if np.isnan(values).all() else None
     try:
         codes, distinct = texts(column, name)
     except ConfigError:
@@ -341,12 +336,6 @@ def _use(column: "pa.ChunkedArray", name: str) -> dict[str, int] | str | None:
         return f"has the character {odd[0]!r} in a value"
     rows = np.bincount(codes[codes >= 0], minlength=len(distinct)).tolist()
     return dict(zip(distinct, rows, strict=True)) or "has no values"
-
-
-def _use_of_numbers(values: Float32) -> str | None:
-    if np.isnan(values).all():
-        return "has no values"
-    return "has values that are infinite or too large for a 32-bit float" if np.isinf(values).any() else None
 
 
 # ---- An offer of columns: what a site with columns and no labels tells an analyst of its table ----------
@@ -426,22 +415,17 @@ def draft_offer(
     for name in exclude:
         column_of(table, name)
     drafted = draft_features(table, exclude, min_rows)
-    numeric, categorical, left_out = {*drafted.numeric}, drafted.categorical, drafted.left_out
+    drafted.check_any()
     columns: list[OfferedColumn] = []
     for own in table.column_names:
-        if own not in categorical and own not in numeric:
-            continue
         name = own if alias is None else f"{alias}.{len(columns) + 1}"
-        if own not in categorical:
+        if own in drafted.categorical:
+            kept = enumerate(drafted.categorical[own], 1)
+            levels = {level if alias is None else str(code): level for code, level in kept}
+            columns.append(OfferedColumn(name, own, levels, drafted.few.get(own, (0, 0))[0]))
+        elif own in drafted.numeric:
             columns.append(OfferedColumn(name, own))
-            continue
-        kept = enumerate(categorical[own], 1)
-        levels = {level if alias is None else str(code): level for code, level in kept}
-        columns.append(OfferedColumn(name, own, levels, drafted.few.get(own, (0, 0))[0]))
-    if not columns:
-        reasons = "".join(f"; {name!r} {reason}" for name, reason in [*left_out.items()][:3])
-        raise ConfigError(f"no column can be a feature{reasons}")
-    return DraftedOffer(holder, tuple(columns), left_out)
+    return DraftedOffer(holder, tuple(columns), drafted.left_out)
 
 
 def read_offer(path: Path) -> Offer:

@@ -6,6 +6,7 @@ Refuses: http:// to another machine, also by way of a redirect; locations where 
 """
 
 import base64
+import errno
 import glob
 import ipaddress
 import mmap
@@ -31,16 +32,16 @@ from pyarrow import fs
 
 from fedboost.errors import ConfigError
 from fedboost.runtime.config import is_loopback
-from fedboost.runtime.data.database import POSTGRESQL, Database, ReadOptions
+from fedboost.runtime.data.database import POSTGRESQL, REMOTE, Database, ReadOptions
 from fedboost.runtime.data.values import missing_column
 from fedboost.views.words import shorten
 
-REMOTE = ("s3://", "https://", "http://")
 TOGETHER = (".parquet", ".pq")
 """Suffixes of files that are read together, as one table."""
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 """The value in a folder's name that stands for none."""
 _GLOB = "*?["
+_NO_PARQUET = "holds no Parquet file (*.parquet, *.pq)"
 
 
 @dataclass(frozen=True)
@@ -129,10 +130,8 @@ def _local(path: Path) -> Locations:
     try:
         if path.is_dir():
             names = (match for match in path.rglob("*") if match.is_file())
-            relative = ((str(match), match.relative_to(path).as_posix()) for match in names)
-            return _together(
-                str(path), relative, _at_path, f"{path}: holds no Parquet file (*.parquet, *.pq)"
-            )
+            relative = [(str(match), match.relative_to(path).as_posix()) for match in names]
+            return _together(str(path), relative, _at_path, _NO_PARQUET)
         if path.exists() or not any(character in str(path) for character in _GLOB):
             return Locations(str(path), (_at_path(str(path)),))
         matches = [name for name in glob.glob(str(path), recursive=True) if Path(name).is_file()]
@@ -142,8 +141,9 @@ def _local(path: Path) -> Locations:
         raise ConfigError(f"{path}: cannot be read", str(error)) from None
     _check_suffixes(matches, str(path))
     begin = len(_fixed(str(path))) + 1
-    relative = ((name, name[begin:]) for name in matches)
-    return _together(str(path), relative, _at_path, f"{path}: no file has such a name")
+    return _together(
+        str(path), [(name, name[begin:]) for name in matches], _at_path, "no file has such a name"
+    )
 
 
 def _at_path(name: str) -> Location:
@@ -177,7 +177,7 @@ def _together(
             at = location(name)
             files.append(Location(at.shown, at.name, at.open, at.path, known))
     if not files:
-        raise ConfigError(nothing)
+        raise ConfigError(f"{source}: {nothing}")
     return Locations(source, tuple(files), together=True)
 
 
@@ -205,13 +205,12 @@ def _in_bucket(parts: SplitResult, source: str) -> Locations:
     except (OSError, pa.ArrowException) as error:
         raise ConfigError(f"{source}: cannot be read", first_line(error)) from None
     names = [entry.path for entry in listed if entry.type == fs.FileType.File]
-    nothing = "holds no Parquet file (*.parquet, *.pq)"
+    nothing = _NO_PARQUET
     if folder != key:
         names = [name for name in names if fnmatchcase(name, f"{bucket}/{key}")]
         nothing = "no object has such a name"
         _check_suffixes(names, source)
-    within = ((name, name[len(root) + 1 :]) for name in names)
-    return _together(source, within, location, f"{source}: {nothing}")
+    return _together(source, [(name, name[len(root) + 1 :]) for name in names], location, nothing)
 
 
 def _store(parts: SplitResult, source: str, bucket: str) -> Any:
@@ -316,6 +315,8 @@ def reading(source: str, form: str) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise ConfigError(f"{source}: no such file") from None
+    except PermissionError:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), source) from None
     except (pa.ArrowException, OSError, ValueError) as error:
         name = source.partition("?")[0].lower()
         packed = isinstance(error, OSError) and name.endswith(tuple(COMPRESSIONS))
@@ -352,13 +353,13 @@ def fetch(parts: SplitResult, source: str, folder: Path | None) -> "Callable[[],
     check_encrypted(parts, source)
     lock, kept = threading.Lock(), list[Any]()
 
-    def open_fetched() -> "pa.NativeFile":
+    def opened() -> "pa.NativeFile":
         with lock:
             if not kept:
                 kept.append(pa.py_buffer(_fetched(parts, source, folder)))
         return pa.BufferReader(kept[0])
 
-    return open_fetched
+    return opened
 
 
 def _fetched(parts: SplitResult, source: str, folder: Path | None) -> mmap.mmap | bytes:

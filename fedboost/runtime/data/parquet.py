@@ -150,7 +150,13 @@ _ADVICE = {
 def opened(database: Database) -> Iterator[NormalBatches]:
     """Ask the query; the rows can be read until the end of the context. ConfigError."""
     query = check_query(database.query, database)
-    driver = _driver(database)
+    module, extra = _MODULES[database.kind]
+    try:
+        driver = import_module(module)
+    except ImportError:
+        raise ConfigError(
+            f"{database}: the driver of {database.kind} is not installed: pip install 'fedboost[{extra}]'"
+        ) from None
     if database.kind != POSTGRESQL:
         _check_file(database)
     with ExitStack() as held:
@@ -158,23 +164,14 @@ def opened(database: Database) -> Iterator[NormalBatches]:
             reader = _READERS[database.kind](driver, database, query, held.enter_context)
         for field in reader.schema:
             if reason := _unreadable(field):
+                kind = "numeric" if reason == "money" else "text"
                 raise ConfigError(
                     f"{database}: column {field.name!r} is {reason}, neither numbers nor text: write "
-                    f"CAST({field.name} AS {_cast(reason)}) in the query, or leave the column out"
+                    f"CAST({field.name} AS {kind}) in the query, or leave the column out"
                 )
         faults = partial(_explained, driver, database, reader.schema.names)
         check_distinct_names(reader.schema.names, str(database), ANOTHER_NAME)
         yield NormalBatches(reader, faults)
-
-
-def _driver(database: Database) -> Any:
-    module, extra = _MODULES[database.kind]
-    try:
-        return import_module(module)
-    except ImportError:
-        raise ConfigError(
-            f"{database}: the driver of {database.kind} is not installed: pip install 'fedboost[{extra}]'"
-        ) from None
 
 
 def _check_file(database: Database) -> None:
@@ -251,11 +248,6 @@ def _unreadable(field: "pa.Field") -> str:
     if word.startswith("_"):  # what PostgreSQL calls an array
         return f"{word[1:]}[]"
     return word or str(getattr(kind, "type_name", "") or str(kind).partition("<")[0])
-
-
-def _cast(word: str) -> str:
-    """The type to which values of this one are cast."""
-    return "numeric" if word == "money" else "text"
 
 
 @contextmanager
@@ -509,7 +501,7 @@ class ParquetColumn:
         try:
             return self._read(self._table.group(group, self._name))
         except BadRow as error:
-            raise error.moved(int(self._table.ends[group])) from None
+            raise error.at(error.row + int(self._table.ends[group])) from None
 
     def kept(self) -> Float32:
         """The whole column, in the scratch folder."""

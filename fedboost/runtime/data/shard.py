@@ -64,17 +64,10 @@ SEPARATOR = "\x1f"
 """Between the columns of an id."""
 _WHOLE = re.compile(r"-?[0-9]+")
 _NO_DIGITS = re.compile(r"[^0-9]+")
-
-
-def _lower(text: str) -> str:
-    return normalize("NFC", text.casefold())
-
-
-def _digits(text: str) -> str:
-    return _NO_DIGITS.sub("", text)
-
-
-FORMS: dict[str, Callable[[str], str]] = {"digits": _digits, "lower": _lower}
+FORMS: dict[str, Callable[[str], str]] = {
+    "digits": lambda text: _NO_DIGITS.sub("", text),
+    "lower": lambda text: normalize("NFC", text.casefold()),
+}
 """What is made of a text that is NFC and without spaces around it."""
 
 
@@ -171,12 +164,7 @@ def to_shard(table: "Table", terms: Terms, site: str, ranges: Ranges | None = No
     for fault in column_faults(table, schema):
         raise Refused(f"party {site}: {fault.public}", fault.detail)
     try:
-        shard = replace(_shard(table, terms, schema, site, ranges), ranges=ranges)
-        if schema.group is not None:
-            shard = replace(shard, group=_group(table, terms, shard))
-        if schema.subgroups:
-            shard = replace(shard, subgroups=tuple(_subgroups(table, schema)))
-        return replace(shard, ids=_ids(table, terms, site)) if terms.vertical.aligns else shard
+        return _shard(table, terms, schema, site, ranges)
     except ConfigError as error:
         if isinstance(error, BadRow) and ranges is not None:
             error = error.at(int(places_of(ranges)[error.row]))
@@ -216,28 +204,49 @@ def type_faults(table: "Table", schema: Schema) -> Iterator[ConfigError]:
 
 
 def _shard(table: "Table", terms: Terms, schema: Schema, site: str, ranges: Ranges | None) -> Shard:
-    has_labels = bool(schema.label)
     if table.num_rows == 0:
         raise ConfigError("the table has no rows")
+    keep, has_labels = partial(_whole_shard, table), bool(schema.label)
     labels = _labels(table, terms) if has_labels else NO_LABELS
-    draws = terms.draws_rows or have_folds(terms)
-    keys = _keys(table, terms, site, ranges) if draws and has_labels else None
-    validation = None
-    if schema.validation is not None:
-        parts = (_flags(part, schema.validation) for part in parts_of(table, schema.validation))
-        validation = np.concatenate([*parts])
-    weights = _weights(table, schema.weight)
-    margins = None
-    if (margin := schema.base_margin) is not None:
-        margins = _whole_shard(table, margin, partial(base_margin_of, name=margin, terms=terms))
-    features: dict[str, Reader] = {name: partial(finite, name=name) for name in schema.numeric}
+    keys = validation = margins = group = None
+    if has_labels and (terms.draws_rows or have_folds(terms)):
+        row_id, places = terms.columns.row_id, places_of(ranges or ((0, table.num_rows),))
+        keys = sampling.keys_of(site, places) if row_id is None else _keys_in(table, row_id, "row_id")
+    if (name := schema.validation) is not None:
+        validation = np.concatenate([_flags(part, name) for part in parts_of(table, name)])
+    if schema.weight is None:
+        weights: Float32 = _allocator(table)((table.num_rows,), np.dtype(np.float32))
+        weights[:] = 1.0
+    else:
+        weights = keep(schema.weight, partial(_weight, name=schema.weight))
+    if (name := schema.base_margin) is not None:
+        margins = keep(name, partial(base_margin_of, name=name, terms=terms))
+    columns = _features(table, dict(_readers(terms, schema)))
+    if schema.group is not None:
+        group = _group(table, terms, weights, validation)
+    subgroups = tuple(
+        keep(name, partial(declared_codes, name=name, categories=levels))
+        for name, levels in schema.subgroups.items()
+    )
+    ids = _ids(table, terms, site) if terms.vertical.aligns else None
+    beside = keys, validation, margins, group, ids, subgroups, ranges
+    return Shard(columns, labels, weights, _allocator(table), *beside)
+
+
+def _readers(terms: Terms, schema: Schema) -> Iterator[tuple[str, Reader]]:
+    """The readers of the numbers of each feature. Levels of target means become buckets where a model is
+    trained, else the means that the model has."""
+    for name in schema.numeric:
+        yield name, partial(finite, name=name)
+    for name, buckets in schema.target_means.items():
+        if terms.task.trains:
+            yield name, partial(buckets_of, name=name, buckets=buckets)
+        else:
+            assert terms.earlier is not None
+            yield name, partial(means_of, name=name, means=terms.earlier.target_means[name])
     codes = codes_of if terms.task.counts_values else declared_codes
-    features |= {name: _level_reader(terms, name) for name in schema.target_means}
-    features |= {
-        name: partial(codes, name=name, categories=declared) for name, declared in schema.categorical.items()
-    }
-    columns = _features(table, features)
-    return Shard(columns, labels, weights, _allocator(table), keys, validation, margins)
+    for name, categories in schema.categorical.items():
+        yield name, partial(codes, name=name, categories=categories)
 
 
 def _features(table: "Table", readers: Mapping[str, Reader]) -> tuple[Any, ...]:
@@ -265,23 +274,6 @@ def _allocator(table: "Table") -> Allocator:
     return table.allocate if isinstance(table, ParquetTable) else allocate_in_memory
 
 
-def _weights(table: "Table", name: str | None) -> Float32:
-    """The weight of each row, 1 without a column of them."""
-    if name is not None:
-        return _whole_shard(table, name, partial(_weight, name=name))
-    ones: Float32 = _allocator(table)((table.num_rows,), np.dtype(np.float32))
-    ones[:] = 1.0
-    return ones
-
-
-def _level_reader(terms: Terms, name: str) -> Reader:
-    """The reader of a column of target means: buckets where a model is trained, else the means it has."""
-    if terms.task.trains:
-        return partial(buckets_of, name=name, buckets=terms.columns.target_means[name])
-    assert terms.earlier is not None
-    return partial(means_of, name=name, means=terms.earlier.target_means[name])
-
-
 def rows_to_predict(table: "Table", terms: Terms) -> int:
     """How many rows of the label holder's table the other parties are asked about: all, or where they may
     have the same id as many as there are ids. ConfigError for ids that cannot be."""
@@ -303,19 +295,6 @@ def _ids(table: "Table", terms: Terms, site: str) -> list[bytes]:
     return ids
 
 
-def _keys(table: "Table", terms: Terms, site: str, ranges: Ranges | None) -> sampling.Keys:
-    """The key of each row: of its id, or of its place at this site where it has none."""
-    if (name := terms.columns.row_id) is not None:
-        return _keys_in(table, name, "row_id")
-    return sampling.keys_of(site, places_of(ranges or ((0, table.num_rows),)))
-
-
-def _subgroups(table: "Table", schema: Schema) -> Iterator[Float32]:
-    """The level of each row in each column of subgroups; NaN for none that is declared."""
-    for name, levels in schema.subgroups.items():
-        yield _whole_shard(table, name, partial(declared_codes, name=name, categories=levels))
-
-
 def _keys_in(table: "Table", name: str, what: str) -> sampling.Keys:
     """The key of the text in this column of each row."""
     parts = []
@@ -326,16 +305,13 @@ def _keys_in(table: "Table", name: str, what: str) -> sampling.Keys:
     return np.concatenate(parts)
 
 
-def _group(table: "Table", terms: Terms, shard: Shard) -> sampling.Keys:
+def _group(table: "Table", terms: Terms, weight: Float32, validation: Rows | None) -> sampling.Keys:
     """The key of the group of each row. A group has one weight, and all or none of it are validation rows."""
     name = terms.columns.group
     assert name is not None
     keys = _keys_in(table, name, "group")
     _, begins, group = np.unique(keys, return_index=True, return_inverse=True)
-    for column, values in (
-        (terms.columns.weight, shard.weight),
-        (terms.columns.validation, shard.validation),
-    ):
+    for column, values in ((terms.columns.weight, weight), (terms.columns.validation, validation)):
         if column is None or values is None:
             continue
         differs = values != values[begins[group]]
@@ -351,9 +327,8 @@ def _group(table: "Table", terms: Terms, shard: Shard) -> sampling.Keys:
 def _flags(table: "pa.Table", name: str) -> Rows:
     """A column of 0 and 1, or of false and true."""
     values = plain(column_of(table, name))
-    if str(values.type) == "bool":
-        missing = np.array(values.is_null())
-        refuse_missing(missing, f"validation {name!r}")
+    if types.is_boolean(values.type):
+        refuse_missing(np.array(values.is_null()), f"validation {name!r}")
         flags: Rows = np.array(values, np.bool_)
         return flags
     flag = numbers(values, name)
@@ -368,7 +343,7 @@ def _labels(table: "Table", terms: Terms) -> Float32:
     if upper is None:
         return _whole_shard(table, name, _label_of(table, terms))
     bounds = [
-        _whole_shard(table, name, partial(_bound, name=name)),
+        _whole_shard(table, name, partial(_present, name=name, what="label")),
         _whole_shard(table, upper, partial(_end, name=upper)),
     ]
     out: Float32 = _allocator(table)((2, table.num_rows), np.dtype(np.float32))
@@ -390,11 +365,11 @@ def _whole_shard(table: "Table", name: str, read: Reader) -> Float32:
     )
 
 
-def _bound(table: "pa.Table", name: str) -> Float32:
-    """The lower bounds of labels."""
-    bound = finite(table, name)
-    refuse_missing(np.isnan(bound), f"label {name!r}")
-    return bound
+def _present(table: "pa.Table", name: str, what: str) -> Float32:
+    """A column of finite numbers, none of them missing."""
+    values = finite(table, name)
+    refuse_missing(np.isnan(values), f"{what} {name!r}")
+    return values
 
 
 def _end(table: "pa.Table", name: str) -> Float32:
@@ -468,8 +443,7 @@ def check_labels(name: str, labels: Sequence[str]) -> None:
 
 
 def _weight(table: "pa.Table", name: str) -> Float32:
-    weight = finite(table, name)
-    refuse_missing(np.isnan(weight), f"weight {name!r}")
+    weight = _present(table, name, "weight")
     refuse(table, name, weight < 0.0, "has a weight below 0")
     extreme = (weight > MAX_LABEL) | ((weight > 0.0) & (weight < 1.0 / MAX_LABEL))
     refuse(table, name, extreme, "has a weight above 2**60, or below 2**-60 and not 0")
@@ -477,8 +451,7 @@ def _weight(table: "pa.Table", name: str) -> Float32:
 
 
 def base_margin_of(table: "pa.Table", name: str, terms: Terms) -> Float32:
-    margin = finite(table, name)
-    refuse_missing(np.isnan(margin), f"base margin {name!r}")
+    margin = _present(table, name, "base margin")
     beyond = np.abs(terms.objective.loss.predict(margin.astype(np.float64))) > MAX_LABEL
     refuse(table, name, beyond, "has a base margin that predicts more than 2**60")
     return margin
@@ -554,16 +527,14 @@ def undeclared_levels(table: "Table", name: str, categories: Sequence[str]) -> C
 
 def category_rows(table: "Table", schema: Schema) -> dict[str, dict[str, int]]:
     """The rows that have each declared category, for each categorical column. Raises ConfigError."""
-    counts = {name: np.zeros(len(categories), np.int64) for name, categories in schema.categorical.items()}
+    out = {}
     for name, categories in schema.categorical.items():
+        counts = np.zeros(len(categories), np.int64)
         for part in parts_of(table, name):
-            codes = codes_of(part, name, categories)
-            declared = codes[np.isfinite(codes) & (codes != UNKNOWN)].astype(np.int64)
-            counts[name] += np.bincount(declared, minlength=len(categories))
-    return {
-        name: dict(zip(categories, map(int, counts[name]), strict=True))
-        for name, categories in schema.categorical.items()
-    }
+            codes = declared_codes(part, name, categories)
+            counts += np.bincount(codes[np.isfinite(codes)].astype(np.int64), minlength=len(categories))
+        out[name] = dict(zip(categories, counts.tolist(), strict=True))
+    return out
 
 
 def label_counts(label: Float32, terms: Terms) -> dict[str, int]:

@@ -1,6 +1,5 @@
 """Tables from files (`FORMS` lists them), databases and memory (Arrow streams, pandas, mappings, scipy)."""
 
-import errno
 import json
 import os
 import re
@@ -62,7 +61,6 @@ class Feather(File):
 
 
 FORMS: tuple[type[File], ...] = (Delimited, ParquetFiles, Feather, JsonLines, Workbook, LibSvm)
-SUFFIXES = tuple(suffix for form in FORMS for suffix in form.every_suffix())
 
 
 def source_at(
@@ -83,8 +81,11 @@ def source_at(
         if name not in form.takes:
             for_what = ", ".join(s for other in FORMS if name in other.takes for s in other.suffixes)
             raise ConfigError(f"{locations.shown}: {name} is an option for {for_what}; leave it out")
-    _check_there(locations)
     with reading(locations.shown, form.form):
+        if not locations.together:
+            with locations.files[0].open() as file:
+                if file.size() == 0:
+                    raise ConfigError(f"{locations.shown}: the file is empty")
         return form(locations, options)
 
 
@@ -103,24 +104,6 @@ def _form_of(locations: Locations) -> type[File]:
     known = ", ".join(suffix for form in FORMS for suffix in form.suffixes)
     packed = f"CSV and JSON lines also with {', '.join(COMPRESSIONS)} behind"
     raise ConfigError(f"{location.shown}: unknown suffix {suffix!r}; known: {known}; {packed}")
-
-
-def _check_there(locations: Locations) -> None:
-    if locations.together:
-        return
-    location = locations.files[0]
-    try:
-        with location.open() as file:
-            empty = file.size() == 0
-    except FileNotFoundError:
-        raise ConfigError(f"{location.shown}: no such file") from None
-    except PermissionError:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), location.shown) from None
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise ConfigError(f"{location.shown}: cannot be read", why) from None
-    if empty:
-        raise ConfigError(f"{location.shown}: the file is empty")
 
 
 # ---- Tables from files, databases and memory (Arrow streams, pandas) ------------------------------------
@@ -146,7 +129,10 @@ def read_table(
     if isinstance(table, SparseTable):
         return table
     check_distinct_names(table.column_names, found.shown)
-    return with_source(table, found)
+    if isinstance(found, Delimited | JsonLines) and (path := found.location.path) is not None:
+        facts = {"path": str(path), "state": _state(path), "options": options.model_dump(mode="json")}
+        return table.replace_schema_metadata({_KEY: json.dumps(facts).encode()})
+    return table
 
 
 def site_table(
@@ -258,14 +244,6 @@ def parts_of(table: "Table", column: str) -> Iterator["pa.Table"]:
 
 _KEY = b"fedboost.file"
 """Metadata of a table: the file that it is, and the options by which it was read."""
-
-
-def with_source(table: "pa.Table", source: Source) -> "pa.Table":
-    """The table, with the file of this machine that it was read from written down, if that has lines."""
-    if not isinstance(source, Delimited | JsonLines) or (path := source.location.path) is None:
-        return table
-    facts = {"path": str(path), "state": _state(path), "options": source.options.model_dump(mode="json")}
-    return table.replace_schema_metadata({_KEY: json.dumps(facts).encode()})
 
 
 def without_source(table: "pa.Table | SparseTable") -> "Any":
@@ -397,6 +375,6 @@ class TableParts:
             yield
         except ConfigError as error:
             if isinstance(error, BadRow):
-                error = error.moved(before)
+                error = error.at(error.row + before)
                 error = error.on_line(self._source.line_of(error.row))
             raise ConfigError(f"{self.shown}: {error.public}", error.detail) from None

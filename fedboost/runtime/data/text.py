@@ -236,14 +236,21 @@ class Delimited(File):
             )
         with self._faults(_BLOCK):
             self._header = self._first_line()
-        _check_separator(self._header, self._separator, self.shown)
+        unquoted = re.sub(r'"[^"]*"?', "", self._header)
+        for character, (name, spelled) in _NAMES.items():
+            if self._separator in unquoted or (self._separator == "," and character == "|"):
+                continue
+            if character in unquoted:
+                where = f"{self.shown}: {name} stand between the columns"
+                raise ConfigError(f"{where}: {_advice('separator', spelled)}")
 
     def read(self) -> "pa.Table":
         """The whole table."""
         block = max(_BLOCK, 16 * len(self._header))  # a row of many columns is long, too
         with self._faults(block), self.opened() as stream:
             table = csv.read_csv(stream, self._reading(block), self._parsing(), self._converting())
-        self._check_text(table.schema)
+        if any(pa.types.is_binary(kind) for kind in table.schema.types):
+            self._refuse_text()
         return self._marked(table)
 
     def names(self) -> list[str]:
@@ -332,25 +339,18 @@ class Delimited(File):
     def _first_line(self) -> str:
         with self.opened() as stream:
             start = stream.read(_HEADER)
-        if self._utf8 and (start[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in start[:2]):
-            raise ConfigError(f"{self.shown}: is UTF-16, or no text: {_advice('encoding', 'utf-16')}")
-        end = re.search(rb"[\r\n]", start) if self._utf8 else None
-        text: bytes = start[: end.start()] if end else start
         if not self._utf8:  # whatever is cut off at the end
-            return re.split(r"[\r\n]", text.decode(self.options.encoding, "replace"), maxsplit=1)[0]
+            return re.split(r"[\r\n]", start.decode(self.options.encoding, "replace"), maxsplit=1)[0]
+        if start[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in start[:2]:
+            raise ConfigError(f"{self.shown}: is UTF-16, or no text: {_advice('encoding', 'utf-16')}")
         try:
-            return text.decode()
+            return re.split(rb"[\r\n]", start, maxsplit=1)[0].decode()
         except UnicodeDecodeError:
             self._refuse_text()
 
     @property
     def _utf8(self) -> bool:
         return self.options.encoding.lower().replace("_", "-") in ("utf-8", "utf8")
-
-    def _check_text(self, schema: "pa.Schema") -> None:
-        """ConfigError if a column is no text in the encoding."""
-        if any(pa.types.is_binary(kind) for kind in schema.types):
-            self._refuse_text()
 
     def _refuse_text(self) -> NoReturn:
         with self.opened() as stream:
@@ -419,16 +419,6 @@ def _advice(option: str, value: str) -> str:
     typed = f"'{value}'" if value in (";", "|") else value
     kept = value.replace("tab", "\\t")
     return f'--{option} {typed}, or {option} = "{kept}" under [read] in the site\'s file'
-
-
-def _check_separator(header: str, separator: str, source: str) -> None:
-    """ConfigError for a header that has another separator than is expected, and none of those."""
-    unquoted = re.sub(r'"[^"]*"?', "", header)
-    if separator in unquoted:
-        return
-    for character, (name, spelled) in _NAMES.items():
-        if character in unquoted and character != separator and (separator != "," or character != "|"):
-            raise ConfigError(f"{source}: {name} stand between the columns: {_advice('separator', spelled)}")
 
 
 # ---- Tables of JSON lines: one object a line, a name and a value for each column ------------------------

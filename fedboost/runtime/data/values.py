@@ -41,10 +41,6 @@ class BadRow(ConfigError):
         super().__init__(public, f"{what} in row {row + 1}{where}")
         self.what, self.row = what, row
 
-    def moved(self, rows: int) -> "BadRow":
-        """The same in a table of which the rows here come after so many others."""
-        return self.at(self.row + rows)
-
     def at(self, row: int) -> "BadRow":
         """The same in a table where the row has this place."""
         return BadRow(self.public, self.what, row)

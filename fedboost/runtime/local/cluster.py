@@ -22,11 +22,7 @@ from types import TracebackType
 from typing import IO
 
 from fedboost.errors import SessionFailed
-from fedboost.gbdt.cut_points import MAX_CATEGORIES
 from fedboost.privacy.identity import issue, new_root, to_pem
-from fedboost.privacy.protections import PROTECTIONS
-from fedboost.protocol.contracts import MAX_CELLS
-from fedboost.protocol.site import NO_LIMIT
 from fedboost.runtime.analyst import Connection, connect
 from fedboost.runtime.config import to_toml
 from fedboost.runtime.files import party_stems
@@ -35,10 +31,7 @@ from fedboost.runtime.site.approval import approve, review
 from fedboost.runtime.site.backup import init_memory
 from fedboost.runtime.site.config import PartyConfig, read_party
 from fedboost.runtime.telemetry import AT_HAND
-from fedboost.terms.objective import MAX_METRICS
-from fedboost.terms.reading import MAX_FEATURES
 from fedboost.terms.terms import Terms
-from fedboost.terms.trees import MAX_DEPTH, MAX_ROOTS, MAX_ROUNDS, MIN_SHARE
 
 START_SECONDS = 60.0
 SECONDS_A_PARTY = 4.0
@@ -48,47 +41,6 @@ POLL_SECONDS = 0.02
 AGGREGATOR = "aggregator"
 """Stem of the aggregator's own files."""
 ANALYST = "analyst"
-ANYTHING = {
-    "parties": "any",
-    "analysts": "any",
-    "columns": "any",
-    "by_columns": True,
-    "label_holders": "any",
-    "rows": ["common", "label_holder", "in_order"],
-    "min_common_rows": 1,
-    "repeated_ids": True,
-    "max_foreign_ids": MAX_CELLS,
-    "max_predicted_rows": NO_LIMIT,
-    "max_splits": NO_LIMIT,
-    "model": "whole",
-    "evaluate": "any",
-    "min_rows_per_bin": 1,
-    "protections": list(PROTECTIONS),
-    "on_loss": ["wait", "stop", "shrink"],
-    "placements": ["distributed", "local", "central"],
-    "min_parties": 1,
-    "min_rows_per_leaf": 1,
-    "quantile_leaves": True,
-    "max_rounds": MAX_ROUNDS,
-    "max_depth": MAX_DEPTH,
-    "max_trees_per_round": MAX_ROOTS,
-    "max_metrics": MAX_METRICS,
-    "max_category_levels": MAX_CATEGORIES,
-    "target_means": True,
-    "metrics_at_thresholds": True,
-    "party_metrics": True,
-    "validation": True,
-    "base_margin": True,
-    "continue_models": True,
-    "subgroups": True,
-    "vote_top_k": MAX_FEATURES,
-    "subsample": MIN_SHARE,
-    "min_key_bits": 2048,
-    "colluding": 0,
-    "max_sessions": 1_000_000,
-    "similar_groups": True,
-}
-"""A policy for parties of one's own, whose rows are nobody's secret: it refuses no terms."""
 
 
 class LocalCluster:
@@ -127,7 +79,9 @@ class LocalCluster:
     def __enter__(self) -> "LocalCluster":
         self._open.__enter__()
         try:
-            self._make_keys()
+            self.keys = Path(self._open.enter_context(TemporaryDirectory(prefix="fedboost-")))
+            self.state = self.keys / "parties" if self._state is None else self._state.resolve()
+            write_consortium(self.keys, self._stems, days=1)
             self.start_aggregator()
             for name in self._tables:
                 self.start_party(name)
@@ -158,11 +112,6 @@ class LocalCluster:
 
     def _log_file(self, stem: str) -> Path:
         return self._folder / f"{stem}.log"
-
-    def _make_keys(self) -> None:
-        self.keys = Path(self._open.enter_context(TemporaryDirectory(prefix="fedboost-")))
-        self.state = self.keys / "parties" if self._state is None else self._state.resolve()
-        write_consortium(self.keys, self._stems, days=1)
 
     def start_aggregator(self) -> None:
         """Start the aggregator's process; once it has run, at the same address and with the same state."""

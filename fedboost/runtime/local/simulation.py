@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -96,13 +95,21 @@ def run_session(
         raise ConfigError(f"nthread is {nthread}; a party needs at least one")
     keep_freed_memory()
     shards = _by_party(terms, shards, site)
-    terms = _for_parties(terms, list(shards))
+    if terms.keyholder is None or terms.keyholder in shards:
+        terms = terms.with_parties(shards)
+    else:  # it takes part without rows
+        terms = terms.changed(parties=(*shards, terms.keyholder), keyholder_rows=False)
     meter = Meter(terms.parties)
     chosen = program or program_of(terms, ())
     session = AggregatorSession(
         "simulation", terms, chosen, NOTHING_YET, draw=os.urandom, callbacks=callbacks
     )
-    holders = {name: _holding(data, terms, name, nthread, on_table) for name, data in shards.items()}
+    holders = {
+        name: CollectionRows(data, name, nthread)
+        if is_collection(data)
+        else holder_for(reader_of(data, terms, name, on_table), name, nthread)
+        for name, data in shards.items()
+    }
     parts: dict[str, Part] = {}
     try:
         play(session, sites_of(terms, holders, parts), seed, meter, on_round)
@@ -168,13 +175,6 @@ def _by_party(terms: Terms, shards: Any, site: str | None) -> Mapping[str, Any]:
     return by_party
 
 
-def _for_parties(terms: Terms, shards: list[str]) -> Terms:
-    """The same terms for these parties; a key holder that is not one of them takes part without rows."""
-    if terms.keyholder is None or terms.keyholder in shards:
-        return terms.with_parties(shards)
-    return terms.changed(parties=(*shards, terms.keyholder), keyholder_rows=False)
-
-
 def terms_for_tables(terms: Terms, shards: Any) -> Terms:
     """The terms of a model for a session on these tables, whose parties may be others. In one process nobody
     is lost, and nobody is hidden: it is plain where the tables are fewer than the protection takes."""
@@ -223,15 +223,6 @@ def sites_of(
         )
         for name in terms.parties
     }
-
-
-def _holding(
-    data: object, terms: Terms, name: str, nthread: int, on_table: OnTable | None
-) -> Callable[[Terms, bytes], Holder]:
-    """What holds these rows for a party."""
-    if is_collection(data):
-        return CollectionRows(data, name, nthread)
-    return holder_for(reader_of(data, terms, name, on_table), name, nthread)
 
 
 def reader_of(data: object, terms: Terms, name: str, on_table: OnTable | None = None) -> Reader:
@@ -304,7 +295,7 @@ def run_prediction(
     """The prediction of all rows of the label holder.
 
     terms: those of the training, changed by `predict_with` and `predict_rows`; models: of each party of them,
-    as it was told it (`told_of`); tables: of each party, as for `simulate`, with its columns and the row ids.
+    as it was told it; tables: of each party, as for `simulate`, with its columns and the row ids.
     seed: of the order of messages; nthread: threads of each party, which take turns.
     """
     if terms.vertical.predict_rows is None:
@@ -314,15 +305,17 @@ def run_prediction(
             raise ConfigError(f"no {what} of party {missing[0]}: each party needs one to predict")
     held: dict[str, Holder] = {}
 
-    def keep(make: Callable[[Terms, bytes], Holder], name: str, terms: Terms, secret: bytes) -> Holder:
-        held[name] = make(terms, secret)
-        return held[name]
+    def holder_of(name: str) -> Callable[[Terms, bytes], Holder]:
+        reader = reader_of(tables[name], terms, name)
+        make = holder_for(reader, name, nthread, lambda terms: models[name])
 
-    holders = {}
-    for name in terms.parties:
-        model_of = partial(_given, models[name])
-        make = holder_for(reader_of(tables[name], terms, name), name, nthread, model_of)
-        holders[name] = partial(keep, make, name)
+        def hold(terms: Terms, secret: bytes) -> Holder:
+            held[name] = make(terms, secret)
+            return held[name]
+
+        return hold
+
+    holders = {name: holder_of(name) for name in terms.parties}
     session = AggregatorSession("prediction", terms, program_of(terms, ()), NOTHING_YET, draw=os.urandom)
     play(session, sites_of(terms, holders, {}), seed, Meter(terms.parties))
     if session.error is not None:
@@ -332,7 +325,3 @@ def run_prediction(
     assert isinstance(holder, PredictionHolder)
     assert holder.prediction is not None
     return holder.prediction
-
-
-def _given(model: Booster, terms: Terms) -> Booster:
-    return model

@@ -23,10 +23,10 @@ from pathlib import Path
 from string import hexdigits
 from typing import get_args
 
+from fedboost.boosting.queries import Query
 from fedboost.boosting.queries.base import BaseQuery
 from fedboost.boosting.queries.labels import EVALUATION_BY_PARTY, EvaluationQuery
 from fedboost.boosting.queries.trees import BY_PARTY, EndRoundQuery, HistogramQuery, max_levels
-from fedboost.boosting.queries.union import Query
 from fedboost.errors import ConfigError
 from fedboost.holders.column_rows import ENCRYPTED, GRADIENTS, ROW_SET
 from fedboost.privacy.pairwise import Group

@@ -208,11 +208,6 @@ def _by_value() -> Callable[..., Any]:
 
         if version != VERSION:
             raise ImportError(f"it has {VERSION}")
-        from distributed import get_worker
-
-        from fedboost.runtime.workers.hold import shown
-
-        get_worker().metrics.setdefault("fedboost", lambda worker: shown())  # a column of Dask's dashboard
         function, arguments = pickle.loads(content)
         return function(*arguments, *parts)
 

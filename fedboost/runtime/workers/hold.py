@@ -11,7 +11,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -21,8 +21,8 @@ import grpc
 import numpy as np
 import pyarrow as pa
 
+from fedboost.boosting.queries import OfTurn
 from fedboost.boosting.queries.trees import VoteQuery
-from fedboost.boosting.queries.union import OfTurn
 from fedboost.boosting.state import BoostingState
 from fedboost.errors import ConfigError, FedboostError, PeerError, Refused, SchemaMismatch, quoted
 from fedboost.fixedpoint import Int64
@@ -33,7 +33,7 @@ from fedboost.privacy.packing import Words, chunks_of, signed
 from fedboost.protocol.contracts import Answering, Holder
 from fedboost.protocol.messages import Ask, Introduce
 from fedboost.runtime.config import is_loopback
-from fedboost.runtime.data.database import ReadOptions
+from fedboost.runtime.data.database import AS_USUAL, ReadOptions
 from fedboost.runtime.data.locations import TOGETHER, is_remote, local_files
 from fedboost.runtime.data.parquet import ParquetFiles, check_same_names
 from fedboost.runtime.data.shard import label_values, to_shard, undeclared
@@ -42,7 +42,6 @@ from fedboost.runtime.data.text import Delimited
 from fedboost.runtime.data.values import give_back, is_text, keep_freed_memory, kind_of
 from fedboost.runtime.site.rows import Names, named
 from fedboost.terms.terms import Terms
-from fedboost.version import VERSION
 from fedboost.wire.messages import decode_to_party, encode_to_party
 
 
@@ -79,9 +78,8 @@ class Range(NamedTuple):
 
 
 class Heads(NamedTuple):
-    """What is known of files before their rows are read: how many rows, the columns with their types, a table
-    without rows as Arrow's IPC bytes; the rows of each file; and why they cannot be read, public and for
-    the site alone."""
+    """What is known of files before their rows are read: how many rows; the columns with their types,
+    serialised by Arrow; the rows of each file; and why they cannot be read, public and for the site alone."""
 
     rows: int = 0
     columns: bytes = b""
@@ -114,13 +112,14 @@ class Files:
     def heads(self) -> Heads:
         """How many rows there are, and of which columns. Of CSV files every one is read."""
         if self._parquet is not None:
-            return Heads(sum(self._parquet.sizes), _as_bytes(self._parquet.head), self._parquet.sizes)
+            columns = self._parquet.head.schema.serialize().to_pybytes()
+            return Heads(sum(self._parquet.sizes), columns, self._parquet.sizes)
         schemas, sizes = [], []
         for table in map(self._read, self._texts):
             schemas.append(table.schema)
             sizes.append(table.num_rows)
         _check_same(self._texts, schemas)
-        return Heads(sum(sizes), _as_bytes(pa.Table.from_batches([], _joint(schemas))), tuple(sizes))
+        return Heads(sum(sizes), _joint(schemas).serialize().to_pybytes(), tuple(sizes))
 
     def rows(self, ranges: Sequence[Range], sizes: Sequence[int] = ()) -> Table:
         """These rows. sizes: those of the files, if they are known: CSV files without such rows are not read.
@@ -165,10 +164,10 @@ class Files:
         return dense_of(read_table(path, options=self._options))
 
 
-def heads_of(source: str, options: dict[str, Any]) -> Heads:
+def heads_of(source: str, options: ReadOptions) -> Heads:
     """The heads of a site's files, as a worker sees them."""
     try:
-        return Files(source, ReadOptions(**options)).heads()
+        return Files(source, options).heads()
     except ConfigError as error:
         return Heads(fault=(error.public, error.detail))
 
@@ -181,9 +180,9 @@ def stamp_of(source: str) -> list[tuple[str, int, int, int]]:
     return [(str(path), state.st_mtime_ns, state.st_size, state.st_ino) for path, state in states]
 
 
-def group_end_of(source: str, options: dict[str, Any], column: str, at: int) -> int:
+def group_end_of(source: str, options: ReadOptions, column: str, at: int) -> int:
     """See `Files.group_end`."""
-    return Files(source, ReadOptions(**options)).group_end(column, at)
+    return Files(source, options).group_end(column, at)
 
 
 def _sorted_out(source: str) -> tuple[list[str], list[str]]:
@@ -240,18 +239,6 @@ def _as_one(tables: "Sequence[pa.Table]") -> "list[pa.Table]":
     return [table.select(names).cast(wide) for table in tables]
 
 
-def _as_bytes(head: "pa.Table") -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, head.schema):
-        pass
-    return bytes(sink.getvalue().to_pybytes())
-
-
-def schema_in(columns: bytes) -> "pa.Table":
-    """The table without rows of `Heads.columns`."""
-    return pa.ipc.open_stream(columns).read_all()
-
-
 # ---- The connection between a site's own process and the holder of some of its rows on a worker ---------
 # One call of gRPC a holder, for as long as the session lasts: a request, its answer, the next request. What
 # a session says travels as it does between aggregator and party, and answers in the cells of the wire;
@@ -302,19 +289,8 @@ def going_to(state: BoostingState) -> bytes:
 
 
 def query_in(content: bytes) -> OfTurn:
-    """The query of a request. PeerError."""
-    message = decode_to_party(content)
-    if not isinstance(message, Ask):
-        raise PeerError("a request to a worker without a query")
-    return cast(OfTurn, message.query)
-
-
-def state_in(content: bytes) -> BoostingState:
-    """The state of a request. PeerError."""
-    message = decode_to_party(content)
-    if not isinstance(message, Introduce) or not isinstance(message.state, BoostingState):
-        raise PeerError("a request to a worker without a state")
-    return message.state
+    """The query of a request."""
+    return cast(OfTurn, cast(Ask, decode_to_party(content)).query)
 
 
 def packed(values: Int64, query: OfTurn) -> bytes:
@@ -418,8 +394,6 @@ class Doorkeeper(grpc.GenericRpcHandler):  # type: ignore[misc]
 
 CALLED_WITHIN = 60.0
 """Seconds in which a holder has to be called."""
-last_done: dict[str, str] = {}
-"""What was done last for each party whose rows are here, for an engine that shows it."""
 _held: dict[str, Any] = {}
 """The servers of this process, by token: what is in no variable would be dropped."""
 
@@ -428,7 +402,7 @@ _held: dict[str, Any] = {}
 class Load:
     """What a worker is to hold: rows of a source, or of parts that are given with it, for a party under
     terms. host: the worker's own, at which it is called; keep: False to look alone whether the rows fit;
-    sizes: the rows of each file; version: of the fedboost that asks."""
+    sizes: the rows of each file."""
 
     party: str
     terms: str
@@ -436,11 +410,10 @@ class Load:
     threads: int
     host: str
     source: str = ""
-    options: dict[str, Any] = field(default_factory=dict)
-    names: dict[str, Any] = field(default_factory=dict)
+    options: ReadOptions = AS_USUAL
+    names: Names | None = None
     keep: bool = True
     sizes: tuple[int, ...] = ()
-    version: str = VERSION
 
 
 @dataclass(frozen=True)
@@ -450,7 +423,7 @@ class Held:
     its rows; fault: why it holds nothing, an answer of `hold.failed`."""
 
     rows: int = 0
-    door: dict[str, str] = field(default_factory=dict)
+    door: Door | None = None
     undeclared: tuple[tuple[str, str, int], ...] = ()
     labels: tuple[str, ...] = ()
     groups: bytes = b""
@@ -460,51 +433,41 @@ class Held:
 def hold(load: Load, *parts: Any) -> Held:
     """Read rows and hold them until the caller hangs up."""
     try:
-        if load.version != VERSION:
-            raise ConfigError(
-                f"a worker has fedboost {VERSION}, and party {load.party} has {load.version}: install one "
-                f"version on both"
-            )
         keep_freed_memory()
         terms, ranges = Terms.from_canonical(load.terms), load.ranges
-        table = _table(load, terms, parts, ranges)
+        if parts:
+            table: Table = pa.concat_tables([as_table(part) for part in parts], promote_options="permissive")
+        else:
+            table = Files(load.source, load.options).rows(ranges, load.sizes)
+        if load.names is not None:
+            table = named(table, load.names, "names").under(terms.columns.row_id)
         if table.num_rows != (due := sum(last - first for first, last in ranges)):
             raise ConfigError(f"{table.num_rows} rows where {due} were counted: they have changed; try again")
         read = partial(to_shard, table, site=load.party, ranges=ranges)
         shard = read(terms)
         strange = tuple(undeclared(table, terms.blocks.columns_of(load.party)))
         groups = b"" if shard.group is None else np.unique(shard.group).tobytes()
-        held = Held(shard.rows, {}, strange, label_values(table, terms), groups)
+        held = Held(shard.rows, None, strange, label_values(table, terms), groups)
         if not load.keep:
             return held
         rows = [shard]
         del shard
         holder = holder_for(lambda terms: rows.pop() if rows else read(terms), load.party, load.threads)
-        answered = partial(_answered, holder(terms, b""), load.party)
+        answered = partial(_answered, holder(terms, b""))
         give_back()
-        return replace(held, door=asdict(_serve(answered, load.party, load.host)))
+        return replace(held, door=_serve(answered, load.host))
     except FedboostError as error:
         return Held(fault=failed(error))
     except Exception as error:  # noqa: BLE001 - whatever a library raises is told in one line
         return Held(fault=failed(_of_library(error)))
 
 
-def _table(load: Load, terms: Terms, parts: Sequence[Any], ranges: Sequence[Range]) -> Table:
-    """The rows, under the names that the site gives its columns."""
-    if parts:
-        return pa.concat_tables([as_table(part) for part in parts], promote_options="permissive")
-    table = Files(load.source, ReadOptions(**load.options)).rows(ranges, load.sizes)
-    if not load.names:
-        return table
-    return named(table, Names(**load.names), "names").under(terms.columns.row_id)
-
-
-def _answered(holder: Holder, party: str, request: bytes) -> bytes:
+def _answered(holder: Holder, request: bytes) -> bytes:
     """What a holder answers to a request."""
     kind, content = request[:1], request[1:]
     try:
         if kind == GO_TO:
-            holder.go_to(state_in(content))
+            holder.go_to(cast(BoostingState, cast(Introduce, decode_to_party(content)).state))
             return _DONE
         if kind == HASH:
             return _DONE + holder.rows_hashed(content)
@@ -518,25 +481,11 @@ def _answered(holder: Holder, party: str, request: bytes) -> bytes:
         return failed(error)
     except Exception as error:  # noqa: BLE001 - else the caller would take it for the end of a worker
         return failed(_of_library(error))
-    finally:
-        last_done[party] = _named(holder.state)
 
 
 def _of_library(error: Exception) -> Refused:
     """What a library has raised, in one line."""
     return Refused("its rows cannot be held at a worker", f"{type(error).__name__}: {quoted(str(error))}")
-
-
-def _named(state: BoostingState) -> str:
-    """Where a training stands, in few words."""
-    if not state.rounds:
-        return "before the first tree"
-    return f"histograms, tree {len(state.rounds)}, level {state.levels}"
-
-
-def shown() -> str:
-    """What was done last for each party whose rows are here, in one line."""
-    return "; ".join(f"{party}: {done}" for party, done in last_done.items())
 
 
 def finished(answering: Answering) -> Int64:
@@ -549,7 +498,7 @@ def finished(answering: Answering) -> Int64:
     raise PeerError("an answer needs what other parties relay, which workers do not get")
 
 
-def _serve(answered: Callable[[bytes], bytes], party: str, host: str) -> Door:
+def _serve(answered: Callable[[bytes], bytes], host: str) -> Door:
     """Let the caller in, at a port that the system chooses."""
     token = secrets.token_hex(32)
     server = grpc.server(ThreadPoolExecutor(1, "fedboost"), options=OPTIONS)
@@ -557,7 +506,6 @@ def _serve(answered: Callable[[bytes], bytes], party: str, host: str) -> Door:
 
     def ended() -> None:
         _held.pop(token, None)
-        last_done.pop(party, None)
         called.set()
         server.stop(1.0)
 

@@ -19,9 +19,10 @@ from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
+import pyarrow as pa
 
+from fedboost.boosting.queries import OfTurn, Query
 from fedboost.boosting.queries.trees import VoteQuery
-from fedboost.boosting.queries.union import OfTurn, Query
 from fedboost.boosting.state import NOTHING_YET, BoostingState
 from fedboost.errors import ConfigError, DurabilityError, FedboostError, Refused, SchemaMismatch, quoted
 from fedboost.fixedpoint import Int64
@@ -45,7 +46,6 @@ from fedboost.runtime.telemetry import logger
 from fedboost.runtime.workers import hold
 from fedboost.runtime.workers.dask_engine import DaskEngine, RunningAtDask
 from fedboost.runtime.workers.hold import (
-    Door,
     Heads,
     Held,
     Link,
@@ -55,7 +55,6 @@ from fedboost.runtime.workers.hold import (
     WorkerLost,
     group_end_of,
     heads_of,
-    schema_in,
     stamp_of,
 )
 from fedboost.terms.terms import Terms
@@ -84,8 +83,8 @@ class Share:
         return sum(last - first for first, last in self.ranges)
 
 
-Loading = Callable[[Worker, Share], Any]
-"""Begins to load a share on a worker: a `RunningAtDask` whose result is `Held`."""
+Loading = Callable[[Worker, Share], RunningAtDask]
+"""Begins to load a share on a worker; the result is `Held`."""
 
 
 @dataclass(frozen=True)
@@ -278,31 +277,28 @@ class WorkersHolder:
             return []
         return [one for one in known if self._lost.get(one.address, 0.0) < now]
 
-    def _begun(self, worker: Worker, share: Share) -> Callable[[], Any]:
-        """Begin to load a share; what waits for its result, or raises WorkerLost."""
-        try:
-            result: Callable[[], Any] = self._load(worker, share).result
-        except WorkerLost as error:
-            return partial(_raise, error)
-        return result
-
     def _place(self, shares: Sequence[tuple[Worker, Share]]) -> list[Placed]:
         """Load these shares, all at once; what a worker that is lost meanwhile was to hold, on others. What
         does not fit is raised."""
         placed: list[Placed] = []
         while shares:
-            running = [(worker, share, self._begun(worker, share)) for worker, share in shares]
-            left, fault = [], b""
+            running, left, fault = [], [], b""
+            for worker, share in shares:
+                try:
+                    running.append((worker, share, self._load(worker, share)))
+                except WorkerLost as error:
+                    self._note_lost(worker, error)
+                    left.append(share)
             for worker, share, each in running:
                 try:
-                    held: Held = each()
+                    held: Held = each.result()
                 except WorkerLost as error:
                     self._note_lost(worker, error)
                     left.append(share)
                     continue
                 fault = fault or held.fault
-                if held.door:
-                    placed.append(Placed(share, worker, held, Link(Door(**held.door))))
+                if held.door is not None:
+                    placed.append(Placed(share, worker, held, Link(held.door)))
             if fault:
                 for kept in placed:
                     kept.link.close()
@@ -315,10 +311,6 @@ def _close(placed: list[Placed]) -> None:
     for each in placed:
         each.link.close()
     placed.clear()
-
-
-def _raise(error: WorkerLost) -> None:
-    raise error
 
 
 # ---- How the rows of a site are shared out among its workers, and what is checked over all of them ------
@@ -519,7 +511,7 @@ class WorkerRows(SiteRows):
         self._engine = engine_of(config.workers)
         self._heads = Heads()
         self._holder: WorkersHolder | None = None
-        self._files = str(config.data), config.read.chosen
+        self._files = str(config.data), config.read
         try:
             super().__init__(config, log)
         except BaseException:
@@ -617,18 +609,9 @@ class WorkerRows(SiteRows):
         return int(self._result(worker, name, group_end_of, *self._files, column, at))
 
     def _load(self, terms: str, keep: bool, worker: Worker, share: Share) -> RunningAtDask:
-        names = names_of(self._config)
-        asked = Load(
-            self._party,
-            terms,
-            share.ranges,
-            worker.threads,
-            worker.host,
-            *self._files,
-            {} if self._config.names is None else names.model_dump(),
-            keep,
-            tuple(self._heads.sizes),
-        )
+        names = None if self._config.names is None else names_of(self._config)
+        rows = self._party, terms, share.ranges, worker.threads, worker.host
+        asked = Load(*rows, *self._files, names, keep, tuple(self._heads.sizes))
         name = f"{'load' if keep else 'check'} rows of {self._party}"
         return self._engine.run(worker, name, hold.hold, asked)
 
@@ -655,7 +638,8 @@ class WorkerRows(SiteRows):
         if not heads.rows:
             raise ConfigError(f"{shown(self._config.data)}: the table has no rows")
         self._heads = heads
-        table, names = schema_in(heads.columns), names_of(self._config)
+        table = pa.Table.from_batches([], pa.ipc.read_schema(pa.py_buffer(heads.columns)))
+        names = names_of(self._config)
         named_file = self._config.names
         return SiteTable(table, names) if named_file is None else named(table, names, str(named_file))
 
@@ -700,28 +684,16 @@ def check_workers(
         result = Checked.of(shown(site.data), *sizes, workers=COLUMNS_ALONE)
         if terms is None:
             return result
-        odd = _of_terms(rows, table, terms)
+        names = (*terms.columns.others, *terms.columns.features)
+        others = [name for name in head.column_names if name not in {*names}]
+        odd = [absent(name, others) for name in names if name not in {*head.column_names}]
+        seen: dict[str, Any] = {}
+        if not odd:
+            odd, seen = of_ids(rows.rows, terms), {"rows_checked": rows.rows, "workers": ROWS_TOO}
+            try:
+                for column, category, count in undeclared_of(rows.looked(terms)):
+                    odd.append(Oddity("undeclared", column, count, rows.rows, (shorten(repr(category)),)))
+            except Refused as error:
+                odd.append(unfit(error, names, terms.columns.label))
         odd = [replace(oddity, column=table.both(oddity.column)) for oddity in odd]
-        if any(oddity.kind == "absent" for oddity in odd):
-            return result.model_copy(update={"oddities": odd})
-        seen = {"rows_checked": rows.rows, "oddities": odd, "workers": ROWS_TOO}
-        return result.model_copy(update=seen)
-
-
-def _of_terms(rows: WorkerRows, table: SiteTable, terms: Terms) -> list[Oddity]:
-    """What of the rows does not fit the terms."""
-    schema = terms.columns
-    head = dense_of(table.under(schema.row_id))
-    named = (*schema.others, *schema.features)
-    there = {*head.column_names}
-    others = [name for name in head.column_names if name not in {*named}]
-    if odd := [absent(name, others) for name in named if name not in there]:
-        return odd
-    odd = of_ids(rows.rows, terms)
-    try:
-        held = rows.looked(terms)
-    except Refused as error:
-        return [*odd, unfit(error, named, schema.label)]
-    for column, category, count in undeclared_of(held):
-        odd.append(Oddity("undeclared", column, count, rows.rows, (shorten(repr(category)),)))
-    return odd
+        return result.model_copy(update={**seen, "oddities": odd})

@@ -59,5 +59,13 @@ def test_what_promises_nothing_is_refused(epsilon, delta):
 
 
 def test_sums_of_shares_are_gaussian_at_our_scale():
-    assert noise.sum_distance(4.0, 100) < 1e-60
-    assert noise.sum_distance(0.5, 3) > 0.01
+    assert sum_distance(4.0, 100) < 1e-60
+    assert sum_distance(0.5, 3) > 0.01
+
+
+def sum_distance(sigma, shares):
+    """Largest distance between the sum of `shares` discrete Gaussians, each of this sigma, and one of their
+    joint variance: the logarithm of the ratio of probabilities (Kairouz, Liu and Steinke 2021)."""
+    return 10.0 * sum(
+        math.exp(-2.0 * math.pi**2 * sigma**2 * number / (number + 1.0)) for number in range(1, shares)
+    )

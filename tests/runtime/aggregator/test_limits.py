@@ -18,7 +18,13 @@ from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.net import channel
 from fedboost.runtime.web.guard import Bucket
 from fedboost.wire.codec import WIRE_VERSION
-from fedboost.wire.messages import TrainCommand, decode_to_party, encode_from_party, encode_train_request
+from fedboost.wire.messages import (
+    TrainCommand,
+    TrainRequest,
+    decode_to_party,
+    encode_from_party,
+    encode_train_request,
+)
 
 TABLES = shared_out(2)
 WIDE = {f"c{number}": ["x" * 250] for number in range(600)}
@@ -135,7 +141,7 @@ async def test_a_party_that_does_not_read_loses_its_connection_and_costs_no_memo
     agreement = terms([ODD], columns=columns)
     request = key_exchange.request(bundles["analyst"].signer, agreement, bytes(32), 0)
     wishes = TrainCommand.FOLLOW, TrainCommand.STOP
-    wide, stop = (encode_train_request(agreement.canonical(), wish, request) for wish in wishes)
+    wide, stop = (encode_train_request(TrainRequest(agreement.canonical(), wish, request)) for wish in wishes)
 
     async def submit(one, analyst):
         """Begin a session with the party that does not read, and give it up."""

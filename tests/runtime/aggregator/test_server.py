@@ -7,6 +7,7 @@ import time
 import pyarrow as pa
 import pytest
 import sites
+from anything import ANYTHING
 from consortia import THREE, TWO, expected
 from sites import PATIENCE, STOPS, Log, consortium, in_time, rows, shared_out, terms, until, written
 
@@ -15,7 +16,7 @@ from fedboost.protocol.messages import Offer
 from fedboost.runtime.aggregator.server import AggregatorServer
 from fedboost.runtime.analyst import connect
 from fedboost.runtime.config import AggregatorConfig
-from fedboost.runtime.local.cluster import ANYTHING, LocalCluster
+from fedboost.runtime.local.cluster import LocalCluster
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.site import node as dialling
 from fedboost.runtime.site import node as party_node

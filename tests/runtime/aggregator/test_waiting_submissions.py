@@ -7,6 +7,7 @@ import time
 from contextlib import ExitStack, closing, suppress
 
 import pytest
+from anything import ANYTHING
 from commands import start
 from consoles import ANYWHERE, served
 from crashes import Followed
@@ -17,7 +18,6 @@ from submitting import API, ended, signed, submit, until
 from fedboost.runtime.aggregator.archive import NOT_BEGUN, SUBMITTED, WAIT_SECONDS
 from fedboost.runtime.analyst import connect
 from fedboost.runtime.config import to_toml
-from fedboost.runtime.local.cluster import ANYTHING
 from fedboost.runtime.web.logins import add_token
 
 NORTH = terms(["north"], rounds=2)

@@ -5,6 +5,7 @@ import datetime
 import gzip
 import io
 import json
+import re
 import sys
 
 import pyarrow as pa
@@ -192,12 +193,11 @@ def test_a_damaged_file_is_to_be_copied_again(tmp_path):
     [
         ({"separator": ";;"}, "';;' must be one character"),
         ({"separator": ""}, "'' must be one character"),
-        ({"decimal": "'"}, "must be '.' or ','"),
+        ({"decimal": "'"}, "should be '.' or ','"),
         ({"encoding": "utf9"}, "'utf9' is no encoding; such as utf-8"),
         ({"encoding": "rot13"}, "'rot13' is no encoding"),
     ],
 )
 def test_options_that_cannot_be(options, said):
-    with pytest.raises(ValueError, match="Value error") as caught:
+    with pytest.raises(ValueError, match=re.escape(said)):
         ReadOptions(**options)
-    assert said in str(caught.value)

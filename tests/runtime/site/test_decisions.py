@@ -6,6 +6,7 @@ import re
 
 import pyarrow as pa
 import pytest
+from anything import ANYTHING
 from masked_consortia import THREE, masked
 from refusals import refusal
 from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, terms, until
@@ -13,7 +14,6 @@ from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, t
 from fedboost.errors import SessionFailed
 from fedboost.protocol.messages import Leave
 from fedboost.runtime.aggregator import parties
-from fedboost.runtime.local.cluster import ANYTHING
 from fedboost.runtime.site import node
 from fedboost.runtime.site.audit import read_log
 from fedboost.runtime.site.node import Watch

@@ -1,6 +1,5 @@
 """Workers that die: the site goes on with the others, and gives the same model."""
 
-import time
 from unittest import mock
 
 import pytest
@@ -49,20 +48,6 @@ def test_all_workers_are_killed_and_others_come():
     ):
         model = fb.simulate(agreed, {"north": shared_out(frame, cuts_of(frame, 5))}).model
     assert model.to_bytes() == expected
-
-
-def test_the_dashboard_of_dask_shows_what_was_done(client):
-    agreed, frame = terms(rounds=2), table()
-    shown = set()
-
-    def look(row):
-        time.sleep(1.5)  # workers tell it with their heartbeat
-        workers = client.scheduler_info(n_workers=-1)["workers"].values()
-        shown.update(said["metrics"].get("fedboost") for said in workers)
-
-    with client.as_current():
-        fb.simulate(agreed, {"north": shared_out(frame, cuts_of(frame, 5))}, on_round=look)
-    assert any(text and text.startswith("north: histograms, tree 2, level ") for text in shown)
 
 
 def test_workers_that_do_not_come_back_are_one_line():

@@ -33,7 +33,7 @@ def everywhere(monkeypatch):
 
 @pytest.mark.parametrize("token", ["", "0" * 64])
 def test_a_caller_with_another_token_gets_nothing_and_takes_nothing_away(token):
-    door = Door(**held().door)
+    door = held().door
     assert len(door.token) == 64
     with pytest.raises(WorkerLost):
         answer(Door(door.address, token, door.certificate))
@@ -41,7 +41,7 @@ def test_a_caller_with_another_token_gets_nothing_and_takes_nothing_away(token):
 
 
 def test_one_caller_is_served():
-    door = Door(**held().door)
+    door = held().door
     first = Link(door)
     first.send(HASH + bytes(32))
     assert len(first.receive()) == 33
@@ -52,7 +52,7 @@ def test_one_caller_is_served():
 
 @pytest.mark.usefixtures("everywhere")
 def test_another_machine_is_called_by_tls():
-    door = Door(**held().door)
+    door = held().door
     assert "BEGIN CERTIFICATE" in door.certificate
     with grpc.insecure_channel(door.address) as channel, pytest.raises(grpc.RpcError):
         next(channel.stream_stream(HOLD)(iter([HASH + bytes(32)]), metadata=((TOKEN, door.token),)))
@@ -61,7 +61,7 @@ def test_another_machine_is_called_by_tls():
 
 @pytest.mark.usefixtures("everywhere")
 def test_the_certificate_of_another_holder_is_not_trusted():
-    one, other = (Door(**held().door) for _ in range(2))
+    one, other = (held().door for _ in range(2))
     with pytest.raises(WorkerLost):
         answer(Door(one.address, one.token, other.certificate))
     assert len(answer(one)) == len(answer(other)) == 33
