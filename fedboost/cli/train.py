@@ -339,7 +339,8 @@ def progress(terms: Terms, json: bool) -> Iterator[Draw]:
     try:
         yield draw
     finally:
-        bar.stop()
+        if has_bar:
+            bar.stop()
 
 
 def time_left(seconds: Sequence[float], rounds: int) -> str:

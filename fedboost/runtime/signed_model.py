@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, BeforeValidator, PlainSerializer, StrictInt
+from pydantic import BaseModel, BeforeValidator, PlainSerializer, StrictInt, ValidationError
 
 from fedboost import __version__
 from fedboost.boosting.queries.base import view_of
@@ -72,7 +72,8 @@ def facts_in(attributes: Mapping[str, str], source: str) -> dict[str, Any]:
         signed = session_of(attributes)
         summary = dict(json.loads(attributes.get(SUMMARY, "{}")))
     except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise ConfigError(f"{source}: an XGBoost model without fedboost's facts ({error})") from None
+        reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
+        raise ConfigError(f"{source}: an XGBoost model without fedboost's facts ({reason})") from None
     repeated = _repeated(terms)
     odd = [name for name, value in repeated.items() if attributes.get(name, value) != value]
     odd += [name for name in _XGBOOSTS if name in attributes]

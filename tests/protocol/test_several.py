@@ -7,8 +7,8 @@ import pytest
 from inprocess import randomly, run, terms_of
 from liar import Left, Liar, end_of, never, root_of
 
+from fedboost.boosting import queries
 from fedboost.boosting.programs.boosting import train
-from fedboost.boosting.queries import union
 from fedboost.boosting.queries.columns import QuantileQuery
 from fedboost.boosting.queries.labels import RowsQuery, StartQuery
 from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
@@ -231,8 +231,8 @@ def test_the_answers_of_a_turn_are_one_vector_that_a_party_can_hold(monkeypatch)
     monkeypatch.setattr(contracts, "MAX_CELLS", BOTH.cells - 1)
     with pytest.raises(Refused, match=f"answers of {BOTH.cells} integers in one turn"):
         BOTH.check(terms)
-    monkeypatch.setattr(union, "MAX_CELLS", BOTH.cells - 1)
-    assert next(union.together(terms, END, ROOT)) == END
+    monkeypatch.setattr(queries, "MAX_CELLS", BOTH.cells - 1)
+    assert next(queries.together(terms, END, ROOT)) == END
 
 
 def test_each_query_is_held_to_the_terms():

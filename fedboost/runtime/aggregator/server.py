@@ -67,8 +67,8 @@ class Pages:
     _archive: Archive | None = None
     _submissions: Submissions | None = None
 
-    async def start(self) -> None:
-        """Serve at the addresses of the file; the state folder is this process's already."""
+    def listen(self) -> None:
+        """Listen at the addresses of the file: what is wrong with them ends the process before its state."""
         sessions, config = self._analysts.sessions, self._config
         if config.metrics is not None:
             self.metrics = MetricsPage(sessions.metrics, config.metrics, self._log)
@@ -83,9 +83,13 @@ class Pages:
         self._submissions = submissions = Submissions(self._analysts, archive, config.state, self._log)
         queries = ConsoleQueries(sessions, self._status, archive, submissions)
         self.console = Console(config.console, self._bundle, queries, self._refusals, self._log)
-        archive.open()
-        await submissions.open()
-        await self.console.start()
+
+    async def start(self) -> None:
+        """Serve the console; the state folder is this process's from here on."""
+        if self.console is not None and self._archive is not None and self._submissions is not None:
+            self._archive.open()
+            await self._submissions.open()
+            await self.console.start()
 
     async def stop(self) -> None:
         """End the console; what was submitted there and has not begun waits for the next process."""
@@ -230,6 +234,7 @@ class AggregatorServer:
             }
             self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
         port = self._bind()
+        self.pages.listen()
         self.sessions.open()
         await self.pages.start()
         await self._server.start()
