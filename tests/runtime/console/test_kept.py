@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 from console_facts import ended, facts
-from consoles import served, wait_until
+from consoles import served
+from processes import wait_until
 
 from fedboost.runtime import console as api
 from fedboost.runtime import console as live

@@ -6,7 +6,8 @@ import socket
 import time
 
 import pytest
-from consoles import served, wait_until
+from consoles import served
+from processes import wait_until
 
 from fedboost.runtime import console as live
 from fedboost.runtime.console import MAX_BODY, ConsoleQueries
@@ -256,10 +257,7 @@ def test_connections_and_pages_are_bounded(console, monkeypatch):
     monkeypatch.setattr(serving, "MAX_CONNECTIONS", 6)
     monkeypatch.setattr(live, "MAX_READERS", 3)
     ask = f"GET /events/overview HTTP/1.1\r\nHost: {console.host}\r\n\r\n".encode()
-    deadline = time.monotonic() + 30
-    while len(console.one.server.pages.console._server._server.server_state.connections):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: not console.one.server.pages.console._server._server.server_state.connections)
     opened = []
     try:
         for _ in range(5):
