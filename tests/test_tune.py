@@ -7,12 +7,14 @@ import numpy as np
 import optuna
 import pyarrow as pa
 import pytest
-from sites import NAMES, bundles_of, consortium, rows, shared_out, terms
+from sites import NAMES, bundles_of, consortium, rows, shared_out, terms, until
 
 import fedboost as fb
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.errors import ConfigError, PeerError, Refused, SessionFailed
 from fedboost.runtime import tasks as samplers
+from fedboost.runtime.aggregator.server import AggregatorServer
+from fedboost.runtime.config import AggregatorConfig
 from fedboost.runtime.local.simulation import run_session
 from fedboost.runtime.site.policy import Policy
 from fedboost.runtime.tasks import SPACE, draw, terms_to_tune
@@ -103,16 +105,30 @@ def test_turns_are_those_of_the_deepest_candidate():
     assert session.turn <= 10 + (agreed.trees.max_depth + 1) * agreed.trees.rounds
 
 
-async def test_over_grpc_it_is_the_same(tmp_path):
+@pytest.mark.slow
+async def test_a_session_goes_on_from_its_journal(tmp_path):
     tables = shared_out(3, rows(600))
-    agreed = tuned(protection="masked").with_parties(tables)
+    agreed, state = tuned(protection="masked").with_parties(tables), tmp_path / "state"
     bundles = bundles_of(tmp_path / "keys", agreed.parties)
-    async with consortium(tmp_path / "c", tables, bundles=bundles) as one:
-        found = await asyncio.to_thread(one.analyst.tune, agreed)
-    due = fb.tune(agreed, tables)
+    async with consortium(tmp_path / "c", tables, bundles=bundles, state=state) as one:
+        tuning = asyncio.create_task(asyncio.to_thread(one.analyst.tune, agreed))
+        for turn in (8, 16, 24):
+            await until(lambda turn=turn: turn_of(one) > turn or tuning.done())
+            await one.server.stop()
+            config = AggregatorConfig(listen=one.address, state=state)
+            one.server = AggregatorServer(config, one.log, bundles["aggregator"])
+            await one.server.start()
+        outcome = await tuning
+    found, due = outcome, fb.tune(agreed, tables)
     assert (found.trials, found.best, found.metric) == (due.trials, due.best, due.metric)
     assert found.terms.session.program == "boosting"
     assert found.terms.trees.rounds == found.trials[found.best].best_round
+
+
+def turn_of(one):
+    """The turn of the session under way at the aggregator, 0 without one."""
+    active = one.server.sessions.active
+    return active.session.turn if active else 0
 
 
 def test_a_third_is_dropped_at_a_time():

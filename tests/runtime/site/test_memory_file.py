@@ -255,6 +255,16 @@ def test_two_processes_do_not_both_spend_the_last(path):
     assert 0.9 * BUDGET.cost < spent.cost <= BUDGET.cost
 
 
+def test_a_party_has_one_process(path):
+    make_file(path, "patients")
+    with working(path):
+        with pytest.raises(ConfigError, match="another process of party 'north' works with this memory"):
+            FileMemory(path, "north", "patients")
+        with opened(path, party="south") as memory:
+            begun(memory)
+        assert read_spent(path).sessions == 2
+
+
 @pytest.mark.slow
 def test_a_question_that_was_noted_by_a_process_that_was_killed_is_known(path):
     make_file(path, "patients")

@@ -70,6 +70,13 @@ def test_under_a_budget_a_person_begins_the_memory(site):
 # ---- one that is gone -------------------------------------------------------------------------------
 
 
+def test_a_state_folder_that_cannot_be_made_is_one_line(site):
+    (site.parent / "fedboost.state").write_text("")
+    with pytest.raises(ConfigError, match="cannot make this state folder"):
+        starts(site)
+    assert "cannot make this state folder" in refused("privacy", "init", "--config", site)
+
+
 def test_where_the_memory_is_gone_a_person_decides(site):
     held(site, "s", 2)
     path = memory_path(read_party(site))
