@@ -175,6 +175,21 @@ async def test_garbage_within_a_session_fails_it_and_names_the_sender(folder):
     assert found.model.to_bytes() == expected(tables)
 
 
+async def test_a_party_that_joins_twice_and_greets_otherwise_fails_the_session(folder):
+    """It would swap a key."""
+    tables = shared_out(1)
+    async with consortium(folder, tables) as one, channel_to(one) as opened:
+        odd = one.attend(opened)
+        training = asyncio.create_task(one.train(terms(["north", "odd"])))
+        admit = decode_to_party(await odd.read())
+        for greeting in (b"one", b"other"):
+            await odd.write(encode_from_party(Join(admit.session, admit.terms.digest, greeting=greeting)))
+            if greeting == b"one":  # once all have joined
+                await odd.read()
+        with pytest.raises(SessionFailed, match="party odd broke the protocol: it joined twice"):
+            await training
+
+
 async def test_a_message_over_the_limit_costs_its_sender_the_connection(folder):
     tables = shared_out(2)
     async with consortium(folder, tables) as one:
