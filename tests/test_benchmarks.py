@@ -85,18 +85,6 @@ def test_a_section_is_what_was_printed_and_the_others_stay(tmp_path):
     assert f"numpy {common.versions()['numpy']}" in after["speed"]
 
 
-def test_the_same_results_give_the_same_page(tmp_path):
-    page, results = tmp_path / "page.md", tmp_path / "results"
-    left(results, "speed", SPREAD)
-    left(results, "soak", SPREAD)
-    assert write(results, page).returncode == 0
-    first = page.read_bytes()
-    assert write(results, page).returncode == 0
-    assert page.read_bytes() == first
-    assert [*report.sections(first.decode())] == [*report.SECTIONS]
-    assert first.count(b"Not measured yet.") == len(report.SECTIONS) - 2
-
-
 @pytest.mark.parametrize(
     "table",
     [
@@ -111,34 +99,3 @@ def test_a_claim_that_does_not_hold_is_named(tmp_path, table):
     assert done.returncode == 1
     assert "does not hold: memory: " in done.stdout
     assert "## Memory" in (tmp_path / "page.md").read_text()
-
-
-@pytest.mark.parametrize(
-    "content", ["{", "[]", "{}", '{"benchmark": "unknown"}', '{"benchmark": "speed", "tables": [{}]}']
-)
-def test_other_files_are_refused_and_the_page_stays(tmp_path, content):
-    page, results = tmp_path / "page.md", tmp_path / "results"
-    page.write_text("as it was")
-    left(results, "soak", SPREAD)
-    (results / "other.json").write_text(content)
-    done = write(results, page)
-    assert (done.returncode, page.read_text()) == (2, "as it was")
-    assert done.stderr.startswith(f"error: {results / 'other.json'}: not the results of a benchmark")
-    assert done.stderr.count("\n") == 1
-
-
-def test_no_results_and_two_of_one_benchmark_are_refused(tmp_path):
-    done = write(tmp_path, tmp_path / "page.md")
-    assert (done.returncode, done.stderr[:7]) == (2, "error: ")
-    left(tmp_path, "soak", SPREAD)
-    (tmp_path / "again.json").write_text((tmp_path / "soak.json").read_text())
-    assert "keep one of them" in write(tmp_path, tmp_path / "page.md").stderr
-    assert not (tmp_path / "page.md").exists()
-
-
-def test_a_section_that_is_no_benchmark_is_refused(tmp_path):
-    left(tmp_path / "results", "soak", SPREAD)
-    (tmp_path / "page.md").write_text("<!-- benchmark: gone -->\n## Gone\n")
-    done = write(tmp_path / "results", tmp_path / "page.md")
-    assert done.returncode == 2
-    assert "'gone'" in done.stderr

@@ -24,8 +24,7 @@ from fedboost.cli.output import REFUSED
 from fedboost.runtime.tasks import read_terms
 
 ROOT = Path(__file__).parents[1]
-
-
+SITES = "north", "south", "east"
 VOLUMES = {"/data": "data", "/keys": "keys", "/state": "state", "/memory": "memory", "/out": "out"}
 """Folders of the containers, and their names here."""
 
@@ -105,23 +104,28 @@ def test_the_services_of_the_compose_file_train_a_model(tmp_path):
     check_consortium(Compose(tmp_path))
 
 
-def check_consortium(compose):
-    tmp_path = compose.folder
+def trained(compose, running, analyst, seconds=240):
+    """Start these services, and the analyst's, which must end well."""
+    logs = compose.folder
     with ExitStack() as stack:
-        assert compose.start("sites").wait(60) == 0, (tmp_path / "sites.log").read_text()
-        for service in ("aggregator", "north", "south", "east"):
+        assert compose.start("sites").wait(60) == 0, (logs / "sites.log").read_text()
+        for service in running:
             stack.enter_context(ending(compose.start(service)))
-        analyst = stack.enter_context(ending(compose.start("analyst")))
-        assert analyst.wait(240) == 0, (tmp_path / "analyst.log").read_text()
+        process = stack.enter_context(ending(compose.start(analyst)))
+        assert process.wait(seconds) == 0, (logs / f"{analyst}.log").read_text()
         _, _, *probe = compose.content["services"]["aggregator"]["healthcheck"]["test"]
         ended = fedboost(*(compose.here("aggregator", word) for word in probe))
         assert (ended.code, ended.out) == (0, "serving\n"), ended.err
-    model = fb.Model.load(tmp_path / "out" / "model.json")
-    assert tuple(model.attestations) == model.parties == ("north", "south", "east")
+    return logs / "out"
+
+
+def check_consortium(compose):
+    model = fb.Model.load(trained(compose, ("aggregator", *SITES), "analyst") / "model.json")
+    assert tuple(model.attestations) == model.parties == SITES
     assert model.protection == "masked"
-    kept = [(tmp_path / "memory" / name).iterdir() for name in model.parties]
+    kept = [(compose.folder / "memory" / name).iterdir() for name in SITES]
     assert [{file.name for file in files} for files in kept] == [
-        {"memory.sqlite", f"{name}.counter", f"{name}.lock"} for name in model.parties
+        {"memory.sqlite", f"{name}.counter", f"{name}.lock"} for name in SITES
     ]
 
 
@@ -129,15 +133,9 @@ def check_consortium(compose):
 @pytest.mark.long
 def test_the_services_of_the_profile_with_a_key_holder_train_a_model(tmp_path):
     pytest.importorskip("phe")
-    compose = Compose(tmp_path)
-    with ExitStack() as stack:
-        assert compose.start("sites").wait(60) == 0
-        for service in ("aggregator", "north", "south", "east", "keyholder"):
-            stack.enter_context(ending(compose.start(service)))
-        analyst = stack.enter_context(ending(compose.start("encrypted")))
-        assert analyst.wait(150) == 0, (tmp_path / "encrypted.log").read_text()
-    model = fb.Model.load(tmp_path / "out" / "encrypted.json")
-    assert tuple(model.attestations) == model.parties == ("north", "south", "east", "keyholder")
+    out = trained(Compose(tmp_path), ("aggregator", *SITES, "keyholder"), "encrypted")
+    model = fb.Model.load(out / "encrypted.json")
+    assert tuple(model.attestations) == model.parties == (*SITES, "keyholder")
     assert model.protection == "paillier"
 
 
@@ -145,14 +143,8 @@ def test_the_services_of_the_profile_with_a_key_holder_train_a_model(tmp_path):
 @pytest.mark.long
 def test_the_services_of_the_profile_with_different_columns_train_parts_of_a_model(tmp_path):
     pytest.importorskip("phe")
-    compose = Compose(tmp_path)
-    with ExitStack() as stack:
-        assert compose.start("sites").wait(60) == 0, (tmp_path / "sites.log").read_text()
-        for service in ("aggregator", "clinic", "laboratory"):
-            stack.enter_context(ending(compose.start(service)))
-        analyst = stack.enter_context(ending(compose.start("joined")))
-        assert analyst.wait(150) == 0, (tmp_path / "joined.log").read_text()
-    model = fb.PartyModel.load(tmp_path / "out" / "joined.json")
+    out = trained(Compose(tmp_path), ("aggregator", "clinic", "laboratory"), "joined")
+    model = fb.PartyModel.load(out / "joined.json")
     assert tuple(model.attestations) == model.parties == ("clinic", "laboratory")
     parts = [*(tmp_path / "memory").glob("*/models/*.json")]
     assert fb.assemble([model, *parts]).protection == "paillier"
@@ -160,17 +152,10 @@ def test_the_services_of_the_profile_with_different_columns_train_parts_of_a_mod
 
 @pytest.mark.slow
 def test_the_services_of_the_profile_with_workers_train_the_same_model(tmp_path):
-    compose = Compose(tmp_path)
-    with ExitStack() as stack:
-        assert compose.start("sites").wait(60) == 0, (tmp_path / "sites.log").read_text()
-        running = ("aggregator", "scheduler", "worker-1", "worker-2", "north-workers", "south", "east")
-        for service in running:
-            stack.enter_context(ending(compose.start(service)))
-        analyst = stack.enter_context(ending(compose.start("clustered")))
-        assert analyst.wait(240) == 0, (tmp_path / "clustered.log").read_text()
-    model = fb.Model.load(tmp_path / "out" / "clustered.json")
-    assert tuple(model.attestations) == model.parties == ("north", "south", "east")
-    tables = {name: tmp_path / "data" / f"{name}.csv" for name in model.parties}
+    running = ("aggregator", "scheduler", "worker-1", "worker-2", "north-workers", "south", "east")
+    model = fb.Model.load(trained(Compose(tmp_path), running, "clustered") / "clustered.json")
+    assert tuple(model.attestations) == model.parties == SITES
+    tables = {name: tmp_path / "data" / f"{name}.csv" for name in SITES}
     alone = fb.simulate(read_terms(ROOT / "examples/terms.toml"), tables)
     assert model.booster == alone.model.booster
 

@@ -7,7 +7,6 @@ import re
 
 import numpy as np
 import pytest
-import written_logs
 from audit_logs import AuditLog
 from faults import CONTINUED, NOISY, REFRESHED, STEPS_OF_FAULTS, World
 from inprocess import session_of, shard_of, sites_of
@@ -20,8 +19,6 @@ from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Limits, TransientMemory
 from fedboost.runtime.site.audit import read_log
 
-"""Logs that fedboost wrote before the terms were kept beside them. honest: a masked training of two rounds;
-again-after-bye: after a training ended, eight more attempts with eight other cut points."""
 Y = (X[:, 0] + DRAW.normal(size=ROWS) > 0).astype(np.float32)
 
 
@@ -138,12 +135,6 @@ def a_refusal_and_a_training(path):
         assert train(log, "s2", *agreement(), permit=permit).phase == "done"
 
 
-def a_session_that_goes_on_after_its_end(path):
-    """After SessionEnded, Offer of the same session with the next attempt meets a party that remembers
-    nothing, and asks for histograms of cut points around one row: its label."""
-    written_logs.again_after_bye(path)
-
-
 def a_group_less_one(path):
     """A training of p0 to p3 and one of p0 to p2, at a site whose memory was deleted between: the difference
     of the two row counts is that of p3."""
@@ -215,16 +206,6 @@ def forty_histograms_under_one_round(path):
             ["s1 0 refused nothing left", "s2 10 model as agreed", "max_depth = 2 left nothing"],
         ),
         (
-            a_session_that_goes_on_after_its_end,
-            ["after-end", "other-question", "terms"],
-            [
-                "(1 of 2): see warnings 1, 2 and 3",
-                "(2 of 2), after it had ended: see warnings 1, 2 and 3",
-                "by interval 8 0 96 320 B in all, after it had ended 8 96 320 B",
-                "ended again, with a model, the aggregator reports",
-            ],
-        ),
-        (
             a_training_with_losses,
             [],
             [
@@ -257,7 +238,7 @@ def forty_histograms_under_one_round(path):
         ),
     ],
 )
-def test_ten_logs(write, due, said, path):
+def test_nine_logs(write, due, said, path):
     write(path)
     assert warnings(path) == due
     text = " ".join(fedboost("audit", path).out.split())

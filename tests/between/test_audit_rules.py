@@ -147,6 +147,12 @@ def test_a_session_that_ended_goes_on(reason, path):
     with AuditLog(path) as log:
         log.record(changed(honest(terms)[3], attempt=2))
     assert warnings(path) == ["after-end"]
+    with AuditLog(path) as log:
+        log.ended("s1", "")
+    text = " ".join(fedboost("audit", path).out.split())
+    assert "Session s1 (2 of 2), after it had ended: see warning 1" in text
+    assert "in all, after it had ended 1 34 200 B" in text
+    assert "ended again, with a model, the aggregator reports" in text
 
 
 def test_an_aggregator_cannot_make_an_end_look_like_a_pause(path):

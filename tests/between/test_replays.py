@@ -18,7 +18,7 @@ from fedboost.fixedpoint import Scale
 from fedboost.holders.whole_rows import HorizontalHolder
 from fedboost.protocol import key_exchange
 from fedboost.protocol.key_exchange import Attempt
-from fedboost.protocol.messages import Ask, Close, Introduce, Leave, Offer, Report, SessionEnded
+from fedboost.protocol.messages import Ask, Leave, Offer, Report
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Limits
 
@@ -30,23 +30,6 @@ def children(query):
 
 
 # ---- after the end ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("restarted", [False, True])
-@pytest.mark.parametrize("attempt", [1, 2, 7])
-def test_a_session_that_ended_is_refused_by_name(restarted, attempt):
-    """After SessionEnded the aggregator admits the parties to the same session again, to ask for what it
-    likes: 40 histograms under terms of one round and depth 1, before."""
-    liar = Liar(rounds=1, max_depth=1)
-    liar.train(end_of(0))
-    for party in liar.terms.parties:
-        liar.say(party, Close(1, 1))
-        liar.say(party, SessionEnded())
-    if restarted:
-        liar.forget()
-    liar.ends = {name: PartySession(site) for name, site in liar.sites.items()}  # as the node has it
-    with pytest.raises(Left, match="session s has ended here"):
-        liar.gather(attempt=attempt)
 
 
 def test_a_session_that_a_party_left_is_refused_by_name():
@@ -98,25 +81,6 @@ def test_all_parties_restarted_remember_where_the_session_stands(on_loss):
     liar.forget()
     with pytest.raises(Left, match="stand where it cannot"):
         liar.gather(elsewhere)
-
-
-def test_a_party_that_met_the_others_takes_no_attempt_twice():
-    liar = Liar()
-    liar.gather()
-    liar.ask(RowsQuery())
-    liar.forget()
-    with pytest.raises(Left, match="has met the others in attempt 1"):
-        liar.gather(attempt=1)
-
-
-def test_one_name_under_two_digests():
-    """673 releases were charged under terms that plan 6: each name was good for any number of terms."""
-    liar = Liar()
-    liar.gather()
-    liar.forget()
-    liar.terms = liar.terms.changed(rounds=7)
-    with pytest.raises(Left, match="knows session s under other terms"):
-        liar.gather()
 
 
 # ---- one place, two vectors -------------------------------------------------------------------------
@@ -264,15 +228,6 @@ def test_a_greeting_is_good_for_one_attempt_of_one_session(what):
     with pytest.raises(PeerError, match="signature"):
         key_exchange.check_greeting(trust, others[what], "p0", mine)
     assert key_exchange.session_digest(attempt, [mine]) != key_exchange.session_digest(others[what], [mine])
-
-
-def test_parties_refuse_greetings_of_an_earlier_attempt():
-    liar = Liar()
-    liar.gather()
-    (old,) = [join.greeting for join in liar.say("p1", Offer("s", liar.terms, 1))]
-    joins = {p: liar.say(p, Offer("s", liar.terms, 2))[0].greeting for p in liar.terms.parties}
-    with pytest.raises(Left, match="signature"):
-        liar.say("p0", Introduce(tuple({**joins, "p1": old}.values()), liar.state))
 
 
 def test_two_parties_with_one_key():

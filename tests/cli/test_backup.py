@@ -12,7 +12,7 @@ from refusals import refused
 from sites import fedboost, terms
 from starts import RULES, SITE, Running, starts
 
-from fedboost.errors import ConfigError, Refused
+from fedboost.errors import Refused
 from fedboost.runtime.site.approval import approved_in
 from fedboost.runtime.site.audit import read_log
 from fedboost.runtime.site.backup import memory_path
@@ -139,21 +139,6 @@ def test_an_older_memory_takes_over_what_the_counter_has(site):
     assert (last.n, last.event.kind, last.event.known) == (5, "restored", 9)
     with Running(site) as again, pytest.raises(Refused, match="session t has ended here"):
         again.begin("t", noisy())
-
-
-def test_an_older_memory_that_is_put_back_by_hand_is_noticed(site):
-    held(site, "s", 2)
-    out = backup(site)
-    held(site, "t", 2)
-    lose(site, "memory")
-    path = memory_path(read_party(site))
-    with tarfile.open(out) as archive:
-        path.write_bytes(archive.extractfile("memory.sqlite").read())
-    with pytest.raises(ConfigError) as error:
-        starts(site)
-    assert "this memory is older than" in str(error.value)
-    assert "`fedboost privacy init --restored --config FILE`" in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("force", [(), ("--force",)])
@@ -433,16 +418,6 @@ def test_another_part_in_the_way_stays_unless_it_is_forced(site, part):
     restore(out, site, "--force")
     (aside,) = memory_path(read_party(site)).parent.glob("before-*")
     assert (aside / kept.name).read_text() == "mine"
-    assert kept.read_bytes() == part.to_bytes()
-
-
-def test_a_backup_without_parts_is_restored(site, part):
-    """As versions before wrote them."""
-    held(site, "s", 1)
-    out = backup(site)
-    kept = keep(site, part, "t")
-    lose(site, "memory")
-    assert "put back" not in restore(out, site)
     assert kept.read_bytes() == part.to_bytes()
 
 

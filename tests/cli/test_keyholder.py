@@ -7,7 +7,6 @@ import pyarrow as pa
 import pytest
 from anything import ANYTHING
 from pyarrow import csv
-from sites import fedboost
 from typer.testing import CliRunner
 
 import fedboost as fb
@@ -88,27 +87,3 @@ def test_rows_are_for_parties_alone(command, data, said, tmp_path):
     result = CliRunner().invoke(app, [command, "--config", config, "--insecure-loopback"])
     assert result.exit_code != 0
     assert said in str(result.exception or result.output)
-
-
-@pytest.mark.slow
-def test_an_estimate_has_every_protection_that_is_installed(tmp_path):
-    from fedboost.views.words import duration
-
-    file = tmp_path / "terms.toml"
-    file.write_text(
-        'rounds = 10\nkey_bits = 2048\nmax_bin = 16\n[columns]\nlabel = "y"\nnumeric = ["a", "b"]\n'
-    )
-    end = fedboost("estimate", file, "--rows", 1000, "--json")
-    found = {line["protection"]: line for line in map(json.loads, end.out.splitlines())}
-    assert {"plain", "masked"} <= set(found)
-    assert all(line["seconds"] > 10 * line["seconds_a_round"] for line in found.values())
-    if "paillier" in found:
-        assert found["paillier"]["seconds"] > found["plain"]["seconds"]
-        assert found["paillier"]["megabytes"] > found["plain"]["megabytes"]
-    assert [duration(s) for s in (0.5, 60, 300, 9000, 900000)] == [
-        "0.50 s",
-        "60 s",
-        "5.0 min",
-        "2.5 h",
-        "10.4 days",
-    ]

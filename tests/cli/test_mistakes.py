@@ -66,10 +66,3 @@ def test_groups_with_rows_at_several_sites_are_told(folder):
     own = [f"{row['ward']} {row['site']}" for row in rows().to_pylist()]
     csv.write_csv(with_column("ward", own), "rows.csv")
     assert fedboost(*SIMULATE, "new.json", "--site", "site", "--force").err == ""
-
-
-def test_a_feature_without_any_value_is_no_error(folder):
-    csv.write_csv(with_column("dose", [None] * rows().num_rows), "rows.csv")
-    end = fedboost(*SIMULATE, "new.json")
-    assert (end.code, end.err) == (0, "")
-    assert (folder / "new.json").exists()

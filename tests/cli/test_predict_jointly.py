@@ -3,15 +3,15 @@
 import os
 import re
 import signal
-import time
 from csv import reader
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from commands import done, start
+from processes import wait_until
 from pyarrow import csv
-from sites import PATIENCE, fedboost
+from sites import fedboost
 
 import fedboost as fb
 from fedboost.runtime.local.cluster import LocalCluster
@@ -214,10 +214,7 @@ def test_the_party_itself_must_not_run_meanwhile(site):
     cluster, folder, _, _ = site
     known = cluster.log("bank").count(AT_HAND)
     cluster.start_party("bank")
-    deadline = time.monotonic() + PATIENCE
-    while cluster.log("bank").count(AT_HAND) == known:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: cluster.log("bank").count(AT_HAND) > known)
     end = predict(folder)
     stop(cluster)
     assert end.code == 2, end.err
@@ -230,10 +227,7 @@ def test_a_label_holder_that_is_killed_asks_again(site):
     line = "predict", str(part(folder, "bank")), str(folder / "new.csv"), "--party", str(config)
     known = cluster.log("telco").count("session offered")
     process = start(*line, "--out", str(out))
-    deadline = time.monotonic() + PATIENCE
-    while cluster.log("telco").count("session offered") == known:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: cluster.log("telco").count("session offered") > known)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     end = predict(folder, "--out", out, "--force")

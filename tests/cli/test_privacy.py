@@ -11,13 +11,10 @@ from pyarrow import parquet
 from sites import fedboost, rows, shared_out, terms, written
 
 from fedboost.privacy.noise import noise_of
-from fedboost.protocol.site import Charge, Release, SessionOffer
-from fedboost.results.audit import Released
+from fedboost.protocol.site import SessionOffer
 from fedboost.results.privacy import Outlook, PrivacyCard
 from fedboost.runtime.local.cluster import LocalCluster
 from fedboost.runtime.local.simulation import simulate
-from fedboost.runtime.model import Model
-from fedboost.runtime.site.audit import read_log
 from fedboost.runtime.site.memory import Budget, read_spent
 from fedboost.runtime.site.store import NAME
 from fedboost.runtime.tasks import terms_to_toml
@@ -111,14 +108,6 @@ def test_what_is_wrong_with_a_budget_is_one_line(site):
     assert "half a budget" in refused("privacy", "budget", "--config", site)
 
 
-def test_a_memory_that_is_gone_is_no_budget_that_is_whole(site):
-    (folder := site.parent / "fedboost.state" / "north").mkdir(parents=True)
-    with opened(folder / NAME, "north") as memory:
-        memory.record(Release("s", 2, 0, "SumsQuery", 16, 100, "masked", THREE, Charge("a", 0.1)))
-    (folder / NAME).unlink()
-    assert "the memory of this site is gone" in refused("privacy", "budget", "--config", site)
-
-
 def test_training_with_noise_says_no_metrics_and_what_importances_are_worth(tmp_path, agreed):
     parquet.write_table(rows(), tmp_path / "all.parquet")
     model = tmp_path / "model.json"
@@ -207,27 +196,6 @@ def test_a_card_is_of_a_model_with_noise_and_no_other(tmp_path):
 
 
 @pytest.mark.slow
-def test_processes_with_keys_masks_and_noise_keep_within_their_budget(tmp_path):
-    tables = written(tmp_path, shared_out(3))
-    with LocalCluster(tmp_path, tables, policy={**ANYTHING, "epsilon": 1.2, "delta": 1e-5}) as consortium:
-        training = consortium.analyst.train(noisy(), wait=60)
-        assert len(list(training)) == 2
-        training.model.save(tmp_path / "model.json")
-        refusal = fedboost_error(consortium.analyst, noisy())
-        assert "its budget for these rows, epsilon 1.2 at delta 1e-05, has 0." in refusal
-        assert "the terms have no noise" in fedboost_error(
-            consortium.analyst, terms(THREE, protection="masked")
-        )
-        card = PrivacyCard.of(Model.load(tmp_path / "model.json").terms).summary
-        for name in THREE:
-            spent = read_spent(consortium.state / name / NAME)
-            events = [entry.event for entry in read_log(consortium.state / name / NAME)]
-            logged = {one.charge: one.cost for one in events if isinstance(one, Released) and one.charge}
-            assert spent.cost == math.fsum(logged.values())
-            assert math.isclose(spent.cost, card["cost"], rel_tol=1e-12)
-
-
-@pytest.mark.slow
 def test_a_party_that_is_killed_is_charged_for_each_release_once(tmp_path):
     tables, agreement = written(tmp_path, shared_out(3)), noisy(rounds=20)
     with LocalCluster(tmp_path, tables, policy={**ANYTHING, "epsilon": 1.0, "delta": 1e-5}) as consortium:
@@ -242,12 +210,3 @@ def test_a_party_that_is_killed_is_charged_for_each_release_once(tmp_path):
             spent = read_spent(consortium.state / name / NAME)
             assert spent.releases == 22
             assert math.isclose(spent.cost, agreement.plan.cost, rel_tol=1e-12)
-
-
-def fedboost_error(analyst, agreement):
-    """How a training ends that the sites refuse."""
-    from fedboost.errors import SessionFailed
-
-    with pytest.raises(SessionFailed) as error:
-        list(analyst.train(agreement, wait=60))
-    return str(error.value)

@@ -238,7 +238,6 @@ def test_names_of_the_site_stand_beside_those_of_the_terms(site, tmp_path):
     [
         ('scratch = "s"', "scratch"),
         ("nthread = 2", "nthread"),
-        ('query = "SELECT 1"', "query is for a database"),
     ],
 )
 def test_keys_that_do_not_go_with_workers(site, line, words):

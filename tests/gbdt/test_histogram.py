@@ -1,10 +1,7 @@
-"""Histograms: their layout, their totals, and what is known of a node."""
+"""Histograms: their layout, and their totals."""
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from naive_growth import NodeSums
 from splits import layout_of
 
 from fedboost.errors import PeerError
@@ -13,8 +10,6 @@ from fedboost.gbdt import histogram as histograms
 from fedboost.gbdt.binned import BinnedRows
 from fedboost.gbdt.kernels.histogram import fit_level
 from fedboost.gbdt.threads import ONE, Threads
-
-# ---- histograms: layout, totals, invariants ---------------------------------------------------------
 
 
 def test_layout_stands_feature_after_feature_with_the_missing_bin_last():
@@ -103,62 +98,6 @@ def test_features_that_disagree_are_a_peer_error():
 def test_a_negative_hessian_is_a_peer_error():
     with pytest.raises(PeerError, match="negative"):
         histograms.node_total(np.array([1, -2, 3, 8], np.int64), layout_of(2))
-
-
-# ---- what is known of a node ------------------------------------------------------------------------
-
-
-def sums_of(gradient, hessian, codes, layout):
-    """Of rows of one feature: what a party answers, read."""
-    cells = np.zeros(layout.cells + 2, np.int64)
-    np.add.at(cells, 2 * codes, gradient)
-    np.add.at(cells, 2 * codes + 1, hessian)
-    cells[-2:] = gradient[gradient > 0].sum(), hessian.sum()
-    return NodeSums.read(cells, layout)
-
-
-@given(
-    rows=st.lists(
-        st.tuples(st.integers(-50, 50), st.integers(0, 40), st.integers(0, 3), st.booleans()),
-        min_size=1,
-        max_size=30,
-    ),
-    extra=st.integers(0, 3),
-)
-def test_the_widths_of_a_child_hold_its_sums_and_are_no_wider_than_its_parents(rows, extra):
-    gradient, hessian, codes, left = (np.array(column) for column in zip(*rows, strict=True))
-    layout = layout_of(4)
-    parent = sums_of(gradient, hessian, codes, layout)
-    child = sums_of(gradient[left], hessian[left], codes[left], layout)
-    other = sums_of(gradient[~left], hessian[~left], codes[~left], layout)
-    sibling = parent.sibling(child)
-    assert (sibling.total, sibling.positive) == (other.total, other.positive)
-    assert sibling.histogram.tolist() == other.histogram.tolist()
-    widths = parent.widths(child.total, other.total)
-    last = np.array([child.positive, child.total[1]])
-    sums = np.concatenate([child.histogram, last])
-    assert fit_level(sums, np.array([sums.size // 2]), np.array([widths]))
-    magnitudes = int(np.abs(gradient).sum())
-    assert 1 <= widths[0] <= magnitudes.bit_length() + 1
-    assert 1 <= widths[1] <= max(1, int(hessian.sum()).bit_length())
-
-
-def test_sums_over_rows_that_are_not_those_of_the_bins_are_a_peer_error():
-    layout = layout_of(2)
-    assert NodeSums.read(np.array([5, 1, 1, 3, 6, 4], np.int64), layout).positive == 6
-    for last in ([5, 4], [-1, 4], [6, 5], [6, 3]):
-        with pytest.raises(PeerError, match="not those of its bins"):
-            NodeSums.read(np.array([5, 1, 1, 3, *last], np.int64), layout)
-
-
-def test_a_child_with_more_above_0_than_its_parent_is_a_peer_error():
-    layout = layout_of(1)
-    parent = NodeSums.read(np.array([0, 8, 10, 8], np.int64), layout)
-    child = NodeSums.read(np.array([-5, 4, 6, 4], np.int64), layout)
-    with pytest.raises(PeerError, match="more than its parent has"):
-        parent.sibling(child)  # the sibling would have 5 in all, and 4 above 0
-    with pytest.raises(PeerError, match="fewer than its children have"):
-        parent.widths((-11, 4), (11, 4))
 
 
 @pytest.mark.parametrize(

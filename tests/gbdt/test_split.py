@@ -1,4 +1,4 @@
-"""The value of a leaf, what may split, and which split is best."""
+"""The value of a leaf, and which split is best."""
 
 import math
 
@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from naive_growth import NodeSums, leaf_value, may_split
 from splits import layout_of, only
 
-from fedboost.errors import PeerError
 from fedboost.fixedpoint import Scale
 from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.histogram import Layout
-from fedboost.gbdt.tree import SplitRule
+from fedboost.gbdt.kernels.level import add_node
+from fedboost.gbdt.tree import FREE, NODE, SplitRule
 
 UNITS = Scale(15, 16)  # one unit is 1.0
 SIXTEENTHS = Scale(11, 16)
@@ -29,6 +28,12 @@ def rule(gradient=SIXTEENTHS, hessian=UNITS, **settings):
         "learning_rate": 1.0,
     }
     return SplitRule(**{**values, **settings}, gradient=gradient, hessian=hessian)
+
+
+def leaf_value(of, total):
+    nodes = np.zeros(1, NODE).view(np.recarray)
+    add_node(nodes, 0, *total, *FREE, *of.scales, of.learning_rate)
+    return float(nodes.value[0])
 
 
 @pytest.mark.parametrize(
@@ -61,11 +66,6 @@ def test_leaf_value_is_the_float32_of_the_newton_step(gradient, hessian, reg_lam
     exact = -0.3 * shrunk / (hessian + reg_lambda)
     assert value == float(np.float32(value))
     assert abs(value - exact) <= 1e-7 * abs(exact)
-
-
-def test_may_split_needs_hessian_for_two_children():
-    assert may_split(rule(min_child_weight=3.0), (0, 6))
-    assert not may_split(rule(min_child_weight=3.0), (0, 5))
 
 
 def test_best_split_and_its_children():
@@ -188,31 +188,6 @@ def test_a_layout_of_some_features_and_their_part_of_a_histogram():
     assert (only(layout, ()).bins, layout.pick(histogram, ()).tolist()) == (0, [])
     cuts = CutPoints.of((np.zeros(1, np.float32),), (False,)).with_categories((3, 2))
     assert only(Layout.of(cuts), (0, 2)).categorical.tolist() == [False, True]
-
-
-def test_a_sibling_is_known_for_the_features_known_of_both_and_joined_with_others():
-    rng = np.random.default_rng(1)
-    layout = layout_of(4, 3, 2)
-    codes = np.stack([rng.integers(0, size, 200) for size in (4, 3, 2)])
-    gradient, hessian, left = rng.integers(-9, 9, 200), rng.integers(0, 9, 200), rng.random(200) < 0.4
-
-    def of(rows, features):
-        parts = [np.zeros(2 * size, np.int64) for size in (4, 3, 2)]
-        for part, column in zip(parts, codes, strict=True):
-            np.add.at(part, 2 * column[rows], gradient[rows])
-            np.add.at(part, 2 * column[rows] + 1, hessian[rows])
-        last = np.array([gradient[rows & (gradient > 0)].sum(), hessian[rows].sum()])
-        return NodeSums.read(np.concatenate([*(parts[f] for f in features), last]), only(layout, features))
-
-    every = np.ones(200, bool)
-    sibling = of(every, (0, 1)).sibling(of(left, (1, 2)))
-    assert sibling.layout.features == (1,)
-    due = of(~left, (1, 2))
-    joined = sibling.joined(of(~left, (2,)), only(layout, (1, 2)))
-    assert joined.histogram.tolist() == due.histogram.tolist()
-    assert (joined.total, joined.positive) == (due.total, due.positive)
-    with pytest.raises(PeerError, match="its parent's less its sibling's"):
-        sibling.joined(of(left, (2,)), only(layout, (1, 2)))
 
 
 def test_the_gain_of_each_feature_is_that_of_its_best_split_alone():

@@ -6,7 +6,6 @@ import json
 import socket
 import ssl
 import threading
-import time
 from contextlib import contextmanager
 from types import SimpleNamespace
 from urllib.parse import urlsplit
@@ -19,14 +18,6 @@ from fedboost.runtime.web.logins import add_token
 
 LOOPBACK = "127.0.0.1:0"
 ANYWHERE = "0.0.0.0:0"
-
-
-def wait_until(condition):
-    """Wait until it holds."""
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 class Served:

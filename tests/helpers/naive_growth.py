@@ -10,7 +10,7 @@ import numpy as np
 from splits import among, only
 
 from fedboost.boosting.queries.trees import Elected, HistogramQuery, VoteQuery
-from fedboost.errors import PeerError, TreeAborted
+from fedboost.errors import TreeAborted
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt import sampling
 from fedboost.gbdt.cut_points import CutPoints
@@ -64,30 +64,20 @@ class NodeSums:
     @classmethod
     def read(cls, cells: Int64, layout: Layout):
         """Read a node's cells of an opened sum: the bins, and a last pair of the sums over all rows, of the
-        gradients above 0 and of the hessians. PeerError if they contradict each other."""
-        total = node_total(cells[:-STATS], layout)
-        positive, hessian = (int(cell) for cell in cells[-STATS:])
-        if hessian != total[1] or positive < max(total[0], 0):
-            raise PeerError("the sums over a node's rows are not those of its bins")
-        return cls(layout, cells[:-STATS], total, positive)
+        gradients above 0 and of the hessians."""
+        return cls(layout, cells[:-STATS], node_total(cells[:-STATS], layout), int(cells[-STATS]))
 
     def sibling(self, child: "NodeSums"):
-        """Sums of the other child, for features known of both. PeerError if its gradients above 0 cannot
-        be."""
+        """Sums of the other child, for features known of both."""
         total = self.total[0] - child.total[0], self.total[1] - child.total[1]
-        positive = self.positive - child.positive
-        if positive < max(total[0], 0):
-            raise PeerError("the gradients above 0 of a node's rows are more than its parent has")
         both = self.layout.features
         if child.layout is not self.layout:
             both = tuple(sorted({*self.layout.features} & {*child.layout.features}))
         parent, known = self.layout.pick(self.histogram, both), child.layout.pick(child.histogram, both)
-        return NodeSums(only(self.layout, both), parent - known, total, positive)
+        return NodeSums(only(self.layout, both), parent - known, total, self.positive - child.positive)
 
     def joined(self, other: "NodeSums", layout: Layout):
-        """The same node with the features of both, all of the layout. PeerError if the nodes differ."""
-        if (other.total, other.positive) != (self.total, self.positive):
-            raise PeerError("the sums of a node are not its parent's less its sibling's")
+        """The same node with the features of both, all of the layout."""
         known = set(self.layout.features)
         bins = [(self if f in known else other).of_feature(f) for f in layout.features]
         return NodeSums(layout, np.concatenate(bins), self.total, self.positive)
@@ -104,8 +94,6 @@ class NodeSums:
         total; and no bin's sum is beyond the larger of the two.
         """
         positive = self.positive - max(sibling[0], 0)
-        if min(positive, positive - child[0]) < 0:
-            raise PeerError("the gradients above 0 of a node's rows are fewer than its children have")
         return max(positive, positive - child[0]).bit_length() + 1, max(child[1].bit_length(), 1)
 
 
@@ -245,9 +233,6 @@ class SplitLeaf:
     def leaves(self, answers: Sequence[NodeSums], elected: Layout):
         """Children that may split, from the sums of `asks`."""
         asks = [node for node, _ in self.asks(elected)]
-        for node, sums in zip(asks, answers, strict=True):
-            if sums.total != self.total(node):
-                raise PeerError(f"the sums of node {node} are not those its parent's split gave")
         known = {asks[0]: answers[0]}
         if self.other(asks[0]) in self.open:
             sibling = self.leaf.sums.sibling(answers[0])

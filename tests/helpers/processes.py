@@ -2,8 +2,21 @@
 
 import socket
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
+
+Found = TypeVar("Found")
+
+
+def wait_until(condition: Callable[[], Found], seconds: float = 60.0) -> Found:
+    """Wait until it holds, and return what it gave."""
+    end = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    return found
 
 
 @contextmanager

@@ -1,21 +1,10 @@
 """Terms that are signed, submitted to a console, and over."""
 
-import time
-
-from sites import PATIENCE, fedboost
+from sites import fedboost
 
 from fedboost.runtime.tasks import terms_to_toml
 
 API = "/api/v1"
-
-
-def until(condition):
-    """Wait until it holds, and return what it gave."""
-    end = time.monotonic() + PATIENCE
-    while not (found := condition()):
-        assert time.monotonic() < end
-        time.sleep(0.02)
-    return found
 
 
 def signed(folder, agreed, *options):

@@ -35,31 +35,21 @@ def test_nothing_but_constant_features_gives_the_base_score():
     assert session.booster.predict(np.ones((1, 5), np.float32))[0] == pytest.approx(y.mean(), abs=1e-4)
 
 
-@pytest.mark.parametrize("label", [0, 1])
-def test_a_constant_label_fails_and_says_so(label):
-    X, y, _ = data()
-    session = run(X, np.full_like(y, label), PARTITIONS["3 at random"], **SMALL)
+CONSTANT = [("binary:logistic", label, weighted) for label in (0, 1) for weighted in (False, True)]
+CONSTANT += [(objective, 0, False) for objective in ("count:poisson", "reg:tweedie")]
+EQUAL = [("reg:squarederror", label, w) for label in (0.0, 7.5, -1e9, 0.1) for w in (False, True)]
+EQUAL += [("reg:absoluteerror", label, False) for label in (0.0, -7.5)]
+
+
+@pytest.mark.parametrize(("objective", "label", "weighted"), [*CONSTANT, *EQUAL])
+def test_a_constant_label_fails_and_says_so(objective, label, weighted):
+    X, y, weight = data()
+    given, settings = weight if weighted else None, {**SMALL, "objective": objective}
+    session = run(X, np.full_like(y, label), PARTITIONS["3 at random"], given, **settings)
     assert session.booster is None
     assert session.phase == "failed"
-    assert f"the label is {label} in every row of every party" in str(session.error)
-
-
-@pytest.mark.parametrize("label", [0, 1])
-def test_a_constant_label_with_weights_fails_and_says_so(label):
-    X, y, weight = data()
-    session = run(X, np.full_like(y, label), PARTITIONS["3 at random"], weight, **SMALL)
-    assert session.booster is None
-    assert f"the label is {label} in every row of every party" in str(session.error)
-
-
-@pytest.mark.parametrize("label", [0.0, 7.5, -1e9, 0.1])
-@pytest.mark.parametrize("weighted", [False, True])
-def test_a_constant_label_of_a_regression_fails_and_says_so(label, weighted):
-    X, y, weight = data()
-    parts = PARTITIONS["3 at random"]
-    session = run(X, np.full_like(y, label), parts, weight if weighted else None, **REGRESSION)
-    assert session.booster is None
-    assert "the label is the same in every row of every party" in str(session.error)
+    which = "the same" if (objective, label, weighted) in EQUAL else label
+    assert f"the label is {which} in every row of every party" in str(session.error)
 
 
 @pytest.mark.parametrize("far", [1e4, -1e5])

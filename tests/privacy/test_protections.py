@@ -1,23 +1,19 @@
 """The table of protections: its facts are those of terms and ends, and nobody else matches on names."""
 
-import ast
 import subprocess
 import sys
 from dataclasses import FrozenInstanceError
-from pathlib import Path
 
 import numpy as np
 import pytest
 from consortium import installed, names, sealers_of, small_secret, tag_of
+from name_matches import Search
 
-import fedboost
 from fedboost.errors import ConfigError
 from fedboost.privacy.pairwise import Group
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.terms.terms import Terms
 
-PACKAGE = Path(fedboost.__file__).parent
-TABLE = PACKAGE / "privacy" / "protections.py"
 ROWS = sorted(PROTECTIONS)
 
 
@@ -26,85 +22,8 @@ def row(request):
     return PROTECTIONS[request.param]
 
 
-# ---- nobody else matches on a name ------------------------------------------------------------------
-
-
-def is_name(node):
-    return isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in PROTECTIONS
-
-
-def is_list(node):
-    return isinstance(node, ast.List | ast.Tuple | ast.Set)
-
-
-def has_name(node):
-    return any(map(is_name, ast.walk(node)))
-
-
-def matches_on_names(source):
-    """The lines of a module that compare with a protection's name, match it, list several of them, or give
-    one a name of its own to compare with."""
-    lines = set()
-    for node in ast.walk(ast.parse(source)):
-        match node:
-            case ast.Compare():
-                compared = (node.left, *node.comparators)
-                found = any(is_name(part) or (is_list(part) and has_name(part)) for part in compared)
-            case ast.MatchValue():
-                found = has_name(node)
-            case ast.List() | ast.Tuple() | ast.Set():
-                found = sum(map(is_name, node.elts)) > 1
-            case ast.Dict():
-                found = any(has_name(key) for key in node.keys if key is not None)
-            case ast.Assign():
-                found = is_name(node.value)
-            case _:
-                found = False
-        if found:
-            lines.add(node.lineno)
-    return sorted(lines)
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        'terms.protection == "plain"',
-        '"paillier" != protection',
-        'protection in ("paillier",)',
-        'protection not in ["masked", other]',
-        'match protection:\n    case "masked" | "plain":\n        pass',
-        'HIDING = ("masked", "paillier")',
-        'Names = Literal["masked", "plain"]',
-        'CELLS = {"plain": 1 << 17}',
-        'LOUD = {("protections", "plain"): "text"}',
-        'for name in ["plain", "masked"]:\n    pass',
-        'MASKED = "masked"',
-    ],
-)
-def test_the_search_finds_what_matches_on_a_name(source):
-    assert matches_on_names(source)
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        'protection: str = "masked"',
-        'PROTECTIONS["masked"].sealer',
-        'terms.changed(protection="plain")',
-        'allowed: tuple[str, ...] = Field(default=("masked",))',
-        '{"rounds": 3, "protection": "plain"}',
-        'terms.objective == "plainly another name"',
-    ],
-)
-def test_the_search_passes_over_values(source):
-    assert not matches_on_names(source)
-
-
 def test_nobody_but_the_table_matches_on_the_name_of_a_protection():
-    files = [path for path in PACKAGE.rglob("*.py") if path != TABLE]
-    assert len(files) > 100
-    found = {str(path.relative_to(PACKAGE)): matches_on_names(path.read_text("utf-8")) for path in files}
-    assert {path: lines for path, lines in found.items() if lines} == {}
+    assert Search("PROTECTIONS", PROTECTIONS).files("privacy/protections.py") == {}
 
 
 # ---- the facts --------------------------------------------------------------------------------------

@@ -3,10 +3,10 @@ names."""
 
 import ast
 from dataclasses import FrozenInstanceError
-from pathlib import Path
 from typing import get_args
 
 import pytest
+from name_matches import Search, sources
 
 import fedboost
 from fedboost.boosting.queries import Query
@@ -17,7 +17,6 @@ from fedboost.terms.session import TASKS, TRAINING, TaskName, task_of
 from fedboost.views.approval import TASK_WORDS
 from fedboost.views.results import RESULTS, VIEWS
 
-PACKAGE = Path(fedboost.__file__).parent
 TABLE = "terms/session.py"
 COLUMNS = {
     "boosting/programs/tasks.py": {"PROGRAMS"},
@@ -35,73 +34,10 @@ COLUMNS = {
 }
 """Where a floor keeps what it does for each task: by file the names that it is assigned to."""
 MOST_PREDICTS = 5
+SEARCH = Search("TASKS", TASKS)
 
 
 # ---- nobody else matches on a name ------------------------------------------------------------------
-
-
-def is_name(node):
-    return isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in TASKS
-
-
-def is_row(node):
-    """A row of the table by its name, or a fact of one."""
-    while isinstance(node, ast.Attribute):
-        node = node.value
-    return (
-        isinstance(node, ast.Subscript) and ast.unparse(node.value).endswith("TASKS") and is_name(node.slice)
-    )
-
-
-def is_list(node):
-    return isinstance(node, ast.List | ast.Tuple | ast.Set)
-
-
-def has_name(node):
-    return any(is_name(part) or is_row(part) for part in ast.walk(node))
-
-
-def matches(node):
-    """True for a node that compares with the name or the row of a task, matches it, lists several of them,
-    has a table by them, or gives one a name of its own to compare with."""
-    match node:
-        case ast.Compare():
-            compared = (node.left, *node.comparators)
-            return any(
-                is_name(part) or is_row(part) or (is_list(part) and has_name(part)) for part in compared
-            )
-        case ast.MatchValue():
-            return has_name(node)
-        case ast.Set():
-            return any(map(is_name, node.elts))
-        case ast.List() | ast.Tuple():
-            return sum(map(is_name, node.elts)) > 1
-        case ast.Dict():
-            return any(has_name(key) for key in node.keys if key is not None)
-        case ast.Assign():
-            return is_name(node.value) or is_row(node.value)
-        case _:
-            return False
-
-
-def matches_on_names(source):
-    """The places of a module that do: the name that it is assigned to in the module or in a class, or that of
-    the function."""
-    found = set()
-
-    def visit(node, place):
-        match node:
-            case ast.Assign(targets=[target]) | ast.AnnAssign(target=target) if place is None:
-                place = ast.unparse(target)
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) if place is None:
-                place = name
-        if matches(node):
-            found.add(place)
-        for child in ast.iter_child_nodes(node):
-            visit(child, place)
-
-    visit(ast.parse(source), None)
-    return found
 
 
 @pytest.mark.parametrize(
@@ -126,7 +62,7 @@ def matches_on_names(source):
     ],
 )
 def test_the_search_finds_what_matches_on_a_name(source):
-    assert matches_on_names(source)
+    assert SEARCH.places(source)
 
 
 @pytest.mark.parametrize(
@@ -142,18 +78,11 @@ def test_the_search_finds_what_matches_on_a_name(source):
     ],
 )
 def test_the_search_passes_over_values(source):
-    assert not matches_on_names(source)
-
-
-def sources():
-    files = {str(path.relative_to(PACKAGE)): path.read_text("utf-8") for path in PACKAGE.rglob("*.py")}
-    assert len(files) > 100
-    return files
+    assert not SEARCH.places(source)
 
 
 def test_nobody_but_the_table_and_its_columns_matches_on_the_name_of_a_task():
-    found = {path: matches_on_names(source) for path, source in sources().items() if path != TABLE}
-    assert {path: places for path, places in found.items() if places} == COLUMNS
+    assert SEARCH.files(TABLE) == COLUMNS
 
 
 def test_what_predicts_is_asked_of_its_task():

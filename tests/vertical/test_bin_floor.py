@@ -25,7 +25,6 @@ from fedboost.protocol.messages import Ask
 
 ROWS, FLOOR = 80, 6
 COLUMNS = {"label": "y", "numeric": ["age", "calls"], "categorical": {"colour": ["blue", "green", "red"]}}
-TWO = Layout((("bank", {"telco": ("calls", "colour")}),))
 
 
 def small(seed=0, rows=ROWS):

@@ -10,7 +10,7 @@ import pytest
 
 import fedboost as fb
 from fedboost.boosting.queries.trees import HistogramQuery
-from fedboost.errors import ConfigError, Refused, SessionFailed
+from fedboost.errors import Refused, SessionFailed
 from fedboost.privacy.ends import PlainOpener, PlainSealer
 from fedboost.privacy.protection import Tag
 from fedboost.protocol.messages import (
@@ -26,7 +26,7 @@ from fedboost.protocol.messages import (
 )
 from fedboost.protocol.party import PartySession
 from tests.helpers.apart_sessions import LOST, SMALL, Apart, once, one_line, sealing
-from tests.helpers.columns_apart import LAYOUTS, NUMERIC, pooled, terms_of
+from tests.helpers.columns_apart import LAYOUTS, pooled, terms_of
 
 THREE = LAYOUTS["three holders"]
 
@@ -220,52 +220,6 @@ def test_columns_that_another_party_holds_are_not_looked_for():
     wrong = table.set_column(table.column_names.index("y"), "y", pa.array(["?"] * 60))
     whole |= {"telco": wrong, "shop": wrong}
     assert fb.simulate(settings, whole).model.booster == fb.simulate(settings, tables()).model.booster
-
-
-MISTAKES = {
-    "an unknown label holder": ({"label_holder": "bnak"}, "label_holder 'bnak' is not one of the parties"),
-    "a column held twice": (
-        {"held": {"telco": ["minutes", "calls"], "shop": ["calls", "visits", "colour"]}},
-        "column 'calls' is held by telco and by shop: name it once",
-    ),
-    "a column that is none": (
-        {"held": {"telco": ["minuets"], "shop": ["visits"]}},
-        "minuets",
-    ),
-    "a party that is none": (
-        {"held": {"telco": ["minutes"], "shop": ["visits"], "mall": ["calls"]}},
-        "columns.held names 'mall', which is not one of the parties",
-    ),
-    "a party without a column": (
-        {"held": {"telco": ["minutes"]}},
-        "columns.held names no column of party 'shop': it needs one at least",
-    ),
-    "the label held": ({"held": {"telco": ["y"], "shop": ["visits"]}}, "y"),
-    "columns of the label holder": (
-        {"held": {"telco": ["minutes"], "shop": ["visits"], "bank": ["age"]}},
-        "columns.held names the label holder 'bank'",
-    ),
-    "a protection that hides a party among others": (
-        {"protection": "masked"},
-        "label_holder with protection masked",
-    ),
-    "a smaller roster": ({"on_loss": "shrink"}, 'label_holder with on_loss = "shrink"'),
-    "metrics of parties": ({"party_metrics": True}, "label_holder with party_metrics"),
-    "votes": ({"vote_top_k": 2}, "label_holder with vote_top_k"),
-}
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_in_the_terms_is_one_line(mistake):
-    settings, says = MISTAKES[mistake]
-    settings = dict(settings)
-    columns = {"label": "y", "numeric": list(NUMERIC), "categorical": {"colour": ["red", "green", "blue"]}}
-    columns["held"] = settings.pop("held", THREE.held)
-    basis = {"label_holder": "bank", "rows": "in_order", "protection": "plain", **SMALL}
-    settings = {"columns": columns, **basis, **settings}
-    with pytest.raises(ConfigError) as raised:
-        fb.simulate(fb.Terms(**settings), tables())
-    assert says in one_line(str(raised.value))
 
 
 # ---- any order of messages ------------------------------------------------------------------------------

@@ -33,7 +33,6 @@ if not installed("paillier"):
 
 pytestmark = pytest.mark.usefixtures("one_key")
 HIDDEN = {"protection": "paillier", "key_bits": 2048}
-ONE_BLOCK = [name for name, layout in LAYOUTS.items() if len(layout.blocks) == 1]
 ROWS = 80
 FAST = [("logistic", "three holders"), ("absolute", "two holders")]
 FEW = {"rounds": 1, "max_depth": 2}
@@ -379,17 +378,6 @@ def test_a_party_that_gives_thresholds_that_cannot_be_is_named(monkeypatch, wron
     assert apart.session.phase == "failed"
     assert apart.error.startswith("party bank broke the protocol: ")
     assert says in apart.error
-
-
-def test_thresholds_where_nobody_asked_for_them_break_the_protocol():
-    more = once(
-        lambda party, m: party == "telco" and isinstance(m, Attest),
-        lambda attest: [dataclasses.replace(attest, thresholds=bytes(4))],
-    )
-    apart = Apart(up=more).play()
-    assert more.done
-    assert apart.session.phase == "done"
-    assert apart.session.closing.unsigned == {"telco"}
 
 
 def test_a_model_whose_thresholds_are_kept_back_fails_with_who_kept_them():

@@ -254,21 +254,22 @@ def test_the_label_holder_alone_is_told_numbers_of_nodes():
     assert [party for party, numbers in told.items() if numbers] == ["bank"]
 
 
-@pytest.mark.parametrize("part", [b"", bytes(31)])
-def test_a_party_signs_the_hash_of_its_part(part):
+@pytest.mark.parametrize(
+    ("parts", "fields"),
+    [
+        (True, {"part": b""}),
+        (True, {"part": bytes(31)}),
+        (False, {"part": bytes(32)}),
+        (False, {"thresholds": bytes(4)}),
+    ],
+)
+def test_a_party_signs_the_hash_of_its_part_and_thresholds_where_they_are_asked_for(parts, fields):
     change = once(
-        lambda party, m: party == "telco" and isinstance(m, Attest), lambda m: [replace(m, part=part)]
+        lambda party, m: party == "telco" and isinstance(m, Attest), lambda m: [replace(m, **fields)]
     )
-    apart = session(up=change)
+    apart = session(up=change) if parts else Apart(up=change).play()
     assert change.done
-    assert apart.session.closing.unsigned == {"telco"}
-
-
-def test_a_hash_of_a_part_where_nobody_keeps_one_breaks_the_protocol():
-    change = once(
-        lambda party, m: party == "telco" and isinstance(m, Attest), lambda m: [replace(m, part=bytes(32))]
-    )
-    apart = Apart(up=change).play()
+    assert parts or apart.session.phase == "done"
     assert apart.session.closing.unsigned == {"telco"}
 
 

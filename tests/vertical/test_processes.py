@@ -74,15 +74,6 @@ def turn_of(one):
 
 
 @pytest.mark.slow
-def test_the_model_over_grpc_is_that_of_pooled_rows(tmp_path):
-    terms, files, whole = apart(tmp_path, "two holders")
-    with LocalCluster(tmp_path, files, policy=ANYTHING) as one:
-        model = one.analyst.train(terms).model
-    assert model.booster.to_xgboost() == whole.booster.to_xgboost()
-    assert set(model.attestations) == set(files)
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_killed_processes_that_come_back_change_nothing(tmp_path):
     terms, files, whole = apart(tmp_path, "three holders")

@@ -19,7 +19,7 @@ from fedboost.runtime.site.policy import PROTECTS, Policy
 from fedboost.terms import hiding
 from fedboost.views.approval import NO_METRICS, PLACEMENTS, QUERIES, RELAXED
 from fedboost.views.document import safe
-from fedboost.views.words import delimited, entry, paragraph
+from fedboost.views.words import delimited, duration, entry, paragraph
 
 WIDTH = 43
 """Columns of the words for an answer in an audit."""
@@ -37,6 +37,14 @@ def test_protections_releases_of_noise_and_rules_have_words():
     assert set(UNITS) == {hiding.CUT_POINTS, hiding.LEVELS, hiding.START, hiding.TREES, hiding.SUMMARY}
     assert set(PLACEMENTS) == set(get_args(hiding.Placement))
     assert {key for key, _ in RELAXED} <= set(Policy.model_fields) & set(PROTECTS)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0.5, "0.50 s"), (60, "60 s"), (300, "5.0 min"), (9000, "2.5 h"), (900_000, "10.4 days")],
+)
+def test_times_have_the_unit_that_people_use(seconds, said):
+    assert duration(seconds) == said
 
 
 @pytest.mark.parametrize(

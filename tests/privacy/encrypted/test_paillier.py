@@ -13,6 +13,7 @@ from consortium import encrypted_sealers, small_secret, tag_of
 from encrypted_turn import HOLDER, PARTIES, asked, cipher_of, needs_paillier
 from hypothesis import given
 from hypothesis import strategies as st
+from processes import wait_until
 
 from fedboost.errors import PeerError
 
@@ -62,20 +63,13 @@ def pool_threads():
     return [thread for thread in threading.enumerate() if thread.name == "fedboost-powers"]
 
 
-def filled(pool, count):
-    deadline = time.monotonic() + 20
-    while len(pool) < count:
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
 def test_a_power_is_an_nth_power_and_used_once():
     """What it randomises decrypts to the same; no two are alike, whoever made them and whenever."""
     from fedboost.privacy.paillier import Pool
 
     secret = small_secret()
     pool = Pool(secret.public.n, 50)
-    filled(pool, 50)
+    wait_until(lambda: len(pool) >= 50)
     taken = pool.take(30) + pool.take(100) + pool.take(1)
     assert len(set(taken)) == 131
     assert {secret._key.raw_decrypt(int(power)) for power in taken} == {0}
@@ -102,9 +96,9 @@ def test_a_pool_holds_no_more_than_it_was_told_and_fills_up_again():
     from fedboost.privacy.paillier import Pool
 
     pool = Pool(small_secret().public.n, 20)
-    filled(pool, 20)
+    wait_until(lambda: len(pool) >= 20)
     pool.take(15)
-    filled(pool, 20)
+    wait_until(lambda: len(pool) >= 20)
     time.sleep(0.05)
     assert len(pool) == 20
     pool.close()
@@ -136,7 +130,7 @@ def test_the_thread_of_a_pool_ends_with_the_key_it_belongs_to():
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 def test_a_process_that_was_forked_off_does_not_use_its_parents_powers():
     public = small_secret().public
-    filled(public.pool(), 30)
+    wait_until(lambda: len(public.pool()) >= 30)
     reading, writing = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # that a process with threads forks is the test

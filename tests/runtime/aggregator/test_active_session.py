@@ -50,13 +50,16 @@ async def test_a_second_analyst_waits_its_turn(folder):
         assert training.model.to_bytes() == expected(tables, rounds=number)
 
 
-async def test_an_analyst_who_waits_for_a_party_blocks_nobody(folder):
+@pytest.mark.parametrize("gives_up", [False, True])
+async def test_an_analyst_who_waits_for_a_party_blocks_nobody(folder, gives_up):
     tables = shared_out(2)
     heard = []
     async with consortium(folder, tables) as one, channel_to(one) as opened:
         await until(lambda: len(one.log.named("party here")) == 2)
         submitted = submit(opened, terms(["north", "nobody"]))
         assert await event_of(submitted) == Waiting(("nobody",), {"nobody": 0})
+        if gives_up:
+            submitted.cancel()
         found = await one.train(terms(TWO), heard.append)
     assert found.model.to_bytes() == expected(tables)
     assert () not in heard
@@ -135,17 +138,6 @@ async def test_a_party_whose_old_connection_is_still_known_dials_again(folder, m
         training = await one.train(terms(TWO))
         assert not south.done()
         found = training
-    assert found.model.to_bytes() == expected(tables)
-
-
-async def test_analysts_who_give_up_waiting_block_nobody(folder):
-    tables = shared_out(2)
-    async with consortium(folder, tables) as one, channel_to(one) as opened:
-        await until(lambda: len(one.log.named("party here")) == 2)
-        submitted = submit(opened, terms(["north", "nobody"]))
-        assert await event_of(submitted) == Waiting(("nobody",), {"nobody": 0})
-        submitted.cancel()
-        found = await one.train(terms(TWO))
     assert found.model.to_bytes() == expected(tables)
 
 

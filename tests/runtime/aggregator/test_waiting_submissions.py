@@ -11,9 +11,9 @@ from anything import ANYTHING
 from commands import start
 from consoles import ANYWHERE, served
 from crashes import Followed
-from processes import ending, free_port
+from processes import ending, free_port, wait_until
 from sites import PATIENCE, bundles_of, rows, terms, written
-from submitting import API, ended, signed, submit, until
+from submitting import API, ended, signed, submit
 
 from fedboost.runtime.aggregator.archive import NOT_BEGUN, SUBMITTED, WAIT_SECONDS
 from fedboost.runtime.analyst import connect
@@ -52,7 +52,7 @@ def test_a_submission_outlives_an_aggregator_that_is_killed(tmp_path):
     def aggregator(stack):
         process = start("aggregator", "--config", str(tmp_path / "aggregator.toml"))
         stack.enter_context(ending(process))
-        until(lambda: asked(console, f"{API}/health", token))
+        wait_until(lambda: asked(console, f"{API}/health", token))
         return process
 
     data = signed(tmp_path, NORTH, "--keys", bundles["analyst"].folder)
@@ -60,16 +60,16 @@ def test_a_submission_outlives_an_aggregator_that_is_killed(tmp_path):
         killed = aggregator(stack)
         assert asked(console, f"{API}/sessions", token, data)["state"] == "waiting"
         analyst = Followed(connect(f"127.0.0.1:{port}", bundles["analyst"].folder), NORTH)
-        until(lambda: len(asked(console, f"{API}/sessions", token)) == 2)
+        wait_until(lambda: len(asked(console, f"{API}/sessions", token)) == 2)
         killed.kill()
         killed.wait()
         aggregator(stack)
-        until(lambda: len(asked(console, f"{API}/sessions", token)) == 2)  # both wait again
+        wait_until(lambda: len(asked(console, f"{API}/sessions", token)) == 2)  # both wait again
         stack.enter_context(ending(start("party", "--config", str(tmp_path / "party.toml"))))
         assert analyst.end().terms == NORTH
-        (session,) = until(lambda: asked(console, f"{API}/sessions", token))
+        (session,) = wait_until(lambda: asked(console, f"{API}/sessions", token))
         assert (session["state"], session["terms"]) == ("done", NORTH.digest)
-        until(lambda: not [*(tmp_path / "state" / SUBMITTED).iterdir()])
+        wait_until(lambda: not [*(tmp_path / "state" / SUBMITTED).iterdir()])
 
 
 @pytest.mark.slow
@@ -86,9 +86,9 @@ def test_what_waits_is_taken_up_unless_it_no_longer_counts(tmp_path):
             files += sorted({*folder.iterdir()} - {*files})
         assert folder.stat().st_mode & 0o777 == 0o700
         assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
-        until(lambda: len(console.one.server.analysts.waiters) == 4)
+        wait_until(lambda: len(console.one.server.analysts.waiters) == 4)
         console.one.analyst.train(agreed[1]).stop()
-        until(lambda: len(console.one.server.analysts.waiters) == 3)
+        wait_until(lambda: len(console.one.server.analysts.waiters) == 3)
     assert sorted(folder.iterdir()) == sorted([files[0], files[2], files[3]])
     late = time.time() - WAIT_SECONDS - 1
     os.utime(files[2], (late, late))
@@ -101,9 +101,9 @@ def test_what_waits_is_taken_up_unless_it_no_longer_counts(tmp_path):
     (folder / "again.json").write_bytes(files[0].read_bytes())
     (tmp_path / "again").mkdir()
     with served(tmp_path / "again", {"north": rows()}, **settings) as console:
-        (session,) = until(lambda: ended(console, "analyst"))
+        (session,) = wait_until(lambda: ended(console, "analyst"))
         assert (session["state"], session["terms"]) == ("done", agreed[0].digest)
-        until(lambda: not [*folder.iterdir()])
+        wait_until(lambda: not [*folder.iterdir()])
         reasons = sorted(each["reason"] for each in console.one.log.named(NOT_BEGUN))
         parts = "24 hours", "signature", "not signed by analyst", "not signed terms", "not named as the file"
         assert len(reasons) == len(parts)

@@ -18,9 +18,9 @@ expected-statuses = ["2xx", "401", "403", "404", "409", "422", "429", "5xx"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("role", ["analyst", "viewer"])
-def test_schemathesis_finds_no_failure(tmp_path, role):
-    with served(tmp_path, shared_out(1), tokens=("viewer", "analyst")) as console:
+def test_schemathesis_finds_no_failure(tmp_path):
+    role = "analyst"  # who may do all that there is
+    with served(tmp_path, shared_out(1), tokens=(role,)) as console:
         console.run(console.one.train(terms(["north"])))
         document = console.ask("/api/v1/openapi.json", role=role).json
         models = [model["name"] for model in console.ask("/api/v1/models", role=role).json]

@@ -4,7 +4,8 @@ import tracemalloc
 
 import pytest
 from console_facts import ended
-from consoles import served, wait_until
+from consoles import served
+from processes import wait_until
 
 from fedboost.runtime import console as downloads
 

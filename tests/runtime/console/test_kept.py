@@ -4,7 +4,8 @@ import json
 
 import pytest
 from console_facts import ended, facts
-from consoles import served, wait_until
+from consoles import served
+from processes import wait_until
 
 from fedboost.runtime import console as api
 from fedboost.runtime.console import ConsoleQueries

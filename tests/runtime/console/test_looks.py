@@ -1,12 +1,12 @@
 """The console as a reader sees it: in Chromium, light, dark and narrow, with 186 sites and 200 rounds."""
 
 import asyncio
-import time
 
 import pytest
 from browser import DARK, LIGHT, sheets
 from console_facts import ODD, facts
 from consoles import served
+from processes import wait_until
 from sites import PATIENCE, rows, terms
 
 from fedboost.runtime.console import ConsoleQueries
@@ -29,14 +29,6 @@ def large(console, monkeypatch):
     return console
 
 
-def wait(tab, script):
-    """Wait until a script is true; by questions, for the page's policy lets no code in that would wait."""
-    end = time.monotonic() + PATIENCE
-    while not tab.run(script):
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("path", ["/", "/sites", "/sessions/session-0000000000000001", *LONG])
 def test_every_page_is_readable_and_asks_nobody_else(large, browser, path):
@@ -49,7 +41,7 @@ def test_every_page_is_readable_and_asks_nobody_else(large, browser, path):
 @pytest.mark.parametrize("scheme", [pytest.param(LIGHT, marks=pytest.mark.long), DARK])
 def test_the_overview_is_readable_on_a_telephone(large, browser, scheme):
     with browser.tab(large.url, width=360, height=740, scheme=scheme) as tab:
-        wait(tab, "document.getElementById('state').textContent == 'live'")
+        wait_until(lambda: tab.run("document.getElementById('state').textContent == 'live'"))
         tab.check(f"console-narrow-{scheme}")
         assert ODD in tab.run("document.body.innerText")
 
@@ -91,6 +83,6 @@ def test_what_is_open_or_focused_stays_so(console, browser, monkeypatch):
         opened = "#session details"
         tab.do(lambda page: page.click(f"{opened} > summary"))
         before = tab.run("document.querySelector('#session progress').value")
-        wait(tab, f"document.querySelector('#session progress').value > {before + 1}")
+        wait_until(lambda: tab.run(f"document.querySelector('#session progress').value > {before + 1}"))
         assert tab.run(f"document.querySelector('{opened}').open") is True
         assert tab.run("document.activeElement.tagName") == "SUMMARY"

@@ -9,8 +9,9 @@ import socket
 import pytest
 from console_facts import facts
 from consoles import ANYWHERE, served
+from processes import wait_until
 from sites import PATIENCE, bundles_of, fedboost, rows, shared_out, terms
-from submitting import API, ended, signed, submit, until
+from submitting import API, ended, signed, submit
 
 import fedboost as fb
 from fedboost.runtime import console as live
@@ -38,7 +39,7 @@ def test_signed_terms_train_a_model(tmp_path, bundles):
         data = signed(tmp_path, agreed, "--keys", key)
         answer = submit(console, data)
         assert (answer.status, answer.json["terms"]) == (202, agreed.digest)
-        (session,) = until(lambda: ended(console))
+        (session,) = wait_until(lambda: ended(console))
         assert (session["state"], session["analyst"], session["rounds_done"]) == ("done", "analyst", 4)
         assert (session["parties"], session["protection"]) == ([*THREE], "masked")
         detail = console.ask(f"{API}/sessions/{session['name']}", role="viewer").json
@@ -56,7 +57,7 @@ def test_signed_terms_train_a_model(tmp_path, bundles):
         assert report.headers["Content-Security-Policy"].startswith("default-src 'none'; style-src")
         page = console.ask(f"/sessions/{model['name']}", role="viewer").text
         assert f'href="/api/v1/models/{model["name"]}/report">Report</a>' in page
-        until(lambda: not [*state.glob("*.journal")])  # nobody is waited for who would fetch it
+        wait_until(lambda: not [*state.glob("*.journal")])  # nobody is waited for who would fetch it
         used = f"these signed terms were used for {session['name']}; sign again: fedboost sign"
         answer = submit(console, data)
         assert (answer.status, answer.json["error"]) == (422, used)
@@ -87,7 +88,7 @@ def test_every_result_that_can_be_read_has_a_report(tmp_path):
         (tmp_path / task).mkdir()
         with served(tmp_path / task, tables) as console:
             console.run(console.one.train(agreed))
-            (session,) = until(lambda console=console: ended(console, None))
+            (session,) = wait_until(lambda console=console: ended(console, None))
             assert (session["program"], session["state"]) == (task, "done")
             (listed,) = console.ask(f"{API}/models").json
             report = console.ask(f"{API}/models/{session['name']}/report")
@@ -130,7 +131,7 @@ def test_who_did_not_sign_the_terms_submits_nothing(tmp_path, bundles):
         for _ in range(2):
             answer = submit(console, data)
             assert (answer.status, answer.json["state"], answer.json["missing"]) == (202, "waiting", ["away"])
-        until(lambda: console.one.server.analysts.waiters)
+        wait_until(lambda: console.one.server.analysts.waiters)
         assert len(console.one.server.analysts.waiters) == 1
         (session,) = console.ask(f"{API}/sessions", role="viewer").json
         assert (session["state"], session["analyst"], session["name"]) == ("waiting", "analyst", "")
@@ -163,7 +164,7 @@ def test_a_console_that_fails_ends_no_session(tmp_path, monkeypatch):
         assert console.one.log.named("a page failed")[0]["reason"].startswith("ZeroDivisionError")
         training = console.run(console.one.train(terms(["north"])))
         assert len(training.history) == 3
-        until(lambda: console.one.log.named("a session is not kept"))
+        wait_until(lambda: console.one.log.named("a session is not kept"))
         monkeypatch.undo()
         assert console.ask("/").status == 200
 
@@ -174,7 +175,7 @@ def test_a_page_follows_a_session(tmp_path, monkeypatch):
     with served(tmp_path, {"north": rows()}) as console:
         assert "No session is running." in console.ask("/").text
         console.run(console.one.train(terms(["north"], rounds=3)))
-        until(lambda: "model, " in console.ask("/").text)
+        wait_until(lambda: "model, " in console.ask("/").text)
 
 
 @pytest.mark.slow
@@ -185,7 +186,7 @@ def test_a_session_that_was_submitted_is_the_one_that_its_analyst_waits_for(tmp_
     with served(tmp_path, {"north": rows()}, state=tmp_path / "state", **settings) as console:
         assert submit(console, signed(tmp_path, agreed, "--keys", bundles["analyst"].folder)).status == 202
         following = asyncio.run_coroutine_threadsafe(console.one.train(agreed), console._loop)
-        until(lambda: len(console.one.server.analysts.waiters) == 2)
+        wait_until(lambda: len(console.one.server.analysts.waiters) == 2)
 
         async def arrive():
             console.one.start_party("away", rows(seed=1))
@@ -193,7 +194,7 @@ def test_a_session_that_was_submitted_is_the_one_that_its_analyst_waits_for(tmp_
         console.run(arrive())
         assert following.result(PATIENCE).model.terms == agreed
         assert len(console.one.log.named("session begins")) == 1
-        until(lambda: console.one.server.analysts.waiters == [])
+        wait_until(lambda: console.one.server.analysts.waiters == [])
 
 
 @pytest.mark.slow
@@ -210,6 +211,6 @@ def test_a_reader_that_does_not_keep_up_is_dropped(tmp_path, monkeypatch):
             deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             deaf.sendall(ask * 400)
             connections = console.one.server.pages.console._server._server.server_state.connections
-            until(lambda: len(connections) == 1)
-            until(lambda: not connections)
+            wait_until(lambda: len(connections) == 1)
+            wait_until(lambda: not connections)
         assert console.ask("/").status == 200

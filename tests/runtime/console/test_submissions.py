@@ -3,8 +3,9 @@ session alone."""
 
 import pytest
 from consoles import ANYWHERE, served
+from processes import wait_until
 from sites import bundles_of, rows, terms
-from submitting import ended, signed, submit, until
+from submitting import ended, signed, submit
 
 from fedboost.runtime.aggregator import archive
 
@@ -20,13 +21,13 @@ def test_of_an_analyst_few_sessions_wait_and_stopping_a_training_withdraws_one(t
         files = [signed(tmp_path, each, *NO_KEYS) for each in agreed]
         assert [submit(console, each).status for each in files] == [202, 202, 422]
         assert "2 sessions of this analyst" in submit(console, files[2]).json["error"]
-        until(lambda: len(waiting) == 2)
+        wait_until(lambda: len(waiting) == 2)
         console.one.analyst.train(agreed[2]).stop()  # of what was not submitted
         console.one.analyst.train(agreed[0]).stop()
-        until(lambda: len(waiting) == 1)
+        wait_until(lambda: len(waiting) == 1)
         assert len(console.one.log.named("submitted terms withdrawn")) == 1
         assert [submit(console, each).status for each in (files[2], files[1])] == [202, 202]
-        until(lambda: len(waiting) == 2)
+        wait_until(lambda: len(waiting) == 2)
         assert {each.terms for each in waiting} == {*agreed[1:]}
 
 
@@ -41,16 +42,16 @@ def test_signed_terms_begin_one_session(tmp_path):
     data = signed(tmp_path, odd, "--keys", key)
     with served(tmp_path, {"north": rows()}, **settings) as console:
         assert submit(console, data).status == 202
-        (session,) = until(lambda: ended(console, "analyst"))
+        (session,) = wait_until(lambda: ended(console, "analyst"))
         said = f"these signed terms were used for {session['name']}; sign again: fedboost sign"
         assert submit(console, data).json == {"error": said}
         assert submit(console, signed(tmp_path, odd, "--keys", key)).status == 202
-        until(lambda: len(ended(console, "analyst")) == 2)
+        wait_until(lambda: len(ended(console, "analyst")) == 2)
         away = terms(["away"])
         assert submit(console, signed(tmp_path, away, "--keys", key)).status == 202
-        until(lambda: console.one.server.analysts.waiters)
+        wait_until(lambda: console.one.server.analysts.waiters)
         console.one.analyst.train(away).stop()
-        until(lambda: not console.one.server.analysts.waiters)
+        wait_until(lambda: not console.one.server.analysts.waiters)
     (tmp_path / "again").mkdir()
     with served(tmp_path / "again", **settings) as console:
         assert submit(console, data).json == {"error": said}

@@ -9,7 +9,8 @@ from urllib.parse import urlencode
 
 import pytest
 from console_facts import facts
-from consoles import ANYWHERE, served, wait_until
+from consoles import ANYWHERE, served
+from processes import wait_until
 from refusals import refusal
 from sites import bundles_of, fedboost
 

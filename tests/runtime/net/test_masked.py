@@ -2,16 +2,15 @@
 
 import asyncio
 import dataclasses
-import json
 import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from masked_consortia import THREE, masked
 from refusals import refusal
-from sites import STOPS, bundles_of, consortium, fedboost, rows, shared_out, terms, until, written
+from sites import bundles_of, consortium, fedboost, rows, shared_out, terms, written
 
-from fedboost.errors import ConfigError, PeerError, Refused, SessionFailed
+from fedboost.errors import ConfigError, PeerError, Refused
 from fedboost.privacy.identity import issue, new_root, to_pem
 from fedboost.runtime.analyst import Connection, connect
 from fedboost.runtime.local.simulation import simulate
@@ -61,32 +60,12 @@ async def test_the_model_is_signed_by_every_party_and_no_other_model_is(tmp_path
     async with consortium(tmp_path / "c", TABLES, bundles=bundles) as one:
         model = (await one.train(masked(TABLES))).model
     assert Model.from_bytes(model.to_bytes()).verify(roots, now) == THREE
-    other = dataclasses.replace(model, booster=simulate(terms(rounds=1), TABLES).model.booster)
-    with pytest.raises(PeerError, match="party north signed other trees than those of the model"):
-        other.verify(roots, now)
     weaker = dataclasses.replace(model, terms=model.terms.changed(protection="plain"))
     with pytest.raises(PeerError, match="signature of 'north' is wrong"):
         weaker.verify(roots, now)
     swapped = dict(zip(THREE, [*model.attestations.values()][::-1], strict=True))
     with pytest.raises(PeerError, match="signed for party north by party east"):
         dataclasses.replace(model, attestations=swapped).verify(roots, now)
-    strangers = bundles_of(tmp_path / "others", THREE)["analyst"].roots
-    with pytest.raises(PeerError, match="issued by another consortium"):
-        model.verify(strangers, now)
-
-
-@pytest.mark.slow
-async def test_a_party_that_is_lost_fails_the_session_and_the_next_one_works(tmp_path, bundles):
-    async with consortium(tmp_path / "c", TABLES, bundles=bundles) as one:
-        training = asyncio.create_task(one.train(masked(TABLES, rounds=5000, **STOPS)))
-        await until(lambda: one.log.named("session begins"))
-        await asyncio.sleep(0.3)
-        await one.stop_party("south")
-        with pytest.raises(SessionFailed, match="party south was lost"):
-            await training
-        one.start_party("south", TABLES["south"])
-        found = (await one.train(masked(TABLES))).model
-    assert found.booster == simulate(terms(), TABLES).model.booster
 
 
 # ---- who does not get in ----------------------------------------------------------------------------
@@ -108,17 +87,6 @@ def quick(monkeypatch):
     monkeypatch.setattr(channel, "FIRST_LOOK", 0.1)
 
 
-@pytest.mark.slow
-async def test_a_party_of_another_consortium_is_refused(tmp_path, bundles, quick):
-    odd = read_bundle(bundle_from(tmp_path / "odd", "odd", "party"), "party")
-    async with consortium(tmp_path / "c", TABLES, bundles=bundles | {"odd": odd}) as one:
-        with pytest.raises(ConfigError, match="of another consortium") as caught:
-            await one.start_party("odd", TABLES["north"])
-        assert "\n" not in str(caught.value)
-        model = (await one.train(masked(TABLES))).model
-    assert model.booster == simulate(terms(), TABLES).model.booster
-
-
 async def test_a_party_that_trusts_the_aggregator_but_is_of_another_consortium_is_refused(
     tmp_path, bundles, quick, monkeypatch
 ):
@@ -138,12 +106,6 @@ async def test_a_party_with_the_certificate_of_another_role_is_refused(tmp_path,
         said = str(caught.value)
     assert "\n" not in said
     assert role in said
-
-
-async def test_a_party_under_another_name_than_its_certificates_is_refused(tmp_path, bundles):
-    async with consortium(tmp_path / "c", {}, bundles=bundles | {"odd": bundles["south"]}) as one:
-        with pytest.raises(Refused, match="party 'north' dials with the certificate of party 'south'"):
-            await one.start_party("odd", TABLES["north"], as_name="north", state="odd")
 
 
 async def test_a_party_cannot_submit_terms_nor_an_analyst_of_others(tmp_path, bundles, quick):
@@ -191,17 +153,6 @@ def test_bundles_that_cannot_be_used_are_one_line_at_the_command_line(tmp_path, 
 
 
 # ---- models that are not what was signed ------------------------------------------------------------
-
-
-def test_a_model_file_that_was_changed_is_refused():
-    """XGBoost takes leaf values from another column than fedboost: both must be what was signed."""
-    model = simulate(masked([]), TABLES).model
-    content = json.loads(model.to_bytes())
-    tree = content["learner"]["gradient_booster"]["model"]["trees"][0]
-    leaf = tree["left_children"].index(-1)
-    tree["split_conditions"][leaf] = -9.0
-    with pytest.raises(ConfigError, match="not as fedboost wrote it"):
-        Model.from_bytes(json.dumps(content).encode())
 
 
 async def test_a_model_whose_signatures_were_taken_away_is_refused(tmp_path, bundles, monkeypatch):

@@ -277,29 +277,6 @@ def test_a_question_that_was_noted_by_a_process_that_was_killed_is_known(path):
     assert standing.reached == question(19).after
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("work", ["charge", "ask"])
-def test_a_process_that_is_killed_anywhere_leaves_what_it_said_it_noted(path, work):
-    make_file(path, "patients")
-    for trial in range(8):
-        with working(path, f"{trial}", work) as process:
-            process.stdin.write("\n")
-            process.stdin.flush()
-            lines = [process.stdout.readline() for _ in range(trial % 4)]
-            process.kill()
-            lines += process.stdout.readlines()
-            process.wait()
-        noted = {line.strip() for line in lines if line.endswith("\n")} - {"refused"}
-        with opened(path, party=f"{trial}") as memory:
-            asked = {str(one.turn) for one in begun(memory, f"s {trial}", LONG).standing.questions}
-        reader = sqlite3.connect(path)
-        charged = {
-            name for (name,) in reader.execute("SELECT release FROM charges WHERE party = ?", f"{trial}")
-        }
-        reader.close()
-        assert noted <= (charged if work == "charge" else asked)
-
-
 # ---- files that are no memory -----------------------------------------------------------------------
 
 

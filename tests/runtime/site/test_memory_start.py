@@ -67,14 +67,14 @@ def test_under_a_budget_a_person_begins_the_memory(site):
     assert lines("privacy", "budget", "--config", site)[0]["left"] == pytest.approx(1.2, rel=1e-9)
 
 
+# ---- one that is gone -------------------------------------------------------------------------------
+
+
 def test_a_state_folder_that_cannot_be_made_is_one_line(site):
     (site.parent / "fedboost.state").write_text("")
     with pytest.raises(ConfigError, match="cannot make this state folder"):
         starts(site)
     assert "cannot make this state folder" in refused("privacy", "init", "--config", site)
-
-
-# ---- one that is gone -------------------------------------------------------------------------------
 
 
 def test_where_the_memory_is_gone_a_person_decides(site):

@@ -42,8 +42,7 @@ def trained(tmp_path, agreed, workers, write=as_parquet, parts=3):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 2, 7])
-@pytest.mark.parametrize("write", [as_parquet, as_csv])
+@pytest.mark.parametrize(("workers", "write"), [(1, as_csv), (2, as_parquet), (7, as_csv)])
 def test_a_folder_of_files_gives_the_model_of_one_machine(tmp_path, workers, write):
     agreed = terms(parties=["north", "south"], subsample=0.5, validation_fraction=0.2)
     model, expected = trained(tmp_path, agreed, workers, write)
