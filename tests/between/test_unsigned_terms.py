@@ -138,11 +138,7 @@ def reading(scenario):
     """Run with a reader."""
 
     async def run():
-        reader = Reader()
-        try:
-            return await scenario(reader)
-        finally:
-            reader.close()
+        return await scenario(Reader())
 
     return in_time(run())
 
