@@ -1,6 +1,7 @@
 """A site as its session sees it: what it is asked to permit, what it remembers, limits over sessions."""
 
 import hmac
+import math
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -12,7 +13,7 @@ from fedboost.errors import PeerError, Refused, quoted
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.sampling import Mask
 from fedboost.privacy import packing
-from fedboost.privacy.noise import noise_of
+from fedboost.privacy.noise import epsilon_of, mu_of, noise_of
 from fedboost.privacy.pairwise import Group, RandomBytes
 from fedboost.privacy.protection import Tag
 from fedboost.protocol.contracts import (
@@ -27,6 +28,7 @@ from fedboost.protocol.contracts import (
 )
 from fedboost.protocol.key_exchange import Credentials
 from fedboost.protocol.parts import Part
+from fedboost.terms.hiding import MIN_EPSILON
 from fedboost.terms.terms import Terms
 
 # ---- A site's memory of sessions, as a session needs it -------------------------------------------------
@@ -581,3 +583,65 @@ class Site:
     def __post_init__(self) -> None:
         if self.memory is None:
             object.__setattr__(self, "memory", TransientMemory(self.draw, self.name))
+
+
+# ---- The privacy of its rows that a site lets be spent over all sessions --------------------------------
+# Promises: costs (mu squared) add, epsilons do not; a refusal names the epsilon that would fit.
+
+
+ROUNDING = 1e-12
+"""Of sums of costs, relative to the budget."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The privacy of its rows that a site lets be spent: (epsilon, delta) over all sessions."""
+
+    epsilon: float
+    delta: float
+
+    @property
+    def cost(self) -> float:
+        """The same as a cost, mu squared."""
+        return mu_of(self.epsilon, self.delta) ** 2
+
+    def left(self, spent: float) -> float:
+        """The epsilon that a session at this delta may have, once that was spent. Epsilons do not add:
+        it is more than the difference of two."""
+        return epsilon_of(math.sqrt(max(self.cost - spent, 0.0)), self.delta)
+
+    def check_session(self, party: str, terms: Terms, spent: float, charged: float) -> None:
+        """Raise Refused unless what a session still plans to release fits. spent: by all sessions; charged:
+        by this one."""
+        assert terms.noise is not None
+        if terms.noise.placement == "central":
+            raise Refused(
+                f'party {party}: with placement = "central" nothing hides its sums from the aggregator, so '
+                f"no such session fits the budget of these rows, epsilon {self.epsilon:g} at delta "
+                f'{self.delta:g}; use placement = "distributed" or "local"'
+            )
+        wanted = f"the terms ask for epsilon {terms.noise.epsilon:g} at delta {terms.noise.delta:g}"
+        self.check(party, wanted, terms.noise.delta, spent, max(terms.plan.cost - charged, 0.0), charged)
+
+    def check(
+        self, party: str, wanted: str, delta: float, spent: float, cost: float, charged: float = 0.0
+    ) -> None:
+        """Raise Refused unless so much more fits. wanted: what asks for it; delta: of what asks."""
+        if spent + cost <= self.cost * (1.0 + ROUNDING):
+            return
+        room = math.sqrt(max(self.cost - spent + charged, 0.0))
+        fits = _rounded_down(epsilon_of(room, delta))
+        remedy = (
+            f"lower the epsilon of the noise to {fits:g} at most at delta {delta:g}"
+            if fits >= MIN_EPSILON
+            else "no session with noise fits"
+        )
+        raise Refused(
+            f"party {party}: {wanted}, and its budget for these rows, epsilon {self.epsilon:g} "
+            f"at delta {self.delta:g}, has {_rounded_down(self.left(spent)):g} left; {remedy}, unless the "
+            f"site raises `epsilon` in its policy"
+        )
+
+
+def _rounded_down(epsilon: float) -> float:
+    return math.floor(epsilon * 1e4) / 1e4

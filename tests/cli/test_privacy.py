@@ -11,11 +11,11 @@ from pyarrow import parquet
 from sites import fedboost, rows, shared_out, terms, written
 
 from fedboost.privacy.noise import noise_of
-from fedboost.protocol.site import SessionOffer
+from fedboost.protocol.site import Budget, SessionOffer
 from fedboost.results.privacy import Outlook, PrivacyCard
 from fedboost.runtime.local.cluster import LocalCluster
 from fedboost.runtime.local.simulation import simulate
-from fedboost.runtime.site.memory import Budget, read_spent
+from fedboost.runtime.site.memory import read_spent
 from fedboost.runtime.site.store import NAME
 from fedboost.runtime.tasks import terms_to_toml
 from fedboost.terms.hiding import TREES

@@ -4,8 +4,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from fedboost.protocol.contracts import NOWHERE
-from fedboost.protocol.site import Limits, Question, SessionOffer
-from fedboost.runtime.site.memory import Budget, FileMemory, read_spent
+from fedboost.protocol.site import Budget, Limits, Question, SessionOffer
+from fedboost.runtime.site.memory import FileMemory, read_spent
 from fedboost.runtime.site.store import make_file
 from fedboost.terms.terms import Terms
 

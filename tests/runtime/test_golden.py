@@ -340,7 +340,7 @@ GOLDEN = {
     "console, refused": "f14a68ef7c013e37",
     "console, style and script": "0979481486b5b6b4",
     "site, budget": "5d54f4774ee3749e",
-    "pages of a site": "ad5ee8cda482a729",
+    "pages of a site": "0be8031a012a1354",
 }
 
 

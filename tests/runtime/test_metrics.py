@@ -20,10 +20,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from sites import PATIENCE, Log, consortium, rows, shared_out, terms, until, written
 
 from fedboost.errors import ConfigError
+from fedboost.protocol.site import Budget
 from fedboost.runtime import metrics as pages
 from fedboost.runtime.metrics import AggregatorMetrics, MetricsPage, PartyMetrics
 from fedboost.runtime.site.config import PartyConfig
-from fedboost.runtime.site.memory import Budget
 from fedboost.runtime.site.node import PartyNode, Watch
 from fedboost.runtime.telemetry import LINES, WARNINGS, Event, Kind
 

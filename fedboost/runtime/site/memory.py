@@ -22,7 +22,7 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -30,11 +30,12 @@ import numpy as np
 from pydantic import ConfigDict, TypeAdapter
 
 from fedboost.errors import ConfigError, LocalProtocolError, Refused, quoted
-from fedboost.privacy import noise
 from fedboost.privacy.pairwise import derive
 from fedboost.protocol.contracts import HeldTable, Position
 from fedboost.protocol.site import (
     KEY_BYTES,
+    ROUNDING,
+    Budget,
     Known,
     Limits,
     Question,
@@ -50,66 +51,10 @@ from fedboost.results.audit import Admitted, Checked, Ended
 from fedboost.results.site import USUAL_DELTA, Spent
 from fedboost.runtime.files import file_errors, folder_name
 from fedboost.runtime.site.store import OWNER_ALONE, Promise, Store, Value, dataset_of, now, put, reading
-from fedboost.terms.hiding import MIN_EPSILON
 from fedboost.terms.terms import Terms
 from fedboost.views.approval import columns_of
 
-# ---- What sessions cost, and the privacy of its rows that a site lets be spent over all sessions ---------
-# Promises: costs (mu squared) add, epsilons do not; a refusal names the epsilon that would fit.
-
-
-ROUNDING = 1e-12
-"""Of sums of costs, relative to the budget."""
-
-
-@dataclass(frozen=True)
-class Budget:
-    """The privacy of its rows that a site lets be spent: (epsilon, delta) over all sessions."""
-
-    epsilon: float
-    delta: float
-
-    @property
-    def cost(self) -> float:
-        """The same as a cost, mu squared."""
-        return noise.mu_of(self.epsilon, self.delta) ** 2
-
-    def left(self, spent: float) -> float:
-        """The epsilon that a session at this delta may have, once that was spent. Epsilons do not add:
-        it is more than the difference of two."""
-        return noise.epsilon_of(math.sqrt(max(self.cost - spent, 0.0)), self.delta)
-
-    def check_session(self, party: str, terms: Terms, spent: float, charged: float) -> None:
-        """Raise Refused unless what a session still plans to release fits. spent: by all sessions; charged:
-        by this one."""
-        assert terms.noise is not None
-        if terms.noise.placement == "central":
-            raise Refused(
-                f'party {party}: with placement = "central" nothing hides its sums from the aggregator, so '
-                f"no such session fits the budget of these rows, epsilon {self.epsilon:g} at delta "
-                f'{self.delta:g}; use placement = "distributed" or "local"'
-            )
-        wanted = f"the terms ask for epsilon {terms.noise.epsilon:g} at delta {terms.noise.delta:g}"
-        self.check(party, wanted, terms.noise.delta, spent, max(terms.plan.cost - charged, 0.0), charged)
-
-    def check(
-        self, party: str, wanted: str, delta: float, spent: float, cost: float, charged: float = 0.0
-    ) -> None:
-        """Raise Refused unless so much more fits. wanted: what asks for it; delta: of what asks."""
-        if spent + cost <= self.cost * (1.0 + ROUNDING):
-            return
-        room = math.sqrt(max(self.cost - spent + charged, 0.0))
-        fits = _rounded_down(noise.epsilon_of(room, delta))
-        remedy = (
-            f"lower the epsilon of the noise to {fits:g} at most at delta {delta:g}"
-            if fits >= MIN_EPSILON
-            else "no session with noise fits"
-        )
-        raise Refused(
-            f"party {party}: {wanted}, and its budget for these rows, epsilon {self.epsilon:g} "
-            f"at delta {self.delta:g}, has {_rounded_down(self.left(spent)):g} left; {remedy}, unless the "
-            f"site raises `epsilon` in its policy"
-        )
+# ---- What sessions cost ---------------------------------------------------------------------------------
 
 
 def spent_under(spent: Spent, budget: Budget | None, own: bool) -> Spent:
@@ -119,10 +64,6 @@ def spent_under(spent: Spent, budget: Budget | None, own: bool) -> Spent:
     delta = spent.delta if limit is None else limit.delta
     allowed = {} if limit is None else {"budget": limit.epsilon, "left": limit.left(spent.cost)}
     return spent.model_copy(update={"own": own, "delta": delta, "spent": spent.epsilon(delta), **allowed})
-
-
-def _rounded_down(epsilon: float) -> float:
-    return math.floor(epsilon * 1e4) / 1e4
 
 
 def costs(file: sqlite3.Connection, *session: str) -> float:

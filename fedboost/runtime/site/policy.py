@@ -21,10 +21,9 @@ from fedboost.gbdt.metrics import EDGES, is_at_threshold, own_name
 from fedboost.gbdt.objectives.registry import OBJECTIVES
 from fedboost.gbdt.tree import NO_CHILD
 from fedboost.privacy.pairwise import MIN_GROUP_PARTIES, Group
-from fedboost.protocol.site import MAX_SESSIONS, MAX_SPLITS, Limits, splits_by
+from fedboost.protocol.site import MAX_SESSIONS, MAX_SPLITS, Budget, Limits, splits_by
 from fedboost.results.site import ModelOrigin
 from fedboost.runtime.config import to_toml
-from fedboost.runtime.site.memory import Budget
 from fedboost.terms.hiding import MAX_DELTA, Placement, ProtectionName
 from fedboost.terms.reading import Frozen, Name, read_model
 from fedboost.terms.session import TaskName

@@ -26,9 +26,9 @@ from fedboost.privacy.protection import Tag
 from fedboost.protocol.contracts import NOWHERE
 from fedboost.protocol.messages import Leave, Offer
 from fedboost.protocol.party import PartySession
-from fedboost.protocol.site import Site, Spending
+from fedboost.protocol.site import Budget, Site, Spending
 from fedboost.runtime.site import store
-from fedboost.runtime.site.memory import Budget, FileMemory, read_spent
+from fedboost.runtime.site.memory import FileMemory, read_spent
 from fedboost.runtime.site.store import NAME, make_file
 
 ROOT = Path(__file__).parents[3]

@@ -13,12 +13,12 @@ from starts import Running
 from fedboost.errors import PeerError, Refused
 from fedboost.protocol import key_exchange
 from fedboost.protocol.key_exchange import Trust
-from fedboost.protocol.site import Limits, SessionOffer
+from fedboost.protocol.site import Budget, Limits, SessionOffer
 from fedboost.runtime.config import to_toml
 from fedboost.runtime.site.approval import review
 from fedboost.runtime.site.backup import memory_path
 from fedboost.runtime.site.config import read_party
-from fedboost.runtime.site.memory import Budget, FileMemory, read_spent
+from fedboost.runtime.site.memory import FileMemory, read_spent
 from fedboost.runtime.site.store import make_file
 from fedboost.runtime.tasks import terms_to_toml
 from fedboost.terms.terms import Terms
