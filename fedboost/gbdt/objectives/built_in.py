@@ -41,7 +41,7 @@ from fedboost.gbdt.objectives.objective import (
     Objective,
     Sensitivity,
     first,
-    first_below_zero,
+    first_beyond,
     xgboost_number,
 )
 
@@ -574,7 +574,7 @@ class Ranking(Objective):
 
     def first_invalid_label(self, label: Float32) -> tuple[int, str] | None:
         if not self.ndcg_exp_gain:
-            return first_below_zero(label)
+            return first_beyond(label, LabelKind.COUNT)
         valid = (label >= 0) & (label <= MAX_RELEVANCE) & (label == np.floor(label))
         return first(
             ~valid,
