@@ -9,7 +9,7 @@ Promises: histograms and counts are those of whole rows, restricted to these col
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -37,9 +37,12 @@ from fedboost.gbdt.tree import NODE, Splits, Tree
 from fedboost.holders.shard import Exchange, Shard, place_of
 from fedboost.holders.whole_rows import GrowingHolder, HorizontalHolder
 from fedboost.privacy.protection import HiddenSums
-from fedboost.privacy.rowsums.scheme import Encryption, Node, Slots, Sums
+from fedboost.privacy.rowsums.scheme import Node, Slots
 from fedboost.protocol.contracts import Keys, NeedKeys, Receive, Send
 from fedboost.terms.terms import Terms
+
+if TYPE_CHECKING:
+    from fedboost.privacy.rowsums.sums import RowEncryption, RowSums
 from fedboost.terms.vertical import Block
 from fedboost.version import VERSION
 
@@ -374,8 +377,8 @@ class GradientExchange:
     def __init__(self, threads: Threads) -> None:
         self._threads = threads
         self._made_for: tuple[object, Slots] | None = None
-        self._encryption: Encryption | None = None
-        self._sums: Sums | None = None
+        self._encryption: RowEncryption | None = None
+        self._sums: RowSums | None = None
 
     def send(self, to: tuple[str, ...], pairs: Int64, hidden: HiddenSums | None) -> Exchange:
         """Relay packed gradients, int64 [roots, rows]; hidden: what they are summed to, if that is hidden."""

@@ -9,7 +9,7 @@ import contextlib
 import hashlib
 import hmac
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
@@ -35,7 +35,13 @@ from fedboost.privacy.pairwise import (
     scratch_of,
 )
 from fedboost.privacy.protection import Tag, check_newer
-from fedboost.privacy.scheme import NAME_BYTES, Public, Secret, digest_of
+
+if TYPE_CHECKING:
+    from fedboost.privacy.paillier import PaillierPublic as Public
+    from fedboost.privacy.paillier import PaillierSecret as Secret
+
+NAME_BYTES = 16
+"""Bytes of a public key's digest, before every sealed chunk."""
 
 
 class _SumsAlone:
@@ -502,7 +508,7 @@ class KeyHolder:
     attempt of that turn is opened.
     """
 
-    def __init__(self, secret: Secret, group: Group, session: bytes, max_openings: int) -> None:
+    def __init__(self, secret: "Secret", group: Group, session: bytes, max_openings: int) -> None:
         self._secret = secret
         self._group = group
         self._session = session
@@ -552,6 +558,11 @@ class KeyHolder:
         return self._answer
 
 
+def name_of_key(public: "Public") -> bytes:
+    """The beginning of a digest of a public key."""
+    return hashlib.sha256(packing.pack(b"fedboost/1/public", public.to_bytes())).digest()[:NAME_BYTES]
+
+
 class EncryptedSealer(_MaskingSealer):
     """Masks one party's vectors and encrypts them under the session's key; with the secret key it also helps
     to open the sums.
@@ -566,14 +577,14 @@ class EncryptedSealer(_MaskingSealer):
         group: Group,
         session: bytes,
         keys: dict[str, bytes],
-        public: Public,
-        secret: Secret | None,
+        public: "Public",
+        secret: "Secret | None",
         max_openings: int,
     ) -> None:
         """keys: shared with each other party; secret: None except at the key holder."""
         super().__init__(me, group, session, keys, BENEATH)
         self._public = public
-        self._name = digest_of(public)[:NAME_BYTES]
+        self._name = name_of_key(public)
         self._holder = None if secret is None else KeyHolder(secret, group, session, max_openings)
         public.prepare()
 
@@ -611,13 +622,13 @@ class EncryptedOpener(_SumsAlone):
     unexpected_note = "a note where encrypted cells have none"
 
     def __init__(
-        self, tag: Tag, public: Public, keyholder: str, group: Group, session: bytes, draw: RandomBytes
+        self, tag: Tag, public: "Public", keyholder: str, group: Group, session: bytes, draw: RandomBytes
     ) -> None:
         self.chunks = len(tag.chunks)
         self._tag = tag
         self._keyholder = keyholder
         self._draw = draw
-        self._name, self.ctx = digest_of(public)[:NAME_BYTES], context(BENEATH, session, group, tag)
+        self._name, self.ctx = name_of_key(public), context(BENEATH, session, group, tag)
         self._ciphers = [public.cipher(chunk, len(group.members)) for chunk in tag.checked]
         self._sums: list[Any] = [None] * self.chunks
         self._blinds: list[Any] = []

@@ -6,9 +6,9 @@ the table, and encryption whose package is not installed (ConfigError)."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING
 
-from fedboost.errors import ConfigError, quoted
+from fedboost.errors import ConfigError, PeerError, quoted
 from fedboost.privacy import packing
 from fedboost.privacy.ends import (
     EncryptedOpener,
@@ -28,7 +28,11 @@ from fedboost.privacy.pairwise import (
     RandomBytes,
 )
 from fedboost.privacy.protection import HiddenSums, Opener, Sealer, Tag
-from fedboost.privacy.scheme import Public, Scheme, Secret, agreement_key, greeting_of, scheme_key
+
+if TYPE_CHECKING:
+    from fedboost.privacy.paillier import Paillier
+    from fedboost.privacy.paillier import PaillierPublic as Public
+    from fedboost.privacy.paillier import PaillierSecret as Secret
 
 MAX_ENCRYPTED_CELLS = 200_000
 """Cells of a sum that a key holder opens: its answer is one message."""
@@ -51,8 +55,8 @@ class PartySetup:
     session: bytes
     pair_keys: Callable[[Collection[str]], dict[str, bytes]]
     draw: RandomBytes
-    public: Public | None = None
-    secret: Secret | None = None
+    public: "Public | None" = None
+    secret: "Secret | None" = None
     max_openings: int = 0
     sparse: bool = False
     shrinks: bool = False
@@ -68,7 +72,7 @@ class AggregatorSetup:
     group: Group
     session: bytes
     draw: RandomBytes | None = None
-    public: Public | None = None
+    public: "Public | None" = None
     keyholder: str | None = None
     shrinks: bool = False
     hidden: HiddenSums | None = None
@@ -104,7 +108,7 @@ class Protection:
     may_shrink: bool = True
     min_roster: Callable[[Group], int] = lambda group: 1
     min_signers: Callable[[Group], int] = lambda group: 0
-    scheme: Callable[[], Scheme] | None = None
+    scheme: "Callable[[], type[Paillier]] | None" = None
     may_be_vertical: bool = False
     by_columns: "Protection | None" = None
     proves_key: bool = False
@@ -115,7 +119,7 @@ class Protection:
         """True if sums are encrypted, and one party alone can decrypt them."""
         return self.scheme is not None
 
-    def encryption(self) -> Scheme:
+    def encryption(self) -> "type[Paillier]":
         """The scheme, where a key holder is used. ConfigError if its package is not installed."""
         assert self.scheme is not None
         try:
@@ -126,7 +130,7 @@ class Protection:
                 f'pip install "fedboost[{self.name}]"'
             ) from None
 
-    def key_greeting(self, agreement: bytes, secret: Secret | None, context: bytes) -> bytes:
+    def key_greeting(self, agreement: bytes, secret: "Secret | None", context: bytes) -> bytes:
         """The public keys that a party greets with: its X25519 key, and the key holder's own. context: of
         the attempt and the party, which a proof of the key is bound to."""
         if not self.uses_key_holder:
@@ -135,25 +139,39 @@ class Protection:
         if secret is not None and self.proves_key:
             from fedboost.privacy.rowsums.ends import prove
 
-            key = packing.pack(key, prove(cast(Any, secret), context))
+            key = packing.pack(key, prove(secret, context))
         return greeting_of(agreement, key)
 
     def agreement_key(self, greeted: bytes) -> bytes:
         """The X25519 key that a party greeted with. PeerError if there is none."""
-        return agreement_key(greeted) if self.uses_key_holder else greeted
+        return greeted_keys(greeted)[0] if self.uses_key_holder else greeted
 
-    def read_public(self, greeted: bytes, key_bits: int, context: bytes) -> Public:
+    def read_public(self, greeted: bytes, key_bits: int, context: bytes) -> "Public":
         """The key that sums are encrypted under, as the key holder greeted with it. PeerError for one that
         cannot be, has fewer bits, or lacks a proof that it needs."""
-        key, scheme = scheme_key(greeted), self.encryption()
+        key, scheme = greeted_keys(greeted)[1], self.encryption()
         if not self.proves_key:
             return scheme.read_public(key, key_bits)
         from fedboost.privacy.rowsums.ends import check
 
         number, *proof = packing.unpack(key)
         public = scheme.read_public(number, key_bits)
-        check(cast(Any, public), context, b"".join(proof))
+        check(public, context, b"".join(proof))
         return public
+
+
+def greeting_of(agreement: bytes, key: bytes) -> bytes:
+    """The public keys that a party greets with: an X25519 key for its masks, and the key holder's own that
+    sums are encrypted under, empty of others."""
+    return packing.pack(agreement, key)
+
+
+def greeted_keys(greeted: bytes) -> list[bytes]:
+    """The two keys of a greeting. PeerError if it has others."""
+    keys = packing.unpack(greeted)
+    if len(keys) != 2:
+        raise PeerError("a greeting without the two keys that encrypted sums need")
+    return keys
 
 
 def check_name(name: str) -> str:
@@ -163,7 +181,7 @@ def check_name(name: str) -> str:
     return name
 
 
-def scheme_of(name: str) -> Scheme:
+def scheme_of(name: str) -> "type[Paillier]":
     """The encryption of a protection. ConfigError if it has none, or its package is not installed."""
     known = [row.name for row in PROTECTIONS.values() if row.uses_key_holder]
     if name not in known:
@@ -198,10 +216,10 @@ def _encrypted_opener(tag: Tag, setup: AggregatorSetup) -> Opener:
     return EncryptedOpener(tag, setup.public, setup.keyholder, setup.group, setup.session, setup.draw)
 
 
-def _paillier() -> Scheme:
+def _paillier() -> "type[Paillier]":
     from fedboost.privacy.paillier import Paillier
 
-    return Paillier()
+    return Paillier
 
 
 def _columns_sealer(setup: PartySetup) -> Sealer:

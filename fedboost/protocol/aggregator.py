@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -24,7 +24,6 @@ from fedboost.gbdt.booster import Booster
 from fedboost.privacy.pairwise import Group, RandomBytes
 from fedboost.privacy.protection import Opener
 from fedboost.privacy.protections import AggregatorSetup
-from fedboost.privacy.scheme import Public
 from fedboost.protocol import key_exchange
 from fedboost.protocol.contracts import Outcome, Program, Query, TrainingState
 from fedboost.protocol.key_exchange import Attempt, Trust, session_digest
@@ -59,6 +58,9 @@ from fedboost.protocol.relaying import Order, max_relayed
 from fedboost.protocol.run import Attendance, Callback, Record, Round, TrainingRun
 from fedboost.protocol.site import with_central_noise
 from fedboost.terms.terms import Terms
+
+if TYPE_CHECKING:
+    from fedboost.privacy.paillier import PaillierPublic as Public
 
 # ---- The introduction of an attempt: the parties' greetings, and what follows from all of them ----------
 

@@ -13,13 +13,12 @@ Refuses: by leaving. The session never raises for what an aggregator sends or a 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from fedboost.errors import FedboostError, PeerError, Refused, quoted
 from fedboost.privacy.pairwise import Group, Handshake, derive
 from fedboost.privacy.protection import Sealer, Tag
 from fedboost.privacy.protections import PartySetup, Protection
-from fedboost.privacy.scheme import Public, Secret
 from fedboost.protocol import key_exchange
 from fedboost.protocol.contracts import Answered, Holder, Keys, Query, Receive, Rowless, TrainingState
 from fedboost.protocol.key_exchange import Attempt, Meeting
@@ -60,6 +59,10 @@ from fedboost.protocol.site import (
 )
 from fedboost.terms.terms import Terms
 
+if TYPE_CHECKING:
+    from fedboost.privacy.paillier import PaillierPublic as Public
+    from fedboost.privacy.paillier import PaillierSecret as Secret
+
 # ---- A party's membership of a session ------------------------------------------------------------------
 # It begins with the first offer that is taken, and lasts to the end.
 
@@ -77,7 +80,7 @@ class Membership:
     first: Offer
     memory: SessionMemory
     holder: Holder
-    secret: Secret | None
+    secret: "Secret | None"
     spending: Spending | None
     terms: Terms = field(init=False)
     """The terms of the session."""
@@ -666,7 +669,7 @@ class PartySession:
 
 
 def _sealer(
-    site: Site, member: Membership, handshake: Handshake, met: Meeting, public: Public | None, openings: int
+    site: Site, member: Membership, handshake: Handshake, met: Meeting, public: "Public | None", openings: int
 ) -> Sealer:
     """What vectors are sealed with in an attempt. openings: sums that this key holder has opened."""
     terms = member.terms

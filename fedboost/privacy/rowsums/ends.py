@@ -37,7 +37,9 @@ from fedboost.privacy.paillier import (
     SMALL_PRIMES,
     PaillierPublic,
     PaillierSecret,
+    below,
     split,
+    unit,
 )
 from fedboost.privacy.pairwise import BENEATH, Group, RandomBytes, context
 from fedboost.privacy.protection import HiddenSums, Tag, check_newer
@@ -60,8 +62,6 @@ from fedboost.privacy.rowsums.sums import Engine, engine_of
 
 ROUNDS = 8
 """Rounds of exponents of FACTOR_BITS bits each: a wrong plaintext passes each with at most 2**-16."""
-_SPARE = 16
-"""Bytes drawn beyond those of n: the remainder modulo n is uniform, but for 2**-128."""
 
 
 class Blinded(NamedTuple):
@@ -86,10 +86,8 @@ def blind(
     n, square = public.n, public.square
     added, units = [], []
     for _ in numbers:
-        added.append(_below(n, draw))
-        while gmpy2.gcd(rho := _below(n, draw), n) != 1:
-            pass
-        units.append(rho)
+        added.append(below(n, draw))
+        units.append(unit(n, draw))
     blinded = [
         number * (1 + n * plain) % square * power % square
         for number, plain, power in zip(numbers, added, _powers(public, units, engine), strict=True)
@@ -186,10 +184,6 @@ def _product(numbers: list[Any], exponents: list[int], modulus: Any) -> Any:
     return product
 
 
-def _below(n: Any, draw: RandomBytes) -> Any:
-    return mpz.from_bytes(draw((n.bit_length() + 7) // 8 + _SPARE), "little") % n
-
-
 # ---- Proof that a Paillier key hides what is blinded under it from the party that made it ---------------
 # Promises: a key that passes has gcd(n, phi(n)) = 1, except with probability 2**-128 for each key and
 # context that its maker tries; the proof shows nothing else of the key, if SHAKE256 is a random oracle.
@@ -281,7 +275,10 @@ class ColumnsSealer(PlainSealer):
         """The openings of the blinded sums of the last turn."""
         if self._secret is None:
             raise PeerError("asked to open a sum without the secret key")
-        ctx, sealed = _two(request)
+        parts = packing.unpack(request)
+        if len(parts) != 2:
+            raise PeerError("a request for help that asks for no sum")
+        ctx, sealed = parts
         tag = self._tag
         if tag is None or not hmac.compare_digest(ctx, context(BENEATH, self._session, self._group, tag)):
             raise PeerError("asked to open a turn or attempt that is not the last, or another session's sum")
@@ -438,10 +435,3 @@ class _Alone:
 def _engine(n: Any) -> Engine:
     """The engine of a key: of the sessions that run now."""
     return engine_of(n, _Alone())
-
-
-def _two(request: bytes) -> tuple[bytes, bytes]:
-    parts = packing.unpack(request)
-    if len(parts) != 2:
-        raise PeerError("a request for help that asks for no sum")
-    return parts[0], parts[1]

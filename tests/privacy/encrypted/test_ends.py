@@ -23,9 +23,8 @@ from encrypted_turn import GROUP, HOLDER, OTHER, PARTIES, THIRD, asked, cipher_o
 
 from fedboost.errors import ConfigError, PeerError, SessionFailed
 from fedboost.privacy import packing
-from fedboost.privacy.ends import EncryptedSealer, KeyHolder
-from fedboost.privacy.protections import scheme_of
-from fedboost.privacy.scheme import NAME_BYTES, agreement_key, greeting_of, scheme_key
+from fedboost.privacy.ends import NAME_BYTES, EncryptedSealer, KeyHolder
+from fedboost.privacy.protections import greeted_keys, greeting_of, scheme_of
 
 pytestmark = needs_paillier
 
@@ -165,13 +164,11 @@ def test_an_answer_that_is_no_sum_ends_the_session_and_blames_nobody():
 def test_a_greeting_has_both_keys():
     public = small_secret().public
     greeted = greeting_of(b"a" * 32, public.to_bytes())
-    assert agreement_key(greeted) == b"a" * 32
-    assert scheme_key(greeted) == public.to_bytes()
-    assert scheme_key(greeting_of(b"a" * 32, b"")) == b""
+    assert greeted_keys(greeted) == [b"a" * 32, public.to_bytes()]
+    assert greeted_keys(greeting_of(b"a" * 32, b""))[1] == b""
     for wrong in (b"", b"a" * 32, packing.pack(b"a"), packing.pack(b"a", b"b", b"c")):
-        for read in (agreement_key, scheme_key):
-            with pytest.raises(PeerError):
-                read(wrong)
+        with pytest.raises(PeerError):
+            greeted_keys(wrong)
 
 
 def test_powers_of_the_secret_key_are_taken_in_constant_time(monkeypatch):
