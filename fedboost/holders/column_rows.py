@@ -31,7 +31,7 @@ from fedboost.gbdt.kernels.bins import count_bins
 from fedboost.gbdt.kernels.level import add_node
 from fedboost.gbdt.kernels.rows import set_bits
 from fedboost.gbdt.partition import Bins, GrowingRows
-from fedboost.gbdt.sampling import AllRows, Mask
+from fedboost.gbdt.sampling import ALL_ROWS, Mask
 from fedboost.gbdt.threads import Threads
 from fedboost.gbdt.tree import NODE, Splits, Tree
 from fedboost.holders.shard import Exchange, Shard, place_of
@@ -111,7 +111,7 @@ class FeatureRows(GrowingHolder):
         """name: of this party in the terms."""
         super().__init__(read, terms, nthread, row_sets)
         shape = self.rows, len(terms.roots), 1
-        self.growing = GrowingRows(*shape, AllRows(), self._threads, self._shard.allocate)
+        self.growing = GrowingRows(*shape, ALL_ROWS, self._threads, self._shard.allocate)
         self.gradients: Any = None
         """The packed gradients of the tree that grows, int64 [roots, rows], or encrypted ones."""
 

@@ -24,9 +24,10 @@ from fedboost.privacy.pairwise import (
     KEY_BYTES,
     ONE_LEG,
     TWO_LEGS,
+    AggregatorSetup,
     Group,
     PairMasks,
-    RandomBytes,
+    PartySetup,
     Stream,
     check_whole,
     context,
@@ -135,10 +136,12 @@ class PlainOpener(_SumsAlone):
 class _MaskingSealer:
     """Base of a party's end whose vectors are masked with the streams of its pairs."""
 
-    def __init__(self, me: str, group: Group, session: bytes, keys: dict[str, bytes], way: bytes) -> None:
-        self._me = me
-        self._group = group
-        self._pairs = PairMasks(me, group, session, keys, way)
+    way = ONE_LEG
+
+    def __init__(self, setup: PartySetup) -> None:
+        self._me = setup.me
+        self._group = setup.group
+        self._pairs = PairMasks(setup, self.way)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._me!r})"
@@ -155,9 +158,6 @@ class _MaskingSealer:
 
 class OneLegSealer(_MaskingSealer):
     """Masks one party's vectors with the streams of its pairs."""
-
-    def __init__(self, me: str, group: Group, session: bytes, keys: dict[str, bytes]) -> None:
-        super().__init__(me, group, session, keys, ONE_LEG)
 
     def seal(self, values: Int64, tag: Tag) -> Iterator[bytes]:
         """The masked chunks of a vector."""
@@ -177,9 +177,9 @@ class OneLegOpener(_SumsAlone):
     unexpected_note = "a note where masks in one leg have none"
     unexpected_help = "help that masks in one leg did not ask for"
 
-    def __init__(self, tag: Tag, group: Group, session: bytes) -> None:
+    def __init__(self, tag: Tag, setup: AggregatorSetup) -> None:
         self.chunks = len(tag.chunks)
-        self.ctx = context(ONE_LEG, session, group, tag)
+        self.ctx = context(ONE_LEG, setup.session, setup.group, tag)
         self._tag = tag
         self._sum = pairwise.zeros(tag)
 
@@ -240,11 +240,11 @@ class TwoLegSealer(_MaskingSealer):
     committed another attempt; a recovery before this party's own commit, or of too many.
     """
 
-    def __init__(
-        self, me: str, group: Group, session: bytes, keys: dict[str, bytes], draw: RandomBytes
-    ) -> None:
-        super().__init__(me, group, session, keys, TWO_LEGS)
-        self._draw = draw
+    way = TWO_LEGS
+
+    def __init__(self, setup: PartySetup) -> None:
+        super().__init__(setup)
+        self._draw = setup.draw
         self._mask: bytes | None = None
         self._note = b""
         self._shares: dict[str, bytes] | None = None
@@ -372,11 +372,11 @@ class TwoLegOpener:
     Raises RosterTooSmall when too few parties are left to recover a self mask.
     """
 
-    def __init__(self, tag: Tag, group: Group, session: bytes) -> None:
+    def __init__(self, tag: Tag, setup: AggregatorSetup) -> None:
         self.chunks = len(tag.chunks)
         self._tag = tag
-        self._group = group
-        self.ctx = context(TWO_LEGS, session, group, tag)
+        self._group = setup.group
+        self.ctx = context(TWO_LEGS, setup.session, setup.group, tag)
         self._sum = pairwise.zeros(tag)
         self._commitments: dict[str, bytes] = {}
         self._sealed: dict[str, dict[str, bytes]] = {}
@@ -571,22 +571,16 @@ class EncryptedSealer(_MaskingSealer):
     without the secret key, and the requests that `KeyHolder` refuses.
     """
 
-    def __init__(
-        self,
-        me: str,
-        group: Group,
-        session: bytes,
-        keys: dict[str, bytes],
-        public: "Public",
-        secret: "Secret | None",
-        max_openings: int,
-    ) -> None:
-        """keys: shared with each other party; secret: None except at the key holder."""
-        super().__init__(me, group, session, keys, BENEATH)
-        self._public = public
-        self._name = name_of_key(public)
-        self._holder = None if secret is None else KeyHolder(secret, group, session, max_openings)
-        public.prepare()
+    way = BENEATH
+
+    def __init__(self, setup: PartySetup) -> None:
+        super().__init__(setup)
+        assert setup.public is not None
+        self._public = setup.public
+        self._name = name_of_key(setup.public)
+        ends = setup.group, setup.session, setup.max_openings
+        self._holder = None if setup.secret is None else KeyHolder(setup.secret, *ends)
+        setup.public.prepare()
 
     @property
     def openings(self) -> int:
@@ -621,14 +615,15 @@ class EncryptedOpener(_SumsAlone):
 
     unexpected_note = "a note where encrypted cells have none"
 
-    def __init__(
-        self, tag: Tag, public: "Public", keyholder: str, group: Group, session: bytes, draw: RandomBytes
-    ) -> None:
+    def __init__(self, tag: Tag, setup: AggregatorSetup) -> None:
+        public, group = setup.public, setup.group
+        assert public is not None
+        assert setup.keyholder is not None
+        assert setup.draw is not None
         self.chunks = len(tag.chunks)
         self._tag = tag
-        self._keyholder = keyholder
-        self._draw = draw
-        self._name, self.ctx = name_of_key(public), context(BENEATH, session, group, tag)
+        self._keyholder, self._draw = setup.keyholder, setup.draw
+        self._name, self.ctx = name_of_key(public), context(BENEATH, setup.session, group, tag)
         self._ciphers = [public.cipher(chunk, len(group.members)) for chunk in tag.checked]
         self._sums: list[Any] = [None] * self.chunks
         self._blinds: list[Any] = []

@@ -52,8 +52,7 @@ if not hasattr(gmpy2, "powmod_sec"):  # as in builds without GMP
 class Paillier:
     """An additively homomorphic encryption: makes and reads keys."""
 
-    @staticmethod
-    def new_secret(bits: int) -> "PaillierSecret":
+    def new_secret(self, bits: int) -> "PaillierSecret":
         """A new key pair; ConfigError below MIN_KEY_BITS bits."""
         if not MIN_KEY_BITS <= bits <= MAX_KEY_BITS or bits % 16:
             raise ConfigError(
@@ -61,8 +60,7 @@ class Paillier:
             )
         return generate(bits)
 
-    @staticmethod
-    def read_public(data: bytes, min_bits: int) -> "PaillierPublic":
+    def read_public(self, data: bytes, min_bits: int) -> "PaillierPublic":
         """A key from the bytes of n; PeerError if it is too small, or no key."""
         n, least = mpz(int.from_bytes(data)), max(min_bits, MIN_KEY_BITS)
         if not least <= 8 * len(data) <= MAX_KEY_BITS:

@@ -4,7 +4,7 @@ Promises: nothing else in fedboost branches on a protection's name; every fact a
 Importing this module imports none of the packages that only encryption needs. Refuses: names that are not in
 the table, and encryption whose package is not installed (ConfigError)."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,10 +24,11 @@ from fedboost.privacy.pairwise import (
     MAX_GRAPH_PARTIES,
     MAX_GROUP_PARTIES,
     MIN_GROUP_PARTIES,
+    AggregatorSetup,
     Group,
-    RandomBytes,
+    PartySetup,
 )
-from fedboost.privacy.protection import HiddenSums, Opener, Sealer, Tag
+from fedboost.privacy.protection import Opener, Sealer, Tag
 
 if TYPE_CHECKING:
     from fedboost.privacy.paillier import Paillier
@@ -37,46 +38,6 @@ if TYPE_CHECKING:
 MAX_ENCRYPTED_CELLS = 200_000
 """Cells of a sum that a key holder opens: its answer is one message."""
 _SUMS = "sums over the parties, never this site's own numbers"
-
-
-@dataclass(frozen=True)
-class PartySetup:
-    """The facts that a sealer is made from, once the parties have met.
-
-    me: the name of this party; group: all parties of the session; session: the digest of the attempt;
-    pair_keys: returns the key shared with each of some other parties, and may be called once; draw:
-    cryptographic randomness; public: the key that sums are encrypted under; secret: the pair it belongs to,
-    at the key holder alone; max_openings: sums that the key holder opens; sparse: zeros may be left out, so
-    that lengths depend on rows; shrinks: the session may go on without parties that were lost.
-    """
-
-    me: str
-    group: Group
-    session: bytes
-    pair_keys: Callable[[Collection[str]], dict[str, bytes]]
-    draw: RandomBytes
-    public: "Public | None" = None
-    secret: "Secret | None" = None
-    max_openings: int = 0
-    sparse: bool = False
-    shrinks: bool = False
-
-
-@dataclass(frozen=True)
-class AggregatorSetup:
-    """The facts that an opener is made from, besides the tag of its turn; as in `PartySetup`.
-
-    keyholder: the name of the party that has the secret key.
-    """
-
-    group: Group
-    session: bytes
-    draw: RandomBytes | None = None
-    public: "Public | None" = None
-    keyholder: str | None = None
-    shrinks: bool = False
-    hidden: HiddenSums | None = None
-    """Sums of this turn that are reported encrypted."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +69,7 @@ class Protection:
     may_shrink: bool = True
     min_roster: Callable[[Group], int] = lambda group: 1
     min_signers: Callable[[Group], int] = lambda group: 0
-    scheme: "Callable[[], type[Paillier]] | None" = None
+    scheme: "Callable[[], Paillier] | None" = None
     may_be_vertical: bool = False
     by_columns: "Protection | None" = None
     proves_key: bool = False
@@ -119,7 +80,7 @@ class Protection:
         """True if sums are encrypted, and one party alone can decrypt them."""
         return self.scheme is not None
 
-    def encryption(self) -> "type[Paillier]":
+    def encryption(self) -> "Paillier":
         """The scheme, where a key holder is used. ConfigError if its package is not installed."""
         assert self.scheme is not None
         try:
@@ -181,7 +142,7 @@ def check_name(name: str) -> str:
     return name
 
 
-def scheme_of(name: str) -> "type[Paillier]":
+def scheme_of(name: str) -> "Paillier":
     """The encryption of a protection. ConfigError if it has none, or its package is not installed."""
     known = [row.name for row in PROTECTIONS.values() if row.uses_key_holder]
     if name not in known:
@@ -189,52 +150,22 @@ def scheme_of(name: str) -> "type[Paillier]":
     return PROTECTIONS[name].encryption()
 
 
-# ---- masked ---------------------------------------------------------------------------------------------
-
-
-def _masked_sealer(setup: PartySetup) -> Sealer:
-    keys = setup.pair_keys(setup.group.peers(setup.me, setup.session, every_pair=setup.shrinks))
-    if setup.shrinks:
-        return TwoLegSealer(setup.me, setup.group, setup.session, keys, setup.draw)
-    return OneLegSealer(setup.me, setup.group, setup.session, keys)
-
-
-# ---- paillier -------------------------------------------------------------------------------------------
-
-
-def _encrypted_sealer(setup: PartySetup) -> Sealer:
-    assert setup.public is not None
-    ends = setup.me, setup.group, setup.session
-    keys = setup.pair_keys(setup.group.peers(setup.me, setup.session, every_pair=True))
-    return EncryptedSealer(*ends, keys, setup.public, setup.secret, setup.max_openings)
-
-
-def _encrypted_opener(tag: Tag, setup: AggregatorSetup) -> Opener:
-    assert setup.public is not None
-    assert setup.keyholder is not None
-    assert setup.draw is not None
-    return EncryptedOpener(tag, setup.public, setup.keyholder, setup.group, setup.session, setup.draw)
-
-
-def _paillier() -> "type[Paillier]":
+def _paillier() -> "Paillier":
     from fedboost.privacy.paillier import Paillier
 
-    return Paillier
+    return Paillier()
 
 
 def _columns_sealer(setup: PartySetup) -> Sealer:
     from fedboost.privacy.rowsums.ends import ColumnsSealer
 
-    return ColumnsSealer(setup.group, setup.session, setup.secret, setup.max_openings, setup.sparse)
+    return ColumnsSealer(setup)
 
 
 def _columns_opener(tag: Tag, setup: AggregatorSetup) -> Opener:
     from fedboost.privacy.rowsums.ends import ColumnsOpener
 
-    assert setup.keyholder is not None
-    assert setup.draw is not None
-    ends = setup.public, setup.keyholder, setup.group, setup.session
-    return ColumnsOpener(tag, *ends, setup.draw, setup.hidden)
+    return ColumnsOpener(tag, setup)
 
 
 _PAILLIER_BY_COLUMNS = Protection(
@@ -262,10 +193,8 @@ _ROWS = (
         "masked",
         hides=True,
         aggregator_observes=_SUMS,
-        sealer=_masked_sealer,
-        opener=lambda tag, setup: (TwoLegOpener if setup.shrinks else OneLegOpener)(
-            tag, setup.group, setup.session
-        ),
+        sealer=lambda setup: (TwoLegSealer if setup.shrinks else OneLegSealer)(setup),
+        opener=lambda tag, setup: (TwoLegOpener if setup.shrinks else OneLegOpener)(tag, setup),
         min_parties=MIN_GROUP_PARTIES,
         max_parties=MAX_GRAPH_PARTIES,
         max_shrinking=MAX_GROUP_PARTIES,
@@ -277,8 +206,8 @@ _ROWS = (
         "paillier",
         hides=True,
         aggregator_observes=f"{_SUMS}, even with the key holder's help",
-        sealer=_encrypted_sealer,
-        opener=_encrypted_opener,
+        sealer=EncryptedSealer,
+        opener=EncryptedOpener,
         min_parties=MIN_GROUP_PARTIES,
         max_parties=MAX_GROUP_PARTIES,
         max_cells=MAX_ENCRYPTED_CELLS,

@@ -16,9 +16,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from fedboost.errors import FedboostError, PeerError, Refused, quoted
-from fedboost.privacy.pairwise import Group, Handshake, derive
+from fedboost.privacy.pairwise import Group, Handshake, PartySetup, derive
 from fedboost.privacy.protection import Sealer, Tag
-from fedboost.privacy.protections import PartySetup, Protection
+from fedboost.privacy.protections import Protection
 from fedboost.protocol import key_exchange
 from fedboost.protocol.contracts import Answered, Holder, Keys, Query, Receive, Rowless, TrainingState
 from fedboost.protocol.key_exchange import Attempt, Meeting

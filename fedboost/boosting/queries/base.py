@@ -26,8 +26,7 @@ from fedboost.gbdt.metrics import is_metric
 from fedboost.gbdt.tree import NO_CHILD, NO_SPLITS, Splits, Tree
 from fedboost.privacy import packing
 from fedboost.privacy.packing import Segment
-from fedboost.privacy.protection import HiddenSums
-from fedboost.protocol.contracts import MAX_CELLS, Bound, Only
+from fedboost.protocol.contracts import MAX_CELLS, Bound, Only, Query
 from fedboost.terms.hiding import ROWS, Noise, Release
 from fedboost.terms.reading import MAX_FEATURES
 from fedboost.terms.session import TRAINING
@@ -234,9 +233,9 @@ BYTES_PER_CELL = 16
 """Bytes that the aggregator needs for each integer: of the running sum, and of the opened sum."""
 
 
-class BaseQuery(ABC):
-    """A query (`protocol.contracts.Query`) with the usual answers. Each query is a frozen dataclass with the
-    fields `rows`, `tree` and `splits` (made of `Split` objects, or columns), or with `BeforeTrees`."""
+class BaseQuery(Query, ABC):
+    """A query of boosting. Each is a frozen dataclass with the fields `rows`, `tree` and `splits` (made of
+    `Split` objects, or columns), or with `BeforeTrees`."""
 
     rows: int
     tree: int
@@ -306,16 +305,6 @@ class BaseQuery(ABC):
         """The query itself: it is not made of others."""
         return (self,)
 
-    @property
-    def name(self) -> str:
-        """Name in logs."""
-        return type(self).__name__
-
-    @property
-    def stage(self) -> int:
-        """Stage in the session: two a tree, its growth and its end."""
-        return 2 * self.tree + self.ends_tree
-
     @once
     def segments(self) -> tuple[Segment, ...]:
         """The cells in which an answer travels."""
@@ -364,22 +353,6 @@ class BaseQuery(ABC):
         }
         return replace(self, **hidden) if hidden else self  # type: ignore[type-var]  # a dataclass
 
-    def fits(self, answer: Int64) -> bool:
-        """True if the cells hold this answer, when no other party adds to it."""
-        return True
-
-    def to_cells(self, answer: Int64) -> Int64:
-        """An answer as it is sealed: an integer for each cell."""
-        return answer
-
-    def from_cells(self, total: Int64) -> Int64:
-        """The sum of answers, from the sum of their cells: [cells]."""
-        return total
-
-    def relayed_bytes(self, terms: Terms) -> int:
-        """Bytes that a party relays before it answers, beside those of trees."""
-        return 0
-
     def bytes_needed(self, parties: int) -> int:
         """Most bytes that the aggregator needs from this query until the next."""
         return BYTES_PER_CELL * self.cells
@@ -387,14 +360,6 @@ class BaseQuery(ABC):
     def release(self, terms: Terms) -> Release | None:
         """The release of an answer, where the terms have noise (`released`)."""
         return None if self.released is None else terms.plan.releases[self.released]
-
-    def hidden(self, terms: Terms, state: Any) -> HiddenSums | None:
-        """The sums that some parties report encrypted, asked in this state; None without any."""
-        return None
-
-    def metrics_of(self, total: Int64) -> tuple[dict[str, float], dict[str, float]]:
-        """Metrics of the round that it ends: all of them, and those for the analyst."""
-        return {}, {}
 
 
 class BeforeTrees:

@@ -41,7 +41,7 @@ from fedboost.privacy.paillier import (
     split,
     unit,
 )
-from fedboost.privacy.pairwise import BENEATH, Group, RandomBytes, context
+from fedboost.privacy.pairwise import BENEATH, AggregatorSetup, PartySetup, RandomBytes, context
 from fedboost.privacy.protection import HiddenSums, Tag, check_newer
 from fedboost.privacy.rowsums.scheme import Piece, Result, Slots
 from fedboost.privacy.rowsums.sums import Engine, engine_of
@@ -249,14 +249,11 @@ class ColumnsSealer(PlainSealer):
     Refuses (PeerError): help without the secret key, of another turn, with another request than before, and
     more often than the terms have sums."""
 
-    def __init__(
-        self, group: Group, session: bytes, secret: Any, max_openings: int, sparsely: bool = True
-    ) -> None:
-        super().__init__(sparsely)
-        self._group = group
-        self._session = session
-        self._secret = secret
-        self._most = max_openings
+    def __init__(self, setup: PartySetup) -> None:
+        super().__init__(setup.sparse)
+        self._group, self._session = setup.group, setup.session
+        self._secret = setup.secret
+        self._most = setup.max_openings
         self._openings = 0
         self._tag: Tag | None = None
         self._request, self._answer = b"", b""
@@ -301,23 +298,14 @@ class ColumnsSealer(PlainSealer):
 class ColumnsOpener(PlainOpener):
     """The end at the aggregator. Raises RosterTooSmall when the label holder is lost: nobody else opens."""
 
-    def __init__(
-        self,
-        tag: Tag,
-        public: Any,
-        label_holder: str,
-        group: Group,
-        session: bytes,
-        draw: RandomBytes,
-        hidden: HiddenSums | None,
-    ) -> None:
-        """hidden: the sums that are reported encrypted, where there are any."""
+    def __init__(self, tag: Tag, setup: AggregatorSetup) -> None:
         super().__init__(tag)
-        self._public = public
-        self._label_holder = label_holder
-        self._context = context(BENEATH, session, group, tag)
-        self._draw = draw
-        self._hidden = hidden
+        assert setup.keyholder is not None
+        assert setup.draw is not None
+        assert setup.public is not None
+        public, hidden = self._public, self._hidden = setup.public, setup.hidden
+        self._label_holder, self._draw = setup.keyholder, setup.draw
+        self._context = context(BENEATH, setup.session, setup.group, tag)
         self._slots: Slots | None = None
         self._zero = np.zeros(tag.cells, np.bool_)
         """The cells that are 0 in what parties tell in plain: sums that are reported encrypted, marks of

@@ -14,6 +14,7 @@ from consortium import (
     encrypted_sealers,
     help_open,
     keys_of_pairs,
+    setup_of,
     small_secret,
     tag_of,
     upload,
@@ -54,7 +55,14 @@ def test_the_key_of_the_public_door_opens_sums():
     keys = keys_of_pairs(PARTIES)
     sealers = {
         party: EncryptedSealer(
-            party, GROUP, SESSION, keys[party], public, secret if party == HOLDER else None, 1
+            setup_of(
+                party,
+                GROUP,
+                keys,
+                public=public,
+                secret=secret if party == HOLDER else None,
+                max_openings=1,
+            )
         )
         for party in PARTIES
     }
@@ -101,7 +109,7 @@ def test_cells_under_another_key_are_a_peer_error():
 
     tag, _ = sealed_by()
     other = paillier.generate(512).public
-    sealer = EncryptedSealer(OTHER, GROUP, SESSION, keys_of_pairs(PARTIES)[OTHER], other, None, 0)
+    sealer = EncryptedSealer(setup_of(OTHER, GROUP, keys_of_pairs(PARTIES), public=other))
     (part,) = sealer.seal(np.arange(3), tag)
     with pytest.raises(PeerError, match="another key"):
         encrypted_opener(tag).add(OTHER, 0, part)
