@@ -17,6 +17,7 @@ import numpy as np
 
 from fedboost.boosting.queries import OfTurn, Query
 from fedboost.boosting.queries.base import (
+    HasSplits,
     Values,
     View,
     check_leaves,
@@ -82,14 +83,6 @@ NO_CUTS = np.zeros(0, np.float32)
 """Cut points of a feature of another party, which are not known."""
 
 
-def trees_of(
-    rounds: Iterable[tuple[Splits, Values]], cuts: tuple[Float32, ...], roots: int
-) -> Iterator[Tree]:
-    """The trees of finished rounds, by these cut points of each feature: of a round one for each root."""
-    for splits, values in rounds:
-        yield from tree_of(splits, values, cuts, roots).parts(roots)
-
-
 def tree_of(splits: Splits, values: Values, cuts: tuple[Float32, ...], roots: int) -> Tree:
     """The tree of these splits and values; without gains, covers and values of inner nodes."""
     tree = Tree()
@@ -111,16 +104,12 @@ _SCALES = struct.Struct(">qqqqd")
 
 
 @dataclass(frozen=True)
-class Round:
+class Round(HasSplits):
     """A finished tree as parties apply it: its splits in order, the value of each leaf. The first round is
     the constant that boosting starts from."""
 
     splits: Splits
     values: Values
-
-    def __post_init__(self) -> None:
-        if type(self.splits) is not Splits:
-            object.__setattr__(self, "splits", Splits.of(self.splits))
 
     @once
     def digest(self) -> bytes:
@@ -165,7 +154,7 @@ class Scales:
 
 
 @dataclass(frozen=True)
-class BoostingState:
+class BoostingState(HasSplits):
     """The state of a training between two queries.
 
     grids: number of counts over grids, and LEVELS_SUMMED more once labels were summed by level; start: the
@@ -182,10 +171,6 @@ class BoostingState:
     scales: Scales | None = None
     residual: ResidualQuery | None = None
     places: PlacesQuery | None = None
-
-    def __post_init__(self) -> None:
-        if type(self.splits) is not Splits:
-            object.__setattr__(self, "splits", Splits.of(self.splits))
 
     @property
     def tree(self) -> int:
@@ -387,19 +372,21 @@ class BoostingState:
 
     def to_record(self) -> list[Any]:
         """The tree that grows as JSON: splits, levels, scales, the last question about residuals."""
-        scales, residual = self.scales, self.residual
-        return [
-            _listed(self.splits),
-            self.levels,
-            None if scales is None else scales.to_list(),
-            None if residual is None else _residual_to_list(residual),
-        ]
+        scales, last, asked = self.scales, self.residual, None
+        if last is not None:
+            cells = _listed(last.splits), last.nodes, last.starts, last.width
+            asked = [last.rows, last.tree, *cells, last.weight.exponent, last.weight.bits]
+        return [_listed(self.splits), self.levels, None if scales is None else scales.to_list(), asked]
 
     def with_record(self, record: list[Any]) -> "BoostingState":
         """The same state with the tree of such a record (ValueError, TypeError)."""
         splits, levels, scales, residual = record
         known = None if scales is None else Scales.of_list(scales)
-        last = None if residual is None else _residual_of_list(residual)
+        last = None
+        if residual is not None:
+            rows, tree, asked, nodes, starts, width, *scale = residual
+            cells = _of_list(asked), tuple(nodes), tuple(starts), width
+            last = ResidualQuery(rows, tree, *cells, Scale(*scale))
         return replace(self, splits=_of_list(splits), levels=int(levels), scales=known, residual=last)
 
     def structure(self, rounds: int, terms: Terms) -> bytes:
@@ -413,9 +400,11 @@ class BoostingState:
         return structure(self.rounds[0].values[0][1], trees, means, beside)
 
     def trees(self, rounds: int, cuts: tuple[Float32, ...]) -> Iterator[Tree]:
-        """`trees_of` these rounds of the model."""
+        """The trees of these rounds of the model, one for each root, by these cut points of each feature."""
         constant, *finished = self.rounds
-        return trees_of(((d.splits, d.values) for d in finished[:rounds]), cuts, len(constant.values))
+        roots = len(constant.values)
+        for done in finished[:rounds]:
+            yield from tree_of(done.splits, done.values, cuts, roots).parts(roots)
 
 
 NOTHING_YET = BoostingState()
@@ -427,16 +416,6 @@ def _listed(splits: Splits) -> list[list[Any]]:
 
 def _of_list(content: list[list[Any]]) -> Splits:
     return Splits.of(Split(*split) for split in content)
-
-
-def _residual_to_list(query: ResidualQuery) -> list[Any]:
-    cells = _listed(query.splits), query.nodes, query.starts, query.width
-    return [query.rows, query.tree, *cells, query.weight.exponent, query.weight.bits]
-
-
-def _residual_of_list(content: list[Any]) -> ResidualQuery:
-    rows, tree, splits, nodes, starts, width, *scale = content
-    return ResidualQuery(rows, tree, _of_list(splits), tuple(nodes), tuple(starts), width, Scale(*scale))
 
 
 def _moves_all(splits: Splits, values: Values) -> bool:

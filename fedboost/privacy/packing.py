@@ -4,7 +4,7 @@ Promises: `unpack(pack(*fields)) == fields`, and different fields never pack to 
 Refuses: bytes that `pack` cannot have written (PeerError).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -16,6 +16,8 @@ from fedboost.errors import PeerError, SessionFailed
 from fedboost.fixedpoint import Int64
 from fedboost.privacy import kernels
 
+RandomBytes = Callable[[int], bytes]
+"""Returns that many bytes from the operating system's cryptographic generator."""
 LENGTH_BYTES, _SHORT = 4, 256
 _LENGTHS = tuple(size.to_bytes(LENGTH_BYTES) for size in range(_SHORT))
 """The lengths of short fields, encoded."""

@@ -29,8 +29,7 @@ from phe.paillier import PaillierPrivateKey, PaillierPublicKey
 from phe.util import getprimeover
 
 from fedboost.errors import ConfigError, PeerError, SessionFailed
-from fedboost.privacy.packing import IMPOSSIBLE, Chunk, Layout, Words
-from fedboost.privacy.pairwise import RandomBytes
+from fedboost.privacy.packing import IMPOSSIBLE, Chunk, Layout, RandomBytes, Words
 
 MIN_KEY_BITS = 2048
 """112 bits of security; NIST SP 800-57 allows no less."""

@@ -29,7 +29,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from fedboost.errors import PeerError, SessionFailed
 from fedboost.fixedpoint import Int64
 from fedboost.privacy import packing
-from fedboost.privacy.packing import CHUNK_CELLS, Chunk, Words, signed
+from fedboost.privacy.packing import CHUNK_CELLS, Chunk, RandomBytes, Words, signed
 from fedboost.privacy.protection import HiddenSums, Tag, check_newer
 
 if TYPE_CHECKING:
@@ -45,9 +45,6 @@ if TYPE_CHECKING:
 PRIME = (1 << 521) - 1
 SHARE_BYTES = 66
 """A number below the prime, big-endian."""
-
-RandomBytes = Callable[[int], bytes]
-"""Returns that many bytes from the operating system's cryptographic generator."""
 
 
 def draw_number(draw: RandomBytes) -> int:

@@ -21,7 +21,8 @@ import numpy as np
 from fedboost.errors import FedboostError, PeerError, Refused, RosterTooSmall, SessionFailed, quoted
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.booster import Booster
-from fedboost.privacy.pairwise import AggregatorSetup, Group, RandomBytes
+from fedboost.privacy.packing import RandomBytes
+from fedboost.privacy.pairwise import AggregatorSetup, Group
 from fedboost.privacy.protection import Opener
 from fedboost.protocol import key_exchange
 from fedboost.protocol.contracts import Outcome, Program, Query, TrainingState

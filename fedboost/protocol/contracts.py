@@ -25,8 +25,7 @@ from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.sampling import Mask
 from fedboost.gbdt.tree import Splits, Tree
 from fedboost.privacy import packing
-from fedboost.privacy.packing import Segment
-from fedboost.privacy.pairwise import RandomBytes
+from fedboost.privacy.packing import RandomBytes, Segment
 from fedboost.privacy.protection import HiddenSums
 from fedboost.terms.hiding import Release
 from fedboost.terms.terms import Terms

@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING
 from fedboost.errors import PeerError, Refused, quoted
 from fedboost.privacy import packing
 from fedboost.privacy.identity import Identified, Signer, identify, verify
-from fedboost.privacy.pairwise import KEY_BYTES, Group, RandomBytes
+from fedboost.privacy.packing import RandomBytes
+from fedboost.privacy.pairwise import KEY_BYTES, Group
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.messages import Attest, Request
 from fedboost.terms.reading import digest_of

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 
 from fedboost.errors import PeerError, quoted
 from fedboost.privacy import packing
-from fedboost.privacy.pairwise import MIN_SEALED_BYTES, RandomBytes, open_sealed, seal, sealed_size
+from fedboost.privacy.packing import RandomBytes
+from fedboost.privacy.pairwise import MIN_SEALED_BYTES, open_sealed, seal, sealed_size
 from fedboost.protocol.contracts import (
     Answered,
     Answering,

@@ -3,9 +3,9 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
 from fedboost.errors import quoted
 from fedboost.gbdt.objectives.objective import UNITS, LabelKind, Objective
@@ -148,13 +148,11 @@ class Hiding(Group):
                 f"turn apart; set wait or stop"
             )
 
-    @model_validator(mode="after")
-    def _needs_the_keyholder(self) -> Self:
+    def _faults(self) -> Iterator[str]:
         if not self.uses_key_holder:
             for name, value in (("keyholder", None), ("keyholder_rows", True)):
                 if getattr(self, name) != value:
-                    raise ValueError(f"{name} is for protection paillier, not {self.protection}")
-        return self
+                    yield f"{name} is for protection paillier, not {self.protection}"
 
 
 # ---- The noise of a session -----------------------------------------------------------------------------

@@ -286,11 +286,6 @@ class Terms(Flat):
 
     # ---- faults of several groups ------------------------------------------------------------------
 
-    def check(self) -> None:
-        """Raise ValueError unless the groups go together."""
-        for fault in self._faults():
-            raise ValueError(fault)
-
     def _faults(self) -> Iterator[str]:
         columns, objective, shrinks = self.columns, self.objective, self.session.on_loss == "shrink"
         yield from _faults_of_target_means(self)

@@ -9,10 +9,10 @@ Refuses: unknown objectives (naming the nearest known one), and parameters and c
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import Field, StrictFloat, StrictInt, field_validator, model_validator
+from pydantic import Field, StrictFloat, StrictInt, field_validator
 
 from fedboost.errors import ConfigError
 from fedboost.gbdt.metrics import OF_TRIAL, fits, is_metric, metrics_for
@@ -169,11 +169,9 @@ class Trees(Group):
                 f"lower max_depth, or set max_leaves"
             )
 
-    @model_validator(mode="after")
-    def _splits_once(self) -> Self:
+    def _faults(self) -> Iterator[str]:
         if self.max_leaves == 1:
-            raise ValueError("max_leaves 1 is a tree without a split; 0 is no limit")
-        return self
+            yield "max_leaves 1 is a tree without a split; 0 is no limit"
 
 
 class Histograms(Group):
@@ -280,11 +278,9 @@ class Draws(Group):
         """The share of the rows that a tree grows on, each counted once."""
         return -math.expm1(-self.subsample) if self.sampling_method == "bootstrap" else self.subsample
 
-    @model_validator(mode="after")
-    def _leaves_rows_out(self) -> Self:
+    def _faults(self) -> Iterator[str]:
         if self.by_gradient_norm and self.subsample == 1.0:
-            raise ValueError("sampling_method gradient_based with subsample 1 would draw every row: lower it")
-        return self
+            yield "sampling_method gradient_based with subsample 1 would draw every row: lower it"
 
 
 # ---- The objective: its name, its parameters, and where boosting starts ---------------------------------
@@ -679,8 +675,6 @@ class Evaluation(Group):
     def _one_metric_or_several(cls, value: object) -> object:
         return (value,) if isinstance(value, str) else value
 
-    @model_validator(mode="after")
-    def _enough_rows(self) -> Self:
+    def _faults(self) -> Iterator[str]:
         if 0.0 < self.validation_fraction < MIN_SHARE:
-            raise ValueError(f"validation_fraction must be 0, or {MIN_SHARE:g} to 0.9")
-        return self
+            yield f"validation_fraction must be 0, or {MIN_SHARE:g} to 0.9"

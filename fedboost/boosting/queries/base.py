@@ -233,7 +233,17 @@ BYTES_PER_CELL = 16
 """Bytes that the aggregator needs for each integer: of the running sum, and of the opened sum."""
 
 
-class BaseQuery(Query, ABC):
+class HasSplits:
+    """A dataclass whose splits may be given as `Split` objects, too."""
+
+    splits: Splits
+
+    def __post_init__(self) -> None:
+        if type(self.splits) is not Splits:
+            object.__setattr__(self, "splits", Splits.of(self.splits))
+
+
+class BaseQuery(HasSplits, Query, ABC):
     """A query of boosting. Each is a frozen dataclass with the fields `rows`, `tree` and `splits` (made of
     `Split` objects, or columns), or with `BeforeTrees`."""
 
@@ -259,10 +269,6 @@ class BaseQuery(Query, ABC):
     is hidden."""
     tasks: ClassVar[frozenset[str]] = TRAINING
     """Names of the tasks whose sessions send it."""
-
-    def __post_init__(self) -> None:
-        if type(self.splits) is not Splits:
-            object.__setattr__(self, "splits", Splits.of(self.splits))
 
     @classmethod
     @abstractmethod

@@ -31,7 +31,7 @@ from fedboost.errors import PeerError, Refused, RosterTooSmall, SessionFailed
 from fedboost.fixedpoint import Int64
 from fedboost.privacy import packing
 from fedboost.privacy.ends import PlainOpener, PlainSealer
-from fedboost.privacy.packing import signed
+from fedboost.privacy.packing import RandomBytes, signed
 from fedboost.privacy.paillier import (
     FACTOR_BITS,
     SMALL_PRIMES,
@@ -41,7 +41,7 @@ from fedboost.privacy.paillier import (
     split,
     unit,
 )
-from fedboost.privacy.pairwise import BENEATH, AggregatorSetup, PartySetup, RandomBytes, context
+from fedboost.privacy.pairwise import BENEATH, AggregatorSetup, PartySetup, context
 from fedboost.privacy.protection import HiddenSums, Tag, check_newer
 from fedboost.privacy.rowsums.scheme import Piece, Result, Slots
 from fedboost.privacy.rowsums.sums import Engine, engine_of

@@ -21,9 +21,8 @@ from gmpy2 import mpz
 
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
-from fedboost.privacy.packing import Words
+from fedboost.privacy.packing import RandomBytes, Words
 from fedboost.privacy.paillier import PaillierPublic, PaillierSecret, unit
-from fedboost.privacy.pairwise import RandomBytes
 from fedboost.privacy.rowsums import kernels
 from fedboost.privacy.rowsums.kernels import LANES, LIMB_BITS, WORD_BITS, may_compile
 from fedboost.privacy.rowsums.scheme import Codes, Node, Segments, Slots, Threads, by_place, cut, plan, shares
