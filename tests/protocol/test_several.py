@@ -7,8 +7,8 @@ import pytest
 from inprocess import randomly, run, terms_of
 from liar import Left, Liar, end_of, never, root_of
 
-from fedboost.boosting.programs.boosting import train
 from fedboost.boosting import queries as union
+from fedboost.boosting.programs.boosting import train
 from fedboost.boosting.queries.columns import QuantileQuery
 from fedboost.boosting.queries.labels import RowsQuery, StartQuery
 from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
