@@ -81,10 +81,10 @@ class BoundedLoss(Metric):
     def sums(
         self, loss: Objective, margin: Float64, label: Float32, weights: Float32, weight: Scale
     ) -> Int64:
-        return encoded_sum(_scale_of_losses(weight.exponent), self.losses(margin, label, weights))
+        return encoded_sum(_scale_of_losses(weight.exponent, 10), self.losses(margin, label, weights))
 
     def value(self, total: Int64, weights: float, weight: Scale) -> float:
-        return _scale_of_losses(weight.exponent).decode(int(total[0])) / weights
+        return _scale_of_losses(weight.exponent, 10).decode(int(total[0])) / weights
 
 
 @dataclass(frozen=True)
@@ -120,9 +120,9 @@ class Mean(Metric):
 
 
 @cache
-def _scale_of_losses(weight_exponent: int) -> Scale:
-    """The scale of the losses of a `BoundedLoss`, by the exponent of the scale of weights."""
-    return Scale(weight_exponent + 10, METRIC_BITS)
+def _scale_of_losses(weight_exponent: int, more: int = 0) -> Scale:
+    """The scale of losses up to 2**more, by the exponent of the scale of weights."""
+    return Scale(weight_exponent + more, METRIC_BITS)
 
 
 def encoded_sum(scale: Scale, values: Float64 | Float32) -> Int64:
@@ -296,10 +296,7 @@ class Calibration(Metric):
     signed = True
 
     def limit(self, weight: Scale) -> int:
-        return self._scale(weight).limit
-
-    def _scale(self, weight: Scale) -> Scale:
-        return Scale(weight.exponent, METRIC_BITS)
+        return _scale_of_losses(weight.exponent).limit
 
     def sums(
         self, loss: Objective, margin: Float64, label: Float32, weights: Float32, weight: Scale
@@ -307,11 +304,11 @@ class Calibration(Metric):
         probability = sigmoids(margin)
         bins = np.minimum((probability * CALIBRATION_BINS).astype(np.int64), CALIBRATION_BINS - 1)
         out = np.zeros(CALIBRATION_BINS, np.int64)
-        np.add.at(out, bins, self._scale(weight).encode(weights * (probability - label)))
+        np.add.at(out, bins, _scale_of_losses(weight.exponent).encode(weights * (probability - label)))
         return out
 
     def value(self, total: Int64, weights: float, weight: Scale) -> float:
-        return self._scale(weight).decode(int(np.abs(total).sum())) / weights
+        return _scale_of_losses(weight.exponent).decode(int(np.abs(total).sum())) / weights
 
 
 class MultiError(Metric):
@@ -343,23 +340,20 @@ class Ndcg(Metric):
     cells = 2
 
     def limit(self, weight: Scale) -> int:
-        return self._scale(weight).limit
-
-    def _scale(self, weight: Scale) -> Scale:
-        return Scale(weight.exponent, METRIC_BITS)
+        return _scale_of_losses(weight.exponent).limit
 
     def sums(
         self, loss: Objective, margin: Float64, label: Float32, weights: Float32, weight: Scale
     ) -> Int64:
         assert isinstance(loss, Ranking)
-        starts, scale = loss.group_starts(label.size), self._scale(weight)
+        starts, scale = loss.group_starts(label.size), _scale_of_losses(weight.exponent)
         values = ndcgs(margin, loss.gains(label), starts, self.top or label.size, self.without)
         group_weights = weights[starts[:-1]]
         return np.concatenate([encoded_sum(scale, group_weights * values), encoded_sum(scale, group_weights)])
 
     def weights(self, total: Int64, weight: Scale) -> float:
         """The weights of the groups."""
-        return self._scale(weight).decode(int(total[1]))
+        return _scale_of_losses(weight.exponent).decode(int(total[1]))
 
     def value(self, total: Int64, weights: float, weight: Scale) -> float:
         return int(total[0]) / int(total[1]) if total[1] else math.nan

@@ -67,10 +67,6 @@ class SplitRule:
     monotone: tuple[int, ...] = ()
     """For each feature 1, -1 or 0, if there is a constraint."""
 
-    @property
-    def _max_step(self) -> float:
-        return self.max_delta_step or math.inf
-
     def scaled(self, share: float) -> "SplitRule":
         """The rule for a share of the rows alone, with penalties scaled by that share as sums are: it finds
         the splits of all rows, as far as the rows are alike."""
@@ -104,7 +100,7 @@ class SplitRule:
             float(self.reg_lambda),
             float(self.reg_alpha),
             float(self.min_child_weight),
-            float(self._max_step),
+            float(self.max_delta_step or math.inf),
         )
         return (self.gradient.factor, self.hessian.factor), penalties
 

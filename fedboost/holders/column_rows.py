@@ -575,7 +575,7 @@ class BinFloor:
         if self._first is None or self._first[0] is not rows.bins:
             layout = rows.bins.layout
             counts = _ids_by_bin(rows.bins, np.arange(rows.rows, dtype=np.uint32))
-            made = histogram.joined(histogram.ungrouped(layout), counts[None], layout, self._least)
+            made = histogram.joined(np.ones(layout.bins, np.bool_), counts[None], layout, self._least)
             self._first = rows.bins, made
         return self._first[1]
 

@@ -123,7 +123,7 @@ class Chunk:
         """Add the bytes of `packed_sparsely`: sparse if they are shorter than all cells."""
         if len(packed) >= self.size:
             return self.add(total, packed)
-        start = self._bitmap * WORD_BYTES
+        start = -(-self.cells // WORD_BITS) * WORD_BYTES  # of the cells, behind a bit for each
         if len(packed) < start or len(packed) % WORD_BYTES:
             raise PeerError(f"{len(packed)} bytes of cells where {start} of a bitmap begin, or half a word")
         chosen = kernels.add_sparsely(total, self._words_in(packed), self._pieces)
@@ -137,11 +137,6 @@ class Chunk:
         """The cells of this chunk, each below 2**bits, from its words: uint64 [cells]."""
         bits = np.repeat(self._pieces[:, 1], self._pieces[:, 0]).astype(np.uint64)
         return total & (np.uint64(2**WORD_BITS - 1) >> (np.uint64(WORD_BITS) - bits))
-
-    @property
-    def _bitmap(self) -> int:
-        """Words of a bitmap with a bit for each cell."""
-        return -(-self.cells // WORD_BITS)
 
     def _read(self, packed: Packed) -> Words:
         if len(packed) != self.size:

@@ -161,12 +161,12 @@ def failure_bound(parties: int, colluding: int, reach: int) -> float:
 def _ring(members: tuple[str, ...], session: bytes) -> tuple[dict[str, int], tuple[str, ...]]:
     """The place of each party, and the parties in the order of the ring. The parties of a simulation have the
     same: it is kept for the one after."""
-    ring = tuple(sorted(members, key=lambda member: _lot(member, session)))
+    lots = {
+        member: hashlib.sha256(packing.pack(b"fedboost/1/ring", session, member.encode())).digest()
+        for member in members
+    }
+    ring = tuple(sorted(members, key=lots.__getitem__))
     return {member: place for place, member in enumerate(ring)}, ring
-
-
-def _lot(member: str, session: bytes) -> bytes:
-    return hashlib.sha256(packing.pack(b"fedboost/1/ring", session, member.encode())).digest()
 
 
 # ---- Check cells: behind the cells of each masked chunk stands one more of 64 bits, which is 1 ----------

@@ -42,7 +42,7 @@ from fedboost.protocol.messages import (
     tag_of,
 )
 from fedboost.protocol.parts import packed, part_of
-from fedboost.protocol.relaying import Ends, Underway, max_relayed, unawaited
+from fedboost.protocol.relaying import MAX_QUOTE, Ends, Underway, max_relayed
 from fedboost.protocol.site import (
     HELP,
     OPENINGS,
@@ -566,7 +566,8 @@ class PartySession:
         """A repeated one, and one of an earlier turn or attempt, is ignored; any other is refused."""
         last = (self._asked.attempt, self._asked.turn) if self._asked else (0, 0)
         if relay.attempt >= self._attempt and (relay.attempt, relay.turn) > last:
-            raise PeerError(unawaited(relay))
+            name = quoted(relay.sender, MAX_QUOTE)
+            raise PeerError(f"bytes of party {name} relayed for turn {relay.turn} that nobody waits for")
         yield from ()
 
     def _begin(self, ask: Ask, introduced: Introduced) -> Underway:

@@ -64,12 +64,6 @@ def max_relayed(terms: Terms, party: str, query: Query, rows: int, state: Traini
     return content + (few + row_sets) * sealed_size(0, block.parties)
 
 
-def unawaited(relay: Relay) -> str:
-    """The sentence on a relay that comes when none is due."""
-    sender = quoted(relay.sender, MAX_QUOTE)
-    return f"bytes of party {sender} relayed for turn {relay.turn} that nobody waits for"
-
-
 @dataclass(frozen=True)
 class Ends:
     """What a party seals with in an attempt. keys: the secret shared with each other party of its block;

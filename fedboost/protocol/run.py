@@ -175,14 +175,6 @@ class TreeLog:
                 self.written += 1
 
 
-def with_tree(state: TrainingState, grew: TreeGrown) -> TrainingState:
-    """The state with the tree of a record."""
-    try:
-        return state.with_record(grew.known)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"a tree in turn {grew.turn}: {error}") from None
-
-
 def replay(run: "TrainingRun", terms: Terms, past: tuple[Record, ...]) -> None:
     """Go where the records lead. The program is given all trees at once, and finds them grown."""
     run.trees.load(past)
@@ -410,7 +402,10 @@ class TrainingRun:
             self.state = self.state.after(asked)
         self._pending, self.turn = query, self.turn + 1
         if query.ends_tree and (grew := self.trees.ends.pop(query.tree, None)):
-            self.state, self.turn = with_tree(self.state, grew), grew.turn
+            try:
+                self.state, self.turn = self.state.with_record(grew.known), grew.turn
+            except (TypeError, ValueError) as error:
+                raise ConfigError(f"a tree in turn {grew.turn}: {error}") from None
 
     @property
     def ends_round(self) -> bool:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator, Field
 
@@ -179,6 +179,7 @@ DEPTH = 3
 
 Placement = Literal["distributed", "local", "central"]
 Method = Literal["additive", "hist"]
+METHODS: tuple[str, ...] = get_args(Method)
 
 
 class Noise(Frozen):
@@ -208,11 +209,6 @@ class Noise(Frozen):
         description="Trees that grow: `additive`, one feature each; `hist`, histograms of all features, for "
         "millions of rows.",
     )
-
-    def tree_defaults(self, columns: Schema) -> dict[str, int]:
-        """Settings of trees that have other defaults with noise."""
-        trees = HIST_TREES if self.method == "hist" else TREES_A_FEATURE * len(columns.features)
-        return {"rounds": trees, "max_depth": DEPTH}
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import Field, StrictFloat, StrictInt, field_validator
 
 from fedboost.errors import ConfigError
-from fedboost.gbdt.metrics import OF_TRIAL, fits, is_metric, metrics_for
+from fedboost.gbdt.metrics import fits, is_metric, metrics_for
 from fedboost.gbdt.objectives import objective as objectives
 from fedboost.gbdt.objectives import registry
 from fedboost.gbdt.objectives.built_in import MAX_PAIRS
@@ -413,11 +413,6 @@ class Objective(Group):
             return registry.objective(self.name, self.params)
         loss = make_objective(self.name, vars(self))
         return Trials(loss, len(self.candidates)) if self.candidates else loss
-
-    def of_trials(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """The names of these metrics, of each candidate where there are any."""
-        trials = range(len(self.candidates))
-        return tuple(f"{trial}{OF_TRIAL}{name}" for trial in trials for name in names) or names
 
     @property
     def step(self) -> float:

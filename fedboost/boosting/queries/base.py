@@ -27,7 +27,7 @@ from fedboost.gbdt.tree import NO_CHILD, NO_SPLITS, Splits, Tree
 from fedboost.privacy import packing
 from fedboost.privacy.packing import Segment
 from fedboost.protocol.contracts import MAX_CELLS, Bound, Only, Query
-from fedboost.terms.hiding import ROWS, Noise, Release
+from fedboost.terms.hiding import ROWS, Release
 from fedboost.terms.reading import MAX_FEATURES
 from fedboost.terms.session import TRAINING
 from fedboost.terms.terms import Terms
@@ -260,8 +260,8 @@ class BaseQuery(HasSplits, Query, ABC):
     """The turn that it is asked in, alone, if it is asked once in a session."""
     needs_noise: ClassVar[bool] = False
     """True if only answers with noise are allowed."""
-    suits_noise: ClassVar[bool] = False
-    """True if it is allowed whatever noise answers get."""
+    suits: ClassVar[tuple[str, ...]] = ()
+    """The methods of `Noise` with which it is allowed where answers get noise."""
     released: ClassVar[str | None] = None
     """The release that an answer is, where the terms have noise; None if it does not depend on rows."""
     views: ClassVar[tuple[tuple[str, Callable[[View, Any], Any]], ...]] = (("splits", View.splits),)
@@ -302,10 +302,6 @@ class BaseQuery(HasSplits, Query, ABC):
         """True if it is for what a session under these terms does."""
         return terms.task.name in cls.tasks
 
-    def is_allowed_with(self, noise: Noise) -> bool:
-        """True if it is allowed where answers get this noise."""
-        return self.suits_noise
-
     @property
     def parts(self) -> "tuple[BaseQuery, ...]":
         """The query itself: it is not made of others."""
@@ -332,7 +328,7 @@ class BaseQuery(HasSplits, Query, ABC):
         if terms.noise is None and self.needs_noise:
             raise Refused("sums that would need noise, and the terms have none")
         if terms.noise is not None:
-            if not self.is_allowed_with(terms.noise):
+            if terms.noise.method not in self.suits:
                 raise Refused(
                     "sums without noise, or about trees of another method, and the terms say otherwise"
                 )

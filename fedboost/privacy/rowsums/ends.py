@@ -318,7 +318,13 @@ class ColumnsOpener(PlainOpener):
         self._lost = False
         if hidden is not None:
             self._slots = Slots.of(hidden.limit, hidden.rows, public.n.bit_length())
-            self._check_number(sum(map(self._ciphertexts, hidden.places)))
+            ciphertexts = sum(map(self._ciphertexts, hidden.places))
+            most = MAX_OPENING_BYTES // (2 * public.bytes)
+            if ciphertexts > most:
+                raise Refused(
+                    f"{ciphertexts:,} encrypted sums in a turn, the label holder opens {most:,} at most: "
+                    f"lower max_bin or max_depth, or have fewer columns"
+                )
             places, own = np.concatenate([*hidden.places.values()]), hidden.marks.values()
             self._zero = self._cells_of(hidden, places, places + 1, *own)
             self._zero_of = {
@@ -332,14 +338,6 @@ class ColumnsOpener(PlainOpener):
         chosen[np.concatenate(places)] = 1
         sealed: Flags = hidden.to_cells(chosen) != 0
         return sealed
-
-    def _check_number(self, ciphertexts: int) -> None:
-        most = MAX_OPENING_BYTES // (2 * int(self._public.bytes))
-        if ciphertexts > most:
-            raise Refused(
-                f"{ciphertexts:,} encrypted sums in a turn, the label holder opens {most:,} at most: lower "
-                f"max_bin or max_depth, or have fewer columns"
-            )
 
     def _ciphertexts(self, party: str) -> int:
         assert self._slots is not None

@@ -163,16 +163,12 @@ def _pair(codes: Codes, bins: Sequence[int]) -> tuple[Segments, list[Segments]]:
     ordered = joint[order]
     begins = np.flatnonzero(np.diff(ordered, prepend=ordered[:1] + np.uint16(1))) if ordered.size else order
     used = ordered[begins].astype(np.int64)
-    folds = [_by_bin(of_column, size) for of_column, size in zip(divmod(used, width), bins, strict=False)]
+    folds = [by_bin(of_column, size) for of_column, size in zip(divmod(used, width), bins, strict=False)]
     return Segments(order, np.append(begins, ordered.size)), folds
 
 
-def by_place(places: Int64) -> Segments:
-    """The segments of numbers by their places, one for each place up to the number of numbers."""
-    return _by_bin(places, places.size)
-
-
-def _by_bin(codes: Int64, bins: int) -> Segments:
+def by_bin(codes: Int64, bins: int) -> Segments:
+    """The segments of numbers by their codes, one for each code below `bins`."""
     order = np.argsort(codes, kind="stable")
     return Segments(order, np.searchsorted(codes[order], np.arange(bins + 1)))
 

@@ -25,7 +25,7 @@ from fedboost.privacy.packing import RandomBytes, Words
 from fedboost.privacy.paillier import PaillierPublic, PaillierSecret, unit
 from fedboost.privacy.rowsums import kernels
 from fedboost.privacy.rowsums.kernels import LANES, LIMB_BITS, WORD_BITS, may_compile
-from fedboost.privacy.rowsums.scheme import Codes, Node, Segments, Slots, Threads, by_place, cut, plan, shares
+from fedboost.privacy.rowsums.scheme import Codes, Node, Segments, Slots, Threads, by_bin, cut, plan, shares
 
 # ---- Products modulo the square of a number, in threads -------------------------------------------------
 # By gmpy2, or by kernels where they can be compiled.
@@ -398,12 +398,12 @@ class RowSums:
 
     def sums(self, rows: Numbers, nodes: Sequence[Node], codes: Codes, bins: Sequence[int]) -> Numbers:
         """Ciphertexts of the sums of each node, column and bin, in this order; see `scheme.plan`."""
-        by_joint_bin, by_bin = plan(nodes, codes, bins)
-        return products(self._engine, products(self._engine, rows, by_joint_bin), by_bin)
+        by_joint_bin, by_column = plan(nodes, codes, bins)
+        return products(self._engine, products(self._engine, rows, by_joint_bin), by_column)
 
     def moved(self, sums: Numbers, places: Int64) -> Numbers:
         """Each of these sums added at its place among as many; 1, which is of nothing, at the others."""
-        return products(self._engine, sums, by_place(places))
+        return products(self._engine, sums, by_bin(places, places.size))
 
     def close(self, sums: Numbers) -> bytes:
         """The report of these sums: ciphertexts that `Slots.read` reads when they are opened."""

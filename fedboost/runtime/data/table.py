@@ -25,7 +25,7 @@ from fedboost.runtime.data.locations import (
     locations_of,
     reading,
 )
-from fedboost.runtime.data.parquet import ParquetFiles, ParquetTable, Query, keep, normal_table
+from fedboost.runtime.data.parquet import NormalBatches, ParquetFiles, ParquetTable, Query, keep
 from fedboost.runtime.data.text import Delimited, JsonLines, LibSvm, SparseTable, Workbook
 from fedboost.runtime.data.values import BadRow, check_distinct_names, column_of, give_back, spelled_as, texts
 from fedboost.views.words import shorten
@@ -200,7 +200,8 @@ def _is_column(data: object) -> bool:
 def _normal(table: "pa.Table", kind: type) -> "pa.Table":
     word = "table" if kind.__module__.startswith("pyarrow") else kind.__name__
     check_distinct_names(table.column_names, f"the {word}")
-    return normal_table(table)
+    batches = NormalBatches(table.to_reader())  # columns of other types are not copied
+    return pa.Table.from_batches(batches, batches.schema)
 
 
 def _by_column(data: Mapping[Any, Any]) -> dict[str, Any]:
