@@ -156,28 +156,15 @@ class TreeLog:
     read: int = 0
     ends: dict[int, TreeGrown] = field(default_factory=dict)
 
-    def next_to_write(self, tree: int) -> tuple[Tree, Splits] | None:
-        """The tree of this number if it is the next that the journal lacks; it counts as written then."""
-        if tree != self.written or not self.durable:
-            return None
-        self.durable = len(self.grown) == self.written + 1
-        if not self.durable:
-            return None
-        self.written += 1
-        return self.grown[tree]
-
-    def load(self, past: tuple[Record, ...]) -> None:
-        """Take in all trees of an earlier process."""
-        for record in past:
-            if isinstance(record, TreeGrown):
-                self.grown.append((record.tree, record.last))
-                self.ends[self.written] = record
-                self.written += 1
-
 
 def replay(run: "TrainingRun", terms: Terms, past: tuple[Record, ...]) -> None:
     """Go where the records lead. The program is given all trees at once, and finds them grown."""
-    run.trees.load(past)
+    log = run.trees
+    for record in past:
+        if isinstance(record, TreeGrown):
+            log.grown.append((record.tree, record.last))
+            log.ends[log.written] = record
+            log.written += 1
     if past:
         run.advance(None)
     for number, record in enumerate(past):
@@ -371,9 +358,12 @@ class TrainingRun:
 
     def _write_tree(self) -> None:
         """Write down the tree that is about to end, once."""
-        query = self.pending
-        if query.ends_tree and (grown := self.trees.next_to_write(query.tree)):
-            self._record(TreeGrown(self.turn, *grown, self.state.to_record()))
+        query, log = self.pending, self.trees
+        if query.ends_tree and query.tree == log.written and log.durable:
+            log.durable = len(log.grown) == log.written + 1
+            if log.durable:
+                log.written += 1
+                self._record(TreeGrown(self.turn, *log.grown[query.tree], self.state.to_record()))
 
     def advance(self, total: Int64 | None) -> None:
         """Give the program a sum, or start it, and go to its next query."""
