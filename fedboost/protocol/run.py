@@ -83,8 +83,11 @@ def encode(record: Record) -> bytes:
     """Bytes of a record."""
     match record:
         case Begun(session, terms, analyst, request):
-            who = session.encode(), terms.canonical().encode(), analyst.encode()
-            return packing.pack(b"begun", *who, *(() if request is None else _packed(request)))
+            parts = [session.encode(), terms.canonical().encode(), analyst.encode()]
+            if request is not None:
+                time = packing.number(request.time)
+                parts += [request.nonce, time, request.certificate, request.signature]
+            return packing.pack(b"begun", *parts)
         case Gathered(attempt, roster):
             return packing.pack(b"gathered", packing.number(attempt), *(party.encode() for party in roster))
         case Opened(turn, query, total):
@@ -117,10 +120,6 @@ def decode(data: bytes) -> Record:
     except (FedboostError, TypeError, ValueError) as error:
         raise ConfigError(f"not a record of a session: {error}") from None
     raise ConfigError("not a record of a session of this version of fedboost")
-
-
-def _packed(request: Request) -> tuple[bytes, ...]:
-    return request.nonce, packing.number(request.time), request.certificate, request.signature
 
 
 def _request(parts: list[bytes]) -> Request | None:

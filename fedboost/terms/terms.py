@@ -588,18 +588,6 @@ def _faults_of_ranges(objective: str, columns: Schema) -> Iterator[str]:
 # ---- The model that a training continues, or that is measured -------------------------------------------
 
 
-def _check_model_continued(text: str, terms: Terms) -> None:
-    """Raise ConfigError unless these terms can continue the model."""
-    booster = continuation.read(text)
-    if terms.task.trains and continuation.facts_of(text):
-        raise ConfigError("xgb_model: a model that is continued has no facts of its training in the terms")
-    differs = _model_difference(booster, terms) or _column_difference(
-        booster, continuation.trained_columns(text), terms
-    )
-    if differs:
-        raise ConfigError(f"xgb_model cannot be {terms.task.model_is}: {differs}")
-
-
 def _model_difference(booster: Booster, terms: Terms) -> str:
     """The first difference between model and terms in what XGBoost stores; '' if there is none."""
     if booster.objective != terms.objective.loss.xgboost_equivalent.name:
@@ -765,15 +753,24 @@ def _faults_of_vertical(terms: Terms) -> Iterator[str]:
 
 
 def _faults_of_continuation(terms: Terms) -> Iterator[str]:
-    if terms.xgb_model is None:
+    """A model that these terms cannot continue."""
+    text = terms.xgb_model
+    if text is None:
         return
     if not (terms.task.model_is and terms.session.is_built_in):
         yield f"xgb_model is continued by the program boosting, not by {terms.session.program!r}"
     try:
-        _check_model_continued(terms.xgb_model, terms)
+        booster = continuation.read(text)
+        if terms.task.trains and continuation.facts_of(text):
+            yield "xgb_model: a model that is continued has no facts of its training in the terms"
+        differs = _model_difference(booster, terms) or _column_difference(
+            booster, continuation.trained_columns(text), terms
+        )
     except ConfigError as error:
         yield str(error)
         return
+    if differs:
+        yield f"xgb_model cannot be {terms.task.model_is}: {differs}"
 
 
 def _faults_of_task(terms: Terms) -> Iterator[str]:

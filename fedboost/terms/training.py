@@ -423,10 +423,14 @@ class Objective(Group):
     def completed(self, columns: Schema | None) -> "Objective":
         """The same objective, completed from the installed packages, and from the columns if they are
         known."""
-        try:
-            objective = self._as_installed()
-        except ConfigError as error:
-            raise ValueError(str(error)) from None
+        objective = self
+        if self.name not in OBJECTIVES:
+            try:
+                objective = self._as_installed()
+            except ConfigError as error:
+                raise ValueError(str(error)) from None
+        elif self.params or self.package:
+            raise ValueError(f"objective_params and _package are for installed ones, not {self.name}")
         if columns is not None and columns.classes and self.num_class is None:
             return objective.replaced(num_class=len(columns.classes))
         return objective
@@ -453,10 +457,6 @@ class Objective(Group):
             yield f"columns.base_margin is one number a row; {each}"
 
     def _as_installed(self) -> "Objective":
-        if self.name in OBJECTIVES:
-            if self.params or self.package:
-                raise ConfigError(f"objective_params and _package are for installed ones, not {self.name}")
-            return self
         here = registry.package_of(self.name)
         if self.package not in (None, here):
             raise ConfigError(

@@ -159,6 +159,11 @@ class Scales:
         scales = [Scale(bound + weight_scale.exponent, terms.bits) for bound in bounds]
         return cls(scales[0], scales[1], weight_scale)
 
+    @property
+    def of_start(self) -> tuple[Scale, Scale]:
+        """Those of gradients and hessians in the sums that boosting starts from."""
+        return Scale(self.gradient.exponent, START_BITS), Scale(self.hessian.exponent, START_BITS)
+
     def for_sampling(self, terms: Terms, norms: Int64) -> "Scales":
         """Scales of a tree whose rows are sampled by gradient norms; norms: their counts.
 
@@ -291,9 +296,7 @@ def start_query(
 ) -> StartQuery:
     """The query that sends the cut points, and means of levels, and asks for the sums that boosting starts
     from."""
-    gradient = Scale(scales.gradient.exponent, START_BITS)
-    hessian = Scale(scales.hessian.exponent, START_BITS)
-    return StartQuery(rows, cut_points, gradient, hessian, means)
+    return StartQuery(rows, cut_points, *scales.of_start, means)
 
 
 def known_base_score(terms: Terms) -> float | None:
@@ -440,9 +443,7 @@ def find_levels(
         return Levels()
     sizes = tuple(each.with_missing for each in slots.values())
     _, weight = start_quantiles(terms, rows, exponents, features=1)
-    gradient = Scale(scales.gradient.exponent, START_BITS)
-    hessian = Scale(scales.hessian.exponent, START_BITS)
-    query = LevelSumsQuery(rows, sizes, gradient, hessian, weight=weight)
+    query = LevelSumsQuery(rows, sizes, *scales.of_start, weight=weight)
     sums, *counts = parts_of(query, (yield query))
     totals = [own.sum(axis=0).tolist() for own in by_column(query, sums)]
     if any(total != totals[0] for total in totals):

@@ -9,7 +9,7 @@ Refuses: labels an objective cannot have.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
 from typing import ClassVar, Protocol
 
@@ -233,6 +233,8 @@ class Objective(ABC):
     """True if `base_score` of the sums over any rows is about the mean of their labels."""
     sensitivity: ClassVar[Sensitivity | None] = None
     """The bound of a row's part in sums that get noise; None if there is none."""
+    xgboost_table: ClassVar[str] = ""
+    """The table of XGBoost's model file that has its parameters; '' if it has none."""
 
     @property
     def outputs(self) -> int:
@@ -263,7 +265,9 @@ class Objective(ABC):
     @property
     def xgboost_params(self) -> Mapping[str, Mapping[str, str]]:
         """Its parameters in XGBoost's model file."""
-        return {}
+        own = fields(self) if self.xgboost_table else ()  # type: ignore[arg-type]  # a dataclass
+        values = {each.name: xgboost_text(getattr(self, each.name)) for each in own}
+        return {self.xgboost_table: values} if self.xgboost_table else {}
 
     @property
     def xgboost_equivalent(self) -> "Objective":
@@ -307,6 +311,8 @@ class Objective(ABC):
         return bound.clip / math.sqrt(3.0), 1.0
 
 
-def xgboost_number(value: float) -> str:
-    """A parameter in XGBoost's model file: the shortest decimal that reads as it."""
-    return str(int(value)) if value.is_integer() else repr(value)
+def xgboost_text(value: float | str) -> str:
+    """A parameter in XGBoost's model file: of a number the shortest decimal that reads as it."""
+    return (
+        str(value) if isinstance(value, str | int) else str(int(value)) if value.is_integer() else repr(value)
+    )
