@@ -35,7 +35,7 @@ from fedboost.privacy.pairwise import (
     masked_chunks,
     scratch_of,
 )
-from fedboost.privacy.protection import Tag, check_newer
+from fedboost.privacy.protection import Opener, Sealer, Tag, check_newer
 
 if TYPE_CHECKING:
     from fedboost.privacy.paillier import PaillierPublic as Public
@@ -45,33 +45,10 @@ NAME_BYTES = 16
 """Bytes of a public key's digest, before every sealed chunk."""
 
 
-class _SumsAlone:
-    """Base of an opener that refuses notes, and help unless its sum needs some, in the words of its class."""
-
-    unexpected_note: str
-    unexpected_help: str = ""
-
-    def note(self, party: str, note: bytes) -> None:
-        """Refuse any note."""
-        if note:
-            raise PeerError(self.unexpected_note)
-
-    def lose(self, party: str) -> None:
-        """Do nothing: the vector of the party is in the sum."""
-
-    def requests(self) -> dict[str, bytes]:
-        """Empty: no help is needed."""
-        return {}
-
-    def assist(self, party: str, answer: bytes) -> None:
-        """Refuse."""
-        raise PeerError(self.unexpected_help)
-
-
-class PlainSealer:
+class PlainSealer(Sealer):
     """Packs the integers into cells. sparsely: zeros may be left out."""
 
-    ctx = b""
+    unexpected_help = "protection plain needs no help"
 
     def __init__(self, sparsely: bool = True) -> None:
         self._sparsely = sparsely
@@ -85,19 +62,10 @@ class PlainSealer:
         packed = Chunk.packed_sparsely if self._sparsely else Chunk.packed
         return (packed(chunk, chunk.of(words)) for chunk in tag.chunks)
 
-    def note(self) -> bytes:
-        """Empty."""
-        return b""
 
-    def assist(self, request: bytes) -> bytes:
-        """Refuse: a plain sum needs no help."""
-        raise PeerError("protection plain needs no help")
-
-
-class PlainOpener(_SumsAlone):
+class PlainOpener(Opener):
     """Adds packed cells into one running sum."""
 
-    ctx = b""
     unexpected_note = "a note where protection plain has none"
     unexpected_help = "help that protection plain did not ask for"
 
@@ -133,7 +101,7 @@ class PlainOpener(_SumsAlone):
 # notes and help, which one leg does not use.
 
 
-class _MaskingSealer:
+class _MaskingSealer(Sealer):
     """Base of a party's end whose vectors are masked with the streams of its pairs."""
 
     way = ONE_LEG
@@ -151,13 +119,11 @@ class _MaskingSealer:
         """The context of the last vector."""
         return self._pairs.ctx
 
-    def note(self) -> bytes:
-        """Empty, unless a sum needs more than the vectors."""
-        return b""
-
 
 class OneLegSealer(_MaskingSealer):
     """Masks one party's vectors with the streams of its pairs."""
+
+    unexpected_help = "asked to help with masks that cancel without help"
 
     def seal(self, values: Int64, tag: Tag) -> Iterator[bytes]:
         """The masked chunks of a vector."""
@@ -166,12 +132,8 @@ class OneLegSealer(_MaskingSealer):
         streams = self._pairs.streams(tag)
         return (chunk.packed(words) for chunk, words in masked_chunks(values, tag, streams))
 
-    def assist(self, request: bytes) -> bytes:
-        """Refuse: the sum needs no help."""
-        raise PeerError("asked to help with masks that cancel without help")
 
-
-class OneLegOpener(_SumsAlone):
+class OneLegOpener(Opener):
     """Adds masked chunks into one running sum, in which the masks cancel."""
 
     unexpected_note = "a note where masks in one leg have none"
@@ -365,7 +327,7 @@ class TwoLegSealer(_MaskingSealer):
 # Refuses: see `TwoLegSealer`; each rule has a test of its name in tests/privacy/masked.
 
 
-class TwoLegOpener:
+class TwoLegOpener(Opener):
     """Adds masked chunks into one running sum, collects the help, and opens the sum.
 
     It can never open the sum of less than the whole roster: pairwise masks cancel in the whole only.
@@ -607,7 +569,7 @@ class EncryptedSealer(_MaskingSealer):
         return self._holder.assist(request)
 
 
-class EncryptedOpener(_SumsAlone):
+class EncryptedOpener(Opener):
     """Adds encrypted chunks into one running sum, has it opened by the key holder, and takes the blind away.
 
     Raises RosterTooSmall when the key holder is lost: nobody else can open the sum.
