@@ -228,8 +228,6 @@ class Curve(Metric):
     read: Callable[[Float64, Float64], float]
     """The function of the negatives and the positives in each cell, both float64 [cells / 2], by score."""
     per_logit: int = CELLS_PER_LOGIT
-    is_distance: bool = False
-    """True where it is read at one score, and not an area."""
 
     grows = True
 
@@ -367,7 +365,7 @@ METRICS: dict[str, Metric] = {
     "error": Error(),
     "auc": Curve(roc_area),
     "aucpr": Curve(precision_recall_area),
-    "ks": Curve(kolmogorov_smirnov, is_distance=True),
+    "ks": Curve(kolmogorov_smirnov),
     "ece": Calibration(),
     "rmse": Mean(squared_losses, transform=math.sqrt),
     "mae": Mean(lambda loss, margin, label: np.abs(loss.predict(margin) - label)),

@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
+from typing import IO
 
 from fedboost.errors import SessionFailed
 from fedboost.privacy.identity import issue, new_root, to_pem
@@ -173,19 +174,22 @@ class LocalCluster:
         # Ctrl-C is meant for who started this: a process inherits that it is blocked.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "fedboost", role, "--config", str(file), *options],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE if role == AGGREGATOR else log,
-                stderr=log,
-                text=True,
-                # The processes find the modules this one finds: a custom program beside the script that runs.
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            )
+            process = self._start(role, file, log, *options)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         self._open.callback(_end, process)
         return process
+
+    def _start(self, role: str, file: Path, log: IO[str], *options: str) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            [sys.executable, "-m", "fedboost", role, "--config", str(file), *options],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE if role == AGGREGATOR else log,
+            stderr=log,
+            text=True,
+            # The processes find the modules this one finds: a custom program beside the script that runs.
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
 
     def _last_words(self, stem: str) -> str:
         lines = self._log_file(stem).read_text(encoding="utf-8").strip().splitlines()
