@@ -30,7 +30,7 @@ from fedboost.boosting.queries.base import (
 from fedboost.boosting.queries.columns import BYTES_PER_COUNT, LEVELS_SUMMED
 from fedboost.boosting.queries.ids import PlacesQuery
 from fedboost.boosting.queries.labels import RESIDUAL_TURNS, ResidualQuery, StartQuery
-from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery, TreeQuery
+from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
 from fedboost.errors import Refused, TrainingStopped, TreeAborted
 from fedboost.fixedpoint import Float32, Float64, Int64, Scale
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS, first_bits
@@ -126,17 +126,6 @@ class Scales:
     hessian: Scale
     threshold: float = 0.0
 
-    @property
-    def packed(self) -> bytes:
-        """The scales as bytes."""
-        return _SCALES.pack(*self.to_list())
-
-    @classmethod
-    def of(cls, query: TreeQuery) -> "Scales":
-        """The scales of a query about nodes."""
-        threshold = query.threshold if isinstance(query, HistogramQuery) else 0.0
-        return cls(query.gradient, query.hessian, threshold)
-
     def in_view(self, view: View) -> "Scales":
         """The scales that are seen."""
         return replace(self, gradient=view.scale(self.gradient), hessian=view.scale(self.hessian))
@@ -145,12 +134,6 @@ class Scales:
         """The scales as JSON."""
         gradient, hessian = self.gradient, self.hessian
         return [gradient.exponent, gradient.bits, hessian.exponent, hessian.bits, self.threshold]
-
-    @classmethod
-    def of_list(cls, content: list[Any]) -> "Scales":
-        """Scales from the JSON of `to_list`."""
-        *bits, threshold = content
-        return cls(Scale(*bits[:2]), Scale(*bits[2:]), float(threshold))
 
 
 @dataclass(frozen=True)
@@ -239,7 +222,7 @@ class BoostingState(HasSplits):
     def position(self) -> Position:
         """The position of the state, as counts and hashes."""
         model = self._hash.digest()
-        scales = b"" if self.scales is None else self.scales.packed
+        scales = b"" if self.scales is None else _SCALES.pack(*self.scales.to_list())
         residual = b"" if self.residual is None else self.residual.digest
         tree = hashlib.sha256(packing.pack(packing.number(self.levels), scales, residual)).digest()
         counts = self.grids, self.start is not None, len(self.rounds), len(self.splits), self.levels
@@ -381,8 +364,9 @@ class BoostingState(HasSplits):
     def with_record(self, record: list[Any]) -> "BoostingState":
         """The same state with the tree of such a record (ValueError, TypeError)."""
         splits, levels, scales, residual = record
-        known = None if scales is None else Scales.of_list(scales)
-        last = None
+        known, last = None, None
+        if scales is not None:
+            known = Scales(Scale(*scales[:2]), Scale(*scales[2:-1]), float(scales[-1]))
         if residual is not None:
             rows, tree, asked, nodes, starts, width, *scale = residual
             cells = _of_list(asked), tuple(nodes), tuple(starts), width
