@@ -37,7 +37,7 @@ from phe.paillier import generate_paillier_keypair
 
 from fedboost.privacy import paillier
 from fedboost.privacy.packing import Chunk, Segment
-from fedboost.privacy.pairwise import BENEATH, Group, PairMasks, masked_chunks
+from fedboost.privacy.pairwise import BENEATH, Group, PairMasks, PartySetup, masked_chunks
 from fedboost.privacy.protection import Tag
 from fedboost.privacy.protections import scheme_of
 
@@ -93,13 +93,9 @@ def ours(bits: int, repeats: int) -> Rates:
         size = len(cipher.encrypt(words))
         found: Rates = {"bytes": [size / CELLS]}
 
-        pairs = PairMasks(
-            NAMES[0],
-            Group.of(NAMES),
-            bytes(32),
-            {name: secrets.token_bytes(32) for name in NAMES[1:]},
-            BENEATH,
-        )
+        keys = {name: secrets.token_bytes(32) for name in NAMES[1:]}
+        setup = PartySetup(NAMES[0], Group.of(NAMES), bytes(32), lambda peers: keys, secrets.token_bytes)
+        pairs = PairMasks(setup, BENEATH)
         turns = itertools.count()
 
         def masked() -> Any:

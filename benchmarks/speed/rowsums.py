@@ -45,7 +45,7 @@ from fedboost.privacy.paillier import generate as generate_key
 from fedboost.privacy.rowsums.ends import blind, open_blinded, unblind
 from fedboost.privacy.rowsums.kernels import may_compile
 from fedboost.privacy.rowsums.scheme import Slots
-from fedboost.privacy.rowsums.sums import Engine, EngineOf, GmpyEngine, KernelEngine, RowEncryption, RowSums
+from fedboost.privacy.rowsums.sums import Engine, EngineOf, KernelEngine, RowEncryption, RowSums
 
 ROWS, FOREIGN, DEPTH, BINS = 100_000, 10, 5, 32
 UNITS = 1 << 15
@@ -93,7 +93,7 @@ def main() -> None:
         secret = generate_key(bits)
         engines: dict[str, EngineOf] = {KERNELS: KernelEngine} if may_compile() else {}
         if bits == min(options.key_bits):
-            engines[GMPY2] = GmpyEngine
+            engines[GMPY2] = Engine
         for name, engine in engines.items():
             print(f"{bits} bits, {name} ...", file=sys.stderr)
             measured[f"{bits} bits, {name}"] = ours(secret, tree, engine) | {"case": (name, bits)}

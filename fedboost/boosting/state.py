@@ -17,6 +17,7 @@ import numpy as np
 
 from fedboost.boosting.queries import OfTurn, Query
 from fedboost.boosting.queries.base import (
+    HasSplits,
     Values,
     View,
     check_leaves,
@@ -29,16 +30,16 @@ from fedboost.boosting.queries.base import (
 from fedboost.boosting.queries.columns import BYTES_PER_COUNT, LEVELS_SUMMED
 from fedboost.boosting.queries.ids import PlacesQuery
 from fedboost.boosting.queries.labels import RESIDUAL_TURNS, ResidualQuery, StartQuery
-from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery, TreeQuery
+from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
 from fedboost.errors import Refused, TrainingStopped, TreeAborted
 from fedboost.fixedpoint import Float32, Float64, Int64, Scale
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS, first_bits
+from fedboost.gbdt.drift import edges_of
 from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.target_means import LevelMeans
 from fedboost.gbdt.tree import NO_SPLITS, Split, Splits, Tree
 from fedboost.privacy import packing
 from fedboost.protocol.contracts import Bound, GrownTrees, Position
-from fedboost.terms.continuation import edges_beside
 from fedboost.terms.terms import Terms
 from fedboost.terms.training import MAX_ROUNDS
 
@@ -82,14 +83,6 @@ NO_CUTS = np.zeros(0, np.float32)
 """Cut points of a feature of another party, which are not known."""
 
 
-def trees_of(
-    rounds: Iterable[tuple[Splits, Values]], cuts: tuple[Float32, ...], roots: int
-) -> Iterator[Tree]:
-    """The trees of finished rounds, by these cut points of each feature: of a round one for each root."""
-    for splits, values in rounds:
-        yield from tree_of(splits, values, cuts, roots).parts(roots)
-
-
 def tree_of(splits: Splits, values: Values, cuts: tuple[Float32, ...], roots: int) -> Tree:
     """The tree of these splits and values; without gains, covers and values of inner nodes."""
     tree = Tree()
@@ -111,16 +104,12 @@ _SCALES = struct.Struct(">qqqqd")
 
 
 @dataclass(frozen=True)
-class Round:
+class Round(HasSplits):
     """A finished tree as parties apply it: its splits in order, the value of each leaf. The first round is
     the constant that boosting starts from."""
 
     splits: Splits
     values: Values
-
-    def __post_init__(self) -> None:
-        if type(self.splits) is not Splits:
-            object.__setattr__(self, "splits", Splits.of(self.splits))
 
     @once
     def digest(self) -> bytes:
@@ -137,17 +126,6 @@ class Scales:
     hessian: Scale
     threshold: float = 0.0
 
-    @property
-    def packed(self) -> bytes:
-        """The scales as bytes."""
-        return _SCALES.pack(*self.to_list())
-
-    @classmethod
-    def of(cls, query: TreeQuery) -> "Scales":
-        """The scales of a query about nodes."""
-        threshold = query.threshold if isinstance(query, HistogramQuery) else 0.0
-        return cls(query.gradient, query.hessian, threshold)
-
     def in_view(self, view: View) -> "Scales":
         """The scales that are seen."""
         return replace(self, gradient=view.scale(self.gradient), hessian=view.scale(self.hessian))
@@ -157,15 +135,9 @@ class Scales:
         gradient, hessian = self.gradient, self.hessian
         return [gradient.exponent, gradient.bits, hessian.exponent, hessian.bits, self.threshold]
 
-    @classmethod
-    def of_list(cls, content: list[Any]) -> "Scales":
-        """Scales from the JSON of `to_list`."""
-        *bits, threshold = content
-        return cls(Scale(*bits[:2]), Scale(*bits[2:]), float(threshold))
-
 
 @dataclass(frozen=True)
-class BoostingState:
+class BoostingState(HasSplits):
     """The state of a training between two queries.
 
     grids: number of counts over grids, and LEVELS_SUMMED more once labels were summed by level; start: the
@@ -182,10 +154,6 @@ class BoostingState:
     scales: Scales | None = None
     residual: ResidualQuery | None = None
     places: PlacesQuery | None = None
-
-    def __post_init__(self) -> None:
-        if type(self.splits) is not Splits:
-            object.__setattr__(self, "splits", Splits.of(self.splits))
 
     @property
     def tree(self) -> int:
@@ -254,7 +222,7 @@ class BoostingState:
     def position(self) -> Position:
         """The position of the state, as counts and hashes."""
         model = self._hash.digest()
-        scales = b"" if self.scales is None else self.scales.packed
+        scales = b"" if self.scales is None else _SCALES.pack(*self.scales.to_list())
         residual = b"" if self.residual is None else self.residual.digest
         tree = hashlib.sha256(packing.pack(packing.number(self.levels), scales, residual)).digest()
         counts = self.grids, self.start is not None, len(self.rounds), len(self.splits), self.levels
@@ -387,19 +355,22 @@ class BoostingState:
 
     def to_record(self) -> list[Any]:
         """The tree that grows as JSON: splits, levels, scales, the last question about residuals."""
-        scales, residual = self.scales, self.residual
-        return [
-            _listed(self.splits),
-            self.levels,
-            None if scales is None else scales.to_list(),
-            None if residual is None else _residual_to_list(residual),
-        ]
+        scales, last, asked = self.scales, self.residual, None
+        if last is not None:
+            cells = _listed(last.splits), last.nodes, last.starts, last.width
+            asked = [last.rows, last.tree, *cells, last.weight.exponent, last.weight.bits]
+        return [_listed(self.splits), self.levels, None if scales is None else scales.to_list(), asked]
 
     def with_record(self, record: list[Any]) -> "BoostingState":
         """The same state with the tree of such a record (ValueError, TypeError)."""
         splits, levels, scales, residual = record
-        known = None if scales is None else Scales.of_list(scales)
-        last = None if residual is None else _residual_of_list(residual)
+        known, last = None, None
+        if scales is not None:
+            known = Scales(Scale(*scales[:2]), Scale(*scales[2:-1]), float(scales[-1]))
+        if residual is not None:
+            rows, tree, asked, nodes, starts, width, *scale = residual
+            cells = _of_list(asked), tuple(nodes), tuple(starts), width
+            last = ResidualQuery(rows, tree, *cells, Scale(*scale))
         return replace(self, splits=_of_list(splits), levels=int(levels), scales=known, residual=last)
 
     def structure(self, rounds: int, terms: Terms) -> bytes:
@@ -407,15 +378,18 @@ class BoostingState:
         constant. Finite thresholds are 0 where parties do not see those of each other."""
         if self.start is None or not self.rounds:
             return b""
-        cuts, means = self.start.cut_points.cuts, map(LevelMeans.of, self.start.last_means)
+        cuts, means = self.start.cut_points.cuts, [LevelMeans.of(own[:, -1]) for own in self.start.means]
         trees = self.trees(rounds, tuple(0 * own for own in cuts) if terms.hides_columns else cuts)
-        beside = edges_beside(terms.evaluation, cuts[: len(terms.columns.ordered)])
+        ordered = len(terms.columns.ordered)  # of which parties sign the edges of the bins of a reference
+        beside = [edges_of(own) for own in cuts[:ordered]] if terms.evaluation.reference else []
         return structure(self.rounds[0].values[0][1], trees, means, beside)
 
     def trees(self, rounds: int, cuts: tuple[Float32, ...]) -> Iterator[Tree]:
-        """`trees_of` these rounds of the model."""
+        """The trees of these rounds of the model, one for each root, by these cut points of each feature."""
         constant, *finished = self.rounds
-        return trees_of(((d.splits, d.values) for d in finished[:rounds]), cuts, len(constant.values))
+        roots = len(constant.values)
+        for done in finished[:rounds]:
+            yield from tree_of(done.splits, done.values, cuts, roots).parts(roots)
 
 
 NOTHING_YET = BoostingState()
@@ -427,16 +401,6 @@ def _listed(splits: Splits) -> list[list[Any]]:
 
 def _of_list(content: list[list[Any]]) -> Splits:
     return Splits.of(Split(*split) for split in content)
-
-
-def _residual_to_list(query: ResidualQuery) -> list[Any]:
-    cells = _listed(query.splits), query.nodes, query.starts, query.width
-    return [query.rows, query.tree, *cells, query.weight.exponent, query.weight.bits]
-
-
-def _residual_of_list(content: list[Any]) -> ResidualQuery:
-    rows, tree, splits, nodes, starts, width, *scale = content
-    return ResidualQuery(rows, tree, _of_list(splits), tuple(nodes), tuple(starts), width, Scale(*scale))
 
 
 def _moves_all(splits: Splits, values: Values) -> bool:

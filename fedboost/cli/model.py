@@ -24,9 +24,9 @@ from fedboost.fixedpoint import Float64
 from fedboost.gbdt.booster import IMPORTANCES
 from fedboost.privacy.identity import to_pem
 from fedboost.runtime.data.database import AS_USUAL, Database, Reading
-from fedboost.runtime.data.locations import TOGETHER, local_files, shown
+from fedboost.runtime.data.locations import TOGETHER, Source, local_files, shown
 from fedboost.runtime.data.shard import base_margin_of, features_of, to_base_margin, to_features, undeclared
-from fedboost.runtime.data.table import FORMS, TableParts, dense_of, read_table
+from fedboost.runtime.data.table import FORMS, dense_of, read_table, source_at
 from fedboost.runtime.data.values import column_of, plain
 from fedboost.runtime.files import check_writable, replacing
 from fedboost.runtime.model import Model, load_trained, rows_facts, signature_facts
@@ -110,7 +110,7 @@ def predicted_jointly(
     party: Path,
     source: str | Path | Database,
     read: Reading,
-    table: TableParts,
+    table: Source,
     keep: Sequence[str],
     min_common_rows: int | None,
     wait: float,
@@ -121,7 +121,7 @@ def predicted_jointly(
     part = load_trained(model)
     if not isinstance(part, PartyModel):
         raise ConfigError(f"{model}: a whole model, which predicts by itself: leave --party out")
-    table.check_columns([*keep])  # before others count the rows
+    table.check_known([*keep])  # before others count the rows
     site, bundle = site_and_keys(party, insecure_loopback, holds_rows=None)
     options = site.read if read.options == AS_USUAL else read.options
     site = site.model_copy(update={"data": source, "read": options})
@@ -174,7 +174,7 @@ def predict(
     if out is not None:
         check_writable(out, model, *local_files(source), force=force)
         check_form(out)
-    table, kept = TableParts(source, read.options), keep or []
+    table, kept = source_at(source, read.options), keep or []
     strange: Strange = {}
     if party is not None:
         options = min_common_rows, wait, insecure_loopback
@@ -367,14 +367,12 @@ Strange = dict[str, tuple[str, int]]
 """Columns with categories that nobody declared: one of them, and the number of rows."""
 
 
-def predicted_here(
-    model: Model, table: TableParts, keep: Sequence[str], strange: Strange
-) -> Iterator[Columns]:
+def predicted_here(model: Model, table: Source, keep: Sequence[str], strange: Strange) -> Iterator[Columns]:
     """Predict the rows of each part of a table. strange: filled in."""
     columns, booster = model.terms.columns, model.booster
     margin = columns.base_margin
     needed = (*columns.features, *([margin] if margin else []))
-    table.check_columns([*needed, *keep])
+    table.check_known([*needed, *keep])
 
     def values_of(part: Any, dense: Any, first: int) -> Float64:
         base = base_margin_of(dense, margin, model.terms) if margin else None
@@ -388,7 +386,7 @@ def predicted_here(
 
 
 def _parts(
-    table: TableParts,
+    table: Source,
     keep: Sequence[str],
     needed: Sequence[str],
     classes: Sequence[Any],
@@ -399,7 +397,7 @@ def _parts(
     columns, and the number of its first row."""
     keep, first = tuple(dict.fromkeys(keep)), 0
     as_text = [name for name in keep if name not in needed]
-    for part in table.read([*dict.fromkeys((*needed, *keep))], as_text):
+    for part in table.in_parts([*dict.fromkeys((*needed, *keep))], as_text):
         dense = dense_of(part)
         with table.named(first):
             values = values_of(part, dense, first)

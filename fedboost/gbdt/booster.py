@@ -221,11 +221,6 @@ class Booster:
                 add_contributions(rows, nodes, cover, number, out)
         return out if self.loss.outputs > 1 else out[:, 0]
 
-    @property
-    def _own_attributes(self) -> dict[str, str]:
-        """Attributes without which the values of the features are not known."""
-        return {TARGET_MEANS: to_json(self.target_means)} if self.target_means else {}
-
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of the model file without attributes but target means, in hex: equal for equal models."""
@@ -235,11 +230,12 @@ class Booster:
         """The model as XGBoost's JSON; attributes are stored in it and change no prediction."""
         width, outputs = len(self.features), self.loss.outputs
         equivalent = self.loss.xgboost_equivalent
+        means = {TARGET_MEANS: to_json(self.target_means)} if self.target_means else {}
         count = len(self.trees)
         return json.dumps(
             {
                 "learner": {
-                    "attributes": self._own_attributes | dict(attributes or {}),
+                    "attributes": means | dict(attributes or {}),
                     "feature_names": list(self.features),
                     "feature_types": [CATEGORICAL if c else NUMERIC for c in self._is_categorical],
                     "gradient_booster": {

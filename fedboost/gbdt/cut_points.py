@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -94,11 +93,8 @@ class Grids:
     @property
     def shape(self) -> tuple[bytes, ...]:
         """Equal for equal grids."""
-        return tuple(member.tobytes() for member in self._members)
-
-    @property
-    def _members(self) -> tuple[npt.NDArray[Any], ...]:
-        return self.offsets, self.starts, self.widths, self.subdivisions
+        members = self.offsets, self.starts, self.widths, self.subdivisions
+        return tuple(member.tobytes() for member in members)
 
     @classmethod
     def first(cls, features: int, among: int | None = None) -> "Grids":

@@ -6,7 +6,6 @@ Refuses nothing: bins are checked before.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -55,14 +54,9 @@ class Bins:
             places = np.searchsorted(self.score, margin[0], side="right")
         return np.concatenate([*counts, np.bincount(places, minlength=self.of_score).astype(np.int64)])
 
-    @cached_property
-    def ends(self) -> list[int]:
-        """The number of bins before those of each feature, of the score, and of all."""
-        return [0, *np.cumsum([*self.sizes, self.of_score]).tolist()]
-
     def parts(self, counts: Int64) -> list[Int64]:
         """The counts of each feature, then of the score."""
-        return np.split(counts, self.ends[1:-1])
+        return np.split(counts, np.cumsum(self.sizes))
 
 
 def _count(column: Column, edges: Float64 | None, size: int) -> Int64:

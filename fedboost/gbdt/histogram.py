@@ -182,11 +182,6 @@ def node_total(histogram: Int64, layout: Layout) -> Total:
 # itself.
 
 
-def ungrouped(layout: Layout) -> Flags:
-    """Each bin by itself."""
-    return np.ones(layout.bins, np.bool_)
-
-
 def joined(apart: Flags, counts: Int64, layout: Layout, least: int) -> Flags:
     """These groups, joined until each has at least `least` rows or none in each node. counts: int64 [nodes,
     bins], the rows of nodes in each bin."""

@@ -81,10 +81,10 @@ class BoundedLoss(Metric):
     def sums(
         self, loss: Objective, margin: Float64, label: Float32, weights: Float32, weight: Scale
     ) -> Int64:
-        return encoded_sum(_scale_of_losses(weight.exponent), self.losses(margin, label, weights))
+        return encoded_sum(_scale_of_losses(weight.exponent, 10), self.losses(margin, label, weights))
 
     def value(self, total: Int64, weights: float, weight: Scale) -> float:
-        return _scale_of_losses(weight.exponent).decode(int(total[0])) / weights
+        return _scale_of_losses(weight.exponent, 10).decode(int(total[0])) / weights
 
 
 @dataclass(frozen=True)
@@ -120,9 +120,9 @@ class Mean(Metric):
 
 
 @cache
-def _scale_of_losses(weight_exponent: int) -> Scale:
-    """The scale of the losses of a `BoundedLoss`, by the exponent of the scale of weights."""
-    return Scale(weight_exponent + 10, METRIC_BITS)
+def _scale_of_losses(weight_exponent: int, more: int = 0) -> Scale:
+    """The scale of losses up to 2**more, by the exponent of the scale of weights."""
+    return Scale(weight_exponent + more, METRIC_BITS)
 
 
 def encoded_sum(scale: Scale, values: Float64 | Float32) -> Int64:
@@ -131,47 +131,11 @@ def encoded_sum(scale: Scale, values: Float64 | Float32) -> Int64:
 
 
 OF_TRIAL = "/"
-"""Separates the number of a model from the metric, where several train side by side."""
-
-
-@dataclass(frozen=True)
-class OfTrial(Metric):
-    """A metric of one of the models that train side by side (`objectives.registry.Trials`)."""
-
-    metric: Metric
-    number: int
-
-    @property
-    def grows(self) -> bool:
-        return self.metric.grows
-
-    @property
-    def cells(self) -> int:
-        return self.metric.cells
-
-    @property
-    def signed(self) -> bool:
-        return self.metric.signed
-
-    def limit(self, weight: Scale) -> int:
-        return self.metric.limit(weight)
-
-    def sums(
-        self, loss: Objective, margin: Float64, label: Float32, weights: Float32, weight: Scale
-    ) -> Int64:
-        own: Objective = loss.base if isinstance(loss, Trials) else loss
-        return self.metric.sums(own, margin[self.number], label, weights, weight)
-
-    def value(self, total: Int64, weights: float, weight: Scale) -> float:
-        return self.metric.value(total, weights, weight)
+"""Separates the number of a model from the metric, where several train side by side (`registry.Trials`)."""
+_OF_ONE = re.compile(rf"^\d+{OF_TRIAL}")
 
 
 # ---- Losses of single rows whose means are metrics: of numbers, counts, amounts and times ---------------
-
-
-def absolute_losses(loss: Objective, margin: Float64, label: Float32) -> Float64:
-    out: Float64 = np.abs(loss.predict(margin) - label)
-    return out
 
 
 def squared_losses(loss: Objective, margin: Float64, label: Float32) -> Float64:
@@ -192,18 +156,6 @@ def pinball_losses(loss: Objective, margin: Float64, label: Float32) -> Float64:
     return out
 
 
-def poisson_losses(loss: Objective, margin: Float64, label: Float32) -> Float64:
-    """-log of the probability of a count; for other labels the gamma function stands in for factorials."""
-    out: Float64 = exps(margin) - label * margin + log_factorials(label.astype(np.float64))
-    return out
-
-
-def gamma_losses(loss: Objective, margin: Float64, label: Float32) -> Float64:
-    """-log of the density of a gamma distribution of shape 1."""
-    out: Float64 = label * exps(-margin) + margin
-    return out
-
-
 def gamma_deviance_losses(loss: Objective, margin: Float64, label: Float32) -> Float64:
     share = np.maximum(label * exps(-margin), np.finfo(np.float64).tiny)
     out: Float64 = 2.0 * (share - logs(share) - 1.0)
@@ -219,16 +171,16 @@ def tweedie_losses(power: float) -> Callable[[Objective, Float64, Float32], Floa
     return losses
 
 
-def aft_losses(loss: Objective, margin: Float64, label: Float32) -> Float64:
-    known = loss if isinstance(loss, AcceleratedFailureTime) else AcceleratedFailureTime()
-    return known.losses(margin, label)
-
-
 def within_losses(loss: Objective, margin: Float64, label: Float32) -> Float64:
     """1 where the prediction lies in the interval."""
     time = loss.predict(margin)
     out: Float64 = ((label[0] <= time) & (time <= label[1])).astype(np.float64)
     return out
+
+
+def aft_losses(loss: Objective, margin: Float64, label: Float32) -> Float64:
+    known = loss if isinstance(loss, AcceleratedFailureTime) else AcceleratedFailureTime()
+    return known.losses(margin, label)
 
 
 # ---- Metrics of classes: shares of rows, curves and calibration -----------------------------------------
@@ -268,9 +220,6 @@ class Error(Metric):
     ) -> Int64:
         return encoded_sum(weight, weights[is_positive(margin, self.threshold) != (label > 0.5)])
 
-    def value(self, total: Int64, weights: float, weight: Scale) -> float:
-        return weight.decode(int(total[0])) / weights
-
 
 @dataclass(frozen=True)
 class Curve(Metric):
@@ -279,8 +228,6 @@ class Curve(Metric):
     read: Callable[[Float64, Float64], float]
     """The function of the negatives and the positives in each cell, both float64 [cells / 2], by score."""
     per_logit: int = CELLS_PER_LOGIT
-    is_distance: bool = False
-    """True where it is read at one score, and not an area."""
 
     grows = True
 
@@ -347,10 +294,7 @@ class Calibration(Metric):
     signed = True
 
     def limit(self, weight: Scale) -> int:
-        return self._scale(weight).limit
-
-    def _scale(self, weight: Scale) -> Scale:
-        return Scale(weight.exponent, METRIC_BITS)
+        return _scale_of_losses(weight.exponent).limit
 
     def sums(
         self, loss: Objective, margin: Float64, label: Float32, weights: Float32, weight: Scale
@@ -358,11 +302,11 @@ class Calibration(Metric):
         probability = sigmoids(margin)
         bins = np.minimum((probability * CALIBRATION_BINS).astype(np.int64), CALIBRATION_BINS - 1)
         out = np.zeros(CALIBRATION_BINS, np.int64)
-        np.add.at(out, bins, self._scale(weight).encode(weights * (probability - label)))
+        np.add.at(out, bins, _scale_of_losses(weight.exponent).encode(weights * (probability - label)))
         return out
 
     def value(self, total: Int64, weights: float, weight: Scale) -> float:
-        return self._scale(weight).decode(int(np.abs(total).sum())) / weights
+        return _scale_of_losses(weight.exponent).decode(int(np.abs(total).sum())) / weights
 
 
 class MultiError(Metric):
@@ -394,23 +338,20 @@ class Ndcg(Metric):
     cells = 2
 
     def limit(self, weight: Scale) -> int:
-        return self._scale(weight).limit
-
-    def _scale(self, weight: Scale) -> Scale:
-        return Scale(weight.exponent, METRIC_BITS)
+        return _scale_of_losses(weight.exponent).limit
 
     def sums(
         self, loss: Objective, margin: Float64, label: Float32, weights: Float32, weight: Scale
     ) -> Int64:
         assert isinstance(loss, Ranking)
-        starts, scale = loss.group_starts(label.size), self._scale(weight)
+        starts, scale = loss.group_starts(label.size), _scale_of_losses(weight.exponent)
         values = ndcgs(margin, loss.gains(label), starts, self.top or label.size, self.without)
         group_weights = weights[starts[:-1]]
         return np.concatenate([encoded_sum(scale, group_weights * values), encoded_sum(scale, group_weights)])
 
     def weights(self, total: Int64, weight: Scale) -> float:
         """The weights of the groups."""
-        return self._scale(weight).decode(int(total[1]))
+        return _scale_of_losses(weight.exponent).decode(int(total[1]))
 
     def value(self, total: Int64, weights: float, weight: Scale) -> float:
         return int(total[0]) / int(total[1]) if total[1] else math.nan
@@ -424,14 +365,19 @@ METRICS: dict[str, Metric] = {
     "error": Error(),
     "auc": Curve(roc_area),
     "aucpr": Curve(precision_recall_area),
-    "ks": Curve(kolmogorov_smirnov, is_distance=True),
+    "ks": Curve(kolmogorov_smirnov),
     "ece": Calibration(),
     "rmse": Mean(squared_losses, transform=math.sqrt),
-    "mae": Mean(absolute_losses),
+    "mae": Mean(lambda loss, margin, label: np.abs(loss.predict(margin) - label)),
     "mphe": Mean(pseudo_huber_losses),
     "quantile": Mean(pinball_losses),
-    "poisson-nloglik": Mean(poisson_losses, signed=True),
-    "gamma-nloglik": Mean(gamma_losses, signed=True),
+    "poisson-nloglik": Mean(
+        # -log of the probability of a count; for other labels the gamma function stands in for factorials
+        lambda loss, margin, label: exps(margin) - label * margin + log_factorials(label.astype(np.float64)),
+        signed=True,
+    ),
+    # -log of the density of a gamma distribution of shape 1
+    "gamma-nloglik": Mean(lambda loss, margin, label: label * exps(-margin) + margin, signed=True),
     "gamma-deviance": Mean(gamma_deviance_losses, signed=True),
     "aft-nloglik": Mean(aft_losses, signed=True),
     "interval-regression-accuracy": Mean(within_losses, grows=True),
@@ -450,10 +396,9 @@ SHAPES: dict[str, tuple[Callable[[float], Metric], float, float]] = {
 
 @lru_cache(maxsize=256)
 def metric_of(name: str) -> Metric:
-    """The metric of that name, such as rmse, error@0.3 or ndcg@5-. KeyError if there is none."""
-    number, of, own = name.partition(OF_TRIAL)
-    if of and number.isdecimal():
-        return OfTrial(metric_of(own), int(number))
+    """The metric of that name, such as rmse, error@0.3 or ndcg@5-, whichever model it is of. KeyError if
+    there is none."""
+    name = own_name(name)
     kind, at, parameter = name.partition("@")
     if not at:
         return METRICS[name]
@@ -494,7 +439,7 @@ def is_metric(name: str) -> bool:
 def is_at_threshold(name: str) -> bool:
     """True if the terms choose a number behind the metric's @ (0.5 is that of error without one): the
     differences of two such metrics are sums over the few rows between the numbers."""
-    return "@" in name and metric_of(own_name(name)) != Error()
+    return "@" in name and metric_of(name) != Error()
 
 
 def grows(name: str) -> bool:
@@ -509,8 +454,7 @@ def fits(name: str, objective: Objective | type[Objective]) -> bool:
 
 def own_name(name: str) -> str:
     """The name of a metric without the number of a trial."""
-    number, of, own = name.partition(OF_TRIAL)
-    return own if of and number.isdecimal() else name
+    return _OF_ONE.sub("", name)
 
 
 def metrics_for(objective: Objective | type[Objective]) -> list[str]:
@@ -556,8 +500,13 @@ def sums(
     find: Find = metric_of,
 ) -> Int64:
     """This party's integers: the sum of weights, then the metrics in the order of the names."""
-    own = (find(name).sums(loss, margin, label, weights, weight) for name in names)
-    return np.concatenate([encoded_sum(weight, weights), *own])
+    parts = [encoded_sum(weight, weights)]
+    for name in names:
+        own, margins = loss, margin
+        if isinstance(loss, Trials):
+            own, margins = loss.base, margin[int(name.partition(OF_TRIAL)[0])]
+        parts.append(find(name).sums(own, margins, label, weights, weight))
+    return np.concatenate(parts)
 
 
 def by_set(

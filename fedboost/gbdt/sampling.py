@@ -8,11 +8,11 @@ Refuses nothing: shares are those of the terms. Sampling hides nothing, and need
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -222,59 +222,40 @@ class RowSampling:
         return [(self.seed, "subsample", round_number, number) for number in range(self.parallel_trees)]
 
 
-class Sampler(Protocol):
-    """Sampling of the rows that trees grow on. moved: the sets of `sample` that together have each row
-    once."""
-
-    sets: ClassVar[int]
-    moved: ClassVar[slice]
-
-    def sample(self, tree: int) -> Sequence[Members]:
-        """The rows that the trees of a round grow on, then, as a second set, those that only go down them."""
-
-
 @dataclass(frozen=True)
-class AllRows:
-    """No sampling: trees grow on all rows."""
+class Sampler:
+    """Sampling of the rows that trees grow on. sets: of rows that `sample` gives; moved: those of them that
+    together have each row once; sample: the rows that the trees of a round, by its number, grow on, then, as
+    a second set, those that only go down them."""
 
-    sets: ClassVar = 1
-    moved: ClassVar = slice(0, 1)
-
-    def sample(self, tree: int) -> Sequence[Members]:
-        return (None,)
+    sets: int
+    moved: slice
+    sample: Callable[[int], Sequence[Members]]
 
 
-@dataclass(frozen=True)
-class Subsample:
+ALL_ROWS = Sampler(1, slice(0, 1), lambda tree: (None,))
+"""No sampling: trees grow on all rows."""
+
+
+def subsample(training: Mask, draws: RowSampling, share: float) -> Sampler:
     """A share of the training rows, each counted once."""
 
-    training: Mask
-    draws: RowSampling
-    share: float
+    def sample(tree: int) -> Sequence[Members]:
+        keys, salts = draws.keys, draws.salts(tree)
+        return split_by_masks([training & sampled(keys, share, *salt) for salt in salts])
 
-    sets: ClassVar = 2
-    moved: ClassVar = slice(0, 2)
-
-    def sample(self, tree: int) -> Sequence[Members]:
-        keys, salts = self.draws.keys, self.draws.salts(tree)
-        return split_by_masks([self.training & sampled(keys, self.share, *salt) for salt in salts])
+    return Sampler(2, slice(0, 2), sample)
 
 
-@dataclass(frozen=True)
-class Bootstrap:
+def bootstrap(training: Mask, draws: RowSampling, share: float) -> Sampler:
     """Training rows sampled with replacement, each counted as often as it is sampled, beside all rows."""
 
-    training: Mask
-    draws: RowSampling
-    share: float
+    def sample(tree: int) -> Sequence[Members]:
+        rows = np.arange(training.size, dtype=np.uint32)
+        counts_of_trees = [bootstrap_counts(draws.keys, share, *salt) for salt in draws.salts(tree)]
+        return [np.repeat(rows, counts * training) for counts in counts_of_trees], None
 
-    sets: ClassVar = 2
-    moved: ClassVar = slice(1, 2)
-
-    def sample(self, tree: int) -> Sequence[Members]:
-        keys, rows = self.draws.keys, np.arange(self.training.size, dtype=np.uint32)
-        counts_of_trees = [bootstrap_counts(keys, self.share, *salt) for salt in self.draws.salts(tree)]
-        return [np.repeat(rows, counts * self.training) for counts in counts_of_trees], None
+    return Sampler(2, slice(1, 2), sample)
 
 
 class NormSample:

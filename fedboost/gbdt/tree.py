@@ -67,10 +67,6 @@ class SplitRule:
     monotone: tuple[int, ...] = ()
     """For each feature 1, -1 or 0, if there is a constraint."""
 
-    @property
-    def _max_step(self) -> float:
-        return self.max_delta_step or math.inf
-
     def scaled(self, share: float) -> "SplitRule":
         """The rule for a share of the rows alone, with penalties scaled by that share as sums are: it finds
         the splits of all rows, as far as the rows are alike."""
@@ -104,7 +100,7 @@ class SplitRule:
             float(self.reg_lambda),
             float(self.reg_alpha),
             float(self.min_child_weight),
-            float(self._max_step),
+            float(self.max_delta_step or math.inf),
         )
         return (self.gradient.factor, self.hessian.factor), penalties
 
@@ -194,10 +190,10 @@ BITMAP_BYTES = MAX_CODES // 8
 class Splits:
     """Decisions in their order, as columns that do not change.
 
-    columns: int32 [5, splits]: node, feature, bin, missing_left (1 or 0), left; categories: uint8 [splits,
-    32], the bits of `Split.categories`, the lowest first."""
+    columns: int32 [5, splits]: node, feature, bin, missing_left (1 or 0), left, as in `Split`; categories:
+    uint8 [splits, 32], the bits of `Split.categories`, the lowest first."""
 
-    __slots__ = ("_packed", "_sum", "categories", "columns")
+    __slots__ = ("_packed", "_sum", "bin", "categories", "columns", "feature", "left", "node")
 
     def __init__(self, columns: Int32, categories: Bytes | None = None) -> None:
         """categories: None if all features are numeric. The arrays are no longer written to."""
@@ -207,6 +203,10 @@ class Splits:
         columns.setflags(write=False)
         categories.setflags(write=False)
         self.columns = columns
+        self.node: Int32 = columns[0]
+        self.feature: Int32 = columns[1]
+        self.bin: Int32 = columns[2]
+        self.left: Int32 = columns[4]
         self.categories = categories
         self._packed: bytes | None = None
         self._sum: tuple[Splits, Splits] | None = None
@@ -222,36 +222,6 @@ class Splits:
         bitmaps = b"".join(s.categories.to_bytes(BITMAP_BYTES, "little") for s in listed)
         columns = np.array(rows, np.int32).reshape(-1, SPLIT_COLUMNS).T.copy()
         return cls(columns, np.frombuffer(bitmaps, np.uint8).reshape(-1, BITMAP_BYTES))
-
-    @property
-    def node(self) -> Int32:
-        """The node of each split."""
-        node: Int32 = self.columns[0]
-        return node
-
-    @property
-    def feature(self) -> Int32:
-        """The feature of each split."""
-        feature: Int32 = self.columns[1]
-        return feature
-
-    @property
-    def bin(self) -> Int32:
-        """The last bin that goes left; 0 by a categorical feature."""
-        bin: Int32 = self.columns[2]
-        return bin
-
-    @property
-    def missing_left(self) -> npt.NDArray[np.bool_]:
-        """True where missing values go left."""
-        goes_left: npt.NDArray[np.bool_] = self.columns[3] != 0
-        return goes_left
-
-    @property
-    def left(self) -> Int32:
-        """The left child of each split."""
-        left: Int32 = self.columns[4]
-        return left
 
     @property
     def packed(self) -> bytes:

@@ -9,7 +9,7 @@ Promises: histograms and counts are those of whole rows, restricted to these col
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,15 +31,18 @@ from fedboost.gbdt.kernels.bins import count_bins
 from fedboost.gbdt.kernels.level import add_node
 from fedboost.gbdt.kernels.rows import set_bits
 from fedboost.gbdt.partition import Bins, GrowingRows
-from fedboost.gbdt.sampling import AllRows, Mask
+from fedboost.gbdt.sampling import ALL_ROWS, Mask
 from fedboost.gbdt.threads import Threads
 from fedboost.gbdt.tree import NODE, Splits, Tree
 from fedboost.holders.shard import Exchange, Shard, place_of
 from fedboost.holders.whole_rows import GrowingHolder, HorizontalHolder
 from fedboost.privacy.protection import HiddenSums
-from fedboost.privacy.rowsums.scheme import Encryption, Node, Slots, Sums
+from fedboost.privacy.rowsums.scheme import Node, Slots
 from fedboost.protocol.contracts import Keys, NeedKeys, Receive, Send
 from fedboost.terms.terms import Terms
+
+if TYPE_CHECKING:
+    from fedboost.privacy.rowsums.sums import RowEncryption, RowSums
 from fedboost.terms.vertical import Block
 from fedboost.version import VERSION
 
@@ -108,7 +111,7 @@ class FeatureRows(GrowingHolder):
         """name: of this party in the terms."""
         super().__init__(read, terms, nthread, row_sets)
         shape = self.rows, len(terms.roots), 1
-        self.growing = GrowingRows(*shape, AllRows(), self._threads, self._shard.allocate)
+        self.growing = GrowingRows(*shape, ALL_ROWS, self._threads, self._shard.allocate)
         self.gradients: Any = None
         """The packed gradients of the tree that grows, int64 [roots, rows], or encrypted ones."""
 
@@ -374,8 +377,8 @@ class GradientExchange:
     def __init__(self, threads: Threads) -> None:
         self._threads = threads
         self._made_for: tuple[object, Slots] | None = None
-        self._encryption: Encryption | None = None
-        self._sums: Sums | None = None
+        self._encryption: RowEncryption | None = None
+        self._sums: RowSums | None = None
 
     def send(self, to: tuple[str, ...], pairs: Int64, hidden: HiddenSums | None) -> Exchange:
         """Relay packed gradients, int64 [roots, rows]; hidden: what they are summed to, if that is hidden."""
@@ -572,7 +575,7 @@ class BinFloor:
         if self._first is None or self._first[0] is not rows.bins:
             layout = rows.bins.layout
             counts = _ids_by_bin(rows.bins, np.arange(rows.rows, dtype=np.uint32))
-            made = histogram.joined(histogram.ungrouped(layout), counts[None], layout, self._least)
+            made = histogram.joined(np.ones(layout.bins, np.bool_), counts[None], layout, self._least)
             self._first = rows.bins, made
         return self._first[1]
 

@@ -49,7 +49,7 @@ from fedboost.gbdt.histogram import Layout, Rows
 from fedboost.gbdt.kernels.bins import weigh_residuals
 from fedboost.gbdt.kernels.histogram import sum_pairs
 from fedboost.gbdt.partition import UNBINNED, Bins, GrowingRows
-from fedboost.gbdt.sampling import AllRows, Bootstrap, Mask, NormSample, RowSampling, Sampler, Subsample
+from fedboost.gbdt.sampling import ALL_ROWS, Mask, NormSample, RowSampling, Sampler, bootstrap, subsample
 from fedboost.gbdt.target_means import ALL, EncodedColumn, Folds, Slots, folds_of
 from fedboost.gbdt.tree import SplitRule, Splits
 from fedboost.holders.other_tasks import count_bins, count_ranges
@@ -488,7 +488,7 @@ class HorizontalHolder(GrowingHolder):
         """The sampler of the terms; gradient-based sampling begins only once gradients are known."""
         terms, sample = self._terms, (self._sets[metrics.TRAIN], self._draws)
         if terms.draws.max_bootstrap_count > 1:
-            return Bootstrap(*sample, terms.draws.subsample)
+            return bootstrap(*sample, terms.draws.subsample)
         if terms.draws.draws_for_trees or holds_out(terms):
-            return Subsample(*sample, 1.0 if terms.draws.by_gradient_norm else terms.draws.subsample)
-        return AllRows()
+            return subsample(*sample, 1.0 if terms.draws.by_gradient_norm else terms.draws.subsample)
+        return ALL_ROWS

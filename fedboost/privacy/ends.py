@@ -9,7 +9,7 @@ import contextlib
 import hashlib
 import hmac
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
@@ -24,9 +24,10 @@ from fedboost.privacy.pairwise import (
     KEY_BYTES,
     ONE_LEG,
     TWO_LEGS,
+    AggregatorSetup,
     Group,
     PairMasks,
-    RandomBytes,
+    PartySetup,
     Stream,
     check_whole,
     context,
@@ -34,37 +35,20 @@ from fedboost.privacy.pairwise import (
     masked_chunks,
     scratch_of,
 )
-from fedboost.privacy.protection import Tag, check_newer
-from fedboost.privacy.scheme import NAME_BYTES, Public, Secret, digest_of
+from fedboost.privacy.protection import Opener, Sealer, Tag, check_newer
+
+if TYPE_CHECKING:
+    from fedboost.privacy.paillier import PaillierPublic as Public
+    from fedboost.privacy.paillier import PaillierSecret as Secret
+
+NAME_BYTES = 16
+"""Bytes of a public key's digest, before every sealed chunk."""
 
 
-class _SumsAlone:
-    """Base of an opener that refuses notes, and help unless its sum needs some, in the words of its class."""
-
-    unexpected_note: str
-    unexpected_help: str = ""
-
-    def note(self, party: str, note: bytes) -> None:
-        """Refuse any note."""
-        if note:
-            raise PeerError(self.unexpected_note)
-
-    def lose(self, party: str) -> None:
-        """Do nothing: the vector of the party is in the sum."""
-
-    def requests(self) -> dict[str, bytes]:
-        """Empty: no help is needed."""
-        return {}
-
-    def assist(self, party: str, answer: bytes) -> None:
-        """Refuse."""
-        raise PeerError(self.unexpected_help)
-
-
-class PlainSealer:
+class PlainSealer(Sealer):
     """Packs the integers into cells. sparsely: zeros may be left out."""
 
-    ctx = b""
+    unexpected_help = "protection plain needs no help"
 
     def __init__(self, sparsely: bool = True) -> None:
         self._sparsely = sparsely
@@ -78,19 +62,10 @@ class PlainSealer:
         packed = Chunk.packed_sparsely if self._sparsely else Chunk.packed
         return (packed(chunk, chunk.of(words)) for chunk in tag.chunks)
 
-    def note(self) -> bytes:
-        """Empty."""
-        return b""
 
-    def assist(self, request: bytes) -> bytes:
-        """Refuse: a plain sum needs no help."""
-        raise PeerError("protection plain needs no help")
-
-
-class PlainOpener(_SumsAlone):
+class PlainOpener(Opener):
     """Adds packed cells into one running sum."""
 
-    ctx = b""
     unexpected_note = "a note where protection plain has none"
     unexpected_help = "help that protection plain did not ask for"
 
@@ -126,13 +101,15 @@ class PlainOpener(_SumsAlone):
 # notes and help, which one leg does not use.
 
 
-class _MaskingSealer:
+class _MaskingSealer(Sealer):
     """Base of a party's end whose vectors are masked with the streams of its pairs."""
 
-    def __init__(self, me: str, group: Group, session: bytes, keys: dict[str, bytes], way: bytes) -> None:
-        self._me = me
-        self._group = group
-        self._pairs = PairMasks(me, group, session, keys, way)
+    way = ONE_LEG
+
+    def __init__(self, setup: PartySetup) -> None:
+        self._me = setup.me
+        self._group = setup.group
+        self._pairs = PairMasks(setup, self.way)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._me!r})"
@@ -142,16 +119,11 @@ class _MaskingSealer:
         """The context of the last vector."""
         return self._pairs.ctx
 
-    def note(self) -> bytes:
-        """Empty, unless a sum needs more than the vectors."""
-        return b""
-
 
 class OneLegSealer(_MaskingSealer):
     """Masks one party's vectors with the streams of its pairs."""
 
-    def __init__(self, me: str, group: Group, session: bytes, keys: dict[str, bytes]) -> None:
-        super().__init__(me, group, session, keys, ONE_LEG)
+    unexpected_help = "asked to help with masks that cancel without help"
 
     def seal(self, values: Int64, tag: Tag) -> Iterator[bytes]:
         """The masked chunks of a vector."""
@@ -160,20 +132,16 @@ class OneLegSealer(_MaskingSealer):
         streams = self._pairs.streams(tag)
         return (chunk.packed(words) for chunk, words in masked_chunks(values, tag, streams))
 
-    def assist(self, request: bytes) -> bytes:
-        """Refuse: the sum needs no help."""
-        raise PeerError("asked to help with masks that cancel without help")
 
-
-class OneLegOpener(_SumsAlone):
+class OneLegOpener(Opener):
     """Adds masked chunks into one running sum, in which the masks cancel."""
 
     unexpected_note = "a note where masks in one leg have none"
     unexpected_help = "help that masks in one leg did not ask for"
 
-    def __init__(self, tag: Tag, group: Group, session: bytes) -> None:
+    def __init__(self, tag: Tag, setup: AggregatorSetup) -> None:
         self.chunks = len(tag.chunks)
-        self.ctx = context(ONE_LEG, session, group, tag)
+        self.ctx = context(ONE_LEG, setup.session, setup.group, tag)
         self._tag = tag
         self._sum = pairwise.zeros(tag)
 
@@ -234,11 +202,11 @@ class TwoLegSealer(_MaskingSealer):
     committed another attempt; a recovery before this party's own commit, or of too many.
     """
 
-    def __init__(
-        self, me: str, group: Group, session: bytes, keys: dict[str, bytes], draw: RandomBytes
-    ) -> None:
-        super().__init__(me, group, session, keys, TWO_LEGS)
-        self._draw = draw
+    way = TWO_LEGS
+
+    def __init__(self, setup: PartySetup) -> None:
+        super().__init__(setup)
+        self._draw = setup.draw
         self._mask: bytes | None = None
         self._note = b""
         self._shares: dict[str, bytes] | None = None
@@ -359,18 +327,18 @@ class TwoLegSealer(_MaskingSealer):
 # Refuses: see `TwoLegSealer`; each rule has a test of its name in tests/privacy/masked.
 
 
-class TwoLegOpener:
+class TwoLegOpener(Opener):
     """Adds masked chunks into one running sum, collects the help, and opens the sum.
 
     It can never open the sum of less than the whole roster: pairwise masks cancel in the whole only.
     Raises RosterTooSmall when too few parties are left to recover a self mask.
     """
 
-    def __init__(self, tag: Tag, group: Group, session: bytes) -> None:
+    def __init__(self, tag: Tag, setup: AggregatorSetup) -> None:
         self.chunks = len(tag.chunks)
         self._tag = tag
-        self._group = group
-        self.ctx = context(TWO_LEGS, session, group, tag)
+        self._group = setup.group
+        self.ctx = context(TWO_LEGS, setup.session, setup.group, tag)
         self._sum = pairwise.zeros(tag)
         self._commitments: dict[str, bytes] = {}
         self._sealed: dict[str, dict[str, bytes]] = {}
@@ -502,7 +470,7 @@ class KeyHolder:
     attempt of that turn is opened.
     """
 
-    def __init__(self, secret: Secret, group: Group, session: bytes, max_openings: int) -> None:
+    def __init__(self, secret: "Secret", group: Group, session: bytes, max_openings: int) -> None:
         self._secret = secret
         self._group = group
         self._session = session
@@ -552,6 +520,11 @@ class KeyHolder:
         return self._answer
 
 
+def name_of_key(public: "Public") -> bytes:
+    """The beginning of a digest of a public key."""
+    return hashlib.sha256(packing.pack(b"fedboost/1/public", public.to_bytes())).digest()[:NAME_BYTES]
+
+
 class EncryptedSealer(_MaskingSealer):
     """Masks one party's vectors and encrypts them under the session's key; with the secret key it also helps
     to open the sums.
@@ -560,22 +533,16 @@ class EncryptedSealer(_MaskingSealer):
     without the secret key, and the requests that `KeyHolder` refuses.
     """
 
-    def __init__(
-        self,
-        me: str,
-        group: Group,
-        session: bytes,
-        keys: dict[str, bytes],
-        public: Public,
-        secret: Secret | None,
-        max_openings: int,
-    ) -> None:
-        """keys: shared with each other party; secret: None except at the key holder."""
-        super().__init__(me, group, session, keys, BENEATH)
-        self._public = public
-        self._name = digest_of(public)[:NAME_BYTES]
-        self._holder = None if secret is None else KeyHolder(secret, group, session, max_openings)
-        public.prepare()
+    way = BENEATH
+
+    def __init__(self, setup: PartySetup) -> None:
+        super().__init__(setup)
+        assert setup.public is not None
+        self._public = setup.public
+        self._name = name_of_key(setup.public)
+        ends = setup.group, setup.session, setup.max_openings
+        self._holder = None if setup.secret is None else KeyHolder(setup.secret, *ends)
+        setup.public.prepare()
 
     @property
     def openings(self) -> int:
@@ -602,7 +569,7 @@ class EncryptedSealer(_MaskingSealer):
         return self._holder.assist(request)
 
 
-class EncryptedOpener(_SumsAlone):
+class EncryptedOpener(Opener):
     """Adds encrypted chunks into one running sum, has it opened by the key holder, and takes the blind away.
 
     Raises RosterTooSmall when the key holder is lost: nobody else can open the sum.
@@ -610,14 +577,15 @@ class EncryptedOpener(_SumsAlone):
 
     unexpected_note = "a note where encrypted cells have none"
 
-    def __init__(
-        self, tag: Tag, public: Public, keyholder: str, group: Group, session: bytes, draw: RandomBytes
-    ) -> None:
+    def __init__(self, tag: Tag, setup: AggregatorSetup) -> None:
+        public, group = setup.public, setup.group
+        assert public is not None
+        assert setup.keyholder is not None
+        assert setup.draw is not None
         self.chunks = len(tag.chunks)
         self._tag = tag
-        self._keyholder = keyholder
-        self._draw = draw
-        self._name, self.ctx = digest_of(public)[:NAME_BYTES], context(BENEATH, session, group, tag)
+        self._keyholder, self._draw = setup.keyholder, setup.draw
+        self._name, self.ctx = name_of_key(public), context(BENEATH, setup.session, group, tag)
         self._ciphers = [public.cipher(chunk, len(group.members)) for chunk in tag.checked]
         self._sums: list[Any] = [None] * self.chunks
         self._blinds: list[Any] = []

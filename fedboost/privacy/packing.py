@@ -4,16 +4,20 @@ Promises: `unpack(pack(*fields)) == fields`, and different fields never pack to 
 Refuses: bytes that `pack` cannot have written (PeerError).
 """
 
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from fedboost.errors import PeerError
+from fedboost.errors import PeerError, SessionFailed
 from fedboost.fixedpoint import Int64
 from fedboost.privacy import kernels
 
+RandomBytes = Callable[[int], bytes]
+"""Returns that many bytes from the operating system's cryptographic generator."""
 LENGTH_BYTES, _SHORT = 4, 256
 _LENGTHS = tuple(size.to_bytes(LENGTH_BYTES) for size in range(_SHORT))
 """The lengths of short fields, encoded."""
@@ -64,6 +68,7 @@ SPARSE = 0.5
 """Largest share of nonzero cells for which a bitmap is worth its time."""
 
 Words = npt.NDArray[np.uint64]
+Bytes = npt.NDArray[np.uint8]
 Packed = bytes | bytearray | memoryview
 
 
@@ -118,7 +123,7 @@ class Chunk:
         """Add the bytes of `packed_sparsely`: sparse if they are shorter than all cells."""
         if len(packed) >= self.size:
             return self.add(total, packed)
-        start = self._bitmap * WORD_BYTES
+        start = -(-self.cells // WORD_BITS) * WORD_BYTES  # of the cells, behind a bit for each
         if len(packed) < start or len(packed) % WORD_BYTES:
             raise PeerError(f"{len(packed)} bytes of cells where {start} of a bitmap begin, or half a word")
         chosen = kernels.add_sparsely(total, self._words_in(packed), self._pieces)
@@ -132,11 +137,6 @@ class Chunk:
         """The cells of this chunk, each below 2**bits, from its words: uint64 [cells]."""
         bits = np.repeat(self._pieces[:, 1], self._pieces[:, 0]).astype(np.uint64)
         return total & (np.uint64(2**WORD_BITS - 1) >> (np.uint64(WORD_BITS) - bits))
-
-    @property
-    def _bitmap(self) -> int:
-        """Words of a bitmap with a bit for each cell."""
-        return -(-self.cells // WORD_BITS)
 
     def _read(self, packed: Packed) -> Words:
         if len(packed) != self.size:
@@ -181,3 +181,98 @@ def signed(words: Words, segments: tuple[Segment, ...]) -> Int64:
     for chunk in chunks_of(segments):
         kernels.sign(out[chunk.start : chunk.start + chunk.cells], chunk.pieces)
     return out
+
+
+# ---- Ciphertext packing: many small sums in one large plaintext, each in a slot of whole bytes ----------
+# Promises: a slot holds the sum of its cell over all parties, so that no sum overflows into the next slot;
+# cells of different segments share a row; `unpack(pack(cells)) == cells`.
+# Refuses: slots that hold more than that many parties can have added (SessionFailed: the cause is unknown).
+# A row is the plaintext of one ciphertext, little-endian. The slot of a cell of b bits takes the whole
+# bytes that b bits and those of the number of parties need. The number in a slot is never negative: it
+# would borrow from its neighbour.
+
+
+IMPOSSIBLE = (
+    "what was decrypted is no sum of this session's cells: the key holder answered with something else, or "
+    "a party encrypted numbers that do not fit its cells"
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A rectangle of slots: cells from `start` on, in `rows` rows from `row`, `across` in each, beginning at
+    byte `column`; each cell has `bits` bits, each slot `width` bytes."""
+
+    start: int
+    row: int
+    rows: int
+    column: int
+    across: int
+    width: int
+    bits: int
+
+    @property
+    def cells(self) -> int:
+        """Number of cells."""
+        return self.rows * self.across
+
+    def of(self, rows: Bytes) -> Bytes:
+        """The slots of this block in the rows, uint8 [rows, across, width]; a view."""
+        end = self.column + self.across * self.width
+        return rows[self.row : self.row + self.rows, self.column : end].reshape(
+            self.rows, self.across, self.width
+        )
+
+
+class Layout:
+    """Positions of the cells of pieces in rows of `row_bytes` bytes, with room for sums over `parties`."""
+
+    def __init__(self, pieces: Int64, parties: int, row_bytes: int) -> None:
+        """pieces: int64 [P, 2], cells and bits (1 to 64) of each."""
+        self.row_bytes = row_bytes
+        self._parties = parties
+        self._blocks = tuple(_blocks(pieces, (parties - 1).bit_length(), row_bytes))
+        self.cells = sum(block.cells for block in self._blocks)
+        self.rows = max((block.row + block.rows for block in self._blocks), default=0)
+
+    def pack(self, words: Words) -> Bytes:
+        """The rows, uint8 [rows, row_bytes], of cells below 2**bits, uint64 [cells]."""
+        rows = np.zeros((self.rows, self.row_bytes), np.uint8)
+        numbers = words.astype("<u8", copy=False).view(np.uint8).reshape(-1, WORD_BYTES)
+        for block in self._blocks:
+            used = min(block.width, WORD_BYTES)
+            cells = numbers[block.start : block.start + block.cells, :used]
+            block.of(rows)[..., :used] = cells.reshape(block.rows, block.across, used)
+        return rows
+
+    def unpack(self, rows: Bytes) -> Words:
+        """The lowest 64 bits of each slot, uint64 [cells]."""
+        numbers = np.zeros((self.cells, WORD_BYTES), np.uint8)
+        words = numbers.view("<u8").reshape(-1)
+        for block in self._blocks:
+            used = min(block.width, WORD_BYTES)
+            own, slots = slice(block.start, block.start + block.cells), block.of(rows)
+            numbers[own, :used] = slots[..., :used].reshape(-1, used)
+            above = np.zeros(block.cells, np.uint64)
+            if block.bits < 64:
+                above += words[own] >> np.uint64(block.bits)
+            if block.width > WORD_BYTES:
+                above += slots[..., WORD_BYTES].reshape(-1).astype(np.uint64) << np.uint64(64 - block.bits)
+            if above.size and int(above.max()) >= self._parties:
+                raise SessionFailed(IMPOSSIBLE)
+        return words.astype(np.uint64, copy=False)
+
+
+def _blocks(pieces: Int64, guard: int, row_bytes: int) -> Iterator[Block]:
+    start, row, column = 0, 0, 0
+    for left, bits in pieces.tolist():
+        width = -(-(bits + guard) // 8)
+        while left:
+            across = min((row_bytes - column) // width, left)
+            if not across:
+                row, column = row + 1, 0
+                continue
+            rows = 1 if column else left // across
+            yield Block(start, row, rows, column, across, width, bits)
+            start, left = start + rows * across, left - rows * across
+            row, column = row + rows - 1, column + across * width

@@ -29,9 +29,7 @@ from phe.paillier import PaillierPrivateKey, PaillierPublicKey
 from phe.util import getprimeover
 
 from fedboost.errors import ConfigError, PeerError, SessionFailed
-from fedboost.privacy.packing import Chunk, Words
-from fedboost.privacy.pairwise import RandomBytes
-from fedboost.privacy.scheme import IMPOSSIBLE, Layout
+from fedboost.privacy.packing import IMPOSSIBLE, Chunk, Layout, RandomBytes, Words
 
 MIN_KEY_BITS = 2048
 """112 bits of security; NIST SP 800-57 allows no less."""
@@ -51,7 +49,7 @@ if not hasattr(gmpy2, "powmod_sec"):  # as in builds without GMP
 
 
 class Paillier:
-    """The scheme `paillier`."""
+    """An additively homomorphic encryption: makes and reads keys."""
 
     def new_secret(self, bits: int) -> "PaillierSecret":
         """A new key pair; ConfigError below MIN_KEY_BITS bits."""
@@ -112,7 +110,7 @@ class PaillierPublic:
         return int(self.n).to_bytes(self.bytes)
 
     def cipher(self, chunk: Chunk, parties: int) -> "PaillierCipher":
-        """Encryption of one chunk."""
+        """Encryption of one chunk, with room for the sum over these parties."""
         return PaillierCipher(self, Layout(chunk.pieces, parties, (self.n.bit_length() - 1) // 8))
 
     def read(self, sealed: bytes, rows: int) -> list[Any]:
@@ -267,7 +265,8 @@ class PaillierCipher:
         self._layout = layout
 
     def encrypt(self, words: Words) -> bytes:
-        """Pack the cells and encrypt each row."""
+        """The ciphertexts of uint64 [cells], each below 2**bits: the cells are packed, each row is
+        encrypted."""
         rows = self._layout.pack(words)
         return self._public.written(
             self._encrypted([mpz.from_bytes(row.tobytes(), "little") for row in rows])
@@ -288,13 +287,14 @@ class PaillierCipher:
         return [left * right % square for left, right in zip(total, more, strict=True)]
 
     def blind(self, total: list[Any], draw: RandomBytes) -> tuple[bytes, list[Any]]:
-        """Add a number below n to each row; its encryption also randomises the sum again."""
-        wide = self._public.bytes + 16  # so that the remainder modulo n is uniform, but for 2**-128
-        blinds = [mpz.from_bytes(draw(wide), "little") % self._public.n for _ in total]
+        """The ciphertexts of the sum and a number below n for each row, whose encryption also randomises the
+        sum again; and these numbers."""
+        blinds = [below(self._public.n, draw) for _ in total]
         return self._public.written(self.add(total, self._encrypted(blinds))), blinds
 
     def unblind(self, answer: bytes, blind: list[Any]) -> Words:
-        """The sums of the cells, as far as 64 bits hold them."""
+        """The lowest 64 bits of each sum. PeerError for another length, SessionFailed for numbers that are no
+        sum."""
         n, row_bytes = self._public.n, self._layout.row_bytes
         opened = split(answer, self._public.bytes, self._layout.rows)
         plain = [(m - taken) % n for m, taken in zip(opened, blind, strict=True)]
@@ -302,6 +302,18 @@ class PaillierCipher:
             raise SessionFailed(IMPOSSIBLE)
         rows = b"".join([m.to_bytes(row_bytes, "little") for m in plain])
         return self._layout.unpack(np.frombuffer(rows, np.uint8).reshape(-1, row_bytes))
+
+
+def below(n: Any, draw: RandomBytes) -> Any:
+    """A number that is uniform below n, but for 2**-128."""
+    return mpz.from_bytes(draw((n.bit_length() + 7) // 8 + 16), "little") % n
+
+
+def unit(n: Any, draw: RandomBytes) -> Any:
+    """Such a number that has no factor in common with n."""
+    while gmpy2.gcd(x := below(n, draw), n) != 1:
+        pass
+    return x
 
 
 def split(data: bytes, size: int, rows: int) -> list[Any]:

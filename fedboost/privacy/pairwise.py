@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from functools import lru_cache
 from math import comb
+from typing import TYPE_CHECKING
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
@@ -28,8 +29,12 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from fedboost.errors import PeerError, SessionFailed
 from fedboost.fixedpoint import Int64
 from fedboost.privacy import packing
-from fedboost.privacy.packing import CHUNK_CELLS, Chunk, Words, signed
-from fedboost.privacy.protection import Tag, check_newer
+from fedboost.privacy.packing import CHUNK_CELLS, Chunk, RandomBytes, Words, signed
+from fedboost.privacy.protection import HiddenSums, Tag, check_newer
+
+if TYPE_CHECKING:
+    from fedboost.privacy.paillier import PaillierPublic as Public
+    from fedboost.privacy.paillier import PaillierSecret as Secret
 
 # ---- Shamir's secret sharing over the integers modulo 2**521 - 1 ----------------------------------------
 # Promises: any `threshold` shares give the secret; fewer say nothing about it.
@@ -40,9 +45,6 @@ from fedboost.privacy.protection import Tag, check_newer
 PRIME = (1 << 521) - 1
 SHARE_BYTES = 66
 """A number below the prime, big-endian."""
-
-RandomBytes = Callable[[int], bytes]
-"""Returns that many bytes from the operating system's cryptographic generator."""
 
 
 def draw_number(draw: RandomBytes) -> int:
@@ -159,12 +161,12 @@ def failure_bound(parties: int, colluding: int, reach: int) -> float:
 def _ring(members: tuple[str, ...], session: bytes) -> tuple[dict[str, int], tuple[str, ...]]:
     """The place of each party, and the parties in the order of the ring. The parties of a simulation have the
     same: it is kept for the one after."""
-    ring = tuple(sorted(members, key=lambda member: _lot(member, session)))
+    lots = {
+        member: hashlib.sha256(packing.pack(b"fedboost/1/ring", session, member.encode())).digest()
+        for member in members
+    }
+    ring = tuple(sorted(members, key=lots.__getitem__))
     return {member: place for place, member in enumerate(ring)}, ring
-
-
-def _lot(member: str, session: bytes) -> bytes:
-    return hashlib.sha256(packing.pack(b"fedboost/1/ring", session, member.encode())).digest()
 
 
 # ---- Check cells: behind the cells of each masked chunk stands one more of 64 bits, which is 1 ----------
@@ -281,6 +283,49 @@ class Group:
         return packing.pack(packing.number(self.majority), packing.number(self.colluding), *names)
 
 
+# ---- what the ends of a protection are made from ---------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PartySetup:
+    """The facts that a sealer is made from, once the parties have met.
+
+    me: the name of this party; group: all parties of the session; session: the digest of the attempt;
+    pair_keys: returns the key shared with each of some other parties, and may be called once; draw:
+    cryptographic randomness; public: the key that sums are encrypted under; secret: the pair it belongs to,
+    at the key holder alone; max_openings: sums that the key holder opens; sparse: zeros may be left out, so
+    that lengths depend on rows; shrinks: the session may go on without parties that were lost.
+    """
+
+    me: str
+    group: Group
+    session: bytes
+    pair_keys: Callable[[Collection[str]], dict[str, bytes]]
+    draw: RandomBytes
+    public: "Public | None" = None
+    secret: "Secret | None" = None
+    max_openings: int = 0
+    sparse: bool = False
+    shrinks: bool = False
+
+
+@dataclass(frozen=True)
+class AggregatorSetup:
+    """The facts that an opener is made from, besides the tag of its turn; as in `PartySetup`.
+
+    keyholder: the name of the party that has the secret key.
+    """
+
+    group: Group
+    session: bytes
+    draw: RandomBytes | None = None
+    public: "Public | None" = None
+    keyholder: str | None = None
+    shrinks: bool = False
+    hidden: HiddenSums | None = None
+    """Sums of this turn that are reported encrypted."""
+
+
 # ---- keys of a session ----------------------------------------------------------------------------------
 
 
@@ -390,11 +435,9 @@ def masked_chunks(
 class PairMasks:
     """The keys of a party with those that it shares masks with, and its masks for one tag after the other."""
 
-    def __init__(self, me: str, group: Group, session: bytes, keys: dict[str, bytes], way: bytes) -> None:
-        self._me = me
-        self._group = group
-        self._session = session
-        self._keys = keys
+    def __init__(self, setup: PartySetup, way: bytes) -> None:
+        self._me, self._group, self._session = setup.me, setup.group, setup.session
+        self._keys = setup.pair_keys(setup.group.peers(setup.me, setup.session, way != ONE_LEG))
         self._way = way
         self.tag: Tag | None = None
         """The tag of the last masked vector."""

@@ -17,6 +17,7 @@ that commute; C. Meadows, "A more efficient cryptographic matchmaking protocol" 
 
 import hashlib
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -61,19 +62,16 @@ def points_of(ids: Sequence[bytes], context: bytes) -> bytes:
 def _point_of(what: bytes) -> bytes:
     n = 0
     while True:
-        digest = hashlib.sha512(_PREFIXES[n] + what if n < len(_PREFIXES) else _prefix(n) + what).digest()
+        digest = hashlib.sha512(_prefix(n) + what).digest()
         x = int.from_bytes(digest, "little") % PRIME
         if jacobi(x * (x * (x + _A) + 1) % PRIME, PRIME) == 1:
             return x.to_bytes(POINT_BYTES, "little")
         n += 1
 
 
+@cache
 def _prefix(n: int) -> bytes:
     return pack(_DOMAIN, number(n))
-
-
-_PREFIXES = tuple(map(_prefix, range(16)))
-"""Made once: most ids need one or two."""
 
 
 def multiply(points: bytes, secret: bytes, what: str = "a list of points") -> bytes:

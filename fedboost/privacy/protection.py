@@ -11,10 +11,10 @@ different parties arrive does not matter; a tag is sealed once.
 Refuses: a chunk of another length or number than the vector has, help that was not asked for (PeerError).
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
 
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
@@ -85,41 +85,51 @@ def check_newer(tag: Tag, last: Tag | None) -> None:
         raise PeerError(f"turn {tag.turn}, attempt {tag.attempt} was sealed already, or is older")
 
 
-class Sealer(Protocol):
+class Sealer(ABC):
     """The end at a party."""
+
+    unexpected_help = "asked for help that is not needed"
 
     @property
     def ctx(self) -> bytes:
         """The context of the last sealed vector, 32 bytes; empty where the protection has none."""
+        return b""
 
+    @abstractmethod
     def seal(self, values: Int64, tag: Tag) -> Iterator[bytes]:
         """The sealed chunks of a vector, in order. PeerError if this tag must not be sealed."""
 
     def note(self) -> bytes:
         """Bytes for the opener that travel with the last chunk of the last vector."""
+        return b""
 
     def assist(self, request: bytes) -> bytes:
-        """Help to open the sum of the last turn. PeerError if it must not be given."""
+        """Help to open the sum of the last turn. PeerError if it must not be given: unless a sum needs it."""
+        raise PeerError(self.unexpected_help)
 
 
-class Opener(Protocol):
+class Opener(ABC):
     """The end at the aggregator, one a turn."""
 
-    @property
-    def ctx(self) -> bytes:
-        """The context that each party's vector must be sealed under, as in `Sealer`."""
+    unexpected_note = "a note where there are none"
+    unexpected_help = "help that was not asked for"
 
-    @property
-    def chunks(self) -> int:
-        """Chunks in which each party's vector arrives."""
+    ctx = b""
+    """The context that each party's vector must be sealed under, as in `Sealer`."""
+    chunks: int
+    """Chunks in which each party's vector arrives."""
 
+    @abstractmethod
     def add(self, party: str, number: int, cells: bytes) -> None:
         """Add one chunk of a party's vector; PeerError if it cannot be one."""
 
     def note(self, party: str, note: bytes) -> None:
-        """Take in the note of a party, which travels with its last chunk."""
+        """Take in the note of a party, which travels with its last chunk: none, unless a sum needs more than
+        the vectors."""
+        if note:
+            raise PeerError(self.unexpected_note)
 
-    def lose(self, party: str) -> None:
+    def lose(self, party: str) -> None:  # noqa: B027 - most sums need nothing then
         """Note that a party whose whole vector was added is disconnected. Its vector stays in the sum."""
 
     def requests(self) -> dict[str, bytes]:
@@ -127,10 +137,13 @@ class Opener(Protocol):
 
         Raises RosterTooSmall if it never can.
         """
+        return {}
 
     def assist(self, party: str, answer: bytes) -> None:
         """Take in a party's help; PeerError if it does not answer the request, SessionFailed if the help of
         all can never open the sum."""
+        raise PeerError(self.unexpected_help)
 
+    @abstractmethod
     def open(self) -> Int64:
         """The sum, once every party's chunks are added and `requests` is empty."""

@@ -4,11 +4,11 @@ Promises: nothing else in fedboost branches on a protection's name; every fact a
 Importing this module imports none of the packages that only encryption needs. Refuses: names that are not in
 the table, and encryption whose package is not installed (ConfigError)."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING
 
-from fedboost.errors import ConfigError, quoted
+from fedboost.errors import ConfigError, PeerError, quoted
 from fedboost.privacy import packing
 from fedboost.privacy.ends import (
     EncryptedOpener,
@@ -24,55 +24,20 @@ from fedboost.privacy.pairwise import (
     MAX_GRAPH_PARTIES,
     MAX_GROUP_PARTIES,
     MIN_GROUP_PARTIES,
+    AggregatorSetup,
     Group,
-    RandomBytes,
+    PartySetup,
 )
-from fedboost.privacy.protection import HiddenSums, Opener, Sealer, Tag
-from fedboost.privacy.scheme import Public, Scheme, Secret, agreement_key, greeting_of, scheme_key
+from fedboost.privacy.protection import Opener, Sealer, Tag
+
+if TYPE_CHECKING:
+    from fedboost.privacy.paillier import Paillier
+    from fedboost.privacy.paillier import PaillierPublic as Public
+    from fedboost.privacy.paillier import PaillierSecret as Secret
 
 MAX_ENCRYPTED_CELLS = 200_000
 """Cells of a sum that a key holder opens: its answer is one message."""
 _SUMS = "sums over the parties, never this site's own numbers"
-
-
-@dataclass(frozen=True)
-class PartySetup:
-    """The facts that a sealer is made from, once the parties have met.
-
-    me: the name of this party; group: all parties of the session; session: the digest of the attempt;
-    pair_keys: returns the key shared with each of some other parties, and may be called once; draw:
-    cryptographic randomness; public: the key that sums are encrypted under; secret: the pair it belongs to,
-    at the key holder alone; max_openings: sums that the key holder opens; sparse: zeros may be left out, so
-    that lengths depend on rows; shrinks: the session may go on without parties that were lost.
-    """
-
-    me: str
-    group: Group
-    session: bytes
-    pair_keys: Callable[[Collection[str]], dict[str, bytes]]
-    draw: RandomBytes
-    public: Public | None = None
-    secret: Secret | None = None
-    max_openings: int = 0
-    sparse: bool = False
-    shrinks: bool = False
-
-
-@dataclass(frozen=True)
-class AggregatorSetup:
-    """The facts that an opener is made from, besides the tag of its turn; as in `PartySetup`.
-
-    keyholder: the name of the party that has the secret key.
-    """
-
-    group: Group
-    session: bytes
-    draw: RandomBytes | None = None
-    public: Public | None = None
-    keyholder: str | None = None
-    shrinks: bool = False
-    hidden: HiddenSums | None = None
-    """Sums of this turn that are reported encrypted."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +69,7 @@ class Protection:
     may_shrink: bool = True
     min_roster: Callable[[Group], int] = lambda group: 1
     min_signers: Callable[[Group], int] = lambda group: 0
-    scheme: Callable[[], Scheme] | None = None
+    scheme: "Callable[[], Paillier] | None" = None
     may_be_vertical: bool = False
     by_columns: "Protection | None" = None
     proves_key: bool = False
@@ -115,7 +80,7 @@ class Protection:
         """True if sums are encrypted, and one party alone can decrypt them."""
         return self.scheme is not None
 
-    def encryption(self) -> Scheme:
+    def encryption(self) -> "Paillier":
         """The scheme, where a key holder is used. ConfigError if its package is not installed."""
         assert self.scheme is not None
         try:
@@ -126,7 +91,7 @@ class Protection:
                 f'pip install "fedboost[{self.name}]"'
             ) from None
 
-    def key_greeting(self, agreement: bytes, secret: Secret | None, context: bytes) -> bytes:
+    def key_greeting(self, agreement: bytes, secret: "Secret | None", context: bytes) -> bytes:
         """The public keys that a party greets with: its X25519 key, and the key holder's own. context: of
         the attempt and the party, which a proof of the key is bound to."""
         if not self.uses_key_holder:
@@ -135,25 +100,39 @@ class Protection:
         if secret is not None and self.proves_key:
             from fedboost.privacy.rowsums.ends import prove
 
-            key = packing.pack(key, prove(cast(Any, secret), context))
+            key = packing.pack(key, prove(secret, context))
         return greeting_of(agreement, key)
 
     def agreement_key(self, greeted: bytes) -> bytes:
         """The X25519 key that a party greeted with. PeerError if there is none."""
-        return agreement_key(greeted) if self.uses_key_holder else greeted
+        return greeted_keys(greeted)[0] if self.uses_key_holder else greeted
 
-    def read_public(self, greeted: bytes, key_bits: int, context: bytes) -> Public:
+    def read_public(self, greeted: bytes, key_bits: int, context: bytes) -> "Public":
         """The key that sums are encrypted under, as the key holder greeted with it. PeerError for one that
         cannot be, has fewer bits, or lacks a proof that it needs."""
-        key, scheme = scheme_key(greeted), self.encryption()
+        key, scheme = greeted_keys(greeted)[1], self.encryption()
         if not self.proves_key:
             return scheme.read_public(key, key_bits)
         from fedboost.privacy.rowsums.ends import check
 
         number, *proof = packing.unpack(key)
         public = scheme.read_public(number, key_bits)
-        check(cast(Any, public), context, b"".join(proof))
+        check(public, context, b"".join(proof))
         return public
+
+
+def greeting_of(agreement: bytes, key: bytes) -> bytes:
+    """The public keys that a party greets with: an X25519 key for its masks, and the key holder's own that
+    sums are encrypted under, empty of others."""
+    return packing.pack(agreement, key)
+
+
+def greeted_keys(greeted: bytes) -> list[bytes]:
+    """The two keys of a greeting. PeerError if it has others."""
+    keys = packing.unpack(greeted)
+    if len(keys) != 2:
+        raise PeerError("a greeting without the two keys that encrypted sums need")
+    return keys
 
 
 def check_name(name: str) -> str:
@@ -163,7 +142,7 @@ def check_name(name: str) -> str:
     return name
 
 
-def scheme_of(name: str) -> Scheme:
+def scheme_of(name: str) -> "Paillier":
     """The encryption of a protection. ConfigError if it has none, or its package is not installed."""
     known = [row.name for row in PROTECTIONS.values() if row.uses_key_holder]
     if name not in known:
@@ -171,34 +150,7 @@ def scheme_of(name: str) -> Scheme:
     return PROTECTIONS[name].encryption()
 
 
-# ---- masked ---------------------------------------------------------------------------------------------
-
-
-def _masked_sealer(setup: PartySetup) -> Sealer:
-    keys = setup.pair_keys(setup.group.peers(setup.me, setup.session, every_pair=setup.shrinks))
-    if setup.shrinks:
-        return TwoLegSealer(setup.me, setup.group, setup.session, keys, setup.draw)
-    return OneLegSealer(setup.me, setup.group, setup.session, keys)
-
-
-# ---- paillier -------------------------------------------------------------------------------------------
-
-
-def _encrypted_sealer(setup: PartySetup) -> Sealer:
-    assert setup.public is not None
-    ends = setup.me, setup.group, setup.session
-    keys = setup.pair_keys(setup.group.peers(setup.me, setup.session, every_pair=True))
-    return EncryptedSealer(*ends, keys, setup.public, setup.secret, setup.max_openings)
-
-
-def _encrypted_opener(tag: Tag, setup: AggregatorSetup) -> Opener:
-    assert setup.public is not None
-    assert setup.keyholder is not None
-    assert setup.draw is not None
-    return EncryptedOpener(tag, setup.public, setup.keyholder, setup.group, setup.session, setup.draw)
-
-
-def _paillier() -> Scheme:
+def _paillier() -> "Paillier":
     from fedboost.privacy.paillier import Paillier
 
     return Paillier()
@@ -207,16 +159,13 @@ def _paillier() -> Scheme:
 def _columns_sealer(setup: PartySetup) -> Sealer:
     from fedboost.privacy.rowsums.ends import ColumnsSealer
 
-    return ColumnsSealer(setup.group, setup.session, setup.secret, setup.max_openings, setup.sparse)
+    return ColumnsSealer(setup)
 
 
 def _columns_opener(tag: Tag, setup: AggregatorSetup) -> Opener:
     from fedboost.privacy.rowsums.ends import ColumnsOpener
 
-    assert setup.keyholder is not None
-    assert setup.draw is not None
-    ends = setup.public, setup.keyholder, setup.group, setup.session
-    return ColumnsOpener(tag, *ends, setup.draw, setup.hidden)
+    return ColumnsOpener(tag, setup)
 
 
 _PAILLIER_BY_COLUMNS = Protection(
@@ -244,10 +193,8 @@ _ROWS = (
         "masked",
         hides=True,
         aggregator_observes=_SUMS,
-        sealer=_masked_sealer,
-        opener=lambda tag, setup: (TwoLegOpener if setup.shrinks else OneLegOpener)(
-            tag, setup.group, setup.session
-        ),
+        sealer=lambda setup: (TwoLegSealer if setup.shrinks else OneLegSealer)(setup),
+        opener=lambda tag, setup: (TwoLegOpener if setup.shrinks else OneLegOpener)(tag, setup),
         min_parties=MIN_GROUP_PARTIES,
         max_parties=MAX_GRAPH_PARTIES,
         max_shrinking=MAX_GROUP_PARTIES,
@@ -259,8 +206,8 @@ _ROWS = (
         "paillier",
         hides=True,
         aggregator_observes=f"{_SUMS}, even with the key holder's help",
-        sealer=_encrypted_sealer,
-        opener=_encrypted_opener,
+        sealer=EncryptedSealer,
+        opener=EncryptedOpener,
         min_parties=MIN_GROUP_PARTIES,
         max_parties=MAX_GROUP_PARTIES,
         max_cells=MAX_ENCRYPTED_CELLS,

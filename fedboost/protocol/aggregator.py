@@ -14,17 +14,16 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from fedboost.errors import FedboostError, PeerError, Refused, RosterTooSmall, SessionFailed, quoted
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.booster import Booster
-from fedboost.privacy.pairwise import Group, RandomBytes
+from fedboost.privacy.packing import RandomBytes
+from fedboost.privacy.pairwise import AggregatorSetup, Group
 from fedboost.privacy.protection import Opener
-from fedboost.privacy.protections import AggregatorSetup
-from fedboost.privacy.scheme import Public
 from fedboost.protocol import key_exchange
 from fedboost.protocol.contracts import Outcome, Program, Query, TrainingState
 from fedboost.protocol.key_exchange import Attempt, Trust, session_digest
@@ -59,6 +58,9 @@ from fedboost.protocol.relaying import Order, max_relayed
 from fedboost.protocol.run import Attendance, Callback, Record, Round, TrainingRun
 from fedboost.protocol.site import with_central_noise
 from fedboost.terms.terms import Terms
+
+if TYPE_CHECKING:
+    from fedboost.privacy.paillier import PaillierPublic as Public
 
 # ---- The introduction of an attempt: the parties' greetings, and what follows from all of them ----------
 
@@ -267,7 +269,7 @@ class AggregatorSession:
         self.error: SessionFailed | None = None
         self.run = TrainingRun(terms, program, state, record, past, callbacks)
         """The part of the session that outlives the process."""
-        self.attendance = Attendance(terms.parties)
+        self.attendance = Attendance()
         self.introduction = Introduction()
         self.current_turn: Turn | None = None
         self.closing: Closing | None = None
@@ -338,7 +340,8 @@ class AggregatorSession:
     def start(self, connected: Iterable[str] | None = None) -> Outbox:
         """Run the program up to its first query, and call the connected parties together (all unless
         given)."""
-        self.attendance.begin(connected)
+        parties = {*self.terms.parties}
+        self.attendance.connected = parties if connected is None else parties.intersection(connected)
         draws = self.terms.noise is not None and self.terms.noise.placement == "central"
         if self.terms.protection.uses_key_holder and self.draw is None:
             return self.fail("sums are encrypted, and the aggregator has nothing to draw blinds from")
@@ -509,7 +512,7 @@ class AggregatorSession:
     def join(self, party: str, join: Join) -> Outbox:
         """The party has joined; with the last one all are introduced, and the query is asked."""
         self.introduction.join(party, join.greeting, self.trust, self.current_attempt)
-        self.attendance.mark_back(party)
+        self.attendance.away.pop(party, None)
         return [] if any(map(self.awaits, self.roster)) else self.introduce()
 
     def join_again(self, party: str, join: Join) -> Outbox:
@@ -537,7 +540,7 @@ class AggregatorSession:
     def give_up(self, lost: list[str]) -> Outbox:
         """Go on without parties that did not come back, or fail."""
         party, on_loss = lost[0], self.terms.session.on_loss
-        reason = f"party {party} {self.attendance.reason(party)}"
+        reason = f"party {party} {self.attendance.away[party][1]}"
         if self.booster is not None:  # they have not signed; with too few signatures it is worth nothing
             hopeless = on_loss != "wait" or bool(self.attendance.barred & set(lost))
             return self.conclude() if hopeless or len(self.attestations) >= self.terms.signers else []
@@ -577,7 +580,8 @@ class AggregatorSession:
 
     def note_loss(self, party: str, event: Disconnected) -> bool:
         """Note that a party was lost. True if the roster has it."""
-        self.attendance.lose(party)
+        self.attendance.connected.discard(party)
+        self.attendance.introduced.discard(party)
         if party not in self.roster:
             return False
         self.attendance.mark_away(party, f"was lost: {event.reason}")
@@ -700,7 +704,7 @@ class AggregatorSession:
             where = f"turn {run.turn}: " if isinstance(error, PeerError) else ""
             return self.fail(f"{where}{error}")
         self.helped = False
-        attendance.begin_turn()
+        attendance.losses.clear()
         if run.booster is not None:
             return self.close()
         roster = set(run.roster)
@@ -728,7 +732,7 @@ class AggregatorSession:
             return []
         late = f"did not answer turn {self.turn} within {self.seconds:g} s"
         for party in self.awaited:
-            self.attendance.mark_late(party, late)
+            self.attendance.away[party] = (self.attendance.now, late)
             self.count_loss(party)
         return self.restart_attempt()
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, combinations
 from operator import is_
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
@@ -25,8 +25,7 @@ from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.sampling import Mask
 from fedboost.gbdt.tree import Splits, Tree
 from fedboost.privacy import packing
-from fedboost.privacy.packing import Segment
-from fedboost.privacy.pairwise import RandomBytes
+from fedboost.privacy.packing import RandomBytes, Segment
 from fedboost.privacy.protection import HiddenSums
 from fedboost.terms.hiding import Release
 from fedboost.terms.terms import Terms
@@ -69,83 +68,94 @@ class Only:
             raise out_of_bounds(self.what)
 
 
-class Query(Protocol):
-    """A question to all holders. Bytes: `digest` names it in transcripts; `wire` knows how it travels."""
+class Query:
+    """A question to all holders, with the usual answers. Bytes: `digest` names it in transcripts; `wire`
+    knows how it travels."""
 
-    @property
-    def parts(self) -> "tuple[Query, ...]":
-        """The queries that it is made of: itself, or those that share the turn (`Several`)."""
+    if TYPE_CHECKING:  # fields of queries, or properties of their own
+
+        @property
+        def parts(self) -> "tuple[Query, ...]":
+            """The queries that it is made of: itself, or those that share the turn (`Several`)."""
+
+        @property
+        def digest(self) -> bytes:
+            """A hash of everything it says: 32 bytes."""
+
+        @property
+        def rows(self) -> int:
+            """Upper bound of the rows behind the sum: a public number."""
+
+        @property
+        def tree(self) -> int:
+            """The tree it is about: -1 before the first."""
+
+        @property
+        def splits(self) -> Splits:
+            """Splits that every party applies before it answers."""
+
+        @property
+        def of_tree(self) -> bool:
+            """True for a query about a tree before its end."""
+
+        @property
+        def ends_tree(self) -> bool:
+            """True for the query that ends a tree, and the round with it."""
+
+        @property
+        def only_turn(self) -> int | None:
+            """The turn that it is asked in, alone, if it is asked once in a session; None for any turn."""
+
+        @property
+        def cells(self) -> int:
+            """Integers of the answer."""
+
+        @property
+        def segments(self) -> tuple[Segment, ...]:
+            """The cells in which an answer travels."""
+
+        def seen_by(self, terms: Terms, party: str, publicly: bool = False) -> Self:
+            """The query as a party is told it; publicly: as all parties of its block are."""
+
+        def check(self, terms: Terms) -> None:
+            """Raise Refused if the terms do not allow it, no matter who asks."""
+
+        def release(self, terms: Terms) -> Release | None:
+            """The release that an answer is, where the terms have noise; None if nothing of rows is in it."""
 
     @property
     def name(self) -> str:
         """Its name in logs."""
-
-    @property
-    def digest(self) -> bytes:
-        """A hash of everything it says: 32 bytes."""
-
-    @property
-    def rows(self) -> int:
-        """Upper bound of the rows behind the sum: a public number."""
-
-    @property
-    def tree(self) -> int:
-        """The tree it is about: -1 before the first."""
-
-    @property
-    def splits(self) -> Splits:
-        """Splits that every party applies before it answers."""
-
-    @property
-    def of_tree(self) -> bool:
-        """True for a query about a tree before its end."""
-
-    @property
-    def ends_tree(self) -> bool:
-        """True for the query that ends a tree, and the round with it."""
+        return type(self).__name__
 
     @property
     def stage(self) -> int:
         """Its place in the session, which only grows: two a tree, its growth and its end."""
-
-    @property
-    def only_turn(self) -> int | None:
-        """The turn that it is asked in, alone, if it is asked once in a session; None for any turn."""
-
-    @property
-    def cells(self) -> int:
-        """Integers of the answer."""
-
-    @property
-    def segments(self) -> tuple[Segment, ...]:
-        """The cells in which an answer travels."""
-
-    def seen_by(self, terms: Terms, party: str, publicly: bool = False) -> Self:
-        """The query as a party is told it; publicly: as all parties of its block are."""
-
-    def check(self, terms: Terms) -> None:
-        """Raise Refused if the terms do not allow it, no matter who asks."""
+        return 2 * self.tree + self.ends_tree
 
     def fits(self, answer: Int64) -> bool:
         """True if the cells hold this answer, when no other party adds to it."""
+        return True
 
     def to_cells(self, answer: Int64) -> Int64:
         """An answer as it is sealed: an integer for each cell."""
+        return answer
 
     def from_cells(self, total: Int64) -> Int64:
         """The sum of answers, from the sum of their cells: [cells]."""
+        return total
 
     def relayed_bytes(self, terms: Terms) -> int:
         """Bytes that a party relays before it answers, beside those of trees."""
-
-    def release(self, terms: Terms) -> Release | None:
-        """The release that an answer is, where the terms have noise; None if nothing of rows is in it."""
+        return 0
 
     def metrics_of(self, total: Int64) -> tuple[dict[str, float], dict[str, float]]:
         """Metrics of the round that it ends: all of them, and those that the analyst gets."""
+        return {}, {}
 
     def hidden(self, terms: Terms, state: Any) -> HiddenSums | None:
         """The sums that some parties report encrypted, asked in this state; None without any."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -439,8 +449,8 @@ def pieces(values: Int64, sizes: Sequence[int]) -> list[Int64]:
 
 
 @dataclass(frozen=True)
-class Several:
-    """A `Query` made of others, which are answered in order."""
+class Several(Query):
+    """A query made of others, which are answered in order."""
 
     parts: tuple[Query, ...]
 
@@ -488,9 +498,7 @@ class Several:
         """The stage of the last query."""
         return self.parts[-1].stage
 
-    @property
-    def only_turn(self) -> None:
-        """None: what is asked once has a turn of its own."""
+    only_turn = None
 
     @cached_property
     def cells(self) -> int:

@@ -18,16 +18,20 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from fedboost.errors import PeerError, Refused, quoted
 from fedboost.privacy import packing
 from fedboost.privacy.identity import Identified, Signer, identify, verify
-from fedboost.privacy.pairwise import KEY_BYTES, Group, RandomBytes
+from fedboost.privacy.packing import RandomBytes
+from fedboost.privacy.pairwise import KEY_BYTES, Group
 from fedboost.privacy.protections import PROTECTIONS
-from fedboost.privacy.scheme import Public
 from fedboost.protocol.messages import Attest, Request
 from fedboost.terms.reading import digest_of
 from fedboost.terms.terms import Terms
+
+if TYPE_CHECKING:
+    from fedboost.privacy.paillier import PaillierPublic as Public
 
 NONCE_BYTES = 32
 PARTY, ANALYST = "party", "analyst"
@@ -229,7 +233,7 @@ def key_context(attempt: Attempt, party: str) -> bytes:
     return packing.pack(b"fedboost/1/key", attempt.packed(), party.encode())
 
 
-def read_public(attempt: Attempt, public: bytes) -> Public:
+def read_public(attempt: Attempt, public: bytes) -> "Public":
     """The key that sums are encrypted under. PeerError for one that cannot be, or is too short."""
     terms = attempt.terms
     assert terms.keyholder is not None
@@ -237,7 +241,7 @@ def read_public(attempt: Attempt, public: bytes) -> Public:
     return terms.protection.read_public(public, terms.hiding.key_bits, context)
 
 
-def public_of(attempt: Attempt, greetings: Collection[bytes]) -> Public:
+def public_of(attempt: Attempt, greetings: Collection[bytes]) -> "Public":
     """The key that sums are encrypted under, as the key holder greeted with it."""
     for greeting in greetings:
         name, public, *_ = packing.unpack(greeting)

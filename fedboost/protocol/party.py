@@ -13,13 +13,12 @@ Refuses: by leaving. The session never raises for what an aggregator sends or a 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from fedboost.errors import FedboostError, PeerError, Refused, quoted
-from fedboost.privacy.pairwise import Group, Handshake, derive
+from fedboost.privacy.pairwise import Group, Handshake, PartySetup, derive
 from fedboost.privacy.protection import Sealer, Tag
-from fedboost.privacy.protections import PartySetup, Protection
-from fedboost.privacy.scheme import Public, Secret
+from fedboost.privacy.protections import Protection
 from fedboost.protocol import key_exchange
 from fedboost.protocol.contracts import Answered, Holder, Keys, Query, Receive, Rowless, TrainingState
 from fedboost.protocol.key_exchange import Attempt, Meeting
@@ -43,7 +42,7 @@ from fedboost.protocol.messages import (
     tag_of,
 )
 from fedboost.protocol.parts import packed, part_of
-from fedboost.protocol.relaying import Ends, Underway, max_relayed, unawaited
+from fedboost.protocol.relaying import MAX_QUOTE, Ends, Underway, max_relayed
 from fedboost.protocol.site import (
     HELP,
     OPENINGS,
@@ -59,6 +58,10 @@ from fedboost.protocol.site import (
     Standing,
 )
 from fedboost.terms.terms import Terms
+
+if TYPE_CHECKING:
+    from fedboost.privacy.paillier import PaillierPublic as Public
+    from fedboost.privacy.paillier import PaillierSecret as Secret
 
 # ---- A party's membership of a session ------------------------------------------------------------------
 # It begins with the first offer that is taken, and lasts to the end.
@@ -77,7 +80,7 @@ class Membership:
     first: Offer
     memory: SessionMemory
     holder: Holder
-    secret: Secret | None
+    secret: "Secret | None"
     spending: Spending | None
     terms: Terms = field(init=False)
     """The terms of the session."""
@@ -563,7 +566,8 @@ class PartySession:
         """A repeated one, and one of an earlier turn or attempt, is ignored; any other is refused."""
         last = (self._asked.attempt, self._asked.turn) if self._asked else (0, 0)
         if relay.attempt >= self._attempt and (relay.attempt, relay.turn) > last:
-            raise PeerError(unawaited(relay))
+            name = quoted(relay.sender, MAX_QUOTE)
+            raise PeerError(f"bytes of party {name} relayed for turn {relay.turn} that nobody waits for")
         yield from ()
 
     def _begin(self, ask: Ask, introduced: Introduced) -> Underway:
@@ -666,7 +670,7 @@ class PartySession:
 
 
 def _sealer(
-    site: Site, member: Membership, handshake: Handshake, met: Meeting, public: Public | None, openings: int
+    site: Site, member: Membership, handshake: Handshake, met: Meeting, public: "Public | None", openings: int
 ) -> Sealer:
     """What vectors are sealed with in an attempt. openings: sums that this key holder has opened."""
     terms = member.terms

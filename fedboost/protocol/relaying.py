@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 
 from fedboost.errors import PeerError, quoted
 from fedboost.privacy import packing
-from fedboost.privacy.pairwise import MIN_SEALED_BYTES, RandomBytes, open_sealed, seal, sealed_size
+from fedboost.privacy.packing import RandomBytes
+from fedboost.privacy.pairwise import MIN_SEALED_BYTES, open_sealed, seal, sealed_size
 from fedboost.protocol.contracts import (
     Answered,
     Answering,
@@ -61,12 +62,6 @@ def max_relayed(terms: Terms, party: str, query: Query, rows: int, state: Traini
         content += cells * each + row_sets * -(-cells // 8)
     few = FEW_RELAYS + terms.vertical.repeated_ids
     return content + (few + row_sets) * sealed_size(0, block.parties)
-
-
-def unawaited(relay: Relay) -> str:
-    """The sentence on a relay that comes when none is due."""
-    sender = quoted(relay.sender, MAX_QUOTE)
-    return f"bytes of party {sender} relayed for turn {relay.turn} that nobody waits for"
 
 
 @dataclass(frozen=True)

@@ -83,8 +83,11 @@ def encode(record: Record) -> bytes:
     """Bytes of a record."""
     match record:
         case Begun(session, terms, analyst, request):
-            who = session.encode(), terms.canonical().encode(), analyst.encode()
-            return packing.pack(b"begun", *who, *(() if request is None else _packed(request)))
+            parts = [session.encode(), terms.canonical().encode(), analyst.encode()]
+            if request is not None:
+                time = packing.number(request.time)
+                parts += [request.nonce, time, request.certificate, request.signature]
+            return packing.pack(b"begun", *parts)
         case Gathered(attempt, roster):
             return packing.pack(b"gathered", packing.number(attempt), *(party.encode() for party in roster))
         case Opened(turn, query, total):
@@ -117,10 +120,6 @@ def decode(data: bytes) -> Record:
     except (FedboostError, TypeError, ValueError) as error:
         raise ConfigError(f"not a record of a session: {error}") from None
     raise ConfigError("not a record of a session of this version of fedboost")
-
-
-def _packed(request: Request) -> tuple[bytes, ...]:
-    return request.nonce, packing.number(request.time), request.certificate, request.signature
 
 
 def _request(parts: list[bytes]) -> Request | None:
@@ -156,36 +155,15 @@ class TreeLog:
     read: int = 0
     ends: dict[int, TreeGrown] = field(default_factory=dict)
 
-    def next_to_write(self, tree: int) -> tuple[Tree, Splits] | None:
-        """The tree of this number if it is the next that the journal lacks; it counts as written then."""
-        if tree != self.written or not self.durable:
-            return None
-        self.durable = len(self.grown) == self.written + 1
-        if not self.durable:
-            return None
-        self.written += 1
-        return self.grown[tree]
-
-    def load(self, past: tuple[Record, ...]) -> None:
-        """Take in all trees of an earlier process."""
-        for record in past:
-            if isinstance(record, TreeGrown):
-                self.grown.append((record.tree, record.last))
-                self.ends[self.written] = record
-                self.written += 1
-
-
-def with_tree(state: TrainingState, grew: TreeGrown) -> TrainingState:
-    """The state with the tree of a record."""
-    try:
-        return state.with_record(grew.known)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"a tree in turn {grew.turn}: {error}") from None
-
 
 def replay(run: "TrainingRun", terms: Terms, past: tuple[Record, ...]) -> None:
     """Go where the records lead. The program is given all trees at once, and finds them grown."""
-    run.trees.load(past)
+    log = run.trees
+    for record in past:
+        if isinstance(record, TreeGrown):
+            log.grown.append((record.tree, record.last))
+            log.ends[log.written] = record
+            log.written += 1
     if past:
         run.advance(None)
     for number, record in enumerate(past):
@@ -379,9 +357,12 @@ class TrainingRun:
 
     def _write_tree(self) -> None:
         """Write down the tree that is about to end, once."""
-        query = self.pending
-        if query.ends_tree and (grown := self.trees.next_to_write(query.tree)):
-            self._record(TreeGrown(self.turn, *grown, self.state.to_record()))
+        query, log = self.pending, self.trees
+        if query.ends_tree and query.tree == log.written and log.durable:
+            log.durable = len(log.grown) == log.written + 1
+            if log.durable:
+                log.written += 1
+                self._record(TreeGrown(self.turn, *log.grown[query.tree], self.state.to_record()))
 
     def advance(self, total: Int64 | None) -> None:
         """Give the program a sum, or start it, and go to its next query."""
@@ -410,7 +391,10 @@ class TrainingRun:
             self.state = self.state.after(asked)
         self._pending, self.turn = query, self.turn + 1
         if query.ends_tree and (grew := self.trees.ends.pop(query.tree, None)):
-            self.state, self.turn = with_tree(self.state, grew), grew.turn
+            try:
+                self.state, self.turn = self.state.with_record(grew.known), grew.turn
+            except (TypeError, ValueError) as error:
+                raise ConfigError(f"a tree in turn {grew.turn}: {error}") from None
 
     @property
     def ends_round(self) -> bool:
@@ -442,60 +426,35 @@ comes back, and never answers, would keep the others from their model."""
 class Attendance:
     """The parties of one session."""
 
-    def __init__(self, parties: Iterable[str]) -> None:
+    def __init__(self) -> None:
         self.connected: set[str] = set()
         self.introduced: set[str] = set()
         """Parties of the roster that were introduced in this attempt, and have been connected since."""
         self.barred: set[str] = set()
         """Parties that are not taken back: they left, broke the protocol, or were lost too often."""
         self.now = 0.0
-        self._parties = frozenset(parties)
-        self._away: dict[str, tuple[float, str]] = {}
+        self.away: dict[str, tuple[float, str]] = {}
         """Parties that were lost or are late: since when, and why."""
-        self._losses: Counter[str] = Counter()
-
-    def begin(self, connected: Iterable[str] | None) -> None:
-        """Start with these parties connected, or with all."""
-        self.connected = set(self._parties if connected is None else connected) & self._parties
-
-    def lose(self, party: str) -> None:
-        """Take a party off the list of those that are connected."""
-        self.connected.discard(party)
-        self.introduced.discard(party)
+        self.losses: Counter[str] = Counter()
+        """Losses of each party in this turn."""
 
     def mark_away(self, party: str, reason: str) -> None:
         """Note since when a party is away, unless that is known."""
-        self._away.setdefault(party, (self.now, reason))
-
-    def mark_late(self, party: str, reason: str) -> None:
-        """Note that a party is away from now on."""
-        self._away[party] = (self.now, reason)
-
-    def mark_back(self, party: str) -> None:
-        """Note that a party takes part again."""
-        self._away.pop(party, None)
+        self.away.setdefault(party, (self.now, reason))
 
     def bar(self, party: str, reason: str) -> None:
         """Give a party up for good."""
         self.barred.add(party)
-        self._away[party] = (-math.inf, reason)
+        self.away[party] = (-math.inf, reason)
 
     def count_loss(self, party: str, turn: int, waits: bool) -> None:
         """Count a loss of a party that is away, and bar it after too many in one turn unless the session
         waits."""
-        self._losses[party] += 1
-        if self._losses[party] > MAX_LOSSES_PER_TURN and not waits:
-            self.bar(party, f"{self.reason(party)}, for the {self._losses[party]}th time in turn {turn}")
-
-    def begin_turn(self) -> None:
-        """Forget the losses of the turn before."""
-        self._losses.clear()
+        self.losses[party] += 1
+        if self.losses[party] > MAX_LOSSES_PER_TURN and not waits:
+            self.bar(party, f"{self.away[party][1]}, for the {self.losses[party]}th time in turn {turn}")
 
     def overdue(self, parties: Iterable[str], seconds: float) -> list[str]:
         """The parties among these that have been away for longer than that."""
         since = self.now - seconds
-        return [party for party in parties if self._away.get(party, (self.now, ""))[0] < since]
-
-    def reason(self, party: str) -> str:
-        """The reason why a party is away."""
-        return self._away[party][1]
+        return [party for party in parties if self.away.get(party, (self.now, ""))[0] < since]

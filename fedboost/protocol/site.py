@@ -14,7 +14,8 @@ from fedboost.fixedpoint import Int64
 from fedboost.gbdt.sampling import Mask
 from fedboost.privacy import packing
 from fedboost.privacy.noise import epsilon_of, mu_of, noise_of
-from fedboost.privacy.pairwise import Group, RandomBytes
+from fedboost.privacy.packing import RandomBytes
+from fedboost.privacy.pairwise import Group
 from fedboost.privacy.protection import Tag
 from fedboost.protocol.contracts import (
     MAX_GROUPS,

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Annotated, Any, TypeVar
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from fedboost.gbdt.cut_points import MAX_CATEGORIES
 from fedboost.gbdt.objectives.objective import MAX_LABEL
@@ -169,12 +169,6 @@ class Schema(Submitted):
     def category_counts(self) -> tuple[int, ...]:
         """Number of categories of each categorical feature, in order."""
         return tuple(map(len, self.categorical.values()))
-
-    @model_validator(mode="after")
-    def _can_be(self) -> "Schema":
-        for fault in self._faults():
-            raise ValueError(fault)
-        return self
 
     def _faults(self) -> Iterator[str]:
         """A sentence on each thing that cannot be."""

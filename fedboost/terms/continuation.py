@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedboost.errors import ConfigError
-from fedboost.fixedpoint import Float32, Float64
 from fedboost.gbdt.booster import Booster
-from fedboost.gbdt.drift import BINS, edges_of, score_edges
+from fedboost.gbdt.drift import BINS, score_edges
 from fedboost.terms.session import Task
 
 if TYPE_CHECKING:
@@ -96,14 +95,9 @@ def bins_of(text: str) -> BinEdges:
     return numeric, score
 
 
-def edges_beside(trained: "Evaluation", cuts: Iterable[Float32]) -> list[Float64]:
-    """The edges that parties sign beside the trees, from the cut points of each numeric feature: of the bins
-    of the model's reference, where its training has one."""
-    return [edges_of(each) for each in cuts] if trained.reference else []
-
-
 def edges_in(trained: "Evaluation", summary: Mapping[str, Any]) -> list[list[float]]:
-    """The same edges, as the program reported them beside the trees."""
+    """The edges that parties sign beside the trees, as the program reported them: of the bins of the model's
+    reference, where its training has one."""
     columns = summary.get("reference", {}).get("columns", ()) if trained.reference else ()
     return [column["edges"] for column in columns if "edges" in column]
 

@@ -3,9 +3,9 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, get_args
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
 from fedboost.errors import quoted
 from fedboost.gbdt.objectives.objective import UNITS, LabelKind, Objective
@@ -148,13 +148,11 @@ class Hiding(Group):
                 f"turn apart; set wait or stop"
             )
 
-    @model_validator(mode="after")
-    def _needs_the_keyholder(self) -> Self:
+    def _faults(self) -> Iterator[str]:
         if not self.uses_key_holder:
             for name, value in (("keyholder", None), ("keyholder_rows", True)):
                 if getattr(self, name) != value:
-                    raise ValueError(f"{name} is for protection paillier, not {self.protection}")
-        return self
+                    yield f"{name} is for protection paillier, not {self.protection}"
 
 
 # ---- The noise of a session -----------------------------------------------------------------------------
@@ -181,6 +179,7 @@ DEPTH = 3
 
 Placement = Literal["distributed", "local", "central"]
 Method = Literal["additive", "hist"]
+METHODS: tuple[str, ...] = get_args(Method)
 
 
 class Noise(Frozen):
@@ -210,11 +209,6 @@ class Noise(Frozen):
         description="Trees that grow: `additive`, one feature each; `hist`, histograms of all features, for "
         "millions of rows.",
     )
-
-    def tree_defaults(self, columns: Schema) -> dict[str, int]:
-        """Settings of trees that have other defaults with noise."""
-        trees = HIST_TREES if self.method == "hist" else TREES_A_FEATURE * len(columns.features)
-        return {"rounds": trees, "max_depth": DEPTH}
 
 
 @dataclass(frozen=True)

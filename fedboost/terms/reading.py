@@ -207,6 +207,20 @@ class Frozen(BaseModel):
         """Location of a fault in the file, from that in the object."""
         return location
 
+    def check(self) -> None:
+        """Raise ValueError unless the values go together."""
+        for fault in self._faults():
+            raise ValueError(fault)
+
+    def _faults(self) -> Iterator[str]:
+        """Yield a sentence on each thing that cannot be."""
+        yield from ()
+
+    @model_validator(mode="after")
+    def _holds_together(self) -> Self:
+        self.check()
+        return self
+
 
 class Submitted(Frozen):
     """Base of tables from outside, with any number of keys."""
@@ -394,14 +408,6 @@ class Flat(Frozen):
         """The groups by name, in the order of their fields."""
         groups = {name: _group_of(field) for name, field in cls.model_fields.items()}
         return {name: group for name, group in groups.items() if group is not None}
-
-    def check(self) -> None:
-        """Raise ValueError unless the groups go together."""
-
-    @model_validator(mode="after")
-    def _holds_together(self) -> Self:
-        self.check()
-        return self
 
     def altered(self, settings: Mapping[str, object], without: Collection[str] = ()) -> Self:
         """The same with these settings of groups, by their keys, and with the defaults of others. What else

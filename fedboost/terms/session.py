@@ -7,9 +7,9 @@ what other floors do for it stands in a table of theirs, by its name.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS
 from fedboost.privacy.identity import MAX_NAME_BYTES, is_name
@@ -189,8 +189,6 @@ class Session(Group):
                 f"than {fewest} parties, so the roster cannot shrink; add parties, or lower quorum"
             )
 
-    @model_validator(mode="after")
-    def _quorum_is_of_use(self) -> Self:
+    def _faults(self) -> Iterator[str]:
         if self.quorum is not None and self.on_loss != "shrink":
-            raise ValueError('quorum needs on_loss = "shrink": else the roster is always that of all parties')
-        return self
+            yield 'quorum needs on_loss = "shrink": else the roster is always that of all parties'

@@ -21,7 +21,7 @@ from fedboost.errors import ConfigError
 from fedboost.fixedpoint import UNIT, Scale
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS
-from fedboost.gbdt.metrics import OF_PARTY, TRAIN, VALIDATION
+from fedboost.gbdt.metrics import OF_PARTY, OF_TRIAL, TRAIN, VALIDATION
 from fedboost.gbdt.objectives import objective as sensitivity
 from fedboost.gbdt.objectives.objective import MAX_LABEL, LabelKind
 from fedboost.gbdt.objectives.registry import OBJECTIVES
@@ -30,7 +30,16 @@ from fedboost.gbdt.tree import SplitRule
 from fedboost.privacy.protections import PROTECTIONS, Protection
 from fedboost.terms import continuation
 from fedboost.terms.columns import Schema
-from fedboost.terms.hiding import Hiding, Noise, Plan, plan_of, plan_of_counts
+from fedboost.terms.hiding import (
+    DEPTH,
+    HIST_TREES,
+    TREES_A_FEATURE,
+    Hiding,
+    Noise,
+    Plan,
+    plan_of,
+    plan_of_counts,
+)
 from fedboost.terms.reading import MAX_CHARS, MAX_FEATURES, Flat, read_model, refused, require_known
 from fedboost.terms.session import ALIGNMENT_TURNS, MAX_PARTIES, TASKS, Parties, Session, Task, task_of
 from fedboost.terms.training import Draws, Evaluation, Histograms, Objective, Trees
@@ -259,7 +268,9 @@ class Terms(Flat):
     def metrics(self) -> tuple[str, ...]:
         """Names of the metrics of each round: eval_metric, or the objective's own."""
         own = self.evaluation.eval_metric or (self.objective.loss.default_metric,)
-        return () if self.noise is not None else self.objective.of_trials(own)
+        trials = range(len(self.objective.candidates))
+        own = tuple(f"{trial}{OF_TRIAL}{name}" for trial in trials for name in own) or own
+        return () if self.noise is not None else own
 
     @cached_property
     def sets(self) -> tuple[str, ...]:
@@ -285,11 +296,6 @@ class Terms(Flat):
         return self.altered(self.objective.candidates[number], without=("program", "candidates"))
 
     # ---- faults of several groups ------------------------------------------------------------------
-
-    def check(self) -> None:
-        """Raise ValueError unless the groups go together."""
-        for fault in self._faults():
-            raise ValueError(fault)
 
     def _faults(self) -> Iterator[str]:
         columns, objective, shrinks = self.columns, self.objective, self.session.on_loss == "shrink"
@@ -356,7 +362,8 @@ class Terms(Flat):
         noise, columns = info.data.get("noise"), info.data.get("columns")
         if noise is None or columns is None:
             return value
-        defaults = noise.tree_defaults(columns)
+        rounds = HIST_TREES if noise.method == "hist" else TREES_A_FEATURE * len(columns.features)
+        defaults = {"rounds": rounds, "max_depth": DEPTH}
         return value.replaced(**{key: defaults[key] for key in defaults.keys() - value.model_fields_set})
 
 
@@ -581,18 +588,6 @@ def _faults_of_ranges(objective: str, columns: Schema) -> Iterator[str]:
 # ---- The model that a training continues, or that is measured -------------------------------------------
 
 
-def _check_model_continued(text: str, terms: Terms) -> None:
-    """Raise ConfigError unless these terms can continue the model."""
-    booster = continuation.read(text)
-    if terms.task.trains and continuation.facts_of(text):
-        raise ConfigError("xgb_model: a model that is continued has no facts of its training in the terms")
-    differs = _model_difference(booster, terms) or _column_difference(
-        booster, continuation.trained_columns(text), terms
-    )
-    if differs:
-        raise ConfigError(f"xgb_model cannot be {terms.task.model_is}: {differs}")
-
-
 def _model_difference(booster: Booster, terms: Terms) -> str:
     """The first difference between model and terms in what XGBoost stores; '' if there is none."""
     if booster.objective != terms.objective.loss.xgboost_equivalent.name:
@@ -666,7 +661,11 @@ def _faults_of_draws(terms: Terms) -> Iterator[str]:
         yield "vote_top_k elects features without a look at monotone_constraints: give one"
     if monotone and terms.objective.loss.quantile is not None:
         yield f"{terms.objective.name} gives leaves their values after they grew: no constraints"
-    if terms.histograms.vote_top_k and terms.draws.draws_columns:
+    draws = terms.draws
+    if (
+        terms.histograms.vote_top_k
+        and min(draws.colsample_bytree, draws.colsample_bylevel, draws.colsample_bynode) < 1.0
+    ):
         yield "vote_top_k elects features, and colsample_* draws them: give one of both"
 
 
@@ -754,15 +753,24 @@ def _faults_of_vertical(terms: Terms) -> Iterator[str]:
 
 
 def _faults_of_continuation(terms: Terms) -> Iterator[str]:
-    if terms.xgb_model is None:
+    """A model that these terms cannot continue."""
+    text = terms.xgb_model
+    if text is None:
         return
     if not (terms.task.model_is and terms.session.is_built_in):
         yield f"xgb_model is continued by the program boosting, not by {terms.session.program!r}"
     try:
-        _check_model_continued(terms.xgb_model, terms)
+        booster = continuation.read(text)
+        if terms.task.trains and continuation.facts_of(text):
+            yield "xgb_model: a model that is continued has no facts of its training in the terms"
+        differs = _model_difference(booster, terms) or _column_difference(
+            booster, continuation.trained_columns(text), terms
+        )
     except ConfigError as error:
         yield str(error)
         return
+    if differs:
+        yield f"xgb_model cannot be {terms.task.model_is}: {differs}"
 
 
 def _faults_of_task(terms: Terms) -> Iterator[str]:

@@ -9,13 +9,13 @@ Refuses: unknown objectives (naming the nearest known one), and parameters and c
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import Field, StrictFloat, StrictInt, field_validator, model_validator
+from pydantic import Field, StrictFloat, StrictInt, field_validator
 
 from fedboost.errors import ConfigError
-from fedboost.gbdt.metrics import OF_TRIAL, fits, is_metric, metrics_for
+from fedboost.gbdt.metrics import fits, is_metric, metrics_for
 from fedboost.gbdt.objectives import objective as objectives
 from fedboost.gbdt.objectives import registry
 from fedboost.gbdt.objectives.built_in import MAX_PAIRS
@@ -169,11 +169,9 @@ class Trees(Group):
                 f"lower max_depth, or set max_leaves"
             )
 
-    @model_validator(mode="after")
-    def _splits_once(self) -> Self:
+    def _faults(self) -> Iterator[str]:
         if self.max_leaves == 1:
-            raise ValueError("max_leaves 1 is a tree without a split; 0 is no limit")
-        return self
+            yield "max_leaves 1 is a tree without a split; 0 is no limit"
 
 
 class Histograms(Group):
@@ -280,11 +278,9 @@ class Draws(Group):
         """The share of the rows that a tree grows on, each counted once."""
         return -math.expm1(-self.subsample) if self.sampling_method == "bootstrap" else self.subsample
 
-    @model_validator(mode="after")
-    def _leaves_rows_out(self) -> Self:
+    def _faults(self) -> Iterator[str]:
         if self.by_gradient_norm and self.subsample == 1.0:
-            raise ValueError("sampling_method gradient_based with subsample 1 would draw every row: lower it")
-        return self
+            yield "sampling_method gradient_based with subsample 1 would draw every row: lower it"
 
 
 # ---- The objective: its name, its parameters, and where boosting starts ---------------------------------
@@ -418,11 +414,6 @@ class Objective(Group):
         loss = make_objective(self.name, vars(self))
         return Trials(loss, len(self.candidates)) if self.candidates else loss
 
-    def of_trials(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """The names of these metrics, of each candidate where there are any."""
-        trials = range(len(self.candidates))
-        return tuple(f"{trial}{OF_TRIAL}{name}" for trial in trials for name in names) or names
-
     @property
     def step(self) -> float:
         """The longest step of a leaf before the learning rate, 0 for any: max_delta_step, or its own."""
@@ -432,10 +423,14 @@ class Objective(Group):
     def completed(self, columns: Schema | None) -> "Objective":
         """The same objective, completed from the installed packages, and from the columns if they are
         known."""
-        try:
-            objective = self._as_installed()
-        except ConfigError as error:
-            raise ValueError(str(error)) from None
+        objective = self
+        if self.name not in OBJECTIVES:
+            try:
+                objective = self._as_installed()
+            except ConfigError as error:
+                raise ValueError(str(error)) from None
+        elif self.params or self.package:
+            raise ValueError(f"objective_params and _package are for installed ones, not {self.name}")
         if columns is not None and columns.classes and self.num_class is None:
             return objective.replaced(num_class=len(columns.classes))
         return objective
@@ -462,10 +457,6 @@ class Objective(Group):
             yield f"columns.base_margin is one number a row; {each}"
 
     def _as_installed(self) -> "Objective":
-        if self.name in OBJECTIVES:
-            if self.params or self.package:
-                raise ConfigError(f"objective_params and _package are for installed ones, not {self.name}")
-            return self
         here = registry.package_of(self.name)
         if self.package not in (None, here):
             raise ConfigError(
@@ -679,8 +670,6 @@ class Evaluation(Group):
     def _one_metric_or_several(cls, value: object) -> object:
         return (value,) if isinstance(value, str) else value
 
-    @model_validator(mode="after")
-    def _enough_rows(self) -> Self:
+    def _faults(self) -> Iterator[str]:
         if 0.0 < self.validation_fraction < MIN_SHARE:
-            raise ValueError(f"validation_fraction must be 0, or {MIN_SHARE:g} to 0.9")
-        return self
+            yield f"validation_fraction must be 0, or {MIN_SHARE:g} to 0.9"

@@ -3,9 +3,9 @@
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from fedboost.errors import quoted
 from fedboost.terms.columns import Schema
@@ -222,12 +222,6 @@ class Vertical(Group):
         that is the default."""
         model = self.model or ("parties" if hides_columns else "whole")
         return self.is_used and model == "parties"
-
-    @model_validator(mode="after")
-    def _goes_together(self) -> Self:
-        for fault in self._faults():
-            raise ValueError(fault)
-        return self
 
     def _faults(self) -> Iterator[str]:
         has_floor, one_holder = self.min_rows_per_bin > 1, "each split has one holder; set label_holder"

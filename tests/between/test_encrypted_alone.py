@@ -13,8 +13,7 @@ from inprocess import randomly, shard_of, sites_of, terms_of
 from fedboost.boosting.programs import boosting, private
 from fedboost.boosting.state import NOTHING_YET
 from fedboost.privacy import packing
-from fedboost.privacy.ends import EncryptedOpener, EncryptedSealer, OneLegOpener
-from fedboost.privacy.scheme import NAME_BYTES
+from fedboost.privacy.ends import NAME_BYTES, EncryptedOpener, EncryptedSealer, OneLegOpener
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.messages import Ask, OpenRequest, OpenShare, Report
 from fedboost.protocol.party import PartySession

@@ -7,7 +7,7 @@ from fedboost.errors import PeerError
 from fedboost.gbdt import histogram
 from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.partition import UNBINNED, Bins, GrowingRows
-from fedboost.gbdt.sampling import AllRows, Bootstrap, NormSample, RowSampling, Subsample, mixed
+from fedboost.gbdt.sampling import ALL_ROWS, NormSample, RowSampling, bootstrap, mixed, subsample
 from fedboost.gbdt.threads import ONE
 from fedboost.gbdt.tree import Split, Splits
 
@@ -16,10 +16,10 @@ TRAINING = np.arange(ROWS) % 5 != 0
 KEYS = mixed(np.arange(ROWS, dtype=np.uint64))
 DRAWS = RowSampling(KEYS, 7, 0, PARALLEL)
 SAMPLERS = [
-    AllRows(),
-    Subsample(TRAINING, DRAWS, 1.0),
-    Subsample(TRAINING, DRAWS, 0.4),
-    Bootstrap(TRAINING, DRAWS, 1.0),
+    ALL_ROWS,
+    subsample(TRAINING, DRAWS, 1.0),
+    subsample(TRAINING, DRAWS, 0.4),
+    bootstrap(TRAINING, DRAWS, 1.0),
 ]
 ROOTS = tuple(range(OUTPUTS * PARALLEL))
 
@@ -76,7 +76,7 @@ def test_rows_of_large_gradients_are_kept_and_others_weighed_by_their_probabilit
         assert mask[:100].tolist() == TRAINING[:100].tolist()
         assert not mask[~TRAINING].any()
         assert 0.15 < mask[100:][TRAINING[100:]].mean() < 0.35
-    growing = growing_of(Subsample(TRAINING, DRAWS, 1.0))
+    growing = growing_of(subsample(TRAINING, DRAWS, 1.0))
     growing.begin_on(sample.masks)
     assert growing.of(1).tolist() == np.flatnonzero(sample.masks[1]).tolist()
 
@@ -99,4 +99,4 @@ def test_histograms_are_those_of_the_sampled_rows():
 
 def test_nothing_splits_before_there_are_bins():
     with pytest.raises(PeerError, match="which is unknown"):
-        growing_of(AllRows()).apply(Splits.of([Split(0, 0, 0, True, 10)]), UNBINNED)
+        growing_of(ALL_ROWS).apply(Splits.of([Split(0, 0, 0, True, 10)]), UNBINNED)

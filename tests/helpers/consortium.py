@@ -20,9 +20,9 @@ from fedboost.privacy.ends import (
     TwoLegSealer,
 )
 from fedboost.privacy.packing import Segment
-from fedboost.privacy.pairwise import KEY_BYTES, Group
+from fedboost.privacy.pairwise import KEY_BYTES, AggregatorSetup, Group, PartySetup
 from fedboost.privacy.protection import Tag
-from fedboost.privacy.protections import PROTECTIONS, AggregatorSetup, PartySetup
+from fedboost.privacy.protections import PROTECTIONS
 
 SESSION = b"session".ljust(32, b".")
 TRANSCRIPT = b"transcript".ljust(32, b".")
@@ -48,20 +48,23 @@ def keys_of_pairs(parties, seed=0):
     return keys
 
 
+def setup_of(party, group, keys, draw=None, session=SESSION, **others):
+    """What a sealer is made from, by the keys of all pairs."""
+    return PartySetup(party, group, session, lambda peers: keys[party], draw or drawing(party), **others)
+
+
 def masked_sealers(parties, session=SESSION, group=None, seed=0, legs=2):
     """Party to its sealer."""
     group, keys = group or Group.of(parties), keys_of_pairs(parties, seed)
-    if legs == 1:
-        return {party: OneLegSealer(party, group, session, keys[party]) for party in parties}
+    kind = OneLegSealer if legs == 1 else TwoLegSealer
     return {
-        party: TwoLegSealer(party, group, session, keys[party], drawing(f"{party} {seed}"))
-        for party in parties
+        party: kind(setup_of(party, group, keys, drawing(f"{party} {seed}"), session)) for party in parties
     }
 
 
 def masked_opener(tag, parties=None, session=SESSION, group=None, legs=2):
     kind = OneLegOpener if legs == 1 else TwoLegOpener
-    return kind(tag, group or Group.of(parties or tag.roster), session)
+    return kind(tag, AggregatorSetup(group or Group.of(parties or tag.roster), session))
 
 
 NEEDS = {"paillier": ("phe", "gmpy2")}
@@ -90,13 +93,15 @@ def encrypted_sealers(parties, max_openings=OPENINGS, session=SESSION, seed=0):
     secret, keys = small_secret(), keys_of_pairs(parties, seed)
     return {
         party: EncryptedSealer(
-            party,
-            Group.of(parties),
-            session,
-            keys[party],
-            secret.public,
-            secret if party == keyholder_of(parties) else None,
-            max_openings,
+            setup_of(
+                party,
+                Group.of(parties),
+                keys,
+                session=session,
+                public=secret.public,
+                secret=secret if party == keyholder_of(parties) else None,
+                max_openings=max_openings,
+            )
         )
         for party in parties
     }
@@ -104,7 +109,9 @@ def encrypted_sealers(parties, max_openings=OPENINGS, session=SESSION, seed=0):
 
 def encrypted_opener(tag, public=None, keyholder=None, session=SESSION):
     public, holder = public or small_secret().public, keyholder or keyholder_of(tag.roster)
-    return EncryptedOpener(tag, public, holder, Group.of(tag.roster), session, secrets.token_bytes)
+    return EncryptedOpener(
+        tag, AggregatorSetup(Group.of(tag.roster), session, secrets.token_bytes, public, holder)
+    )
 
 
 def sealers_of(protection, parties, seed=0, shrinks=False):
@@ -113,14 +120,13 @@ def sealers_of(protection, parties, seed=0, shrinks=False):
     secret = small_secret() if row.uses_key_holder else None
     return {
         party: row.sealer(
-            PartySetup(
+            setup_of(
                 party,
                 group,
-                SESSION,
-                functools.partial(keys.get, party),
+                keys,
                 drawing(f"{party} {seed}"),
-                None if secret is None else secret.public,
-                secret if party == keyholder_of(parties) else None,
+                public=None if secret is None else secret.public,
+                secret=secret if party == keyholder_of(parties) else None,
                 max_openings=OPENINGS,
                 sparse=True,
                 shrinks=shrinks,

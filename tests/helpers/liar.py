@@ -8,8 +8,8 @@ from inprocess import randomly, shard_of, sites_of, terms_of
 from fedboost.boosting.programs import boosting
 from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
 from fedboost.boosting.state import NOTHING_YET
-from fedboost.privacy.pairwise import Group
-from fedboost.privacy.protections import PROTECTIONS, AggregatorSetup
+from fedboost.privacy.pairwise import AggregatorSetup, Group
+from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.key_exchange import Attempt, session_digest
 from fedboost.protocol.messages import (
     Ask,

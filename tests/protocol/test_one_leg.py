@@ -119,7 +119,7 @@ def test_a_party_that_was_asked_another_question_is_named_by_its_context(on_loss
     session = twisted.play(3000, may_wait=True)
     said = "its report answers another question, roster or attempt than that of the others in turn"
     if on_loss == "shrink":
-        assert said in session.attendance.reason("p3")
+        assert said in session.attendance.away["p3"][1]
     else:
         assert reason_of(session).startswith("party p3 broke the protocol: " + said)
         assert not any(isinstance(query.parts[-1], HistogramQuery) for query in opened)

@@ -29,7 +29,6 @@ from fedboost.boosting.programs.initialisation import (
     no_model,
     refresh,
     residuals_vanish,
-    start_query,
 )
 from fedboost.boosting.programs.tasks import after_training
 from fedboost.boosting.queries import OfTurn, together
@@ -74,7 +73,7 @@ def begin(terms: Terms) -> Generator[OfTurn, Int64, Begun]:
     levels = yield from find_levels(terms, rows, scales, counts)
     cut_points = levels.among(cut_points, terms)
     score = known_base_score(terms)
-    start = None if score is None else start_query(rows, cut_points, scales, levels.means)
+    start = None if score is None else StartQuery(rows, cut_points, *scales.of_start, levels.means)
     if score is None:
         score = yield from find_base_score(terms, rows, cut_points, scales, levels.means)
     end = end_query(terms, rows, CONSTANT_TREE, NO_SPLITS, constant_values(terms, score), scales)
@@ -201,8 +200,8 @@ def root_query(
 ) -> HistogramQuery:
     """The query for the root of a tree, or of those trees of a round with these roots."""
     sampled_rows, bins = rows * terms.draws.max_bootstrap_count, ground.of_tree(number).layout.bins
-    pair, grouped = (scales.gradient, scales.hessian), terms.vertical.min_rows_per_bin > 1
-    asked = sampled_rows, number, NO_SPLITS, roots or terms.roots, bins, *pair
+    asked = sampled_rows, number, NO_SPLITS, roots or terms.roots, bins, *scales.pair
+    grouped = terms.vertical.min_rows_per_bin > 1
     return HistogramQuery(*asked, threshold=scales.threshold, grouped=grouped)
 
 
@@ -230,16 +229,15 @@ def grow_tree(
 def _grow(
     terms: Terms, rows: int, number: int, ground: Ground, scales: Scales, root: Int64 | None
 ) -> Generator[OfTurn, Int64, tuple[Tree, Splits]]:
-    rule = terms.rule(scales.gradient, scales.hessian)
-    sampled_rows, threshold = rows * terms.draws.max_bootstrap_count, scales.threshold
-    frontier = Frontier(terms, sampled_rows, number, ground, rule)
+    sampled_rows = rows * terms.draws.max_bootstrap_count
+    frontier = Frontier(terms, sampled_rows, number, ground, scales)
     growing = frontier.growing
     frontier.take_roots((yield root_query(terms, rows, number, ground, scales)) if root is None else root)
     while frontier.split():
         try:
             if terms.histograms.vote_top_k:
                 frontier.elect((yield frontier.vote_query(rows)))
-            frontier.take((yield frontier.query(threshold)))
+            frontier.take((yield frontier.query()))
         except TreeAborted:
             return growing.tree, growing.new_splits
     tree = growing.tree
@@ -264,19 +262,14 @@ class Candidate:
     ground: Ground
     scores: list[float] = field(default_factory=list)
 
-    @classmethod
-    def all_of(cls, terms: Terms, cut_points: CutPoints) -> "list[Candidate]":
-        """Those of the terms."""
-        each = [terms.candidate(number) for number in range(len(terms.objective.candidates))]
-        return [cls(number, own, Ground(own, cut_points)) for number, own in enumerate(each)]
-
 
 def tune(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcome]:
     """Train all candidates, and drop those behind at the end of each stage. `grown`: as in `boosting`."""
     begun = yield from begin(terms)
     rows, scales, ahead, sums = begun.rows, begun.scales, begun.ahead, begun.root_sums
-    candidates, exponents = Candidate.all_of(terms, begun.cut_points), begun.exponents
-    going, ends = list(candidates), stages(terms)
+    each = [terms.candidate(number) for number in range(len(terms.objective.candidates))]
+    candidates = [Candidate(place, own, Ground(own, begun.cut_points)) for place, own in enumerate(each)]
+    going, ends, exponents = list(candidates), stages(terms), begun.exponents
     for number in range(terms.trees.rounds):
         if ahead is None:
             scales = Scales.of(terms, exponents) if terms.needs_exponent_counts else scales
@@ -365,18 +358,18 @@ def _grow_side_by_side(
     """Grow the trees of a round as one; returns it with the splits that no party knows yet."""
     root = root_query(terms, rows, number, going[0].ground, scales, _roots_of(going))
     most = rows * terms.draws.max_bootstrap_count
-    trees = [_Growing(each, most, number, scales) for each in going]
+    frontiers = [Frontier(each.terms, most, number, each.ground, scales) for each in going]
+    trees = [_Growing(own, [each.number]) for own, each in zip(frontiers, going, strict=True)]
     forest = _Forest(len(terms.roots), trees)
     total = (yield root) if sums is None else sums
     for tree, cells in zip(trees, np.split(total, len(trees)), strict=True):
         tree.frontier.take_roots(cells)
     growing = forest.split(trees)
     while growing:
-        queries = [tree.frontier.query(0.0) for tree in growing]
+        queries = [tree.frontier.query() for tree in growing]
         nodes = [tree.number[node] for tree, own in zip(growing, queries, strict=True) for node in own.nodes]
-        widths, scale = b"".join(own.widths for own in queries), (scales.gradient, scales.hessian)
-        query = HistogramQuery(most, number, forest.new_splits, tuple(nodes), root.bins, *scale, widths)
-        total = yield query
+        asked = most, number, forest.new_splits, tuple(nodes), root.bins, *scales.pair
+        total = yield HistogramQuery(*asked, b"".join(own.widths for own in queries))
         forest.new_splits = NO_SPLITS
         ends = np.cumsum([own.cells for own in queries])[:-1]
         for tree, cells in zip(growing, np.split(total, ends), strict=True):
@@ -385,14 +378,13 @@ def _grow_side_by_side(
     return forest.tree, forest.new_splits
 
 
+@dataclass
 class _Growing:
-    """The tree of a candidate while it grows. number: the node of the round's trees for each of its own."""
+    """The tree of a candidate while it grows."""
 
-    def __init__(self, candidate: Candidate, rows: int, number: int, scales: Scales) -> None:
-        own = candidate.terms
-        rule = own.rule(scales.gradient, scales.hessian)
-        self.frontier = Frontier(own, rows, number, candidate.ground, rule)
-        self.number = [candidate.number]
+    frontier: Frontier
+    number: list[int]
+    """The node of the round's trees for each of its own."""
 
 
 class _Forest:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedboost.boosting.programs.initialisation import Scales
 from fedboost.boosting.queries.base import view_of
 from fedboost.boosting.queries.trees import Elected, HistogramQuery, VoteQuery
 from fedboost.errors import PeerError
@@ -54,9 +55,6 @@ class ToldGroups:
         self._holders = [terms.parties[place] for place in view.holders[numbers].tolist()]
         self._layout = layout
         self._of: dict[int, Flags] = {}
-
-    def __repr__(self) -> str:
-        return f"ToldGroups({len(self._of)} nodes)"
 
     def take_roots(self, answer: Int64, roots: int) -> Int64:
         """The sums of an answer on the roots, whose groups are noted."""
@@ -327,10 +325,11 @@ class Histograms:
 class Frontier:
     """The trees of a round, and their leaves that may split."""
 
-    def __init__(self, terms: Terms, rows: int, number: int, ground: Ground, rule: SplitRule) -> None:
+    def __init__(self, terms: Terms, rows: int, number: int, ground: Ground, scales: Scales) -> None:
         """rows: most rows of a sum; number: of the round; ground: of the session."""
-        ground = ground.of_tree(number)
-        self._terms, self._rows, self._number, self._rule, self._ground = terms, rows, number, rule, ground
+        ground, rule = ground.of_tree(number), terms.rule(*scales.pair)
+        self._terms, self._rows, self._number = terms, rows, number
+        self._scales, self._ground = scales, ground
         self._columns = Columns(terms, number, ground.numbers)
         self._histograms = Histograms(terms, ground, self._columns.by_path)
         has_floor = terms.vertical.min_rows_per_bin > 1
@@ -364,12 +363,9 @@ class Frontier:
 
     def vote_query(self, rows: int) -> VoteQuery:
         """The query for votes on the children that may split."""
-        rule, features = self._rule, len(self._ground.sizes)
+        size = len(self._ground.sizes), len(self._terms.parties)
         voters = tuple(self._voters.tolist())
-        size = features, len(self._terms.parties)
-        return VoteQuery(
-            rows, self._number, self.growing.new_splits, voters, *size, rule.gradient, rule.hessian
-        )
+        return VoteQuery(rows, self._number, self.growing.new_splits, voters, *size, *self._scales.pair)
 
     def elect(self, votes: Int64) -> None:
         """Elect the features with most votes for the children of each leaf that was split; ties go to the
@@ -383,7 +379,7 @@ class Frontier:
         self._elected = np.zeros(totals.shape, np.bool_)
         np.put_along_axis(self._elected, first, True, axis=1)
 
-    def query(self, threshold: float) -> HistogramQuery:
+    def query(self) -> HistogramQuery:
         """The query for a child of each leaf that was split; for both where features are unknown of the
         parent."""
         known = self._histograms.known
@@ -402,11 +398,11 @@ class Frontier:
                 for own in asked
             )
         nodes = tuple(self._asks[:, 0].tolist())
-        scales, splits = (self._rule.gradient, self._rule.hessian), self.growing.new_splits
         # Where columns are hidden the widths of cells would tell feature holders of labels.
         told = b"" if self._terms.hides_columns else widths.tobytes()
-        answer = self._ground.layout.bins, *scales, told, elected, threshold
-        return HistogramQuery(self._rows, self._number, splits, nodes, *answer, self._groups is not None)
+        answer = self._ground.layout.bins, *self._scales.pair, told, elected, self._scales.threshold
+        splits, grouped = self.growing.new_splits, self._groups is not None
+        return HistogramQuery(self._rows, self._number, splits, nodes, *answer, grouped)
 
     def take(self, cells: Int64) -> None:
         """Take its sum."""

@@ -159,6 +159,16 @@ class Scales:
         scales = [Scale(bound + weight_scale.exponent, terms.bits) for bound in bounds]
         return cls(scales[0], scales[1], weight_scale)
 
+    @property
+    def pair(self) -> tuple[Scale, Scale]:
+        """Those of gradients and hessians."""
+        return self.gradient, self.hessian
+
+    @property
+    def of_start(self) -> tuple[Scale, Scale]:
+        """Those of gradients and hessians in the sums that boosting starts from."""
+        return Scale(self.gradient.exponent, START_BITS), Scale(self.hessian.exponent, START_BITS)
+
     def for_sampling(self, terms: Terms, norms: Int64) -> "Scales":
         """Scales of a tree whose rows are sampled by gradient norms; norms: their counts.
 
@@ -286,16 +296,6 @@ def number_bins(terms: Terms) -> Generator[OfTurn, Int64, CutPoints]:
     return unnumbered.numbered.with_categories(terms.columns.category_counts)
 
 
-def start_query(
-    rows: int, cut_points: CutPoints, scales: Scales, means: tuple[Float32, ...] = ()
-) -> StartQuery:
-    """The query that sends the cut points, and means of levels, and asks for the sums that boosting starts
-    from."""
-    gradient = Scale(scales.gradient.exponent, START_BITS)
-    hessian = Scale(scales.hessian.exponent, START_BITS)
-    return StartQuery(rows, cut_points, gradient, hessian, means)
-
-
 def known_base_score(terms: Terms) -> float | None:
     """The constant prediction of the terms, or of the model they continue; None if it has to be found."""
     score = terms.objective.base_score if terms.earlier is None else terms.earlier.base_score
@@ -339,7 +339,7 @@ def find_base_score(
 ) -> Generator[OfTurn, Int64, float]:
     """The constant prediction: the one of the terms or of the model they continue, or the best for all rows;
     with base margins that of a row whose own is 0. Sends the cut points."""
-    query = start_query(rows, cut_points, scales, means)
+    query = StartQuery(rows, cut_points, *scales.of_start, means)
     gradient, hessian = query.gradient, query.hessian
     total = yield query
     check_start(terms, total)
@@ -440,9 +440,7 @@ def find_levels(
         return Levels()
     sizes = tuple(each.with_missing for each in slots.values())
     _, weight = start_quantiles(terms, rows, exponents, features=1)
-    gradient = Scale(scales.gradient.exponent, START_BITS)
-    hessian = Scale(scales.hessian.exponent, START_BITS)
-    query = LevelSumsQuery(rows, sizes, gradient, hessian, weight=weight)
+    query = LevelSumsQuery(rows, sizes, *scales.of_start, weight=weight)
     sums, *counts = parts_of(query, (yield query))
     totals = [own.sum(axis=0).tolist() for own in by_column(query, sums)]
     if any(total != totals[0] for total in totals):

@@ -654,17 +654,12 @@ def _last(value: float | None) -> float:
 def merged(rows: Int64, least: int, kept: int) -> list[tuple[int, int]]:
     """Runs [low, high) of neighbouring bins, each with so many rows; all of them where there are fewer. kept:
     an edge between two runs, if either side has rows enough."""
-    if min(rows[:kept].sum(), rows[kept:].sum()) >= least:
-        return [*_runs(rows[:kept], least), *((a + kept, b + kept) for a, b in _runs(rows[kept:], least))]
-    return _runs(rows, least)
-
-
-def _runs(rows: Int64, least: int) -> list[tuple[int, int]]:
-    ends = [0]
-    for end in range(1, rows.size + 1):
-        if rows[ends[-1] : end].sum() >= least:
-            ends.append(end)
-    return [*pairwise([*ends[:-1], rows.size])] if len(ends) > 1 else [(0, rows.size)]
+    starts = [0, kept] if min(rows[:kept].sum(), rows[kept:].sum()) >= least else [0]
+    return [
+        (start + group[0], start + group[-1] + 1)
+        for start, end in pairwise([*starts, rows.size])
+        for group in runs(rows[start:end], least, empty=False)
+    ]
 
 
 def rates(outcomes: Outcomes, unit: int = 1, least: int = 1) -> dict[str, float | None]:

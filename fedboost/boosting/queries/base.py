@@ -26,9 +26,8 @@ from fedboost.gbdt.metrics import is_metric
 from fedboost.gbdt.tree import NO_CHILD, NO_SPLITS, Splits, Tree
 from fedboost.privacy import packing
 from fedboost.privacy.packing import Segment
-from fedboost.privacy.protection import HiddenSums
-from fedboost.protocol.contracts import MAX_CELLS, Bound, Only
-from fedboost.terms.hiding import ROWS, Noise, Release
+from fedboost.protocol.contracts import MAX_CELLS, Bound, Only, Query
+from fedboost.terms.hiding import ROWS, Release
 from fedboost.terms.reading import MAX_FEATURES
 from fedboost.terms.session import TRAINING
 from fedboost.terms.terms import Terms
@@ -234,9 +233,19 @@ BYTES_PER_CELL = 16
 """Bytes that the aggregator needs for each integer: of the running sum, and of the opened sum."""
 
 
-class BaseQuery(ABC):
-    """A query (`protocol.contracts.Query`) with the usual answers. Each query is a frozen dataclass with the
-    fields `rows`, `tree` and `splits` (made of `Split` objects, or columns), or with `BeforeTrees`."""
+class HasSplits:
+    """A dataclass whose splits may be given as `Split` objects, too."""
+
+    splits: Splits
+
+    def __post_init__(self) -> None:
+        if type(self.splits) is not Splits:
+            object.__setattr__(self, "splits", Splits.of(self.splits))
+
+
+class BaseQuery(HasSplits, Query, ABC):
+    """A query of boosting. Each is a frozen dataclass with the fields `rows`, `tree` and `splits` (made of
+    `Split` objects, or columns), or with `BeforeTrees`."""
 
     rows: int
     tree: int
@@ -251,8 +260,8 @@ class BaseQuery(ABC):
     """The turn that it is asked in, alone, if it is asked once in a session."""
     needs_noise: ClassVar[bool] = False
     """True if only answers with noise are allowed."""
-    suits_noise: ClassVar[bool] = False
-    """True if it is allowed whatever noise answers get."""
+    suits: ClassVar[tuple[str, ...]] = ()
+    """The methods of `Noise` with which it is allowed where answers get noise."""
     released: ClassVar[str | None] = None
     """The release that an answer is, where the terms have noise; None if it does not depend on rows."""
     views: ClassVar[tuple[tuple[str, Callable[[View, Any], Any]], ...]] = (("splits", View.splits),)
@@ -260,10 +269,6 @@ class BaseQuery(ABC):
     is hidden."""
     tasks: ClassVar[frozenset[str]] = TRAINING
     """Names of the tasks whose sessions send it."""
-
-    def __post_init__(self) -> None:
-        if type(self.splits) is not Splits:
-            object.__setattr__(self, "splits", Splits.of(self.splits))
 
     @classmethod
     @abstractmethod
@@ -297,24 +302,10 @@ class BaseQuery(ABC):
         """True if it is for what a session under these terms does."""
         return terms.task.name in cls.tasks
 
-    def is_allowed_with(self, noise: Noise) -> bool:
-        """True if it is allowed where answers get this noise."""
-        return self.suits_noise
-
     @property
     def parts(self) -> "tuple[BaseQuery, ...]":
         """The query itself: it is not made of others."""
         return (self,)
-
-    @property
-    def name(self) -> str:
-        """Name in logs."""
-        return type(self).__name__
-
-    @property
-    def stage(self) -> int:
-        """Stage in the session: two a tree, its growth and its end."""
-        return 2 * self.tree + self.ends_tree
 
     @once
     def segments(self) -> tuple[Segment, ...]:
@@ -337,7 +328,7 @@ class BaseQuery(ABC):
         if terms.noise is None and self.needs_noise:
             raise Refused("sums that would need noise, and the terms have none")
         if terms.noise is not None:
-            if not self.is_allowed_with(terms.noise):
+            if terms.noise.method not in self.suits:
                 raise Refused(
                     "sums without noise, or about trees of another method, and the terms say otherwise"
                 )
@@ -364,22 +355,6 @@ class BaseQuery(ABC):
         }
         return replace(self, **hidden) if hidden else self  # type: ignore[type-var]  # a dataclass
 
-    def fits(self, answer: Int64) -> bool:
-        """True if the cells hold this answer, when no other party adds to it."""
-        return True
-
-    def to_cells(self, answer: Int64) -> Int64:
-        """An answer as it is sealed: an integer for each cell."""
-        return answer
-
-    def from_cells(self, total: Int64) -> Int64:
-        """The sum of answers, from the sum of their cells: [cells]."""
-        return total
-
-    def relayed_bytes(self, terms: Terms) -> int:
-        """Bytes that a party relays before it answers, beside those of trees."""
-        return 0
-
     def bytes_needed(self, parties: int) -> int:
         """Most bytes that the aggregator needs from this query until the next."""
         return BYTES_PER_CELL * self.cells
@@ -387,14 +362,6 @@ class BaseQuery(ABC):
     def release(self, terms: Terms) -> Release | None:
         """The release of an answer, where the terms have noise (`released`)."""
         return None if self.released is None else terms.plan.releases[self.released]
-
-    def hidden(self, terms: Terms, state: Any) -> HiddenSums | None:
-        """The sums that some parties report encrypted, asked in this state; None without any."""
-        return None
-
-    def metrics_of(self, total: Int64) -> tuple[dict[str, float], dict[str, float]]:
-        """Metrics of the round that it ends: all of them, and those for the analyst."""
-        return {}, {}
 
 
 class BeforeTrees:

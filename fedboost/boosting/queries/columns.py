@@ -29,7 +29,7 @@ from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.objectives.objective import LabelKind
 from fedboost.protocol.contracts import Bound
 from fedboost.terms.columns import MAX_CLASSES
-from fedboost.terms.hiding import CUT_POINTS, ROWS, SUMMARY
+from fedboost.terms.hiding import CUT_POINTS, METHODS, ROWS, SUMMARY
 from fedboost.terms.reading import MAX_FEATURES
 from fedboost.terms.session import TRAINING
 from fedboost.terms.tasks import gridded
@@ -169,7 +169,8 @@ class RangeQuery(Counted, BaseQuery):
 
     description = "how many rows lie in each part of a range"
     tasks = TRAINING | {"describe"}
-    needs_noise = suits_noise = True
+    needs_noise = True
+    suits = METHODS
     released = CUT_POINTS
 
     rows: Rows
@@ -267,7 +268,7 @@ class SummaryQuery(Stateless, BaseQuery):
     description = "rows: all, with missing values, by level"
     only_turn = 1
     tasks = frozenset({"describe"})
-    suits_noise = True
+    suits = METHODS
     released = SUMMARY
 
     numeric: Features

@@ -43,7 +43,7 @@ from fedboost.protocol.contracts import Bound, Only
 from fedboost.protocol.messages import Parties
 from fedboost.terms import tasks as evaluating
 from fedboost.terms.columns import MAX_CLASSES
-from fedboost.terms.hiding import LEVELS, START
+from fedboost.terms.hiding import LEVELS, METHODS, START
 from fedboost.terms.terms import MAX_RENEWAL_QUERIES, Terms, slots_of
 from fedboost.terms.training import MAX_METRICS, MAX_SUBGROUPS
 
@@ -101,7 +101,7 @@ class StartQuery(BeforeTrees, BaseQuery):
     """
 
     description = "sum over all rows (for the mean label)"
-    suits_noise = True
+    suits = METHODS
     released = START
     views = ("cut_points", View.cut_points), ("gradient", View.scale), ("hessian", View.scale)
 
@@ -116,11 +116,6 @@ class StartQuery(BeforeTrees, BaseQuery):
     @once
     def digest(self) -> bytes:
         return digest_of((self, "means", self.means)) if self.means else digest_of(self)
-
-    @property
-    def last_means(self) -> tuple[Float32, ...]:
-        """The means of each column that are in the model: float32 [buckets]."""
-        return tuple(means[:, -1] for means in self.means)
 
     @property
     def cells(self) -> int:
@@ -184,7 +179,7 @@ class LevelSumsQuery(Counted, BaseQuery):
     description = "sums of labels by level of a column"
     tasks = frozenset({"train"})
     steps = LEVELS_SUMMED
-    suits_noise = True
+    suits = METHODS
     released = LEVELS
 
     rows: Rows

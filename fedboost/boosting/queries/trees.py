@@ -38,7 +38,7 @@ from fedboost.gbdt.tree import Splits
 from fedboost.privacy.packing import Segment
 from fedboost.privacy.protection import HiddenSums
 from fedboost.protocol.contracts import Bound, Only, pieces
-from fedboost.terms.hiding import TREES, Noise
+from fedboost.terms.hiding import METHODS, TREES
 from fedboost.terms.session import MAX_PARTIES
 from fedboost.terms.terms import Terms
 
@@ -87,6 +87,7 @@ class HistogramQuery(BaseQuery):
 
     description = "sums over groups of rows, by interval"
     of_tree = True
+    suits = ("hist",)
     released = TREES
     views = ("splits", View.splits), ("gradient", View.scale), ("hessian", View.scale)
 
@@ -145,10 +146,6 @@ class HistogramQuery(BaseQuery):
     def segments(self) -> tuple[Segment, ...]:
         marks = (Segment(self.marks, cell_bits(1, 1)),) if self.grouped else ()
         return self._layout.segments + marks
-
-    def is_allowed_with(self, noise: Noise) -> bool:
-        """True if trees grow on histograms with noise."""
-        return noise.method == "hist"
 
     @classmethod
     def max_count(cls, terms: Terms) -> int:
@@ -365,6 +362,7 @@ class SumsQuery(BaseQuery):
     description = "sums over the rows in each leaf of a tree"
     of_tree = True
     needs_noise = True
+    suits = ("additive",)
     released = TREES
 
     rows: Rows
@@ -385,10 +383,6 @@ class SumsQuery(BaseQuery):
     @property
     def cell_bits(self) -> int:
         return cell_bits(SCALE.limit, self.rows)
-
-    def is_allowed_with(self, noise: Noise) -> bool:
-        """True if the structure of trees is random."""
-        return noise.method != "hist"
 
     @classmethod
     def max_count(cls, terms: Terms) -> int:
@@ -428,7 +422,7 @@ class EndRoundQuery(BaseQuery):
 
     description = "error of the model, summed over all rows"
     ends_tree = True
-    suits_noise = True  # the terms have no metrics then
+    suits = METHODS  # the terms have no metrics then
     views = ("splits", View.splits), ("values", View.values), ("weight", View.scale)
 
     rows: Rows

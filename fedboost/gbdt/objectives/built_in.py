@@ -41,8 +41,7 @@ from fedboost.gbdt.objectives.objective import (
     Objective,
     Sensitivity,
     first,
-    first_below_zero,
-    xgboost_number,
+    first_beyond,
 )
 
 _Loss = TypeVar("_Loss", bound=HasGradients)
@@ -63,14 +62,11 @@ class Logistic(Objective):
     link = LOGIT
     classes_key = "positive"
     rows_per_hessian = 4
+    xgboost_table = "reg_loss_param"
     has_label_means = True
     sensitivity = Sensitivity(Bound(3.33, 1.0, 0.5))
     """With gradient p - y and hessian h = p (1 - p) the norm of (p - y, S h) is at most the maximum over p of
     p**2 (1 + S**2 (1 - p)**2), which is 1 as long as S <= phi**(5/2) = 3.3302."""
-
-    @property
-    def xgboost_params(self) -> Mapping[str, Mapping[str, str]]:
-        return {"reg_loss_param": {"scale_pos_weight": xgboost_number(self.scale_pos_weight)}}
 
     @property
     def bounds(self) -> tuple[int, int]:
@@ -118,6 +114,7 @@ class Softmax(Objective):
     link = SOFTMAX
     classes_key = "classes"
     rows_per_hessian = 2
+    xgboost_table = "softmax_multiclass_param"
     bounds = 0, -1
     """|p - y| <= 1; the hessian is XGBoost's, 2 p (1 - p) <= 1/2."""
     sensitivity = Sensitivity(Bound(1.0, 2.0**0.5, 0.5))
@@ -127,10 +124,6 @@ class Softmax(Objective):
     @property
     def outputs(self) -> int:
         return self.num_class
-
-    @property
-    def xgboost_params(self) -> Mapping[str, Mapping[str, str]]:
-        return {"softmax_multiclass_param": {"num_class": str(self.num_class)}}
 
     def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
         gradient, hessian = softmax_gradients(margin, label, weight)
@@ -191,15 +184,12 @@ class PseudoHuber(Objective):
     huber_slope: float = 1.0
 
     name = "reg:pseudohubererror"
+    xgboost_table = "pseudo_huber_param"
     label_kind = LabelKind.NUMBER
     metrics = "mphe", "rmse", "mae"
     has_label_means = True
     start = SquaredError()
     """The mean: a Newton step from a margin far from the labels goes many times too far."""
-
-    @property
-    def xgboost_params(self) -> Mapping[str, Mapping[str, str]]:
-        return {"pseudo_huber_param": {"huber_slope": xgboost_number(self.huber_slope)}}
 
     def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
         gradient, hessian = pseudo_huber_gradients(margin, label, weight, self.huber_slope)
@@ -246,12 +236,9 @@ class Poisson(_Amounts):
     """The hessian is e**max_delta_step times the second derivative, as XGBoost has it."""
 
     name = "count:poisson"
+    xgboost_table = "poisson_regression_param"
     metrics = "poisson-nloglik", "rmse", "mae", "gamma-nloglik", "tweedie-nloglik"
     sensitivity = Sensitivity(_clipped_counts)
-
-    @property
-    def xgboost_params(self) -> Mapping[str, Mapping[str, str]]:
-        return {"poisson_regression_param": {"max_delta_step": xgboost_number(self.max_delta_step)}}
 
     @property
     def _hessian_factor(self) -> float:
@@ -304,16 +291,12 @@ class Tweedie(_Amounts):
     tweedie_variance_power: float = 1.5
 
     name = "reg:tweedie"
+    xgboost_table = "tweedie_regression_param"
     metrics = "tweedie-nloglik", "rmse", "mae", "poisson-nloglik", "gamma-nloglik"
 
     @property
     def default_metric(self) -> str:
         return f"tweedie-nloglik@{self.tweedie_variance_power:g}"
-
-    @property
-    def xgboost_params(self) -> Mapping[str, Mapping[str, str]]:
-        power = xgboost_number(self.tweedie_variance_power)
-        return {"tweedie_regression_param": {"tweedie_variance_power": power}}
 
     def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
         gradient, hessian = tweedie_gradients(margin, label, weight, self.tweedie_variance_power)
@@ -440,6 +423,7 @@ class AcceleratedFailureTime(Objective):
     """The factor of the noise."""
 
     name = "survival:aft"
+    xgboost_table = "aft_loss_param"
     label_kind = LabelKind.INTERVAL
     metrics = "aft-nloglik", "interval-regression-accuracy"
     link = LOG
@@ -448,12 +432,6 @@ class AcceleratedFailureTime(Objective):
     def __post_init__(self) -> None:
         if self.aft_loss_distribution not in DISTRIBUTIONS:
             raise ValueError(f"aft_loss_distribution {self.aft_loss_distribution!r}")
-
-    @property
-    def xgboost_params(self) -> Mapping[str, Mapping[str, str]]:
-        scale = xgboost_number(self.aft_loss_distribution_scale)
-        noise = {"aft_loss_distribution": self.aft_loss_distribution, "aft_loss_distribution_scale": scale}
-        return {"aft_loss_param": noise}
 
     @property
     def noise(self) -> tuple[int, float]:
@@ -574,7 +552,7 @@ class Ranking(Objective):
 
     def first_invalid_label(self, label: Float32) -> tuple[int, str] | None:
         if not self.ndcg_exp_gain:
-            return first_below_zero(label)
+            return first_beyond(label, LabelKind.COUNT)
         valid = (label >= 0) & (label <= MAX_RELEVANCE) & (label == np.floor(label))
         return first(
             ~valid,

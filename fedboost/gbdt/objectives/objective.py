@@ -9,7 +9,7 @@ Refuses: labels an objective cannot have.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
 from typing import ClassVar, Protocol
 
@@ -46,20 +46,17 @@ class LabelKind(Enum):
     """The relevance of a row in its group."""
 
 
-def first_invalid_number(label: Float32) -> tuple[int, str] | None:
-    """The first row whose label is no number, or too large."""
-    return first(~(np.abs(label) <= MAX_LABEL), "a number of magnitude at most 2**60")
+_LOWEST = {
+    LabelKind.COUNT: (0.0, "a number from 0 to 2**60"),
+    LabelKind.POSITIVE: (1.0 / MAX_LABEL, "a number above 0, up to 2**60"),
+}
+"""The lowest label of a kind, and which labels are valid."""
 
 
-def first_below_zero(label: Float32) -> tuple[int, str] | None:
-    """The first row whose label is no number from 0 on."""
-    return first(~((label >= 0) & (label <= MAX_LABEL)), "a number from 0 to 2**60")
-
-
-def first_not_positive(label: Float32) -> tuple[int, str] | None:
-    """The first row whose label is no number above 0."""
-    valid = (label >= 1.0 / MAX_LABEL) & (label <= MAX_LABEL)
-    return first(~valid, "a number above 0, up to 2**60")
+def first_beyond(label: Float32, kind: LabelKind) -> tuple[int, str] | None:
+    """The first row whose label is no number that this kind has."""
+    lowest, valid_labels = _LOWEST.get(kind, (-MAX_LABEL, "a number of magnitude at most 2**60"))
+    return first(~((label >= lowest) & (label <= MAX_LABEL)), valid_labels)
 
 
 def first(invalid: npt.NDArray[np.bool_], valid_labels: str) -> tuple[int, str] | None:
@@ -184,14 +181,7 @@ class Sensitivity:
         return not isinstance(self.bound, Bound)
 
 
-class _Named(Protocol):
-    """An objective, as `bound_of` takes it."""
-
-    name: ClassVar[str]
-    sensitivity: ClassVar[Sensitivity | None]
-
-
-def bound_of(objective: _Named, label_range: tuple[float, float] | None) -> Bound:
+def bound_of(objective: "Objective", label_range: tuple[float, float] | None) -> Bound:
     """The bound of an objective for labels of this range. ConfigError if it has none."""
     if objective.sensitivity is None:
         raise ConfigError(f"{objective.name} has no bound")
@@ -243,6 +233,8 @@ class Objective(ABC):
     """True if `base_score` of the sums over any rows is about the mean of their labels."""
     sensitivity: ClassVar[Sensitivity | None] = None
     """The bound of a row's part in sums that get noise; None if there is none."""
+    xgboost_table: ClassVar[str] = ""
+    """The table of XGBoost's model file that has its parameters; '' if it has none."""
 
     @property
     def outputs(self) -> int:
@@ -273,7 +265,9 @@ class Objective(ABC):
     @property
     def xgboost_params(self) -> Mapping[str, Mapping[str, str]]:
         """Its parameters in XGBoost's model file."""
-        return {}
+        own = fields(self) if self.xgboost_table else ()  # type: ignore[arg-type]  # a dataclass
+        values = {each.name: xgboost_text(getattr(self, each.name)) for each in own}
+        return {self.xgboost_table: values} if self.xgboost_table else {}
 
     @property
     def xgboost_equivalent(self) -> "Objective":
@@ -309,13 +303,7 @@ class Objective(ABC):
 
     def first_invalid_label(self, label: Float32) -> tuple[int, str] | None:
         """The first row whose label this objective cannot have, and which labels it can have."""
-        match self.label_kind:
-            case LabelKind.COUNT:
-                return first_below_zero(label)
-            case LabelKind.POSITIVE:
-                return first_not_positive(label)
-            case _:
-                return first_invalid_number(label)
+        return first_beyond(label, self.label_kind)
 
     def typical_row(self, bound: Bound) -> tuple[float, float]:
         """The standard deviation of the gradient and the hessian of a row whose prediction is undecided and
@@ -323,6 +311,8 @@ class Objective(ABC):
         return bound.clip / math.sqrt(3.0), 1.0
 
 
-def xgboost_number(value: float) -> str:
-    """A parameter in XGBoost's model file: the shortest decimal that reads as it."""
-    return str(int(value)) if value.is_integer() else repr(value)
+def xgboost_text(value: float | str) -> str:
+    """A parameter in XGBoost's model file: of a number the shortest decimal that reads as it."""
+    return (
+        str(value) if isinstance(value, str | int) else str(int(value)) if value.is_integer() else repr(value)
+    )

@@ -8,6 +8,7 @@ Refuses: classes that are no objectives, and names that are taken (TypeError, Va
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from importlib.metadata import entry_points
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import numpy as np
@@ -227,10 +228,9 @@ def _line(error: Exception) -> str:
 # Promises: the gradients of each model are those of the objective at its own margins.
 
 
-_FACTS = (
-    *("name", "label_kind", "metrics", "link", "gradient_bits", "classes_key", "rows_per_hessian"),
-    "sensitivity",
-)
+def _of_base(fact: str) -> Any:
+    """What the objective of each model says."""
+    return property(attrgetter(f"base.{fact}"))
 
 
 @dataclass(frozen=True)
@@ -241,43 +241,18 @@ class Trials(Objective):
     """An `Objective`, or what boosting starts from."""
     number: int
 
-    def __post_init__(self) -> None:
-        for fact in _FACTS:
-            object.__setattr__(self, fact, getattr(self.base, fact, None))
+    name, label_kind, metrics, link = map(_of_base, ("name", "label_kind", "metrics", "link"))
+    gradient_bits, classes_key = map(_of_base, ("gradient_bits", "classes_key"))
+    rows_per_hessian, sensitivity = map(_of_base, ("rows_per_hessian", "sensitivity"))
+    default_metric, bounds, bounds_after = map(_of_base, ("default_metric", "bounds", "bounds_after"))
+    quantile, xgboost_equivalent = map(_of_base, ("quantile", "xgboost_equivalent"))
+    base_score = _of_base("base_score")
+    """All models start from one constant."""
 
     @property
     def outputs(self) -> int:
         """One a model."""
         return self.number
-
-    @property
-    def default_metric(self) -> str:
-        """That of the objective."""
-        name: str = self.base.default_metric
-        return name
-
-    @property
-    def bounds(self) -> tuple[int, int] | None:
-        """Those of the objective."""
-        bounds: tuple[int, int] | None = self.base.bounds
-        return bounds
-
-    @property
-    def quantile(self) -> float | None:
-        """That of the objective."""
-        quantile: float | None = self.base.quantile
-        return quantile
-
-    def bounds_after(self, gradient: float, hessian: float, step: float) -> tuple[float, float] | None:
-        """Those of the objective."""
-        bounds: tuple[float, float] | None = self.base.bounds_after(gradient, hessian, step)
-        return bounds
-
-    @property
-    def xgboost_equivalent(self) -> Objective:
-        """That of the objective."""
-        equivalent: Objective = self.base.xgboost_equivalent
-        return equivalent
 
     @property
     def start(self) -> HasGradients:
@@ -288,8 +263,3 @@ class Trials(Objective):
         """Gradients and hessians, float64 [number, N] each."""
         both = [self.base.gradients(own, label, weight) for own in margin]
         return np.stack([gradient for gradient, _ in both]), np.stack([hessian for _, hessian in both])
-
-    def base_score(self, gradient: float, hessian: float) -> float:
-        """That of the objective: all models start from one constant."""
-        score: float = self.base.base_score(gradient, hessian)
-        return score

@@ -31,15 +31,17 @@ from fedboost.errors import PeerError, Refused, RosterTooSmall, SessionFailed
 from fedboost.fixedpoint import Int64
 from fedboost.privacy import packing
 from fedboost.privacy.ends import PlainOpener, PlainSealer
-from fedboost.privacy.packing import signed
+from fedboost.privacy.packing import RandomBytes, signed
 from fedboost.privacy.paillier import (
     FACTOR_BITS,
     SMALL_PRIMES,
     PaillierPublic,
     PaillierSecret,
+    below,
     split,
+    unit,
 )
-from fedboost.privacy.pairwise import BENEATH, Group, RandomBytes, context
+from fedboost.privacy.pairwise import BENEATH, AggregatorSetup, PartySetup, context
 from fedboost.privacy.protection import HiddenSums, Tag, check_newer
 from fedboost.privacy.rowsums.scheme import Piece, Result, Slots
 from fedboost.privacy.rowsums.sums import Engine, engine_of
@@ -60,8 +62,6 @@ from fedboost.privacy.rowsums.sums import Engine, engine_of
 
 ROUNDS = 8
 """Rounds of exponents of FACTOR_BITS bits each: a wrong plaintext passes each with at most 2**-16."""
-_SPARE = 16
-"""Bytes drawn beyond those of n: the remainder modulo n is uniform, but for 2**-128."""
 
 
 class Blinded(NamedTuple):
@@ -86,10 +86,8 @@ def blind(
     n, square = public.n, public.square
     added, units = [], []
     for _ in numbers:
-        added.append(_below(n, draw))
-        while gmpy2.gcd(rho := _below(n, draw), n) != 1:
-            pass
-        units.append(rho)
+        added.append(below(n, draw))
+        units.append(unit(n, draw))
     blinded = [
         number * (1 + n * plain) % square * power % square
         for number, plain, power in zip(numbers, added, _powers(public, units, engine), strict=True)
@@ -186,10 +184,6 @@ def _product(numbers: list[Any], exponents: list[int], modulus: Any) -> Any:
     return product
 
 
-def _below(n: Any, draw: RandomBytes) -> Any:
-    return mpz.from_bytes(draw((n.bit_length() + 7) // 8 + _SPARE), "little") % n
-
-
 # ---- Proof that a Paillier key hides what is blinded under it from the party that made it ---------------
 # Promises: a key that passes has gcd(n, phi(n)) = 1, except with probability 2**-128 for each key and
 # context that its maker tries; the proof shows nothing else of the key, if SHAKE256 is a random oracle.
@@ -255,14 +249,11 @@ class ColumnsSealer(PlainSealer):
     Refuses (PeerError): help without the secret key, of another turn, with another request than before, and
     more often than the terms have sums."""
 
-    def __init__(
-        self, group: Group, session: bytes, secret: Any, max_openings: int, sparsely: bool = True
-    ) -> None:
-        super().__init__(sparsely)
-        self._group = group
-        self._session = session
-        self._secret = secret
-        self._most = max_openings
+    def __init__(self, setup: PartySetup) -> None:
+        super().__init__(setup.sparse)
+        self._group, self._session = setup.group, setup.session
+        self._secret = setup.secret
+        self._most = setup.max_openings
         self._openings = 0
         self._tag: Tag | None = None
         self._request, self._answer = b"", b""
@@ -281,7 +272,10 @@ class ColumnsSealer(PlainSealer):
         """The openings of the blinded sums of the last turn."""
         if self._secret is None:
             raise PeerError("asked to open a sum without the secret key")
-        ctx, sealed = _two(request)
+        parts = packing.unpack(request)
+        if len(parts) != 2:
+            raise PeerError("a request for help that asks for no sum")
+        ctx, sealed = parts
         tag = self._tag
         if tag is None or not hmac.compare_digest(ctx, context(BENEATH, self._session, self._group, tag)):
             raise PeerError("asked to open a turn or attempt that is not the last, or another session's sum")
@@ -304,23 +298,14 @@ class ColumnsSealer(PlainSealer):
 class ColumnsOpener(PlainOpener):
     """The end at the aggregator. Raises RosterTooSmall when the label holder is lost: nobody else opens."""
 
-    def __init__(
-        self,
-        tag: Tag,
-        public: Any,
-        label_holder: str,
-        group: Group,
-        session: bytes,
-        draw: RandomBytes,
-        hidden: HiddenSums | None,
-    ) -> None:
-        """hidden: the sums that are reported encrypted, where there are any."""
+    def __init__(self, tag: Tag, setup: AggregatorSetup) -> None:
         super().__init__(tag)
-        self._public = public
-        self._label_holder = label_holder
-        self._context = context(BENEATH, session, group, tag)
-        self._draw = draw
-        self._hidden = hidden
+        assert setup.keyholder is not None
+        assert setup.draw is not None
+        assert setup.public is not None
+        public, hidden = self._public, self._hidden = setup.public, setup.hidden
+        self._label_holder, self._draw = setup.keyholder, setup.draw
+        self._context = context(BENEATH, setup.session, setup.group, tag)
         self._slots: Slots | None = None
         self._zero = np.zeros(tag.cells, np.bool_)
         """The cells that are 0 in what parties tell in plain: sums that are reported encrypted, marks of
@@ -333,7 +318,13 @@ class ColumnsOpener(PlainOpener):
         self._lost = False
         if hidden is not None:
             self._slots = Slots.of(hidden.limit, hidden.rows, public.n.bit_length())
-            self._check_number(sum(map(self._ciphertexts, hidden.places)))
+            ciphertexts = sum(map(self._ciphertexts, hidden.places))
+            most = MAX_OPENING_BYTES // (2 * public.bytes)
+            if ciphertexts > most:
+                raise Refused(
+                    f"{ciphertexts:,} encrypted sums in a turn, the label holder opens {most:,} at most: "
+                    f"lower max_bin or max_depth, or have fewer columns"
+                )
             places, own = np.concatenate([*hidden.places.values()]), hidden.marks.values()
             self._zero = self._cells_of(hidden, places, places + 1, *own)
             self._zero_of = {
@@ -347,14 +338,6 @@ class ColumnsOpener(PlainOpener):
         chosen[np.concatenate(places)] = 1
         sealed: Flags = hidden.to_cells(chosen) != 0
         return sealed
-
-    def _check_number(self, ciphertexts: int) -> None:
-        most = MAX_OPENING_BYTES // (2 * int(self._public.bytes))
-        if ciphertexts > most:
-            raise Refused(
-                f"{ciphertexts:,} encrypted sums in a turn, the label holder opens {most:,} at most: lower "
-                f"max_bin or max_depth, or have fewer columns"
-            )
 
     def _ciphertexts(self, party: str) -> int:
         assert self._slots is not None
@@ -438,10 +421,3 @@ class _Alone:
 def _engine(n: Any) -> Engine:
     """The engine of a key: of the sessions that run now."""
     return engine_of(n, _Alone())
-
-
-def _two(request: bytes) -> tuple[bytes, bytes]:
-    parts = packing.unpack(request)
-    if len(parts) != 2:
-        raise PeerError("a request for help that asks for no sum")
-    return parts[0], parts[1]

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from fedboost.errors import ConfigError, LocalProtocolError, SessionFailed
 from fedboost.fixedpoint import Int64, cell_bits
-from fedboost.privacy.scheme import IMPOSSIBLE
+from fedboost.privacy.packing import IMPOSSIBLE
 
 Piece = TypeVar("Piece")
 Result = TypeVar("Result")
@@ -42,32 +42,6 @@ class Threads(Protocol):
 
     def each(self, work: Callable[[Piece], Result], pieces: Iterable[Piece]) -> list[Result]:
         """Results of work(piece), in the order of the pieces."""
-
-
-class Encryption(Protocol):
-    """The end of the party that has the secret key: `sums.RowEncryption`."""
-
-    def encrypt(self, pairs: Int64) -> bytes:
-        """A ciphertext for each row of packed gradients and hessians, int64 [roots, rows]."""
-
-
-class Sums(Protocol):
-    """The end of a party that sums what it cannot read: `sums.RowSums`."""
-
-    def read(self, data: bytes, rows: int) -> Any:
-        """The ciphertexts of so many rows, those of all roots; PeerError unless all are such."""
-
-    def sums(self, rows: Any, nodes: Sequence[Node], codes: Codes, bins: Sequence[int]) -> Any:
-        """Ciphertexts of the sums of each node, column and bin, in this order.
-
-        codes: uint8 [columns, rows], the bin of each row; bins: of each column, at most 256."""
-
-    def moved(self, sums: Any, places: Int64) -> Any:
-        """Each of these sums added at its place among as many; nothing is in the others. places: int64
-        [sums]."""
-
-    def close(self, sums: Any) -> bytes:
-        """The report of these sums: ciphertexts that `Slots.read` reads when they are opened."""
 
 
 @dataclass(frozen=True)
@@ -189,16 +163,12 @@ def _pair(codes: Codes, bins: Sequence[int]) -> tuple[Segments, list[Segments]]:
     ordered = joint[order]
     begins = np.flatnonzero(np.diff(ordered, prepend=ordered[:1] + np.uint16(1))) if ordered.size else order
     used = ordered[begins].astype(np.int64)
-    folds = [_by_bin(of_column, size) for of_column, size in zip(divmod(used, width), bins, strict=False)]
+    folds = [by_bin(of_column, size) for of_column, size in zip(divmod(used, width), bins, strict=False)]
     return Segments(order, np.append(begins, ordered.size)), folds
 
 
-def by_place(places: Int64) -> Segments:
-    """The segments of numbers by their places, one for each place up to the number of numbers."""
-    return _by_bin(places, places.size)
-
-
-def _by_bin(codes: Int64, bins: int) -> Segments:
+def by_bin(codes: Int64, bins: int) -> Segments:
+    """The segments of numbers by their codes, one for each code below `bins`."""
     order = np.argsort(codes, kind="stable")
     return Segments(order, np.searchsorted(codes[order], np.arange(bins + 1)))
 

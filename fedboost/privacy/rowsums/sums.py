@@ -13,7 +13,7 @@ must blind both, the plaintext and what randomises it.
 import hashlib
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any
 
 import gmpy2
 import numpy as np
@@ -21,12 +21,11 @@ from gmpy2 import mpz
 
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
-from fedboost.privacy.packing import Words
-from fedboost.privacy.paillier import PaillierPublic, PaillierSecret
-from fedboost.privacy.pairwise import RandomBytes
+from fedboost.privacy.packing import RandomBytes, Words
+from fedboost.privacy.paillier import PaillierPublic, PaillierSecret, unit
 from fedboost.privacy.rowsums import kernels
 from fedboost.privacy.rowsums.kernels import LANES, LIMB_BITS, WORD_BITS, may_compile
-from fedboost.privacy.rowsums.scheme import Codes, Node, Segments, Slots, Threads, by_place, cut, plan, shares
+from fedboost.privacy.rowsums.scheme import Codes, Node, Segments, Slots, Threads, by_bin, cut, plan, shares
 
 # ---- Products modulo the square of a number, in threads -------------------------------------------------
 # By gmpy2, or by kernels where they can be compiled.
@@ -55,27 +54,8 @@ Numbers = Any
 """Numbers in the form of an engine."""
 
 
-class Engine(Protocol):
-    """Products modulo the square of n; see the functions of `GmpyEngine`."""
-
-    n: Any
-    square: Any
-    size: int
-    """Bytes of a number."""
-
-    def read(self, data: bytes) -> Numbers: ...
-
-    def products(self, numbers: Numbers, segments: Segments) -> Numbers: ...
-
-    def packed(self, numbers: Numbers, cells: int, shift: int) -> Numbers: ...
-
-    def powers(self, numbers: Numbers, exponent: Any) -> Numbers: ...
-
-    def values(self, numbers: Numbers) -> list[Any]: ...
-
-
-class GmpyEngine:
-    """Numbers are gmpy2's."""
+class Engine:
+    """Products modulo the square of n, by gmpy2: numbers are its own."""
 
     def __init__(self, n: Any, threads: Threads) -> None:
         self.n = mpz(n)
@@ -83,7 +63,7 @@ class GmpyEngine:
         self.size = 2 * ((self.n.bit_length() + 7) // 8)
         self._threads = threads
 
-    def read(self, data: bytes) -> list[Any]:
+    def read(self, data: bytes) -> Numbers:
         """The numbers of these bytes."""
         numbers = [
             mpz.from_bytes(data[at : at + self.size], "little") for at in range(0, len(data), self.size)
@@ -92,7 +72,7 @@ class GmpyEngine:
             raise PeerError(OUT_OF_RANGE)
         return numbers
 
-    def products(self, numbers: list[Any], segments: Segments) -> list[Any]:
+    def products(self, numbers: Numbers, segments: Segments) -> Numbers:
         """The product of the members of each segment, none longer than PIECE."""
         members, starts = segments.members.tolist(), segments.starts.tolist()
         square = self.square
@@ -111,7 +91,7 @@ class GmpyEngine:
             *chain.from_iterable(self._threads.each(multiply, shares(segments.starts, self._threads.number)))
         ]
 
-    def packed(self, numbers: list[Any], cells: int, shift: int) -> list[Any]:
+    def packed(self, numbers: Numbers, cells: int, shift: int) -> Numbers:
         """Of each `cells` numbers after another, c0, c1, ..., the last perhaps fewer, one: the product of
         ck ** (2 ** (shift * k))."""
         square, power = self.square, mpz(1) << shift
@@ -125,7 +105,7 @@ class GmpyEngine:
 
         return self._threads.each(pack, range(0, len(numbers), cells))
 
-    def powers(self, numbers: list[Any], exponent: Any) -> list[Any]:
+    def powers(self, numbers: Numbers, exponent: Any) -> Numbers:
         """Each number to the power of a public exponent."""
 
         def power(number: Any) -> Any:
@@ -134,20 +114,19 @@ class GmpyEngine:
 
         return self._threads.each(power, numbers)
 
-    def values(self, numbers: list[Any]) -> list[Any]:
+    def values(self, numbers: Numbers) -> list[Any]:
         """The numbers, as gmpy2's."""
-        return numbers
+        found: list[Any] = numbers
+        return found
 
 
-class KernelEngine:
+class KernelEngine(Engine):
     """Numbers are those of `kernels`: uint64 [N, 2 * limbs]. For processors on which they compile, and n
     that are odd."""
 
     def __init__(self, n: Any, threads: Threads) -> None:
-        self.n = n = mpz(n)
-        self.square = square = n * n
-        self.size = 2 * ((n.bit_length() + 7) // 8)
-        self._threads = threads
+        super().__init__(n, threads)
+        n, square = self.n, self.square
         self._limbs = limbs = -(-(n.bit_length() + _SPARE_BITS) // LIMB_BITS)
         radix = mpz(1) << (LIMB_BITS * limbs)
         squared, cubed = radix * radix % square, radix * radix * radix % square
@@ -175,7 +154,7 @@ class KernelEngine:
         return out
 
     def products(self, numbers: Words, segments: Segments) -> Words:
-        """As of `GmpyEngine`."""
+        """As of `Engine`."""
         members, starts = segments
         out = self._empty(starts.size - 1)
 
@@ -187,7 +166,7 @@ class KernelEngine:
         return out
 
     def packed(self, numbers: Words, cells: int, shift: int) -> Words:
-        """As of `GmpyEngine`."""
+        """As of `Engine`."""
         out = self._empty(-(-len(numbers) // cells))
 
         def pack(part: slice) -> None:
@@ -198,7 +177,7 @@ class KernelEngine:
         return out
 
     def powers(self, numbers: Words, exponent: Any) -> Words:
-        """As of `GmpyEngine`: digit by digit, the highest first."""
+        """As of `Engine`: digit by digit, the highest first."""
         count = len(numbers)
         table = np.concatenate([np.tile(self._one, (count, 1)), numbers, self._empty(count * (_DIGITS - 2))])
         for digit in range(2, _DIGITS):
@@ -214,7 +193,7 @@ class KernelEngine:
         return total
 
     def values(self, numbers: Words) -> list[Any]:
-        """As of `GmpyEngine`."""
+        """As of `Engine`."""
         words = -(-LIMB_BITS * self._limbs // WORD_BITS)
         out = np.empty((len(numbers), 2, words), "<u8")
         self._threads.each(
@@ -250,7 +229,7 @@ EngineOf = Callable[[Any, Threads], Engine]
 def engine_of(n: Any, threads: Threads) -> Engine:
     """The fastest engine of this machine; gmpy2's where kernels cannot be compiled, or compute anything
     else."""
-    by_gmpy2 = GmpyEngine(n, threads)
+    by_gmpy2 = Engine(n, threads)
     if not may_compile():
         return by_gmpy2
     by_kernels = KernelEngine(n, threads)
@@ -292,8 +271,6 @@ def products(engine: Engine, numbers: Numbers, segments: Segments) -> Numbers:
 # lookups are not constant in time; but an exponent is used once, by a party on its own machine.
 
 
-_SPARE_BYTES = 16
-"""So that a remainder modulo n is uniform, but for 2**-128."""
 BLOCK = 4096
 """Powers made at once: what is drawn and looked up for more would take much memory."""
 
@@ -308,7 +285,7 @@ class RandomPowers:
         self._engines = engines
         self._codes = 1 << digit_bits
         self._digits = -(-(n.bit_length() // 2) // digit_bits)
-        base = gmpy2.powmod(-(_unit(n, draw) ** 2) % n, n, n * n)
+        base = gmpy2.powmod(-(unit(n, draw) ** 2) % n, n, n * n)
         self._tables = [self._table(base, digit_bits, engine) for engine in engines]
         if len(engines) == 2:
             first, second = (engine.square for engine in engines)
@@ -350,14 +327,6 @@ class RandomPowers:
         return [a + first * ((b - a) * inverse % second) for a, b in zip(*found, strict=True)]
 
 
-def _unit(n: Any, draw: RandomBytes) -> Any:
-    """A random number that has no factor in common with n."""
-    while True:
-        x = mpz.from_bytes(draw((n.bit_length() + 7) // 8 + _SPARE_BYTES), "little") % n
-        if gmpy2.gcd(x, n) == 1:
-            return x
-
-
 # ---- Rows and sums under Paillier's keys ----------------------------------------------------------------
 
 
@@ -389,11 +358,12 @@ class RowEncryption:
     def encrypt(self, pairs: Int64) -> bytes:
         """A ciphertext for each row, of the packed gradients and hessians, int64 [rows] or [roots, rows]
         (`gbdt.gradients`); LocalProtocolError for one beyond the bound of its slot."""
-        n, square, size = self._public.n, self._public.square, 2 * self._public.bytes
+        n, square = self._public.n, self._public.square
         plain = self._slots.plain(pairs.reshape(-1))
         powers = self._powers.take(len(plain))
-        numbers = [(1 + m * n) * power % square for m, power in zip(plain, powers, strict=True)]
-        return b"".join([number.to_bytes(size, "little") for number in numbers])
+        return self._public.written(
+            [(1 + m * n) * power % square for m, power in zip(plain, powers, strict=True)]
+        )
 
 
 class RowSums:
@@ -428,26 +398,22 @@ class RowSums:
 
     def sums(self, rows: Numbers, nodes: Sequence[Node], codes: Codes, bins: Sequence[int]) -> Numbers:
         """Ciphertexts of the sums of each node, column and bin, in this order; see `scheme.plan`."""
-        by_joint_bin, by_bin = plan(nodes, codes, bins)
-        return products(self._engine, products(self._engine, rows, by_joint_bin), by_bin)
+        by_joint_bin, by_column = plan(nodes, codes, bins)
+        return products(self._engine, products(self._engine, rows, by_joint_bin), by_column)
 
     def moved(self, sums: Numbers, places: Int64) -> Numbers:
         """Each of these sums added at its place among as many; 1, which is of nothing, at the others."""
-        return products(self._engine, sums, by_place(places))
+        return products(self._engine, sums, by_bin(places, places.size))
 
     def close(self, sums: Numbers) -> bytes:
         """The report of these sums: ciphertexts that `Slots.read` reads when they are opened."""
         engine, slots = self._engine, self._slots
         packed = engine.values(engine.packed(sums, slots.cells, slots.shift))
-        biases = self._biases(len(sums))
+        whole, rest = divmod(len(sums), slots.cells)
+        biases = [slots.bias(slots.cells)] * whole + [slots.bias(rest)] * (rest > 0)
         powers = self._powers.take(len(packed))
         closed = [
             number * (1 + engine.n * bias) % engine.square * power % engine.square
             for number, bias, power in zip(packed, biases, powers, strict=True)
         ]
         return b"".join([number.to_bytes(engine.size, "little") for number in closed])
-
-    def _biases(self, cells: int) -> list[Any]:
-        """What is added to each plaintext of so many cells."""
-        whole, rest = divmod(cells, self._slots.cells)
-        return [self._slots.bias(self._slots.cells)] * whole + [self._slots.bias(rest)] * (rest > 0)

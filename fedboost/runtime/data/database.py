@@ -138,22 +138,19 @@ class Reading:
     query_file: Path | None = None
 
     def source(self, text: str) -> "str | Database":
-        """The table that the command line names. ConfigError."""
-        return source_of(text, self.query, self.query_file)
-
-
-def source_of(text: str, query: str | None = None, query_file: Path | None = None) -> "str | Database":
-    """The table that a command line names: a file or address, or the URI of a database with a query, or with
-    the file that has it. ConfigError."""
-    database = database_of(text)
-    if database is not None:
-        return with_query(database, query, query_file, "--query", "")
-    if query is not None or query_file is not None:
-        option = "--query-file" if query is None else "--query"
-        raise ConfigError(f"{text}: is a file, and {option} is for a database: take it away, or give a URI")
-    if (suffix := Path(text).suffix.lower()) in _FILES:
-        raise ConfigError(f'{text}: for a database write {_FILES[suffix]}:///{text} --query "SELECT ..."')
-    return text
+        """The table that a command line names: a file or address, or the URI of a database with the query,
+        or with the file that has it. ConfigError."""
+        database = database_of(text)
+        if database is not None:
+            return with_query(database, self.query, self.query_file, "--query", "")
+        if self.query is not None or self.query_file is not None:
+            option = "--query-file" if self.query is None else "--query"
+            raise ConfigError(
+                f"{text}: is a file, and {option} is for a database: take it away, or give a URI"
+            )
+        if (suffix := Path(text).suffix.lower()) in _FILES:
+            raise ConfigError(f'{text}: for a database write {_FILES[suffix]}:///{text} --query "SELECT ..."')
+        return text
 
 
 def with_query(

@@ -33,7 +33,7 @@ from pyarrow import fs
 from fedboost.errors import ConfigError
 from fedboost.runtime.config import is_loopback
 from fedboost.runtime.data.database import POSTGRESQL, REMOTE, Database, ReadOptions
-from fedboost.runtime.data.values import missing_column
+from fedboost.runtime.data.values import BadRow, check_distinct_names, missing_column
 from fedboost.views.words import shorten
 
 TOGETHER = (".parquet", ".pq")
@@ -267,6 +267,36 @@ class Source(ABC):
     def line_of(self, row: int) -> int | None:
         """The line of a row, counted from 0; None in a form that has no lines."""
         return None
+
+    def in_parts(self, columns: Collection[str], as_text: Collection[str] = ()) -> Iterator[Any]:
+        """Yield the rows of these columns in parts, at most some ten thousand, but all of a form that cannot
+        be read so; the same values as `read` gives, in the same order. as_text: as for `parts`."""
+        with reading(self.shown, self.form):
+            for part in self.parts(columns, as_text):
+                if isinstance(part, pa.Table):
+                    yield from (part.slice(first, PART_ROWS) for first in range(0, part.num_rows, PART_ROWS))
+                else:
+                    yield part
+
+    def check_known(self, columns: Collection[str]) -> None:
+        """ConfigError that names the first column that is not there, where that is known before rows are
+        read."""
+        with reading(self.shown, self.form):
+            names = self.names()
+        if names is not None:
+            check_distinct_names(names, self.shown)
+            self.check_columns(names, columns)
+
+    @contextmanager
+    def named(self, before: int = 0) -> Iterator[None]:
+        """Name the source in errors, and the row in it. before: the rows before those that are worked at."""
+        try:
+            yield
+        except ConfigError as error:
+            if isinstance(error, BadRow):
+                error = error.at(error.row + before)
+                error = error.on_line(self.line_of(error.row))
+            raise ConfigError(f"{self.shown}: {error.public}", error.detail) from None
 
     def check_columns(self, names: Sequence[str], columns: Iterable[str]) -> None:
         """ConfigError for the first column that is not among the names."""

@@ -74,12 +74,6 @@ class NormalBatches:
                 yield pa.record_batch([normal_column(*pair) for pair in pairs], schema=self.schema)
 
 
-def normal_table(table: "pa.Table") -> "pa.Table":
-    """The table with these types, without its metadata; columns of other types are not copied."""
-    batches = NormalBatches(table.to_reader())
-    return pa.Table.from_batches(batches, batches.schema)
-
-
 def normal_type(kind: "pa.DataType") -> "pa.DataType":
     """The type that a column of this type becomes."""
     if types.is_dictionary(kind):

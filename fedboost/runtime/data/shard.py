@@ -341,7 +341,10 @@ def _labels(table: "Table", terms: Terms) -> Float32:
     """The label of each row, [rows], or its lower and its upper bound, [2, rows]."""
     name, upper = terms.columns.label, terms.columns.label_upper_bound
     if upper is None:
-        return _whole_shard(table, name, _label_of(table, terms))
+        read: Reader = partial(_class if terms.columns.classes else _label, terms=terms)
+        if terms.columns.positive is not None:
+            read = partial(_positive, terms=terms, labels=label_values(table, terms))
+        return _whole_shard(table, name, read)
     bounds = [
         _whole_shard(table, name, partial(_present, name=name, what="label")),
         _whole_shard(table, upper, partial(_end, name=upper)),
@@ -376,15 +379,6 @@ def _end(table: "pa.Table", name: str) -> Float32:
     """The upper bounds of labels: infinite where there is none."""
     bound = numbers(column_of(table, name), name)
     return np.where(np.isnan(bound), np.float32(np.inf), bound)
-
-
-def _label_of(table: "Table", terms: Terms) -> Reader:
-    """The reader of the label of rows of this table."""
-    if terms.columns.classes:
-        return partial(_class, terms=terms)
-    if terms.columns.positive is None:
-        return partial(_label, terms=terms)
-    return partial(_positive, terms=terms, labels=label_values(table, terms))
 
 
 def label_values(table: "Table", terms: Terms) -> tuple[str, ...]:

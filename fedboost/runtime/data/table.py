@@ -17,7 +17,6 @@ from fedboost.errors import ConfigError
 from fedboost.runtime.data.database import AS_USUAL, Database, ReadOptions, database_of
 from fedboost.runtime.data.locations import (
     COMPRESSIONS,
-    PART_ROWS,
     File,
     Locations,
     Source,
@@ -25,7 +24,7 @@ from fedboost.runtime.data.locations import (
     locations_of,
     reading,
 )
-from fedboost.runtime.data.parquet import ParquetFiles, ParquetTable, Query, keep, normal_table
+from fedboost.runtime.data.parquet import NormalBatches, ParquetFiles, ParquetTable, Query, keep
 from fedboost.runtime.data.text import Delimited, JsonLines, LibSvm, SparseTable, Workbook
 from fedboost.runtime.data.values import BadRow, check_distinct_names, column_of, give_back, spelled_as, texts
 from fedboost.views.words import shorten
@@ -200,7 +199,8 @@ def _is_column(data: object) -> bool:
 def _normal(table: "pa.Table", kind: type) -> "pa.Table":
     word = "table" if kind.__module__.startswith("pyarrow") else kind.__name__
     check_distinct_names(table.column_names, f"the {word}")
-    return normal_table(table)
+    batches = NormalBatches(table.to_reader())  # columns of other types are not copied
+    return pa.Table.from_batches(batches, batches.schema)
 
 
 def _by_column(data: Mapping[Any, Any]) -> dict[str, Any]:
@@ -329,52 +329,3 @@ def _renamed_levels(column: "pa.ChunkedArray", own: str, levels: Names) -> "pa.C
 def _without_name(text: str, levels: Names) -> str:
     marked = f"{text} (not named)"
     return _without_name(marked, levels) if marked in levels else marked
-
-
-# ---- Tables of any size, some rows at a time ------------------------------------------------------------
-# Promises: the same values as `read_table` gives, in the same order; of a form that can be read in parts the
-# memory holds some ten thousand rows at a time. Workbooks and LIBSVM files are read whole.
-
-
-class TableParts:
-    """A table of which no row is read yet. ConfigError."""
-
-    def __init__(self, source: str | Path | Database, options: ReadOptions = AS_USUAL) -> None:
-        self._source = source_at(source, options)
-        self.shown = self._source.shown
-        """Its path, address or database, for messages."""
-        self.rows = self._source.rows
-        """The number of rows, where it is known beforehand."""
-
-    def check_columns(self, columns: Collection[str]) -> None:
-        """ConfigError that names the first column that is not there, where that is known before rows are
-        read."""
-        with reading(self.shown, self._source.form):
-            names = self._source.names()
-        if names is not None:
-            check_distinct_names(names, self.shown)
-            self._source.check_columns(names, columns)
-
-    def read(
-        self, columns: Collection[str], as_text: Collection[str] = ()
-    ) -> "Iterator[pa.Table | SparseTable]":
-        """Yield the rows of these columns in parts; of columns that are kept as text in a text file the text,
-        not the number that it spells."""
-        with reading(self.shown, self._source.form):
-            for part in self._source.parts(columns, as_text):
-                if isinstance(part, SparseTable):
-                    yield part
-                    continue
-                for first in range(0, part.num_rows, PART_ROWS):
-                    yield part.slice(first, PART_ROWS)
-
-    @contextmanager
-    def named(self, before: int = 0) -> Iterator[None]:
-        """Name the source in errors, and the row in it. before: the rows before those that are worked at."""
-        try:
-            yield
-        except ConfigError as error:
-            if isinstance(error, BadRow):
-                error = error.at(error.row + before)
-                error = error.on_line(self._source.line_of(error.row))
-            raise ConfigError(f"{self.shown}: {error.public}", error.detail) from None

@@ -98,13 +98,7 @@ class SparseTable:
         """Yield the table in parts, each of as many rows as may be made dense."""
         step = max(1, DENSE // max(len(self.names), 1))
         for first in range(0, max(self.num_rows, 1), step):
-            stored = np.flatnonzero((self.rows >= first) & (self.rows < first + step))
-            starts = np.searchsorted(stored, self.starts)
-            rows, values = self.rows[stored] - first, self.values[stored]
-            size = min(step, self.num_rows - first)
-            yield SparseTable(
-                size, self.dense.slice(first, size), self.names, starts, rows, values, self.open_ended
-            )
+            yield self.take(np.arange(first, min(first + step, self.num_rows)))
 
     @cached_property
     def _places(self) -> Mapping[str, int]:
@@ -339,7 +333,10 @@ class Delimited(File):
     def _first_line(self) -> str:
         with self.opened() as stream:
             start = stream.read(_HEADER)
-        if not self._utf8:  # whatever is cut off at the end
+        if self.options.encoding.lower().replace("_", "-") not in (
+            "utf-8",
+            "utf8",
+        ):  # whatever is cut off at the end
             return re.split(r"[\r\n]", start.decode(self.options.encoding, "replace"), maxsplit=1)[0]
         if start[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in start[:2]:
             raise ConfigError(f"{self.shown}: is UTF-16, or no text: {_advice('encoding', 'utf-16')}")
@@ -347,10 +344,6 @@ class Delimited(File):
             return re.split(rb"[\r\n]", start, maxsplit=1)[0].decode()
         except UnicodeDecodeError:
             self._refuse_text()
-
-    @property
-    def _utf8(self) -> bool:
-        return self.options.encoding.lower().replace("_", "-") in ("utf-8", "utf8")
 
     def _refuse_text(self) -> NoReturn:
         with self.opened() as stream:

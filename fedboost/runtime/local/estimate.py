@@ -24,10 +24,10 @@ from fedboost.fixedpoint import Float64, Int64
 from fedboost.gbdt.objectives.objective import LabelKind
 from fedboost.holders.column_rows import PAIR_BYTES
 from fedboost.privacy.packing import Segment, chunks_of
-from fedboost.privacy.pairwise import Group, Handshake
+from fedboost.privacy.pairwise import AggregatorSetup, Group, Handshake, PartySetup
 from fedboost.privacy.points import POINT_BYTES, TOKEN_WORDS, check_points, multiply, points_of, tokens_of
 from fedboost.privacy.protection import Opener, Sealer, Tag
-from fedboost.privacy.protections import PROTECTIONS, AggregatorSetup, PartySetup, Protection
+from fedboost.privacy.protections import PROTECTIONS, Protection
 from fedboost.results.model import (
     ColumnsEstimate,
     Estimate,

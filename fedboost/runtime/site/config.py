@@ -1,10 +1,10 @@
 """A site's file."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Self
 
-from pydantic import Field, PrivateAttr, field_validator, model_validator
+from pydantic import Field, PrivateAttr, field_validator
 
 from fedboost.errors import ConfigError
 from fedboost.runtime.config import (
@@ -61,11 +61,9 @@ class WorkersConfig(Frozen):
             )
         return value
 
-    @model_validator(mode="after")
-    def _counts_its_own(self) -> Self:
+    def _faults(self) -> Iterator[str]:
         if self.dask != LOCAL and (self.count or self.threads):
-            raise ValueError(f'count and threads are for dask = "{LOCAL}": a cluster says them itself')
-        return self
+            yield f'count and threads are for dask = "{LOCAL}": a cluster says them itself'
 
 
 class SitePageConfig(Frozen):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import numpy as np
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator
 
 from fedboost.errors import ConfigError, Refused, quoted
 from fedboost.gbdt.metrics import EDGES, is_at_threshold, own_name
@@ -216,12 +216,10 @@ class Policy(Frozen):
             return value
         raise ValueError(f'write "auto" or "ask"; single terms are approved by `{COMMAND}`')
 
-    @model_validator(mode="after")
-    def _whole_budget(self) -> "Policy":
+    def _faults(self) -> Iterator[str]:
         if (self.epsilon is None) != (self.delta is None):
             half, other = ("epsilon", "delta = 1e-5") if self.delta is None else ("delta", "epsilon = 3.0")
-            raise ValueError(f"{half} is half a budget: add {other}")
-        return self
+            yield f"{half} is half a budget: add {other}"
 
     @property
     def budget(self) -> Budget | None:

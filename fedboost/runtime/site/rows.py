@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from fedboost.errors import ConfigError, Refused, SchemaMismatch
 from fedboost.gbdt.booster import Booster
@@ -64,15 +64,13 @@ class Names(Frozen):
     names: Mapped[Name] = Field(default_factory=dict)
     levels: Mapped[Mapping[Level, Level]] = Field(default_factory=dict)
 
-    @model_validator(mode="after")
-    def _levels_are_distinct(self) -> Self:
+    def _faults(self) -> Iterator[str]:
         for name, levels in self.levels.items():
             if name not in self.names:
-                raise ValueError(f"levels has {name!r}, which is not under [names]")
+                yield f"levels has {name!r}, which is not under [names]"
             counts = Counter(levels.values())
             if twice := next((level for level, count in counts.items() if count > 1), None):
-                raise ValueError(f"level {twice!r} of {name!r} has two names: keep one")
-        return self
+                yield f"level {twice!r} of {name!r} has two names: keep one"
 
     def here(self, columns: Schema) -> dict[str, str]:
         """By its name in terms, what each of these columns is called here, where that is another name."""

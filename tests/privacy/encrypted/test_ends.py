@@ -14,6 +14,7 @@ from consortium import (
     encrypted_sealers,
     help_open,
     keys_of_pairs,
+    setup_of,
     small_secret,
     tag_of,
     upload,
@@ -23,9 +24,8 @@ from encrypted_turn import GROUP, HOLDER, OTHER, PARTIES, THIRD, asked, cipher_o
 
 from fedboost.errors import ConfigError, PeerError, SessionFailed
 from fedboost.privacy import packing
-from fedboost.privacy.ends import EncryptedSealer, KeyHolder
-from fedboost.privacy.protections import scheme_of
-from fedboost.privacy.scheme import NAME_BYTES, agreement_key, greeting_of, scheme_key
+from fedboost.privacy.ends import NAME_BYTES, EncryptedSealer, KeyHolder
+from fedboost.privacy.protections import greeted_keys, greeting_of, scheme_of
 
 pytestmark = needs_paillier
 
@@ -55,7 +55,14 @@ def test_the_key_of_the_public_door_opens_sums():
     keys = keys_of_pairs(PARTIES)
     sealers = {
         party: EncryptedSealer(
-            party, GROUP, SESSION, keys[party], public, secret if party == HOLDER else None, 1
+            setup_of(
+                party,
+                GROUP,
+                keys,
+                public=public,
+                secret=secret if party == HOLDER else None,
+                max_openings=1,
+            )
         )
         for party in PARTIES
     }
@@ -102,7 +109,7 @@ def test_cells_under_another_key_are_a_peer_error():
 
     tag, _ = sealed_by()
     other = paillier.generate(512).public
-    sealer = EncryptedSealer(OTHER, GROUP, SESSION, keys_of_pairs(PARTIES)[OTHER], other, None, 0)
+    sealer = EncryptedSealer(setup_of(OTHER, GROUP, keys_of_pairs(PARTIES), public=other))
     (part,) = sealer.seal(np.arange(3), tag)
     with pytest.raises(PeerError, match="another key"):
         encrypted_opener(tag).add(OTHER, 0, part)
@@ -165,13 +172,11 @@ def test_an_answer_that_is_no_sum_ends_the_session_and_blames_nobody():
 def test_a_greeting_has_both_keys():
     public = small_secret().public
     greeted = greeting_of(b"a" * 32, public.to_bytes())
-    assert agreement_key(greeted) == b"a" * 32
-    assert scheme_key(greeted) == public.to_bytes()
-    assert scheme_key(greeting_of(b"a" * 32, b"")) == b""
+    assert greeted_keys(greeted) == [b"a" * 32, public.to_bytes()]
+    assert greeted_keys(greeting_of(b"a" * 32, b""))[1] == b""
     for wrong in (b"", b"a" * 32, packing.pack(b"a"), packing.pack(b"a", b"b", b"c")):
-        for read in (agreement_key, scheme_key):
-            with pytest.raises(PeerError):
-                read(wrong)
+        with pytest.raises(PeerError):
+            greeted_keys(wrong)
 
 
 def test_powers_of_the_secret_key_are_taken_in_constant_time(monkeypatch):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedboost.errors import SessionFailed
-from fedboost.privacy.scheme import Layout
+from fedboost.privacy.packing import Layout
 
 PIECES = st.lists(st.tuples(st.integers(0, 90), st.integers(1, 64)), max_size=5)
 

@@ -13,6 +13,7 @@ from consortium import (
     masked_opener,
     masked_sealers,
     names,
+    setup_of,
     tag_of,
     upload,
 )
@@ -119,9 +120,9 @@ def test_what_a_party_sends_is_what_the_design_says():
         due -= mask_of(pairwise.derive(keys["p01"]["p00"], b"pair", ctx, b"p00", b"p01"))
         return due
 
-    alone = OneLegSealer("p01", group, SESSION, keys["p01"])
+    alone = OneLegSealer(setup_of("p01", group, keys))
     assert list(alone.seal(values, tag)) == [masked(context(ONE_LEG, SESSION, group, tag)).tobytes()]
-    middle = TwoLegSealer("p01", group, SESSION, keys["p01"], drawing("middle"))
+    middle = TwoLegSealer(setup_of("p01", group, keys, drawing("middle")))
     own = drawing("middle")(32)
     ctx = context(TWO_LEGS, SESSION, group, tag)
     due = masked(ctx) + mask_of(pairwise.derive(own, b"self", ctx, b"p01"))

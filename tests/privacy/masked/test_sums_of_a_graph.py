@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 import pytest
-from consortium import SESSION, drawing, masked_opener, tag_of, vectors
+from consortium import SESSION, drawing, masked_opener, setup_of, tag_of, vectors
 
 from fedboost.privacy.ends import OneLegSealer
 from fedboost.privacy.pairwise import (
@@ -43,7 +43,7 @@ def truth():
 @pytest.fixture(scope="module")
 def uploads(keys, truth):
     """Party to its masked vector."""
-    sealers = {party: OneLegSealer(party, GROUP, SESSION, dict(keys[party])) for party in PARTIES}
+    sealers = {party: OneLegSealer(setup_of(party, GROUP, keys)) for party in PARTIES}
     return {party: b"".join(sealers[party].seal(truth[0][party], TAG)) for party in PARTIES}
 
 

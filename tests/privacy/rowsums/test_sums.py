@@ -17,7 +17,7 @@ from fedboost.privacy.paillier import PaillierSecret, generate
 from fedboost.privacy.rowsums import kernels
 from fedboost.privacy.rowsums.kernels import may_compile
 from fedboost.privacy.rowsums.scheme import Segments
-from fedboost.privacy.rowsums.sums import GmpyEngine, KernelEngine, RandomPowers, engine_of
+from fedboost.privacy.rowsums.sums import Engine, KernelEngine, RandomPowers, engine_of
 
 PRIMES = (
     0xB52191C83B24B56EC43EF5F6707F894DA6A613DB53C17C658782557FD25B7613,
@@ -30,7 +30,7 @@ VECTORS = [
 """SHA-256 of the rows and of the report."""
 needs_kernels = pytest.mark.skipif(not may_compile(), reason="a processor without AVX-512 IFMA")
 ENGINES = [
-    pytest.param(GmpyEngine, id="gmpy2"),
+    pytest.param(Engine, id="gmpy2"),
     pytest.param(KernelEngine, id="kernels", marks=needs_kernels),
 ]
 
@@ -160,7 +160,7 @@ def test_powers_are_the_same_number_with_and_without_the_primes(secret, engine, 
 
 def test_powers_beyond_a_block_are_all_different(secret, monkeypatch):
     monkeypatch.setattr("fedboost.privacy.rowsums.sums.BLOCK", 4)
-    powers = RandomPowers(secret.public.n, (GmpyEngine(secret.public.n, ONE),), stream("blocks"))
+    powers = RandomPowers(secret.public.n, (Engine(secret.public.n, ONE),), stream("blocks"))
     assert len({*powers.take(10)}) == 10
 
 
@@ -249,7 +249,7 @@ def test_engines_give_the_same_numbers(bits):
     starts = np.append(0, np.cumsum(rng.integers(0, 40, 37))).astype(np.int64)
     segments = Segments(rng.integers(0, 100, starts[-1]), starts)
     found = []
-    for engine in (GmpyEngine(modulus, ONE), KernelEngine(modulus, ONE), KernelEngine(modulus, TWO)):
+    for engine in (Engine(modulus, ONE), KernelEngine(modulus, ONE), KernelEngine(modulus, TWO)):
         read = engine.read(data)
         parts = engine.products(read, segments), engine.packed(read, 7, 24), engine.packed(read, 1, 24)
         found.append([engine.values(part) for part in (read, *parts)])
@@ -293,9 +293,9 @@ def test_where_kernels_compile_they_are_used_unless_they_compute_anything_else(s
         arrays[-1][-1, 0] ^= 1
 
     monkeypatch.setattr(kernels, "multiply_segments", wrong)
-    assert isinstance(engine_of(secret.public.n, ONE), GmpyEngine)
+    assert isinstance(engine_of(secret.public.n, ONE), Engine)
 
 
 def test_where_kernels_do_not_compile_gmpy2_multiplies(secret, monkeypatch):
     monkeypatch.setattr("fedboost.privacy.rowsums.sums.may_compile", lambda: False)
-    assert isinstance(engine_of(secret.public.n, ONE), GmpyEngine)
+    assert isinstance(engine_of(secret.public.n, ONE), Engine)

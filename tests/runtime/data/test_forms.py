@@ -15,7 +15,7 @@ from pyarrow import feather
 
 from fedboost.runtime.data import text
 from fedboost.runtime.data.database import ReadOptions
-from fedboost.runtime.data.table import TableParts, read_table
+from fedboost.runtime.data.table import read_table, source_at
 
 GERMAN = {"separator": ";", "decimal": ",", "encoding": "latin-1"}
 WIDE = {"separator": "tab", "encoding": "utf-16", "na": ["-", "?"]}
@@ -51,7 +51,7 @@ def read_both(path, **options):
     """The table, read whole; in parts it is the same."""
     known = ReadOptions(**options)
     table = read_table(path, None, known)
-    parts = TableParts(path, known).read(table.column_names)
+    parts = source_at(path, known).in_parts(table.column_names)
     assert [row for part in parts for row in part.to_pylist()] == table.to_pylist()
     return table
 
@@ -103,11 +103,13 @@ def test_a_column_in_parts_has_the_type_of_the_whole_column(tmp_path, monkeypatc
     early, late = (f"1,{value}\n" for value in quoted)
     (tmp_path / "t.csv").write_text("k,v\n" + early * 100 + late + early * 9)
     assert read_both(tmp_path / "t.csv").column("v").type == kind
-    parts = list(TableParts(tmp_path / "t.csv").read(["v"]))
+    parts = list(source_at(tmp_path / "t.csv").in_parts(["v"]))
     assert len(parts) > 3
     assert {part.schema.types[0] for part in parts} == {kind}
     texts = [
-        v for part in TableParts(tmp_path / "t.csv").read(["v"], ["v"]) for v in part.column("v").to_pylist()
+        v
+        for part in source_at(tmp_path / "t.csv").in_parts(["v"], ["v"])
+        for v in part.column("v").to_pylist()
     ]
     assert texts == [value or None for value in [values[0]] * 100 + [values[1]] + [values[0]] * 9]
 
@@ -116,7 +118,7 @@ def test_json_lines_in_parts(tmp_path, monkeypatch):
     monkeypatch.setattr(text, "_PART", 50)
     lines = [{"a": n, "b": f"{n}"} if n % 5 else {"c": n / 2} for n in range(40)]
     (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    parts = list(TableParts(tmp_path / "t.jsonl").read(["a", "b", "c"], ["a"]))
+    parts = list(source_at(tmp_path / "t.jsonl").in_parts(["a", "b", "c"], ["a"]))
     assert len(parts) > 3
     rows = [row for part in parts for row in part.to_pylist()]
     shown = [{"a": None, "b": None, "c": None, **line} for line in lines]
@@ -167,9 +169,9 @@ def test_files_and_options_that_do_not_fit(tmp_path, name, content, options, sai
     assert whole.startswith(f"{tmp_path / name}: {said}")
 
     def in_parts():
-        parts = TableParts(tmp_path / name, known)
-        parts.check_columns(["a"])
-        list(parts.read(["a", "b"]))
+        parts = source_at(tmp_path / name, known)
+        parts.check_known(["a"])
+        list(parts.in_parts(["a", "b"]))
 
     assert config_error(in_parts) == whole
 

@@ -13,7 +13,7 @@ from stores import own_certificate, serving
 
 from fedboost.runtime.data import locations
 from fedboost.runtime.data.locations import shown
-from fedboost.runtime.data.table import TableParts, read_table
+from fedboost.runtime.data.table import read_table, source_at
 
 CSV = b"a,b\n1,x\n2,y\n"
 VALUES = {"a": [1, 2], "b": ["x", "y"]}
@@ -52,7 +52,7 @@ def https(tmp_path, monkeypatch):
 def test_a_file_by_https_is_the_table(https, name):
     address = f"https://{https.address}/{name}"
     assert read_table(address).to_pydict() == VALUES
-    (part,) = TableParts(address).read(["b", "a"])
+    (part,) = source_at(address).in_parts(["b", "a"])
     assert part.to_pydict() == VALUES
 
 
@@ -233,7 +233,7 @@ def test_names_of_folders_are_columns_below_the_folder_that_is_named(tmp_path):
         "year": [9, 9, 10, 10, 10],
         "ward": ["u", "v", "u", "v", None],
     }
-    parts = pa.concat_tables(TableParts(folder).read(["ward", "year"]))
+    parts = pa.concat_tables(source_at(folder).in_parts(["ward", "year"]))
     assert parts.to_pydict() == table.select(["ward", "year"]).to_pydict()
     (tmp_path / "scratch").mkdir()
     stored = read_table(folder, tmp_path / "scratch")
