@@ -343,8 +343,6 @@ class TableParts:
         self._source = source_at(source, options)
         self.shown = self._source.shown
         """Its path, address or database, for messages."""
-        self.rows = self._source.rows
-        """The number of rows, where it is known beforehand."""
 
     def check_columns(self, columns: Collection[str]) -> None:
         """ConfigError that names the first column that is not there, where that is known before rows are
