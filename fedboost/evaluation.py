@@ -71,16 +71,11 @@ class HeldOut:
         return cls(features, shard.label, shard.weight, shard.base_margin)
 
     def sums(
-        self, model: Trained, names: tuple[str, ...], groups: Sequence[Any] = (slice(None),)
-    ) -> tuple[Int64, Scale]:
-        """Sums of the metrics over each group of rows, int64 [groups, cells], and the scale of weights: sums
-        of groups add, and `metrics.values` makes the metrics of them."""
-        return self.sums_of(margins_of(model, self), model.terms, names, groups)
-
-    def sums_of(
         self, margin: Float64, terms: Terms, names: tuple[str, ...], groups: Sequence[Any] = (slice(None),)
     ) -> tuple[Int64, Scale]:
-        """The same of margins: float64 [rows], or [outputs, rows]."""
+        """Sums of the metrics over each group of rows, int64 [groups, cells], and the scale of weights: sums
+        of groups add, and `metrics.values` makes the metrics of them. margin: float64 [rows], or [outputs,
+        rows]."""
         loss, heaviest = terms.objective.loss, float(self.weight.max(initial=0.0))
         known = terms.known_weight_scale
         scale = known or Scale(int(np.frexp(heaviest)[1]), _WEIGHT_BITS)
@@ -109,7 +104,7 @@ def margins_of(model: Trained, rows: HeldOut) -> Float64:
 
 def score_of(margin: Float64, terms: Terms, rows: HeldOut, names: tuple[str, ...]) -> dict[str, float]:
     """The same of margins: float64 [rows], or [outputs, rows]."""
-    (total,), scale = rows.sums_of(margin, terms, names)
+    (total,), scale = rows.sums(margin, terms, names)
     return metrics.values(names, total, scale)
 
 
@@ -173,7 +168,7 @@ class Trial:
         for name, model in models.items():
             if id(model) not in known:
                 seen = own_rows if name == ALONE and own_rows is not None else rows
-                sums, scale = seen.sums(model, names, groups)
+                sums, scale = seen.sums(margins_of(model, seen), model.terms, names, groups)
                 totals = np.rint(np.vstack([sums.sum(axis=0), drawn @ sums])).astype(np.int64)
                 known[id(model)] = np.array([_values(names, total, scale) for total in totals])
             values = known[id(model)]
@@ -219,13 +214,8 @@ def together(trials: Sequence[Trial], names: tuple[str, ...]) -> SiteComparison:
 
 def _mean(by_site: Sequence[Float64], weights: Float64) -> Float64:
     """Return the weighted mean of sites' figures, without those that are NaN."""
-    total = np.zeros(by_site[0].shape)
-    weight = np.zeros(by_site[0].shape)
-    for figures, share in zip(by_site, weights, strict=True):
-        known = ~np.isnan(figures)
-        total += np.where(known, figures, 0.0) * share
-        weight += known * share
-    return np.where(weight > 0, total / np.where(weight > 0, weight, 1.0), np.nan)
+    mean = np.ma.average(np.ma.masked_invalid(np.array(by_site)), axis=0, weights=weights)
+    return np.asarray(np.ma.filled(mean, np.nan))
 
 
 def _comparison(

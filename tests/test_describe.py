@@ -300,7 +300,7 @@ def test_the_text_fits_a_terminal_and_names_cannot_move_the_cursor(capsys):
     out = capsys.readouterr().out
     assert "\u202e" not in out
     assert max(map(len, out.splitlines())) <= 80
-    assert re.search(r"^rows +900  \(of all parties\)$", out, re.MULTILINE)
+    assert re.search(r"^900 rows of all parties, ", out, re.MULTILINE)
     assert {MISSING, UNDECLARED} <= {*known.summary["columns"][2]}
 
 

@@ -64,7 +64,7 @@ def write_sites(folder: Path) -> None:
 def demo_tables(tmp_path, monkeypatch):
     """A folder in which the demo was run."""
     sites = hospitals()
-    write_files(tmp_path / "fedboost-demo", sites, demo_terms(sites, 3, None), None)
+    write_files(tmp_path / "fedboost-demo", sites, demo_terms(sites, 3, None))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -305,7 +305,7 @@ def test_over_grpc_by_command_and_in_the_audit_log(tmp_path):
     assert known.signed_by == agreed.parties
     assert (typed.code, as_json.code) == (0, 0)
     assert json.loads(as_json.out) == known.summary
-    assert "rows 900 (of all parties, now) rows of the training 3,000 " in " ".join(typed.out.split())
+    assert "900 rows of all parties, against 3,000 of the training." in " ".join(typed.out.split())
     assert "shifted" in typed.out
     assert max(map(len, typed.out.splitlines())) <= 80
     told = fedboost("audit", tmp_path / "c" / "state" / "p0" / "memory.sqlite")

@@ -74,7 +74,7 @@ def test_on_three_machines_as_written(tmp_path):
 def write_tables(folder: Path) -> None:
     """The tables that the demo leaves."""
     sites = hospitals()
-    write_files(folder / "fedboost-demo", sites, demo_terms(sites, 3, None), None)
+    write_files(folder / "fedboost-demo", sites, demo_terms(sites, 3, None))
 
 
 def without_setup(script: str) -> str:

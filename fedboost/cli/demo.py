@@ -3,12 +3,12 @@
 Promises: an aggregator and the parties run as processes of their own on loopback; each row is at one site, or
 held out from all; the federated trees are compared, byte for byte, with those that the pooled rows give; the
 sites' files, memories and audit logs stay in a folder to look at, until the next demo there.
-Refuses: a table, label, protection or folder that cannot be used, before anything is started (ConfigError).
+Refuses: a protection or folder that cannot be used, before anything is started (ConfigError).
 """
 
 import shlex
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import typer
 from pyarrow import csv
 
-from fedboost.cli.common import Force, Json, Site, reads_a_table
+from fedboost.cli.common import Force, Json
 from fedboost.cli.compare import IN_ORDER, one_party
 from fedboost.cli.output import notice, show
 from fedboost.cli.serve import compile_usual, site_and_keys
@@ -28,17 +28,14 @@ from fedboost.cli.train import finish_at_interrupt, notice_not_hidden, progress
 from fedboost.errors import ConfigError, FedboostError
 from fedboost.evaluation import HeldOut, score, score_of, shown_metrics, unprotected
 from fedboost.holders.columns import Prediction
-from fedboost.privacy.pairwise import MIN_GROUP_PARTIES
 from fedboost.privacy.protections import PROTECTIONS, scheme_of
 from fedboost.results.base import Traffic
 from fedboost.results.model import ALONE, POOLED, ColumnsDemo, Demo
 from fedboost.runtime import local
-from fedboost.runtime.data.database import Reading
-from fedboost.runtime.data.draft import draft_schema, split_by_site, split_by_weights
-from fedboost.runtime.data.locations import local_files
+from fedboost.runtime.data.draft import draft_schema, split_by_weights
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.table import read_table
-from fedboost.runtime.files import check_writable, folder_name, party_stems
+from fedboost.runtime.files import check_writable, folder_name
 from fedboost.runtime.local.cluster import LocalCluster
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.model import Model, assemble
@@ -53,22 +50,11 @@ from fedboost.terms.terms import Terms
 from fedboost.views import model as views
 from fedboost.views.words import one_line
 
-DEMO_EPILOG = (
-    "Example: fedboost demo\n\nExample: fedboost demo --columns\n\n"
-    "Example: fedboost demo --data patients.csv --label diagnosis --site hospital"
-)
+DEMO_EPILOG = "Example: fedboost demo\n\nExample: fedboost demo --columns"
 ROUNDS, COLUMNS_ROUNDS = 30, 10
 
 
-@reads_a_table
 def demo(
-    read: Reading,
-    data: Annotated[str | None, typer.Option(help="Your own table instead of the breast-cancer one.")] = None,
-    label: Annotated[str | None, typer.Option(help="Label column of your table; words are classes.")] = None,
-    site: Site = None,
-    parties: Annotated[
-        int | None, typer.Option(help="Sites to split the rows among, unevenly (3); 50 at most.", min=1)
-    ] = None,
     columns: Annotated[
         bool,
         typer.Option(
@@ -91,23 +77,11 @@ def demo(
     """Train across several processes on this machine, and compare with pooled rows."""
     end: Demo
     if columns:
-        if (data, label, site, parties) != (None, None, None, None):
-            raise ConfigError(
-                "--columns has a table of its own: leave --data, --label, --site and --parties out; "
-                "fedboost simulate takes yours, with terms that say who holds which columns"
-            )
         end, whole = _of_columns(rounds or COLUMNS_ROUNDS, protection, out, force, json), "joined"
     else:
-        if data is None and (label, site, parties) != (None, None, None):
-            raise ConfigError("--label, --site and --parties describe your own table: give it with --data")
-        if site is not None and parties is not None:
-            raise ConfigError("give --site or --parties, not both")
-        check_number(parties or 0)
-        sites = hospitals() if data is None else own_sites(data, read, label, site, parties or 3)
-        check_number(len(sites.tables))
-        terms = demo_terms(sites, rounds or ROUNDS, protection)
-        end, whole = _of_rows(sites, terms, data, out, force, json), "federated"
+        end, whole = _of_rows(rounds or ROUNDS, protection, out, force, json), "federated"
     show(json, [end.summary], views.demo(end))
+    _sayer(json)("\n" + one_line(f"fedboost audit {end.log}"))
     if not end.equal:
         raise FedboostError(f"the {whole} model differs from the pooled one: please report this")
 
@@ -146,11 +120,9 @@ def _sayer(json: bool) -> Any:
     return (lambda text: None) if json else print
 
 
-def _write(
-    folder: Path, tables: Mapping[Path, Any], terms: Terms, inputs: Sequence[Path], force: bool
-) -> None:
+def _write(folder: Path, tables: Mapping[Path, Any], terms: Terms, force: bool) -> None:
     """Write tables to their files, and the terms. ConfigError, before anything is written, if a file exists
-    and is not to be replaced. inputs: files that are read."""
+    and is not to be replaced."""
     if terms.protection.uses_key_holder:
         scheme_of(terms.protection.name)  # ConfigError before anything is written
     if folder.exists() and not folder.is_dir():
@@ -162,7 +134,7 @@ def _write(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for file in (*tables, folder / TERMS, folder / "model.json"):
-            check_writable(file, *inputs, force=force)
+            check_writable(file, force=force)
         (folder / TERMS).write_text(terms_to_toml(terms), "utf-8")
         for file, table in tables.items():
             csv.write_csv(table, file)
@@ -192,13 +164,13 @@ def _audit_log(folder: Path, party: str) -> str:
 HOSPITALS_TABLE = Path(local.__file__).with_name("hospitals.csv")
 """569 tumours, 30 measurements of each, and whether it is benign: W. H. Wolberg, W. N. Street and O. L.
 Mangasarian, 1993, https://doi.org/10.24432/C5DW2B, CC BY 4.0."""
+LABEL = "benign"
 HOSPITALS = {"north": 6.0, "south": 3.0, "east": 1.0}
 HELD_OUT = 0.25
 KEYHOLDER = "keyholder"
 """A party without rows, where sums are encrypted."""
 KEY_BITS = 2048
 """The shortest that is taken: the demo is to be quick."""
-MAX_PARTIES = 50
 SEED = 0
 SITE = "hospital"
 """The column of `all.csv` that names the site of each row."""
@@ -210,48 +182,25 @@ class Sites:
 
     tables: Mapping[str, Any]
     held_out: Any
-    label: str
-
-
-def check_number(parties: int) -> None:
-    """Raise ConfigError for more sites than this machine is asked to run processes for."""
-    if parties > MAX_PARTIES:
-        raise ConfigError(
-            f"the demo starts a process for each site: {parties} sites, {MAX_PARTIES} at most; for more, "
-            f"fedboost simulate --site COLUMN (or --parties {parties}) trains in one process"
-        )
 
 
 def hospitals() -> Sites:
     """Return the Breast Cancer Wisconsin (Diagnostic) table, split unevenly."""
     train, held_out = _hold_out(read_table(HOSPITALS_TABLE))
-    return Sites(split_by_weights(train, list(HOSPITALS), list(HOSPITALS.values()), SEED), held_out, "benign")
-
-
-def own_sites(data: str, read: Reading, label: str | None, site: str | None, parties: int) -> Sites:
-    """Return the user's own table, by its site column or split unevenly."""
-    if label is None:
-        raise ConfigError("--data needs --label, the column to predict")
-    train, held_out = _hold_out(read_table(read.source(data), None, read.options))
-    if site is None:
-        names = [f"site-{i + 1}" for i in range(parties)]
-        return Sites(split_by_weights(train, names, list(range(parties, 0, -1)), SEED), held_out, label)
-    return Sites(split_by_site(train, site), held_out.drop_columns([site]), label)
+    return Sites(split_by_weights(train, list(HOSPITALS), list(HOSPITALS.values()), SEED), held_out)
 
 
 def _hold_out(table: Any) -> tuple[Any, Any]:
-    """Return the rows to train on, and those that nobody trains on. ConfigError for too few."""
-    if table.num_rows < 20:
-        raise ConfigError(f"a table of {table.num_rows} rows is too small for the demo; it needs 20")
+    """Return the rows to train on, and those that nobody trains on."""
     order = np.random.default_rng(SEED).permutation(table.num_rows)
     held = int(table.num_rows * HELD_OUT)
     return table.take(order[held:]), table.take(order[:held])
 
 
 def demo_terms(sites: Sites, rounds: int, protection: str | None) -> Terms:
-    """Return the terms of a demo: a short training, masked where there are parties enough. Where sums are
-    encrypted there is a key holder beside the sites, and there are few bins."""
-    draft = draft_schema(pa.concat_tables([*sites.tables.values(), sites.held_out]), sites.label)
+    """Return the terms of a demo: a short training, masked. Where sums are encrypted there is a key holder
+    beside the sites, and there are few bins."""
+    draft = draft_schema(pa.concat_tables([*sites.tables.values(), sites.held_out]), LABEL)
     parties, row = list(sites.tables), PROTECTIONS.get(protection or "")
     settings = {
         **draft.settings(),
@@ -259,7 +208,7 @@ def demo_terms(sites: Sites, rounds: int, protection: str | None) -> Terms:
         "max_depth": 4,
         "learning_rate": 0.2,
         "parties": parties,
-        "protection": protection or ("masked" if len(parties) >= MIN_GROUP_PARTIES else "plain"),
+        "protection": protection or "masked",
     }
     if row is not None and row.uses_key_holder:
         settings |= {"parties": [*parties, KEYHOLDER], "keyholder": KEYHOLDER, "keyholder_rows": False}
@@ -267,31 +216,30 @@ def demo_terms(sites: Sites, rounds: int, protection: str | None) -> Terms:
     return Terms.read(settings)
 
 
-def write_files(
-    folder: Path, sites: Sites, terms: Terms, data: str | None, force: bool = False
-) -> dict[str, Path]:
+def write_files(folder: Path, sites: Sites, terms: Terms, force: bool = False) -> dict[str, Path]:
     """Write the table of each site, `all.csv` with a column that names the site, the held-out rows as
     `new.csv`, and the terms; return the tables' files by site. ConfigError as `_write`."""
-    names = [terms.columns.label, *terms.columns.features]
-    files = {name: folder / f"{stem}.csv" for name, stem in party_stems(sites.tables).items()}
+    names = [LABEL, *terms.columns.features]
+    files = {name: folder / f"{name}.csv" for name in sites.tables}
     tables = {files[name]: table.select(names) for name, table in sites.tables.items()}
-    if data is None:
-        labelled = [
-            table.select(names).append_column(SITE, pa.array([name] * table.num_rows))
-            for name, table in sites.tables.items()
-        ]
-        tables[folder / "all.csv"] = pa.concat_tables(labelled)
-        tables[folder / "new.csv"] = sites.held_out.select(names)
-    _write(folder, tables, terms, local_files(data) if data else [], force)
+    labelled = [
+        table.select(names).append_column(SITE, pa.array([name] * table.num_rows))
+        for name, table in sites.tables.items()
+    ]
+    tables[folder / "all.csv"] = pa.concat_tables(labelled)
+    tables[folder / "new.csv"] = sites.held_out.select(names)
+    _write(folder, tables, terms, force)
     return files
 
 
-def _of_rows(sites: Sites, terms: Terms, data: str | None, out: Path, force: bool, json: bool) -> Demo:
-    """Train across processes of these sites, and compare."""
-    files = write_files(out, sites, terms, data, force)
+def _of_rows(rounds: int, protection: str | None, out: Path, force: bool, json: bool) -> Demo:
+    """Train across processes of sites with different rows, and compare."""
+    sites = hospitals()
+    terms = demo_terms(sites, rounds, protection)
+    files = write_files(out, sites, terms, force)
     names = ", ".join(f"{name} ({table.num_rows} rows)" for name, table in sites.tables.items())
     say = _sayer(json)
-    say(one_line(f"{len(sites.tables)} sites: {names}; {sites.held_out.num_rows} rows held out"))
+    say(f"{len(sites.tables)} sites: {names}; {sites.held_out.num_rows} rows held out")
     compile_usual(say)
     with _trained(terms, files, out, json) as (_, trained, traffic):
         model = cast(Model, trained)  # each of these parties has all columns
@@ -301,19 +249,15 @@ def _of_rows(sites: Sites, terms: Terms, data: str | None, out: Path, force: boo
 
 
 def _compare(terms: Terms, sites: Sites, model: Model) -> tuple[dict[str, dict[str, float]], bool]:
-    """Return model name to metrics on the held-out rows, none where a site alone cannot train; and whether
-    the model is the one that the pooled rows give."""
+    """Return model name to metrics on the held-out rows; and whether the model is the one that the pooled
+    rows give."""
     terms = terms.changed(rounds=len(model.rounds))  # Ctrl-C may have ended it
     pooled = simulate(unprotected(terms), {POOLED: pa.concat_tables(sites.tables.values())}).model
     held_out = HeldOut.from_shard(to_shard(sites.held_out, terms, "held-out rows"))
     names, scores = shown_metrics(terms), dict[str, dict[str, float]]()
     for name, table in sites.tables.items():
-        try:
-            alone = simulate(unprotected(terms), {name: table}).model
-        except FedboostError:
-            scores[f"{name} {ALONE}"] = {}
-        else:
-            scores[f"{name} {ALONE}"] = score(alone, held_out, names)
+        alone = simulate(unprotected(terms), {name: table}).model
+        scores[f"{name} {ALONE}"] = score(alone, held_out, names)
     scores |= {"federated": score(model, held_out, names), POOLED: score(pooled, held_out, names)}
     return scores, model.booster.to_xgboost() == pooled.booster.to_xgboost()
 
@@ -326,7 +270,7 @@ def _compare(terms: Terms, sites: Sites, model: Model) -> tuple[dict[str, dict[s
 
 CLINIC, LABORATORY = "clinic", "laboratory"
 """The label holder, and the party that holds the other columns."""
-LABEL, ROW_ID = "benign", "patient"
+ROW_ID = "patient"
 KNOWN = {CLINIC: 0.95, LABORATORY: 0.92}
 """The share of the patients to train on that each knows."""
 MIN_COMMON_ROWS, MIN_NEW_ROWS = 300, 100
@@ -425,7 +369,7 @@ def _of_columns(rounds: int, protection: str | None, out: Path, force: bool, jso
     terms = columns_terms(apart, rounds, protection or ("paillier" if encrypts else "plain"))
     files = {party: out / f"{party}.csv" for party in apart.tables}
     tables = {file: apart.tables[party] for party, file in files.items()}
-    _write(out, {**tables, out / "new.csv": apart.new}, terms, [], force)
+    _write(out, {**tables, out / "new.csv": apart.new}, terms, force)
     about = {
         "columns": apart.columns,
         "rows": {party: table.num_rows for party, table in apart.tables.items()},

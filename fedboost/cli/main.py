@@ -100,15 +100,9 @@ class Lazy(TyperCommand):
 class Commands(Group):
     """The command with its sub-commands, in the order of the table."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        """The names of the sub-commands."""
-        return [*COMMANDS]
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """A sub-command; None if there is none of this name."""
-        if cmd_name in COMMANDS and cmd_name not in self.commands:
-            self.commands[cmd_name] = Lazy(cmd_name)
-        return self.commands.get(cmd_name)
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands = {name: Lazy(name) for name in COMMANDS}
 
 
 _OPTIONS: dict[str, Any] = {"rich_markup_mode": "rich", "pretty_exceptions_enable": False}

@@ -1,7 +1,6 @@
 """Commands about a model file: report, predict, assemble, verify, explain."""
 
 import csv
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
@@ -18,7 +17,7 @@ from pyarrow import parquet
 from fedboost.cli.common import Data, Force, InsecureLoopback, Json, MinCount, ModelFile, Wait, reads_a_table
 from fedboost.cli.output import notice, show, write
 from fedboost.cli.serve import site_and_keys
-from fedboost.cli.train import notice_categories, notice_undeclared, rows_done
+from fedboost.cli.train import notice_categories, notice_undeclared
 from fedboost.errors import Altered, ConfigError
 from fedboost.fixedpoint import Float64
 from fedboost.gbdt.booster import IMPORTANCES
@@ -183,13 +182,9 @@ def predict(
         raise ConfigError("--min-common-rows is for predictions with other parties: give --party")
     else:
         parts = predicted_here(Model.load(model), table, kept, strange)
-    with ExitStack() as stack:
-        seen = out is None and sys.stdout.isatty()  # the rows themselves are progress
-        done = (lambda rows: None) if seen else stack.enter_context(rows_done(table.rows))
-        write_rows = stack.enter_context(writing(out)) if out else csv_writer(lambda text: write(text, None))
+    with writing(out) as write_rows:
         for part in parts:
             write_rows(part)
-            done(len(next(iter(part.values()))))
     notice_categories((name, *found) for name, found in strange.items())
 
 
@@ -435,14 +430,17 @@ def check_form(out: Path) -> None:
 
 
 @contextmanager
-def writing(out: Path) -> Iterator[Write]:
-    """Open a file for rows, CSV or Parquet by its suffix."""
+def writing(out: Path | None) -> Iterator[Write]:
+    """Open a file for rows, CSV or Parquet by its suffix, or standard output."""
+    if out is None:
+        yield csv_writer(lambda text: write(text, None))
+        return
     with replacing(out) as file:
         if not out.name.lower().endswith(TOGETHER):
             yield csv_writer(lambda text: file.write(text.encode()))
             return
-        with _parquet(file, out) as write:
-            yield write
+        with ExitStack() as stack:
+            yield _parquet(file, out, stack)
 
 
 def csv_writer(write: Callable[[str], Any]) -> Write:
@@ -473,23 +471,18 @@ def _listed(column: Any) -> list[object]:
     return [str(value).lower() if isinstance(value, bool) else value for value in values]
 
 
-@contextmanager
-def _parquet(file: IO[bytes], out: Path) -> Iterator[Write]:
-
+def _parquet(file: IO[bytes], out: Path, stack: ExitStack) -> Write:
+    """A function that writes rows as Parquet, all of the types of the first. stack: ends the file."""
     writers: list[parquet.ParquetWriter] = []
 
     def write_rows(columns: Columns) -> None:
         table = pa.table(dict(columns))
         if not writers:
-            writers.append(parquet.ParquetWriter(file, table.schema))
+            writers.append(stack.enter_context(parquet.ParquetWriter(file, table.schema)))
         try:
             writers[0].write_table(table.cast(writers[0].schema))
         except pa.ArrowInvalid as error:
             why = f"kept columns change their types: {str(error).splitlines()[0]}"
             raise ConfigError(f"{out}: {why}; write a .csv") from None
 
-    try:
-        yield write_rows
-    finally:
-        for writer in writers:
-            writer.close()
+    return write_rows

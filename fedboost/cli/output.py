@@ -3,9 +3,7 @@
 Promises: nothing heavy is imported before it is needed.
 """
 
-import difflib
 import errno
-import itertools
 import json as json_format
 import os
 import re
@@ -19,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from fedboost.errors import ConfigError, FedboostError
+from fedboost.errors import FedboostError
 from fedboost.views.words import WIDTH, Block, one_line
 
 if TYPE_CHECKING:
@@ -88,7 +86,7 @@ def unless_nobody_reads() -> Iterator[None]:
 
 
 # ---- Command lines that cannot be, in one line ----------------------------------------------------------
-# What is wrong, the nearest command or option, where to look.
+# What is wrong, in typer's words, and where to look.
 
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -98,20 +96,13 @@ TAKES_TERMS = ("train", "simulate", "demo", "estimate")
 
 
 class Group(TyperGroup):
-    """A command with sub-commands, which names the nearest one; its help has one sentence for each."""
+    """A command with sub-commands; its help has one sentence for each."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the help."""
         for command in self.commands.values():
             command.short_help = first_sentence(command.help or "")
         super().format_help(ctx, formatter)
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The sub-command of these arguments. ConfigError if there is none."""
-        if self.get_command(ctx, args[0]) is None:
-            near = _nearest(args[0], self.list_commands(ctx))
-            raise ConfigError(f"no command {' '.join((*_path(ctx), args[0]))!r}{near}{_see(ctx)}")
-        return super().resolve_command(ctx, args)
 
 
 def group(name: str, epilog: str) -> typer.Typer:
@@ -130,35 +121,20 @@ def group(name: str, epilog: str) -> typer.Typer:
 def usage_error(error: Any, groups: Container[str]) -> str:
     """A line about a command line that cannot be; empty if the help was printed in place of one. groups:
     commands with sub-commands."""
-    text, context = error.format_message().strip(), error.ctx
+    text, context = error.format_message().strip().removesuffix("."), error.ctx
     if not text:
         return ""
     if context is None:  # of an option without its value, or with one too many
         words = sys.argv[1 : 3 if sys.argv[1] in groups else 2]
-        fault = _clause(text).replace("requires an argument", "needs a value")
-        return f"{fault}; see {' '.join(('fedboost', *words, '--help'))}"
-    name, param = " ".join(_path(context)), getattr(error, "param", None)
-    if hasattr(error, "possibilities"):
-        has_no = f"{name} has no option" if name else "no option"
-        fault = f"{has_no} {error.option_name}{_other_option(error.option_name, context)}"
-    elif hasattr(error, "param_type") and param is not None:
-        fault = f"{name} needs {_typed(param)}{_help_of(param)}"
-    elif param is not None:
-        reason = _clause(error.message).removeprefix("input ").partition(", unable")[0]
-        fault = f"{_typed(param)}{_value_of(param)}: {reason}"
     else:
-        fault = f"{name}: {_clause(error.message).replace('argument(s)', 'argument')}"
-    return " ".join(f"{fault}{_see(context)}".split())
+        words = context.command_path.split()[1:]
+        if hasattr(error, "option_name") and context.info_name in TAKES_TERMS and not error.possibilities:
+            text += _setting_of_terms(error.option_name)
+    return f"{text}; see {' '.join(('fedboost', *words, '--help'))}"
 
 
-def _other_option(option: str, context: Any) -> str:
-    """The nearest option, or where the setting of that name belongs."""
-    known = [
-        name for param in context.command.get_params(context) for name in param.opts + param.secondary_opts
-    ]
-    near = _nearest(option, known)
-    if near or context.info_name not in TAKES_TERMS:
-        return near
+def _setting_of_terms(option: str) -> str:
+    """Where the setting of that name belongs."""
     from fedboost.terms.reading import setting_hint
     from fedboost.terms.terms import Terms
 
@@ -168,52 +144,9 @@ def _other_option(option: str, context: Any) -> str:
     return setting_hint(key, keys).replace("?)", " in the terms file?)")
 
 
-def _nearest(word: str, known: Iterable[str]) -> str:
-    # Of the names alone: the dashes that all have in common say nothing.
-    names = {name.lstrip("-"): name for name in known}
-    close = difflib.get_close_matches(word.lstrip("-"), names, 1) or [
-        name for name in names if len(word.lstrip("-")) > 2 and name.startswith(word.lstrip("-"))
-    ]
-    return f" (did you mean {names[close[0]]}?)" if close else ""
-
-
-def _typed(param: Any) -> str:
-    """An option as it is typed; an argument in capitals."""
-    return str(param.name).upper() if param.param_type_name == "argument" else str(max(param.opts, key=len))
-
-
-def _value_of(param: Any) -> str:
-    """The word typed behind an option, if that can be found."""
-    for word, following in itertools.pairwise([*sys.argv[1:], ""]):
-        option, equals, value = word.partition("=")
-        if option in param.opts:
-            return f" {value if equals else following}"
-    return ""
-
-
-def _help_of(param: Any) -> str:
-    text = (getattr(param, "help", None) or "").strip()
-    return f" ({_clause(text)})" if text else ""
-
-
 def first_sentence(text: str) -> str:
     """The first sentence of a help."""
     return re.split(r"(?<=[.])\s", " ".join(text.split()), maxsplit=1)[0]
-
-
-def _clause(text: str) -> str:
-    """A sentence as a part of another one."""
-    text = text.strip().removesuffix(".")
-    return text if text[1:2].isupper() else text[:1].lower() + text[1:]
-
-
-def _path(context: Any) -> list[str]:
-    """The sub-commands that were typed."""
-    return str(context.command_path).split()[1:] if context.parent else []
-
-
-def _see(context: Any) -> str:
-    return f"; see {' '.join(('fedboost', *_path(context), '--help'))}"
 
 
 # ---- Ends of the command: exit codes, and one line for whatever a user can get wrong --------------------

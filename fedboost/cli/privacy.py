@@ -20,7 +20,6 @@ from fedboost.runtime.model import Model
 from fedboost.runtime.site.backup import accept_restored, init_memory, site_budget
 from fedboost.runtime.site.config import read_party
 from fedboost.runtime.tasks import read_terms, read_training
-from fedboost.terms.terms import Terms
 from fedboost.views import session, site
 from fedboost.views.model import estimates
 
@@ -117,11 +116,6 @@ def explain(
 # ---- `fedboost estimate`: the time and the bytes of a training, by protection ---------------------------
 
 
-KEPT = (
-    *("parties", "rounds", "max_depth", "max_bin", "vote_top_k"),
-    *("protection", "keyholder", "key_bits", "on_loss"),
-)
-"""Settings of the terms that count where their columns are others."""
 ESTIMATE_EPILOG = "Example: fedboost estimate terms.toml --rows 100000 --parties 5 --rtt 50 --bandwidth 100"
 
 
@@ -132,9 +126,6 @@ def estimate(
     rows: Annotated[int | None, typer.Option(help="Rows of all parties; those of --data.", min=1)] = None,
     data: Annotated[
         str | None, typer.Option(help="A table to grow the trees over, instead of generated rows.")
-    ] = None,
-    features: Annotated[
-        int | None, typer.Option(help="Numeric features, in place of the terms' columns.", min=1)
     ] = None,
     parties: Annotated[int | None, typer.Option(help="In place of those of the terms.", min=1)] = None,
     rtt: Annotated[float | None, typer.Option(help="Milliseconds of a round trip: compares layouts.")] = None,
@@ -151,18 +142,14 @@ def estimate(
     machine for some seconds; with --rtt or --bandwidth also over links, with histograms of all features, with
     votes, and with all rows in one place; with --workers what a site's workers need. Where parties hold
     different columns, rows are those in common."""
-    if features is not None and data is not None:
-        raise ConfigError("give --features or --data, not both: the columns are those of the table")
     agreed = read_training(terms)
     apart = agreed.vertical.is_used
-    refused = {"--features": features, "--parties": parties, "--rtt": rtt, "--bandwidth": bandwidth}
-    for option, value in {**refused, "--workers": workers}.items():
+    refused = {"--parties": parties, "--rtt": rtt, "--bandwidth": bandwidth, "--workers": workers}
+    for option, value in refused.items():
         if apart and value is not None:
             raise ConfigError(
                 f"{option}: it is for parties that have all columns, these terms hold them apart"
             )
-    if features is not None:
-        agreed = _of_features(agreed, features)
     link, number = Link.of(rtt, bandwidth), parties or len(agreed.parties) or 3
     table = None if data is None else read_table(read.source(data), None, read.options)
     total = rows or (0 if table is None else table.num_rows)
@@ -179,9 +166,3 @@ def estimate(
     else:
         result = local.estimate(agreed, total, number, table, link, workers)
     show(json, result.lines, estimates(result))
-
-
-def _of_features(terms: Terms, features: int) -> Terms:
-    """The terms with so many numeric features in place of their columns."""
-    columns = {"label": "a label that is no feature", "numeric": [f"f{number}" for number in range(features)]}
-    return type(terms).read({"columns": columns, **{name: terms.flat[name] for name in KEPT}})

@@ -6,7 +6,6 @@ import signal
 import sys
 import tempfile
 import threading
-import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,9 +22,7 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
-    ProgressColumn,
     TextColumn,
-    TimeElapsedColumn,
     TimeRemainingColumn,
 )
 from rich.table import Column
@@ -278,9 +275,6 @@ def tracked(terms: Terms, uri: str | None) -> Iterator[MLflowCallback | None]:
 
 Draw = Callable[[Mapping[str, float]], None]
 """A function to call with each row of the history."""
-ROWS_EVERY_SECONDS = 10.0
-"""How often a line says how many rows are done, where no bar is drawn."""
-
 SLOW_SECONDS = 30.0
 """A line is printed after any round that ends so long after the last line, where no bar is drawn."""
 BESIDE = 42
@@ -362,40 +356,17 @@ def steps(total: int, json: bool) -> Iterator[Callable[[str], None]]:
     """Show several trainings: a function to call with the name of each that begins."""
     name_of = TextColumn("{task.fields[name]}", markup=False)
     columns = TextColumn("training"), MofNCompleteColumn(), BarColumn(20), name_of, TimeRemainingColumn()
-    with _bar(*columns, hidden=json) as bar:
+    hidden = json or not sys.stderr.isatty()
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=hidden) as bar:
         task, numbers = bar.add_task("train", total=total, name=""), itertools.count()
 
         def step(name: str) -> None:
             number = next(numbers)
             bar.update(task, advance=min(number, 1), name=shorten(one_line(name), 30))
-            if bar.disable and not json and number % max(1, total // 10) == 0:
+            if hidden and not json and number % max(1, total // 10) == 0:
                 notice(f"training {number + 1}/{total}: {name}")
 
         yield step
-
-
-@contextmanager
-def rows_done(total: int | None) -> Iterator[Callable[[int], None]]:
-    """Show how many rows are done: a function to call with those of each part. total: how many there are, if
-    that is known."""
-    last = time.monotonic()
-    with _bar(TextColumn("{task.completed:,} rows"), BarColumn(), TimeElapsedColumn()) as bar:
-        task = bar.add_task("rows", total=total)
-
-        def done(rows: int) -> None:
-            nonlocal last
-            bar.update(task, advance=rows)
-            if bar.disable and time.monotonic() - last > ROWS_EVERY_SECONDS:
-                last = time.monotonic()
-                notice(f"{bar.tasks[0].completed:,} rows" + (f" of {total:,}" if total else ""))
-
-        yield done
-
-
-def _bar(*columns: ProgressColumn, hidden: bool = False) -> Progress:
-    """A bar on standard error that goes away at its end; not drawn elsewhere than on a terminal."""
-    hidden = hidden or not sys.stderr.isatty()
-    return Progress(*columns, console=Console(stderr=True), transient=True, disable=hidden)
 
 
 # ---- Ctrl-C at a training: once ends it with the rounds so far, twice stops it at once ------------------
@@ -411,7 +382,8 @@ class Interruption:
         self.asked = False
         self._finish = finish
         self._rounds = 0
-        self._threads: list[threading.Thread] = []
+        # Not where the signal comes: that may be in the midst of a print, or with a lock of gRPC held.
+        self._teller = threading.Thread(target=self._tell, daemon=True)
 
     def count(self) -> None:
         """Count a round that is done."""
@@ -422,14 +394,12 @@ class Interruption:
         if self.asked or not self._rounds:
             raise KeyboardInterrupt
         self.asked = True
-        # Not here: the signal may have come in the midst of a print, or with a lock of gRPC held.
-        self._threads.append(threading.Thread(target=self._tell, daemon=True))
-        self._threads[0].start()
+        self._teller.start()
 
     def wait(self) -> None:
         """Wait until what was begun is done."""
-        for thread in self._threads:
-            thread.join()
+        if self.asked:
+            self._teller.join()
 
     def _tell(self) -> None:
         notice(

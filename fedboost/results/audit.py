@@ -123,9 +123,6 @@ class Checked(Frozen):
     analyst: str | None = None
 
 
-OfSession = Admitted | Released | Sent | Ended
-
-
 # ---- Sessions -------------------------------------------------------------------------------------------
 
 

@@ -97,12 +97,11 @@ class Verification(Part):
 @dataclass(frozen=True)
 class DrawnTree:
     """A tree of the model. title: which one it is; leaves: how many it has; picture: SVG for a page, ''
-    where the tree is too large for one; text: XGBoost's dump."""
+    where the tree is too large for one."""
 
     title: str
     leaves: int
     picture: str
-    text: str
 
 
 @dataclass(frozen=True)

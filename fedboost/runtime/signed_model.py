@@ -40,7 +40,7 @@ from fedboost.runtime.net.keys import Bundle
 from fedboost.terms import continuation
 from fedboost.terms.terms import Terms
 from fedboost.views import as_html
-from fedboost.views.charts import tree_svg, tree_text
+from fedboost.views.charts import tree_svg
 from fedboost.views.model import report
 from fedboost.wire.codec import MAX_REQUEST
 
@@ -519,7 +519,7 @@ def _tree(model: SignedModel, number: int) -> DrawnTree:
     if len(tree.leaves) <= MAX_LEAVES:
         categories = model.terms.columns.categorical
         picture = tree_svg(tree, model.booster.features, categories, title, in_page=True)
-    return DrawnTree(title, len(tree.leaves), picture, tree_text(tree, model.booster.features))
+    return DrawnTree(title, len(tree.leaves), picture)
 
 
 def tree_title(model: SignedModel, number: int) -> str:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, NamedTuple, get_args
 
-from pydantic.json_schema import models_json_schema
+from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
 from fedboost.errors import printable
 from fedboost.gbdt.metrics import VALIDATION
@@ -38,7 +38,6 @@ from fedboost.views.document import (
     Entries,
     Figure,
     Figures,
-    Fold,
     Inline,
     Items,
     Line,
@@ -53,7 +52,7 @@ from fedboost.views.document import (
     unless_empty,
 )
 from fedboost.views.model import curves_of, metrics_by_round
-from fedboost.views.session import by_party, seconds_by_round
+from fedboost.views.session import by_party
 from fedboost.views.words import (
     MINUTE,
     capital,
@@ -237,7 +236,7 @@ def overview(state: AggregatorState) -> Document:
             Section("session", "Now", [*_now(state)], live=True),
             Section("queue", "Waiting to begin", [_queue(state)], live=True),
             Section("sites", "Sites", [*_sites(state.status)], live=True),
-            Section("curves", "Curves", _charts(live) if live else [], live=True),
+            Section("curves", "Curves", [Beside(metrics_by_round(live.rounds))] if live else [], live=True),
             Section("ended", "Ended last", [ended_table(state.ended[:MAX_ENDED])], live=True),
             Section("traffic", "Traffic", [by_party(live.traffic)] if live else [], live=True),
         ],
@@ -284,7 +283,7 @@ def _now(state: AggregatorState) -> Iterator[Block]:
         waited = f"{party}: last in {counted(turns, 'turn')}"
         figures.append(Figure("waited for the slowest site", duration(seconds), waited))
     yield Figures(figures)
-    yield Fold("More about this session", [about(state.status, status)])
+    yield Section("more", "More about this session", [about(state.status, status)], folded=True)
 
 
 def _traffic(session: SessionDetail) -> Figure:
@@ -299,12 +298,6 @@ def _metrics(session: SessionDetail) -> Iterator[Figure]:
     for curve in sorted(curves, key=lambda each: each.rows != VALIDATION)[:MAX_METRICS]:
         rows = "held-out" if curve.rows == VALIDATION else "training"
         yield Figure(f"{curve.metric}, {rows} rows", f"{curve.values[1]:.4g}", f"after round {done}")
-
-
-def _charts(session: SessionDetail) -> list[Block]:
-    """Return charts of the rounds; nothing before there are any."""
-    charts = [*metrics_by_round(session.rounds), *seconds_by_round(session.rounds)]
-    return [Beside(charts)] if charts else []
 
 
 def _queue(state: AggregatorState) -> Block:
@@ -423,12 +416,12 @@ def ended_session(ended: EndedSession) -> Document:
     ]
     entries: list[tuple[str, Line]] = [("session", Code(ended.name)), ("ended", after)]
     entries += [*agreed(ended, ended.task), ("digest of the terms", Code(ended.terms))]
-    charts = _charts(ended)
+    charts = metrics_by_round(ended.rounds)
     blocks = unless_empty(
         end,
         Items(links) if links else None,
         Figures(figures),
-        Section("curves", "Rounds", charts) if charts else None,
+        Section("curves", "Rounds", [Beside(charts)]) if charts else None,
         Section("about", "About this session", [Entries(entries)], folded=True),
         Section("traffic", "Traffic", [replace(by_party(ended.traffic), folded=False)], folded=True),
     )
@@ -529,31 +522,22 @@ def _paths() -> Object:
     return paths
 
 
+class _Untitled(GenerateJsonSchema):
+    """Schemas without titles of fields, which repeat their names."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        """False."""
+        return False
+
+
 def _schemas() -> Object:
     types = Error, Health, Site, Session, SessionDetail, Submitted, Model
-    _, made = models_json_schema([(each, "serialization") for each in types], ref_template=_REFS)
-    return {
-        "SignedTerms": _SIGNED,
-        **{
-            each.__name__: {
-                key: _untitled(value)
-                for key, value in made["$defs"][each.__name__].items()
-                if key not in ("title", "description")
-            }
-            for each in types
-        },
-    }
-
-
-def _untitled(schema: Any) -> Any:
-    """Return a schema without the titles of its parts, which repeat their names."""
-    if isinstance(schema, dict):
-        return {
-            key: _untitled(value)
-            for key, value in schema.items()
-            if key != "title" or not isinstance(value, str)
-        }
-    return [*map(_untitled, schema)] if isinstance(schema, list) else schema
+    kinds = [(each, "serialization") for each in types]
+    _, made = models_json_schema(kinds, ref_template=_REFS, schema_generator=_Untitled)  # type: ignore[arg-type]
+    known = {each.__name__: made["$defs"][each.__name__] for each in types}
+    about = "title", "description"
+    own = {name: {k: v for k, v in schema.items() if k not in about} for name, schema in known.items()}
+    return {"SignedTerms": _SIGNED, **own}
 
 
 def openapi() -> Object:

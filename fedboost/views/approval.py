@@ -11,7 +11,7 @@ from typing import NamedTuple, get_args
 from fedboost.boosting.queries import Query
 from fedboost.boosting.queries.labels import EVALUATION_BY_PARTY
 from fedboost.boosting.queries.trees import BY_PARTY
-from fedboost.errors import printable, quoted
+from fedboost.errors import printable
 from fedboost.gbdt.metrics import own_name
 from fedboost.gbdt.tree import NO_CHILD
 from fedboost.privacy.pairwise import Group
@@ -28,7 +28,6 @@ from fedboost.views.document import (
     Code,
     Document,
     Entries,
-    Fold,
     Inline,
     Items,
     Line,
@@ -38,7 +37,7 @@ from fedboost.views.document import (
     Verdict,
     plain,
 )
-from fedboost.views.words import capital, counted, delimited, entry, listed
+from fedboost.views.words import capital, counted, delimited, entry, listed, moment
 
 # ---- Words for people, looked up by name; those of a query stand in its class ---------------------------
 # Of a protection in its row of the table of protections.
@@ -177,7 +176,7 @@ def _of_other_tasks(
     terms: Terms, analysts: Sequence[str], participants: Lines, origin: ModelOrigin | None = None
 ) -> list[Entry]:
     """What a session does with rows, and who learns what by it. participants: lines about them."""
-    does, given = _of_task(terms)
+    does, given = {"describe": _description, "evaluate": _evaluation, "drift": _drift}[terms.task.name](terms)
     return [
         *does,
         *([] if origin is None else _origin(origin)),
@@ -185,12 +184,6 @@ def _of_other_tasks(
         ("is given", f"{given}; {few_rows(terms)}"),
         *participants,
     ]
-
-
-def _of_task(terms: Terms) -> tuple[Lines, str]:
-    """Lines about what is done, and what the analyst is given."""
-    tasks = {"describe": _description, "evaluate": _evaluation, "drift": _drift}
-    return tasks[terms.task.name](terms)
 
 
 def few_rows(terms: Terms) -> str:
@@ -320,7 +313,8 @@ def groups(
     Every name is there, and every setting that is not its default."""
     columns = [*_columns(terms), *_categories(terms, counts)]
     if not terms.task.by_analyst:
-        return [(TOLD, _prediction(terms)), (COLUMNS, _columns_of_prediction(terms))]
+        row_id = f"{delimited(terms.columns.row_id or '')}: by which rows are matched"
+        return [(TOLD, _prediction(terms)), (COLUMNS, [("row id", row_id), _features(terms)])]
     if not terms.task.trains:
         columns = [line for line in columns if line[0] in _OF_FEATURES or terms.task.reads_labels]
         return [(TOLD, _of_other_tasks(terms, analysts, _participants(terms), origin)), (COLUMNS, columns)]
@@ -361,13 +355,6 @@ def _held(held: Mapping[str, Sequence[str]]) -> tuple[Inline, ...]:
     """The columns of each party."""
     parts = [part for party, names in held.items() for part in ("; ", f"{delimited(party)} ", Names(names))]
     return tuple(parts[1:])
-
-
-def _columns_of_prediction(terms: Terms) -> list[Entry]:
-    return [
-        ("row id", f"{delimited(terms.columns.row_id or '')}: by which rows are matched"),
-        _features(terms),
-    ]
 
 
 def _features(terms: Terms) -> Entry:
@@ -693,14 +680,9 @@ def _rule(rule: Rule) -> Iterator[Entry]:
 
 def _earlier(time: str, kept: Sequence[str], analysts: Sequence[str]) -> str:
     """Return the approval that terms have already, and whom a new one adds."""
-    text = f"Approved on {when(time)}" + (f" for {listed(kept)}" if kept else "")
+    text = f"Approved on {moment(time)}" + (f" for {listed(kept)}" if kept else "")
     added = [name for name in analysts if name not in kept]
     return f"{text}; an approval adds {listed(added)}." if added else f"{text}."
-
-
-def when(time: str) -> str:
-    """Return the time of a decision, as its file has it, for people."""
-    return quoted(time).replace("T", " ").replace("+00:00", " UTC")
 
 
 def _site(view: ApprovalView) -> Iterator[Entry]:
@@ -731,7 +713,7 @@ def _of_columns(lines: Lines, counts: Counts | None) -> Sequence[Block]:
     if len(levels) <= MAX_LEVELS_SHOWN:
         return [Entries(lines)]
     shown = [line for line in lines if line[0] not in ("categories", "")]
-    folded = Fold(f"Levels of {len(levels)} categorical columns", [Entries(levels)])
+    folded = Section("levels", f"Levels of {len(levels)} categorical columns", [Entries(levels)], folded=True)
     if marked := _marked(counts):
         names = Names([": ".join(key) for key in marked], [f" {rows}" for rows in marked.values()])
         shown.append(("few rows", (f"{counted(len(marked), 'value')} with few rows here: ", names)))

@@ -21,14 +21,12 @@ from fedboost.views.document import (
     Document,
     Entries,
     Figures,
-    Fold,
     Items,
     Line,
     Link,
     Markup,
     Names,
     Paragraph,
-    Pre,
     Section,
     Table,
     Verdict,
@@ -100,10 +98,6 @@ def _block(block: Block) -> Markup:
             return element("dl", *_entries(entries), class_="entries")
         case Table():
             return _table(block)
-        case Pre(label, text):
-            return element("pre", lines(text), tabindex="0", role="group", aria_label=label)
-        case Fold(summary, blocks):
-            return element("details", element("summary", summary), body(blocks))
         case Beside(blocks):
             return element("div", *map(_block, blocks), class_="charts")
         case Section():
@@ -175,35 +169,30 @@ def report(document: Document) -> str:
     )
     sections = [block for block in document.blocks if isinstance(block, Section)]
     links = (element("li", element("a", each.title, href=f"#{each.name}")) for each in sections)
+    contents = element("nav", element("ul", *links), aria_label="Contents") if len(sections) > 1 else ""
+    title = element("h1", document.title), element("p", document.lead, class_="lead")
     made_from = f"Made by fedboost {VERSION} from {document.source}. This page loads nothing."
-    return page(
-        head,
-        element("a", "Skip to the report", class_="skip", href="#report"),
-        bar(
-            "fedboost report",
-            element("h1", document.title),
-            element("p", document.lead, class_="lead"),
-        ),
-        element("nav", element("ul", *links), aria_label="Contents") if len(sections) > 1 else "",
-        element("main", body(document.blocks), id="report"),
-        element("footer", element("p", made_from)),
-    )
+    return _page(head, "fedboost report", title, contents, [body(document.blocks)], made_from)
 
 
-def bar(name: str, *content: str) -> Markup:
-    """Return the bar at the top of a page. name: of the product, then of its part."""
+def _page(
+    head: Iterable[str], name: str, bar: Iterable[str], contents: str, main: Iterable[str], foot: str
+) -> str:
+    """Return a page. name: of the product, then of its part, in the bar at the top; contents: below it."""
     product, _, part = name.partition(" ")
     brand = element("p", element("span", product), f" {part}", class_="brand")
-    return element("header", brand, *content)
-
-
-def page(head: Iterable[Markup], *content: str) -> str:
-    """Return a page."""
     metas = '<meta charset="utf-8">', '<meta name="viewport" content="width=device-width, initial-scale=1">'
     whole = element(
         "html",
         element("head", *map(Markup, metas), *head),
-        element("body", *content),
+        element(
+            "body",
+            element("a", "Skip to the content", class_="skip", href="#content"),
+            element("header", brand, *bar),
+            contents,
+            element("main", *main, id="content"),
+            element("footer", element("p", foot)),
+        ),
         lang="en",
     )
     return f"<!DOCTYPE html>\n{whole}\n"
@@ -266,22 +255,13 @@ def served_page(
             element("p", state, " ", element("a", "Refresh", href=path), class_="state"),
             element("p", document.lead, id="said", data_live="", **unseen),
         )
-    return page(
-        head,
-        element("a", "Skip to the content", class_="skip", href="#content"),
-        bar(
-            process.name,
-            element("nav", element("ul", *links), aria_label="Pages") if linked else "",
-            out if caller else "",
-        ),
-        element(
-            "main",
-            element("div", element("h1", document.title), below, class_="title"),
-            body(document.blocks),
-            id="content",
-        ),
-        element("footer", element("p", f"fedboost {VERSION}. This page loads from {process.asks} only.")),
+    bar = (
+        element("nav", element("ul", *links), aria_label="Pages") if linked else "",
+        out if caller else "",
     )
+    title = element("div", element("h1", document.title), below, class_="title")
+    loads = f"fedboost {VERSION}. This page loads from {process.asks} only."
+    return _page(head, process.name, bar, "", [title, body(document.blocks)], loads)
 
 
 def refused(process: Served, status: int, reason: str) -> str:
@@ -306,7 +286,7 @@ STYLE = """
   --unclear-panel: #fff4d6; --bar: #1f66ad; --head: #0f2f4d; --on-head: #ffffff; --head-link: #cfe3f7;
   --s0: #1f6fb5; --s1: #b3470b; --s2: #2b7a2b; --s3: #8a3fb0; --s4: #a01c3a; --s5: #0f7a80; --s6: #6b5a00;
   --s7: #505a66; }
-@media (prefers-color-scheme: dark) { :root {
+@media screen and (prefers-color-scheme: dark) { :root {
   --paper: #12171d; --panel: #1b222a; --ink: #e6ebf0; --soft: #aab6c2; --rule: #3d4a57; --link: #8ec2ff;
   --good: #7ccf8f; --good-panel: #14291b; --bad: #ff9c9c; --bad-panel: #361a1c; --unclear: #e6bd55;
   --unclear-panel: #33290e; --bar: #6aa9e6; --head: #0b2036; --on-head: #ffffff; --head-link: #b9d6f2;
@@ -375,11 +355,6 @@ code { font-size: .875em; overflow-wrap: anywhere; }
   border-radius: 0 6px 6px 0; padding: .5rem 1rem .5rem 2.25rem; max-width: none; }
 .warnings li { margin: .35rem 0; max-width: 46rem; } .warnings li::marker { content: "\\25B2\\00A0\\00A0"; }
 .scroll { overflow-x: auto; margin: .75rem 0; }
-.scroll:has(table) { --shade: color-mix(in srgb, var(--soft) 55%, transparent); background:
-  linear-gradient(90deg, var(--paper) 30%, transparent) 0 / 2.5rem 100% no-repeat local,
-  linear-gradient(270deg, var(--paper) 30%, transparent) 100% / 2.5rem 100% no-repeat local,
-  linear-gradient(90deg, var(--shade), transparent) 0 / .7rem 100% no-repeat,
-  linear-gradient(270deg, var(--shade), transparent) 100% / .7rem 100% no-repeat; }
 table { border-collapse: collapse; font-size: .92rem; min-width: 18rem; }
 caption { text-align: left; font-weight: 600; padding: .25rem 0; }
 details > .scroll caption { position: absolute; width: 1px; height: 1px; overflow: hidden;
@@ -394,7 +369,6 @@ summary { cursor: pointer; font-weight: 600; padding: .15rem 0; }
 summary h2 { display: inline; }
 section > details { border-top: 1px solid var(--rule); margin: 0; padding: .6rem 0; }
 td details { margin: 0; min-width: 14rem; } td summary { font-weight: 400; }
-pre { font-size: .8rem; overflow-x: auto; background: var(--panel); padding: .75rem; border-radius: 6px; }
 .charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 24rem), 1fr));
   gap: 1rem 2rem; align-items: start; margin: .75rem 0; }
 figure { margin: .75rem 0; max-width: 34rem; }
@@ -414,7 +388,7 @@ figcaption { font-weight: 600; font-size: .95rem; }
 .tree { max-width: none; }
 .tree .scroll { border: 1px solid var(--rule); background: #ffffff; }
 .tree svg { display: block; }
-@media (prefers-color-scheme: dark) { .tree .scroll { filter: invert(.93) hue-rotate(180deg); } }
+@media screen and (prefers-color-scheme: dark) { .tree .scroll { filter: invert(.93) hue-rotate(180deg); } }
 footer { margin-top: 2rem; border-top: 1px solid var(--rule); padding-top: .75rem; font-size: .9rem; }
 @media (max-width: 34rem) { html { font-size: 15px; } body { padding: 0 .75rem 2rem; }
   header { justify-content: space-between; } header ul { gap: 0 1rem; }
@@ -425,11 +399,8 @@ footer { margin-top: 2rem; border-top: 1px solid var(--rule); padding-top: .75re
   .entries { grid-template-columns: 1fr; gap: 0; } .entries dd { grid-column: 1; }
   .entries dt { margin-top: .5rem; } }
 @media print {
-  :root { color-scheme: light; --paper: #ffffff; --panel: #ffffff; --ink: #000000; --soft: #333333;
-    --rule: #999999; --link: #000000; --good: #000000; --good-panel: #ffffff; --bad: #000000;
-    --bad-panel: #ffffff; --unclear: #000000; --unclear-panel: #ffffff; --bar: #55708a; --s0: #1f6fb5;
-    --s1: #b3470b; --s2: #2b7a2b; --s3: #8a3fb0; --s4: #a01c3a; --s5: #0f7a80; --s6: #6b5a00;
-    --s7: #505a66; }
+  :root { color-scheme: light; --panel: #ffffff; --ink: #000000; --soft: #333333; --rule: #999999;
+    --good-panel: #ffffff; --bad-panel: #ffffff; --unclear-panel: #ffffff; }
   @page { margin: 15mm; }
   html { font-size: 10.5pt; }
   body { max-width: none; padding: 0; }
@@ -438,15 +409,14 @@ footer { margin-top: 2rem; border-top: 1px solid var(--rule); padding-top: .75re
   .brand, .brand span { color: #000000; }
   details::details-content { content-visibility: visible; display: block; height: auto; }
   summary { list-style: none; } summary::-webkit-details-marker { display: none; }
-  .scroll, pre { overflow: visible !important; background: none !important; }
+  .scroll { overflow: visible !important; }
   th, td { max-width: none; overflow-wrap: anywhere; }
-  pre { white-space: pre-wrap; }
   .charts { grid-template-columns: 1fr 1fr; }
   h2, h3, h2 + p, figcaption, caption, summary { break-after: avoid; }
   figure, tr, .verdict, .figures > div, .warnings li { break-inside: avoid; }
   table:not(:has(tbody tr:nth-child(13))) { break-inside: avoid; }
   thead { display: table-header-group; }
-  .tree .scroll { filter: none; border: 0; }
+  .tree .scroll { border: 0; }
   .tree svg { max-width: 100%; max-height: 220mm; height: auto; }
 }
 """
@@ -497,13 +467,11 @@ SCRIPT = """"use strict";
 
   function put(part, html) {
     const open = [...part.querySelectorAll("details")].map((each) => each.open);
-    const scrolled = [...part.querySelectorAll(".scroll, pre")].map((box) => [box.scrollLeft, box.scrollTop]);
+    const scrolled = [...part.querySelectorAll(".scroll")].map((box) => box.scrollLeft);
     const focus = [...part.querySelectorAll(reachable)].indexOf(document.activeElement);
     part.innerHTML = html;
-    part.querySelectorAll("details").forEach((each, n) => { if (n < open.length) each.open = open[n]; });
-    part.querySelectorAll(".scroll, pre").forEach((each, n) => {
-      if (n < scrolled.length) [each.scrollLeft, each.scrollTop] = scrolled[n];
-    });
+    part.querySelectorAll("details").forEach((each, n) => { each.open = open[n] ?? each.open; });
+    part.querySelectorAll(".scroll").forEach((box, n) => { box.scrollLeft = scrolled[n] ?? 0; });
     if (focus >= 0) part.querySelectorAll(reachable)[focus]?.focus({ preventScroll: true });
   }
 

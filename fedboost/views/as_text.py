@@ -4,7 +4,6 @@ Promises: paragraphs fit 80 columns; a name from outside neither poses as anothe
 """
 
 from collections.abc import Iterable, Iterator
-from itertools import accumulate
 
 from fedboost.errors import printable
 from fedboost.views.document import (
@@ -15,12 +14,10 @@ from fedboost.views.document import (
     Document,
     Entries,
     Figures,
-    Fold,
     Items,
     Line,
     Names,
     Paragraph,
-    Pre,
     Section,
     Table,
     Verdict,
@@ -55,16 +52,10 @@ def _hidden(blocks: Iterable[Block]) -> Iterator[str]:
                 yield title[:1].lower() + title[1:]
             case Section(blocks=inner) | Beside(inner):
                 yield from _hidden(inner)
-            case Table(folded=True, caption=caption) | Fold(summary=caption):
+            case Table(folded=True, caption=caption):
                 yield caption[:1].lower() + caption[1:]
-            case Entries(entries):
-                keys = accumulate([key for key, _ in entries], _goes_on)
-                pairs = zip(keys, entries, strict=True)
-                yield from (f"all of {key}" for key, (_, line) in pairs if _has_many(line))
-
-
-def _goes_on(before: str, key: str) -> str:
-    return key or before
+            case Entries(entries) if any(_has_many(line) for _, line in entries):
+                yield "all names"
 
 
 def _has_many(line: Line) -> bool:
@@ -102,12 +93,7 @@ def _block(block: Block, full: bool) -> Iterator[Printed]:
             yield from (entry(printable(key), plain(line, full)) for key, line in entries)
         case Table():
             yield from _table(block, full)
-        case Pre(text=text):
-            yield text
         case Beside(inner):
-            yield from _blocks(inner, full)
-        case Fold(summary, inner) if full:
-            yield paragraph(f"{summary}:")
             yield from _blocks(inner, full)
         case Section(title=title, blocks=inner, folded=folded) if full or not folded:
             content = [*_blocks(inner, full)]

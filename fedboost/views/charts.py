@@ -1,4 +1,4 @@
-"""Charts as SVG inside a page: lines, bars and points, in the colours of the page.
+"""Charts as SVG inside a page: lines and bars, in the colours of the page.
 
 Promises: a chart has a title and a description of what it shows, and needs no script; lines differ by more
 than their colour; the same values draw the same bytes; numbers that are not finite are left out.
@@ -8,18 +8,19 @@ import math
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from fedboost.errors import printable
 from fedboost.gbdt.tree import NO_CHILD, Tree
-from fedboost.views.document import Bars, Chart, Lines, Markup, Series, element, joined, lines
+from fedboost.views.document import Bars, Lines, Markup, Series, element, joined, lines
 from fedboost.views.words import amount, shorten
 
 WIDTH, HEIGHT = 440, 280
 _LEFT, _RIGHT, _TOP, _BOTTOM = 60, 22, 12, 46
-_LINE, _LEGEND, _MARK = 24, 20, 26
-"""Pixels: of a bar with its name, of a line of the legend, of the mark before a name."""
+_LEGEND, _MARK = 20, 26
+"""Pixels: of a line of the legend, of the mark before a name."""
 _NAMES = 156
 """Pixels for the names of bars."""
 _MAX_NAME, _MAX_SERIES_NAME = 18, 24
@@ -31,37 +32,15 @@ MAX_POINTS = 600
 _TICKS = 4
 _LARGEST = 1e300
 _DASHES = "", "7 4", "2 3", "9 3 2 3", "12 4", "4 2", "1 4", "9 3 2 3 2 3"
+_KINDS = "bar", "bar second"
+"""Classes of the bars of a name."""
 
 Places = list[tuple[float, float]]
-Rows = Sequence[tuple[str, list[float]]]
-"""Names, each with its values."""
 
 
-def draw(chart: Chart) -> Markup:
+def draw(chart: Lines | Bars) -> Markup:
     """Return a chart; nothing where it has no finite value."""
-    if isinstance(chart, Lines):
-        return _lines(chart)
-    shown: Rows = [(name, values) for name, *values in chart.values if all(map(_is_finite, values))]
-    if not shown:
-        return Markup("")
-    known = len(shown)
-    if isinstance(chart, Bars):
-        kinds, which, shown = chart.kinds, "first", shown[:MAX_BARS]
-        height, parts = _bars(shown, kinds)
-    else:
-        kinds, which, shown = (), "highest and lowest", ends(shown)
-        height, parts = _points(shown, chart.unit)
-    few = f", the {which} {MAX_BARS} of {known}" if known > MAX_BARS else ""
-    described = "; ".join(f"{name} {_in_words(values, kinds)}" for name, values in shown)
-    return _figure(f"{chart.title}{few}", f"{chart.unit}: {described}.", height, parts)
-
-
-def _in_words(values: Sequence[float], kinds: Sequence[str]) -> str:
-    """A value and its interval if it has one, or a value of each kind."""
-    if kinds:
-        return ", ".join(f"{kind} {value:.3g}" for kind, value in zip(kinds, values, strict=True))
-    value, *interval = (f"{each:.4g}" for each in values)
-    return f"{value}, {' to '.join(interval)}" if interval else value
+    return _lines(chart) if isinstance(chart, Lines) else _bars(chart)
 
 
 def thinned(points: Places) -> Places:
@@ -137,43 +116,33 @@ def _lines(chart: Lines) -> Markup:
     return _figure(f"{chart.title}{few}", description, HEIGHT + legend, parts)
 
 
-def _bars(shown: Rows, kinds: Sequence[str]) -> tuple[float, list[Markup]]:
-    """The height, and the parts."""
+def _bars(chart: Bars) -> Markup:
+    known = [(name, values) for name, *values in chart.values if all(map(_is_finite, values))]
+    if not known:
+        return Markup("")
+    shown, kinds = known[:MAX_BARS], chart.kinds
     every = [value for _, values in shown for value in values]
     low, high = min(0.0, *every), max(0.0, *every)
     axis = _Axis(low, high if high > low else low + 1.0, _NAMES, WIDTH - 74)
     thick = 11 if kinds else 16
     top, line = _TOP + _LEGEND * bool(kinds), (thick + 2) * len(shown[0][1]) + 8
-    parts = [*_keys(kinds)]
+    parts, described = list[Markup](), list[str]()
+    for x, name, kind in zip((12, 12 + WIDTH / 2), kinds, _KINDS, strict=False):
+        parts.append(_rect(kind, x, 8, _MARK, 11))
+        parts.append(_text(x + _MARK + 6, 18, shorten(name, _MAX_SERIES_NAME), "start"))
     for number, (name, values) in enumerate(shown):
         y = top + number * line
-        parts.append(_name(name, y + line / 2 + 2))
-        for value, kind in zip(values, ("bar", "bar second"), strict=False):
+        parts.append(_text(_NAMES - 8, y + line / 2 + 2, shorten(name, _MAX_NAME), "end"))
+        words = zip(kinds, values, strict=True) if kinds else [("", values[0])]
+        described.append(f"{name} {', '.join(f'{kind} {value:.4g}'.lstrip() for kind, value in words)}")
+        for value, kind in zip(values, _KINDS, strict=False):
             start, end = sorted((axis.at(0.0), axis.at(value)))
-            parts.append(_bar(kind, start, y + 3, end - start, thick))
+            parts.append(_rect(kind, start, y + 3, max(end - start, 1.0), thick))
             parts.append(_text(max(end, start + 1.0) + 6, y + 2 + thick, amount(value), "start"))
             y += thick + 2
-    return top + _TOP + len(shown) * line, parts
-
-
-def _points(shown: Rows, unit: str) -> tuple[float, list[Markup]]:
-    bottom = float(_TOP + len(shown) * _LINE)
-    every = [0.0, *(number for _, values in shown for number in values)]
-    axis = _Axis(*_range(every, 0.08), _NAMES, WIDTH - _RIGHT)
-    parts = [*_ticks_across(axis, bottom, unit), _straight(axis.at(0.0), _TOP, axis.at(0.0), bottom, "faint")]
-    for number, (name, (value, low, high)) in enumerate(shown):
-        y = _TOP + (number + 0.5) * _LINE
-        line = _straight(axis.at(low), y, axis.at(high), y, "line s0")
-        parts += [_name(name, y + 4), line, _dot(axis.at(value), y)]
-    return bottom + _BOTTOM, parts
-
-
-def ends(values: Rows) -> Rows:
-    """Return named values, of many the MAX_BARS / 2 highest and as many lowest, highest first."""
-    if len(values) <= MAX_BARS:
-        return values
-    ranked = sorted(values, key=lambda each: -each[1][0])
-    return [*ranked[: MAX_BARS // 2], *ranked[-(MAX_BARS // 2) :]]
+    few = f", the first {MAX_BARS} of {len(known)}" if len(known) > MAX_BARS else ""
+    description = f"{chart.unit}: {'; '.join(described)}."
+    return _figure(f"{chart.title}{few}", description, top + _TOP + len(shown) * line, parts)
 
 
 def _figure(title: str, description: str, height: float, parts: Iterable[Markup]) -> Markup:
@@ -195,20 +164,16 @@ def _grid(x_axis: _Axis, y_axis: _Axis, across: str, up: str) -> Iterable[Markup
         y = y_axis.at(value)
         yield _straight(x_axis.start, y, x_axis.end, y, "grid")
         yield _text(x_axis.start - 6, y + 4, _number(value, y_axis), "end")
-    yield from _ticks_across(x_axis, y_axis.start, across)
-    middle = (y_axis.start + y_axis.end) / 2
+    bottom, middle = y_axis.start, (y_axis.start + y_axis.end) / 2
+    for value in x_axis.ticks:
+        x = x_axis.at(value)
+        yield _straight(x, bottom, x, bottom + 4, "axis")
+        yield _text(x, bottom + 17, _number(value, x_axis), "middle")
+    yield _straight(x_axis.start, bottom, x_axis.end, bottom, "axis")
+    yield _text((x_axis.start + x_axis.end) / 2, bottom + 36, shorten(across, 48), "middle")
     yield element(
         "text", shorten(up, 40), transform=f"translate(14 {middle:.1f}) rotate(-90)", text_anchor="middle"
     )
-
-
-def _ticks_across(axis: _Axis, bottom: float, across: str) -> Iterable[Markup]:
-    for value in axis.ticks:
-        x = axis.at(value)
-        yield _straight(x, bottom, x, bottom + 4, "axis")
-        yield _text(x, bottom + 17, _number(value, axis), "middle")
-    yield _straight(axis.start, bottom, axis.end, bottom, "axis")
-    yield _text((axis.start + axis.end) / 2, bottom + 36, shorten(across, 48), "middle")
 
 
 def _legend(series: Sequence[str], top: float) -> Iterable[Markup]:
@@ -220,25 +185,9 @@ def _legend(series: Sequence[str], top: float) -> Iterable[Markup]:
         yield _text(x + _MARK + 6, y + 4, shorten(name, _MAX_SERIES_NAME), "start")
 
 
-def _keys(kinds: Sequence[str]) -> Iterable[Markup]:
-    """What the bars of a pair are."""
-    for number, (name, kind) in enumerate(zip(kinds, ("bar", "bar second"), strict=False)):
-        x = 12 + number * WIDTH / 2
-        yield element("rect", class_=kind, x=_px(x), y="8", width=_px(_MARK), height="11")
-        yield _text(x + _MARK + 6, 18, shorten(name, _MAX_SERIES_NAME), "start")
-
-
-def _name(name: str, y: float) -> Markup:
-    return _text(_NAMES - 8, y, shorten(name, _MAX_NAME), "end")
-
-
-def _bar(kind: str, x: float, y: float, width: float, height: float) -> Markup:
-    sizes = {"width": _px(max(width, 1.0)), "height": f"{height:.0f}"}
+def _rect(kind: str, x: float, y: float, width: float, height: float) -> Markup:
+    sizes = {"width": _px(width), "height": f"{height:.0f}"}
     return element("rect", class_=kind, x=_px(x), y=_px(y), **sizes)
-
-
-def _dot(x: float, y: float) -> Markup:
-    return element("circle", class_="dot s0", cx=_px(x), cy=_px(y), r="5")
 
 
 def _path(places: Sequence[tuple[float, float]], number: int, dots: bool) -> Markup:
@@ -309,16 +258,14 @@ around everything."""
 _HEAD, _FOOT = 34, 26
 _MAX_TEXT_LENGTH = 24
 """Characters that are shown of a name, and of categories; a tooltip has all of them."""
-_THICKEST = 7.0
 _BOLD = 1.08
-_NOTE = "A leaf adds its value to the margin. The thicker an edge, the more of the cover goes along it."
+_NOTE = "A leaf adds its value to the margin."
 _GREY, _INK, _FAINT, _PAPER = "#9aa5b1", "#1f2933", "#52606d", "#f5f7fa"
-_RISE, _FALL = (31, 119, 180), (214, 96, 30)
+_RISE, _FALL = "#d2e4f0", "#f7dfd2"
 """Colours of leaves that add to the margin, and of those that take from it."""
 
 
-@dataclass(frozen=True)
-class _Words:
+class _Words(NamedTuple):
     """The text of a node in a picture: two lines, and all of it."""
 
     first: str
@@ -352,11 +299,10 @@ def tree_svg(
         widths[at] = max(widths[at], words[node].width)
     columns = [_EDGE + sum(widths[:at]) + at * _GAP for at in range(len(widths))]
     heights = _heights(tree, [*depth])
-    most = max(abs(tree.value[leaf]) for leaf in tree.leaves)
     edges, boxes = [], []
     for node, at in depth.items():
         x, y, left = columns[at], heights[node], tree.left[node]
-        colour = _leaf_colour(tree.value[node], most) if left == NO_CHILD else _PAPER
+        colour = (_RISE if tree.value[node] > 0.0 else _FALL) if left == NO_CHILD else _PAPER
         boxes.append(_box(words[node], x, y, widths[at], colour))
         for child in () if left == NO_CHILD else (left, left + 1):
             edges.append(_edge(tree, node, child, (x + widths[at], y), (columns[at + 1], heights[child])))
@@ -444,23 +390,13 @@ def _words(tree: Tree, node: int, names: Sequence[str], categories: Mapping[str,
     return _Words("".join(shown), f"gain {tree.gain[node]:.4g}, {cover}", f"{''.join(split)}\n{line}")
 
 
-def _leaf_colour(value: float, most: float) -> str:
-    """The colour of a leaf: stronger the more it adds (blue) or takes (orange)."""
-    share = 0.1 + 0.4 * (abs(value) / most if 0.0 < most < math.inf else 0.0)
-    colour = _RISE if value > 0.0 else _FALL
-    return "#" + "".join(f"{round(255 + (part - 255) * share):02x}" for part in colour)
-
-
 def _edge(tree: Tree, node: int, child: int, start: tuple[float, float], end: tuple[float, float]) -> Markup:
     yes = child == tree.left[node]
     word = ("yes" if yes else "no") + (", missing" if yes == tree.missing_left[node] else "")
-    share = tree.cover[child] / tree.cover[0] if 0.0 < tree.cover[child] <= tree.cover[0] else 0.0
-    thick = 1.0 + (_THICKEST - 1.0) * share
     (x, y), (to_x, to_y), half = start, end, _GAP / 2
     path = f"M{x:.1f} {y:.1f}C{x + half:.1f} {y:.1f} {to_x - half:.1f} {to_y:.1f} {to_x:.1f} {to_y:.1f}"
-    beside = to_y - thick / 2 - 4 if yes else to_y + thick / 2 + _FONT
-    line = element("path", d=path, fill="none", stroke=_GREY, stroke_width=f"{thick:.1f}")
-    return joined(line, _text(to_x - 6, beside, word, "end", fill=_FAINT))
+    line = element("path", d=path, fill="none", stroke=_GREY)
+    return joined(line, _text(to_x - 6, to_y - 5 if yes else to_y + 13, word, "end", fill=_FAINT))
 
 
 def _box(words: _Words, x: float, y: float, width: float, fill: str) -> Markup:

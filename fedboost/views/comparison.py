@@ -4,8 +4,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from fedboost.results.model import (
     ALONE,
     FEDERATED,
@@ -23,7 +21,6 @@ from fedboost.views.document import (
     Items,
     Line,
     Paragraph,
-    Points,
     Section,
     State,
     Table,
@@ -33,33 +30,25 @@ from fedboost.views.words import capital, counted, shorten
 
 MAX_NAMED = 5
 """Sites that are named in a sentence for each verdict."""
-_QUANTILES = {"lowest": 0.0, "10 %": 0.1, "median": 0.5, "90 %": 0.9, "highest": 1.0}
 _MODELS = ALONE, FEDERATED, POOLED
 _GAIN = "better by", "at least", "at most"
 
 
 class _Words(NamedTuple):
-    """A verdict in words. cell: in the line of a site; whom: before the sites that it is about; all, one: the
-    beginning of the answer for all sites together, and for one, where there are models to compare."""
+    """A verdict in words. cell: in the line of a site; whom: before the sites that it is about; answer: its
+    beginning, where there are models to compare."""
 
     state: State
     cell: str
     whom: str
-    all: str = ""
-    one: str = ""
+    answer: str = ""
 
 
 _WORDS: dict[Verdict, _Words] = {
-    "worth it": _Words("good", "yes", "it is worth it for", "Joining pays", "Joining is worth it"),
-    "not worth it": _Words(
-        "bad", "NO", "it is NOT worth it for", "Joining does NOT pay", "Joining is NOT worth it"
-    ),
+    "worth it": _Words("good", "yes", "it is worth it for", "Joining is worth it"),
+    "not worth it": _Words("bad", "NO", "it is NOT worth it for", "Joining is NOT worth it"),
     "cannot be told": _Words(
-        "unclear",
-        "unclear",
-        "it cannot be told for",
-        "It cannot be told whether joining pays",
-        "It cannot be told whether joining is worth it",
+        "unclear", "unclear", "it cannot be told for", "It cannot be told whether joining is worth it"
     ),
     "cannot train alone": _Words("unclear", "no model", "there is no model alone for"),
     "too few rows": _Words("unclear", "few rows", "there are too few rows to say for"),
@@ -83,7 +72,7 @@ def comparison(result: Comparison) -> Document:
         more: list[str] = []
         title = "The label holder"
     else:
-        answer, more, site = overall(result.together, metric), [for_whom(sites)], result.together
+        answer, more, site = sentence(result.together, metric, ""), [for_whom(sites)], result.together
         if any(each.verdict == "not worth it" for each in sites):
             named = result.site_column
             column = f", or column {shorten(named)!r} among the features of the terms," if named else ""
@@ -97,15 +86,6 @@ def comparison(result: Comparison) -> Document:
         Section("how", "How it was compared", [*_how(result)]),
     ]
     return Document("Comparison of models", lead, blocks, "the result of the comparison")
-
-
-def overall(together: SiteComparison, metric: str) -> str:
-    """Return whether joining pays for all sites together."""
-    if together.verdict == "too few rows":
-        return f"There are too few rows to say: {together.different_held_out} different ones were held out."
-    if together.verdict == "cannot train alone":
-        return f"No site can train alone; if they join, they have a model of {_joined(together, metric)}."
-    return f"{_WORDS[together.verdict].all}: over all sites {_change(together, metric)}."
 
 
 def for_whom(sites: Sequence[SiteComparison]) -> str:
@@ -126,8 +106,8 @@ def sentence(site: SiteComparison, metric: str, advice: str = _ADVICE) -> str:
         return f"{name} has too few rows to say: {site.different_held_out} different ones were held out."
     if site.verdict == "cannot train alone":
         return f"{name} has no model alone ({site.cannot}); if it joins, one of {_joined(site, metric)}."
-    answer = f"{_WORDS[site.verdict].one} for {name}: {_change(site, metric)}."
-    if site.verdict == "not worth it":
+    answer = f"{_WORDS[site.verdict].answer} for {name}: {_change(site, metric)}."
+    if advice and site.verdict == "not worth it":
         answer += f" Under these terms it does better alone; {advice}."
     return answer
 
@@ -171,15 +151,10 @@ def _together(result: Comparison, site: SiteComparison) -> Iterator[Block]:
 
 def _sites(result: Comparison) -> Iterator[Block]:
     metric, sites = result.metrics[0], result.sites
-    ranked = _ranked(sites, metric)
-    yield _chart(ranked, metric)
-    caption = f"Each site, by {metric}"
-    if len(sites) > MAX_OPEN:
-        yield _overview(result)
-        caption, sites = (
-            f"{caption}, the highest gain first",
-            (*ranked, *(s for s in sites if s not in ranked)),
-        )
+    rated = [site for site in sites if site.better_by and site.verdict != "too few rows"]
+    rated = [site for site in rated if not math.isnan(site.better_by[metric].value)]
+    rated.sort(key=lambda site: -site.better_by[metric].value)
+    sites = (*rated, *(site for site in sites if site not in rated))
     rows: list[Sequence[Line]] = [
         (
             site.site,
@@ -189,7 +164,8 @@ def _sites(result: Comparison) -> Iterator[Block]:
         )
         for site in sites
     ]
-    yield Table(caption, ["site", "rows", ALONE, FEDERATED, *_GAIN, "worth it?"], rows, range(1, 7))
+    headings = ["site", "rows", ALONE, FEDERATED, *_GAIN, "worth it?"]
+    yield Table(f"Each site, by {metric}, the highest gain first", headings, rows, range(1, 7))
     unable = [sentence(site, metric) for site in sites if site.verdict == "cannot train alone"]
     if unable:
         yield Items(unable[:MAX_OPEN])
@@ -201,29 +177,6 @@ def _sites(result: Comparison) -> Iterator[Block]:
         ]
         headings = ["site", "metric", *_MODELS, *_GAIN]
         yield Table("Every figure of each site", headings, every, range(2, 8), folded=True)
-
-
-def _ranked(sites: Sequence[SiteComparison], metric: str) -> list[SiteComparison]:
-    """The sites with a gain, the largest first."""
-    rated = [site for site in sites if site.better_by and site.verdict != "too few rows"]
-    rated = [site for site in rated if not math.isnan(site.better_by[metric].value)]
-    return sorted(rated, key=lambda site: -site.better_by[metric].value)
-
-
-def _overview(result: Comparison) -> Table:
-    """Quantiles of the gains of many sites, by metric."""
-    rows = []
-    for metric in result.metrics:
-        if gains := [site.better_by[metric].value for site in _ranked(result.sites, metric)]:
-            digits = digits_of(max(gains, key=abs))
-            rows.append((metric, *(f"{q:.{digits}f}" for q in np.quantile(gains, [*_QUANTILES.values()]))))
-    return Table("Gain by site", ["metric", *_QUANTILES], rows, folded=False)
-
-
-def _chart(ranked: Sequence[SiteComparison], metric: str) -> Points:
-    gains = [(site.site, site.better_by[metric]) for site in ranked]
-    values = [(name, gain.value, gain.low, gain.high) for name, gain in gains]
-    return Points(f"Gain of joining in {metric}, by site", values, f"better by ({metric})")
 
 
 def _figures(

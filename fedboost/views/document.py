@@ -198,22 +198,6 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Pre:
-    """Text of several lines, as it is. label: what it is."""
-
-    label: str
-    text: str
-
-
-@dataclass(frozen=True)
-class Fold:
-    """Blocks that a page unfolds on request; a terminal leaves them out."""
-
-    summary: str
-    blocks: Sequence["Block"]
-
-
-@dataclass(frozen=True)
 class Beside:
     """Blocks beside each other where a page has room."""
 
@@ -222,7 +206,8 @@ class Beside:
 
 @dataclass(frozen=True)
 class Section:
-    """Blocks under a heading. name: its id; folded: as in `Fold`; live: the page replaces its content."""
+    """Blocks under a heading. name: its id; folded: a page unfolds it on request, and a terminal leaves it
+    out; live: the page replaces its content."""
 
     name: str
     title: str
@@ -259,32 +244,19 @@ class Lines:
     whole: bool = False
 
 
-Named: TypeAlias = tuple[str, *tuple[float, ...]]
-"""A name and its values."""
-
-
 @dataclass(frozen=True)
 class Bars:
-    """Horizontal bars from 0, each with its value. kinds: what each bar of a name is, where it has two."""
+    """Horizontal bars from 0, each with its value: a name and its values. kinds: what each bar of a name is,
+    where it has two."""
 
     title: str
-    values: Sequence[Named]
+    values: Sequence[tuple[str, *tuple[float, ...]]]
     unit: str
     kinds: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Points:
-    """One point a name within its interval, (name, value, low, high), on an axis with a line at 0."""
-
-    title: str
-    values: Sequence[Named]
-    unit: str
-
-
-Chart: TypeAlias = Lines | Bars | Points
 Block: TypeAlias = (
-    Verdict | Figures | Paragraph | Items | Entries | Table | Pre | Fold | Beside | Section | Chart | Markup
+    Verdict | Figures | Paragraph | Items | Entries | Table | Beside | Section | Lines | Bars | Markup
 )
 """A piece of a document. `Markup` is for pages alone: a form, a drawing."""
 

@@ -43,13 +43,11 @@ from fedboost.views.document import (
     Entries,
     Figure,
     Figures,
-    Fold,
     Items,
     Line,
     Lines,
     Markup,
     Paragraph,
-    Pre,
     Section,
     Series,
     Table,
@@ -91,7 +89,6 @@ def report(result: ModelReport) -> Document:
         _trees(result),
         *agreed(terms, [*_parties(result)]),
         Section("session", "Attendance, traffic and time", [*_session(result)], folded=True),
-        _fingerprints(result),
     )
     source = "the model file" if result.session is None else "the model and its session"
     label = terms.columns.label or terms.objective.name
@@ -332,7 +329,7 @@ def _trees(result: ModelReport) -> Section:
         f"margin. fedboost explain --tree draws the others: there are {result.model.trees}."
     )
     first, *others = result.trees
-    folds = [Fold(tree.title, [*_tree(tree)]) for tree in others]
+    folds = [Section(f"tree-{n}", t.title, [*_tree(t)], folded=True) for n, t in enumerate(others, 1)]
     return Section("trees", "The first trees", [Paragraph(about), *_tree(first), *folds], folded=True)
 
 
@@ -343,7 +340,6 @@ def _tree(tree: DrawnTree) -> Iterator[Block]:
         yield element("figure", element("figcaption", tree.title), picture, class_="tree")
     else:
         yield note(f"{tree.title}: {tree.leaves} leaves are too many for a picture in this page.")
-    yield Fold("The same as text", [Pre(tree.title, tree.text)])
 
 
 def _parties(result: ModelReport) -> Iterator[Block]:
@@ -355,6 +351,7 @@ def _parties(result: ModelReport) -> Iterator[Block]:
     parties = dict.fromkeys((*model.terms.parties, *model.signed_by))
     rows = [(party, part_of(model.terms, party), _signature(result, party)) for party in parties]
     yield Table("Parties", ["party", "takes part with", "signature"], rows, ())
+    yield Paragraph(("Fingerprint of the model, which they sign: ", Code(model.fingerprint)))
 
 
 def _signature(result: ModelReport, party: str) -> str:
@@ -376,17 +373,6 @@ def _session(result: ModelReport) -> Iterator[Block]:
         )
     else:
         yield from traffic(result.session)
-
-
-def _fingerprints(result: ModelReport) -> Section:
-    model, terms = result.model, result.model.terms
-    features = f"{len(terms.columns.numeric)} numeric, {len(terms.columns.categorical)} categorical"
-    entries: list[tuple[str, Line]] = [
-        ("features", f"{features}; {len(result.importance)} of them split"),
-        ("fingerprint of the model", Code(model.fingerprint)),
-        ("digest of the terms", Code(terms.digest)),
-    ]
-    return Section("model", "Fingerprints", [Entries(entries)], folded=True)
 
 
 # ---- Metrics of a round, signatures, attendance ---------------------------------------------------------
@@ -535,10 +521,7 @@ def demo(end: Demo) -> Document:
             kept.append(("", f"{party} keeps its own splits{leaves}: {file}"))
     answer = "equals" if end.equal else "DIFFERS from"
     names = [*end.held_out["pooled"]]
-    rows = [
-        (model, *([f"{values[name]:.4f}" for name in names] if values else ["cannot train", *names[1:]]))
-        for model, values in end.held_out.items()
-    ]
+    rows = [(model, *(f"{values[name]:.4f}" for name in names)) for model, values in end.held_out.items()]
     return Document(
         "Demo",
         "",
@@ -548,7 +531,6 @@ def demo(end: Demo) -> Document:
             _traffic(end),
             Entries([*_who(end), *kept]),
             Paragraph(f"What left {log}, by its own audit log:"),
-            Pre("Command", one_line(f"fedboost audit {end.log}")),
         ],
     )
 

@@ -182,7 +182,6 @@ def _of_two_classes(result: Evaluation, labels: Sequence[str]) -> Iterator[Block
         ]
     )
     if not result.bins:
-        yield note(f"No curves: one of the labels has fewer than {result.unit} rows.")
         return
     groups = grouped(result.bins)
     yield Beside([*_curves(result, groups)])
@@ -233,19 +232,11 @@ def grouped(bins: Sequence[ScoreBin]) -> list[ScoreBin]:
         part.append(each)
         rows = sum(one.rows for one in part)
         if rows >= least or number == len(bins):
-            positives = sum(one.positives for one in part)
-            predicted = sum(one.mean_prediction * one.rows for one in part) / rows
-            ends = {"low": part[0].low, "high": part[-1].high}
-            out.append(  # numbers within bounds may have a mean that is not
-                ScoreBin.model_construct(
-                    None,
-                    **ends,
-                    rows=rows,
-                    positives=positives,
-                    mean_prediction=predicted,
-                    rate=positives / rows,
-                )
-            )
+            ones = sum(one.positives for one in part)
+            mean = sum(one.mean_prediction * one.rows for one in part) / rows
+            known = {"rows": rows, "positives": ones, "mean_prediction": mean, "rate": ones / rows}
+            # Numbers within bounds may have a mean that is not.
+            out.append(ScoreBin.model_construct(None, low=part[0].low, high=part[-1].high, **known))
             part = []
     return out
 
@@ -341,27 +332,20 @@ def description(result: Description) -> Document:
     rows, found = result.rows, [*hints(result)]
     numbers = [column for column in result.columns if column.is_numeric]
     groups = [column for column in result.columns if not column.is_numeric]
-    missing = [column for column in result.columns if column.missing]
-    figures = [
-        Figure("rows", f"{rows:,}", "of all parties"),
-        Figure("columns", f"{len(result.columns)}", f"{len(numbers)} numeric, {len(groups)} categorical"),
-        Figure("columns with missing values", f"{len(missing)}"),
-    ]
-    answer = Verdict("Nothing in these rows needs a change of the terms or the tables.", "good")
+    what = f"{rows:,} rows of all parties, {counted(len(result.columns), 'column')}"
+    answer = Verdict("Nothing in these rows needs a change of the terms or the tables.", "good", [f"{what}."])
     if found:
         things = counted(len(found), "thing")
-        answer = Verdict(f"{things} to look at before a training on these rows.", "unclear")
+        answer = Verdict(f"{things} to look at before a training on these rows.", "unclear", [f"{what}."])
     blocks = (
         answer,
-        Figures(figures),
         *warnings([*session_warnings(result.session)]),
         *([_hints(found)] if found else []),
         Section("columns", "Columns", [*_columns(numbers, groups, rows)]),
         Section("label", "The label", [*_label(result.label, rows)]),
         note(hidden(result)),
     )
-    lead = f"{rows:,} rows of all parties, {counted(len(result.columns), 'column')}"
-    return result_document(result, "Description of the rows", lead, blocks)
+    return result_document(result, "Description of the rows", what, blocks)
 
 
 def hidden(result: Description) -> str:
@@ -392,19 +376,12 @@ class Hint:
 
 
 def _hints(found: Sequence[Hint]) -> Section:
+    names = (each.name if each.what == "column" else f"{each.name} (label)" for each in found)
     rows = [
-        (
-            each.name if each.what == "column" else f"{each.name} (label)",
-            capital(each.finding),
-            capital(each.remedy),
-        )
-        for each in found
+        (name, capital(each.finding), capital(each.remedy)) for name, each in zip(names, found, strict=True)
     ]
-    return Section(
-        "advice",
-        "What to change",
-        [Table("Hints", ["column", "finding", "what to do"], rows, (), folded=False)],
-    )
+    table = Table("Hints", ["column", "finding", "what to do"], rows, (), folded=False)
+    return Section("advice", "What to change", [table])
 
 
 def hints(result: Description) -> Iterator[Hint]:
@@ -549,16 +526,6 @@ def drift(result: Drift) -> Document:
         moved.append(note(f"Drawn are the {MAX_DRAWN_BINS} that moved furthest."))
     blocks = (
         verdict(result),
-        Figures(
-            [
-                Figure("rows", f"{result.rows:,}", "of all parties, now"),
-                Figure("rows of the training", f"{result.reference_rows:,}"),
-                Figure(
-                    "columns that moved", f"{len([c for c in columns if c.has_moved])}", f"of {len(columns)}"
-                ),
-                Figure("score of the model", "…" if score.psi is None else f"{score.psi:.3f}", score.verdict),
-            ]
-        ),
         *warnings([*session_warnings(result.session)]),
         *([Section("columns", "What moved", moved)] if far else []),
         note(
@@ -568,8 +535,11 @@ def drift(result: Drift) -> Document:
         Section("others", f"Stable columns ({stable})", [_indices(others)], folded=True),
         Section("bins", "Rows by bin of each column", [_bins(ranked)], folded=True),
     )
-    lead = f"{result.rows:,} rows of all parties, against {result.reference_rows:,} of the training"
-    return result_document(result, "Drift since the training", lead, blocks)
+    return result_document(result, "Drift since the training", _what(result), blocks)
+
+
+def _what(result: Drift) -> str:
+    return f"{result.rows:,} rows of all parties, against {result.reference_rows:,} of the training"
 
 
 def verdict(result: Drift) -> Verdict:
@@ -594,7 +564,7 @@ def verdict(result: Drift) -> Verdict:
     }
     is_slight = bool(slight) or score.verdict == "slight"
     state: State = "bad" if moved or score.has_moved else "unclear" if is_slight else "good"
-    about = [of_score[score.verdict]] if score.verdict in of_score else []
+    about = [f"{_what(result)}.", *([of_score[score.verdict]] if score.verdict in of_score else [])]
     if state != "good":
         about.append(
             "That alone does not make the model worse: measure it on rows whose outcome is known (fedboost "
@@ -679,33 +649,16 @@ def tuning(result: Tuning) -> Document:
     ]
     hidden = len(trials) - MAX_TRIALS
     more = f" {counted(hidden, 'more trial')} came less far." if hidden > 0 else ""
-    figures = [
-        Figure(f"{metric} of the best", number(best.value(metric)), "on validation rows"),
-        Figure("with the settings of the terms", number(trials[0].value(metric)), "trial 0"),
-        Figure("best round", str(best.best_round), f"of {best.rounds}"),
-        Figure("trials", str(len(trials))),
-    ]
+    gain = f"Its {metric} is {number(best.value(metric))} instead of {number(trials[0].value(metric))}."
+    if not result.best:
+        gain = "No trial beats the settings of the terms."
+    headings = ["trial", metric, "best round", "of", "settings"]
+    table = Table("Trials, the best first", headings, rows, range(4), folded=False)
+    at_best = note(f"The {metric} is that of the validation rows, at the best round of each trial.{more}")
     blocks = (
-        Verdict(
-            f"Trial {result.best} is the best: {_settings(best)}.",
-            more=[] if result.best else ["No trial beats the settings of the terms."],
-        ),
-        Figures(figures),
+        Verdict(f"Trial {result.best} is the best: {_settings(best)}.", more=[gain]),
         *warnings([*session_warnings(result.session)]),
-        Section(
-            "trials",
-            "Trials",
-            [
-                Table(
-                    "Trials, the best first",
-                    ["trial", metric, "best round", "of", "settings"],
-                    rows,
-                    range(4),
-                    folded=False,
-                ),
-                note(f"The {metric} is that of the validation rows, at the best round of each trial.{more}"),
-            ],
-        ),
+        Section("trials", "Trials", [table, at_best]),
     )
     lead = f"{counted(len(trials), 'trial')} side by side; the best by {metric} on validation rows"
     return result_document(result, "Trials of settings", lead, blocks)

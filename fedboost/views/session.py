@@ -6,9 +6,8 @@ that the terms name is there, and every setting that is not its default.
 """
 
 from collections.abc import Iterator, Sequence
-from statistics import median
 
-from fedboost.results.base import Ended, Result, Row, Traffic
+from fedboost.results.base import Ended, Result, Traffic
 from fedboost.results.privacy import Outlook, Plan, PrivacyCard
 from fedboost.terms.terms import Terms
 from fedboost.views.approval import TOLD, groups, not_hidden
@@ -18,10 +17,8 @@ from fedboost.views.document import (
     Document,
     Entries,
     Items,
-    Lines,
     Paragraph,
     Section,
-    Series,
     Table,
     Verdict,
     note,
@@ -110,7 +107,6 @@ def part_of(terms: Terms, party: str) -> str:
 def traffic(session: Ended) -> Iterator[Block]:
     """Yield the time and bytes of each round, where there are any, and the bytes of each party."""
     yield Paragraph(_in_short(session))
-    yield from seconds_by_round(session.rounds)
     if session.traffic:
         order = {party: number for number, party in enumerate(session.terms.parties)}
         parties = sorted(session.traffic, key=lambda party: order.get(party, len(order)))
@@ -134,21 +130,7 @@ def _in_short(session: Ended) -> str:
     text += " since the aggregator was restarted" if session.since_restart else " in all"
     if seconds:
         text += f"; {counted(len(seconds), 'round')} in {duration(sum(seconds))}"
-    if len(seconds) > 1:
-        text += (
-            f": the first, with what comes before it (keys, counts, cut points, compiling), took "
-            f"{duration(seconds[0])}, the median of the others {median(seconds[1:]):.3g} s"
-        )
     return f"{text}. Bytes are those of the messages between parties and aggregator, both ways."
-
-
-def seconds_by_round(rounds: Sequence[Row]) -> list[Block]:
-    """Return a chart of the seconds of each round but the first, which has what comes before it."""
-    later = [(number, row["seconds"]) for number, row in enumerate(rounds, 1)][1:]
-    if len(later) < 2:
-        return []
-    title, series = "Seconds of each round after the first", [Series("seconds", later)]
-    return [Lines(title, series, "round", "seconds", whole=True)]
 
 
 # ---- The privacy card of a model, and the plan of terms with noise ---------------------------------------

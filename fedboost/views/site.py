@@ -4,7 +4,6 @@ Promises: a page has no script, and asks its own origin alone, for its style and
 outside is text and never markup; what would be allowed is shown whole before the button that allows it.
 """
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,7 +12,7 @@ from fedboost.results.audit import Audit, Session
 from fedboost.results.site import Decision, Overview, Request, Rule, SiteBudget, Spent, Standing
 from fedboost.terms.session import TASKS
 from fedboost.views import audit as log
-from fedboost.views.approval import approval, when
+from fedboost.views.approval import approval
 from fedboost.views.as_html import TOKEN, Served, served_page
 from fedboost.views.document import (
     Badge,
@@ -22,8 +21,6 @@ from fedboost.views.document import (
     Code,
     Document,
     Entries,
-    Figure,
-    Figures,
     Items,
     Line,
     Link,
@@ -37,7 +34,7 @@ from fedboost.views.document import (
     note,
     unless_empty,
 )
-from fedboost.views.words import counted, duration, moment, size, time_of
+from fedboost.views.words import counted, duration, moment, shorten, size, time_of
 
 # ---- The frame of every page ----------------------------------------------------------------------------
 
@@ -89,7 +86,7 @@ def form_key(reader: Reader) -> Markup:
 DIGITS = 8
 """Of a digest, in a table."""
 MAX_ANSWER = 200
-"""Characters of an answer that is shown whole; of a longer one the first sentence."""
+"""Characters of an answer that are shown at once."""
 BEFORE = "before the approval"
 WITHOUT_KEYS = "anybody: connections have no keys"
 STATES: dict[Standing, State] = {
@@ -150,22 +147,13 @@ def _answer(request: Request) -> Line:
     if not request.answer:
         return "it took part" if request.session else "it would take part"
     answer = f"{BEFORE}: {request.answer}" if request.approved_since else request.answer
-    return answer if len(answer) <= MAX_ANSWER else Brief(first_sentence(answer), answer)
-
-
-def first_sentence(text: str) -> str:
-    """Return the beginning of a long text, to the end of a clause, or of a word, that is in no command."""
-    for mark, place in (("; ", 0), (". ", 0), (" ", -1)):
-        ends = [end.start() for end in re.finditer(re.escape(mark), text[:MAX_ANSWER])]
-        if outside := [end for end in ends if text.count("`", 0, end) % 2 == 0]:
-            return f"{text[: outside[place]]} …"
-    return quoted(text, MAX_ANSWER)
+    return answer if len(answer) <= MAX_ANSWER else Brief(shorten(answer, MAX_ANSWER), answer)
 
 
 def decision(decided: Decision, reader: Reader) -> Document:
     """Return one request with all that a person decides on, and the form for it."""
     request, terms = decided.request, approval(decided.view)
-    decided_at = f", {when(request.decided)}" if request.decided else ""
+    decided_at = f", {moment(request.decided)}" if request.decided else ""
     blocks = [
         Paragraph((standing(request), f"{decided_at} Analyst: {request.analyst or WITHOUT_KEYS}.")),
         *terms.blocks,
@@ -239,17 +227,8 @@ def budget(result: SiteBudget | None, fault: str = "") -> Document:
     """Return what sessions spent of the privacy of a site's rows. fault: why that is not known."""
     if result is None:
         return Document("Budget", "", [left(None, fault)])
-    spent = result.own
     blocks = unless_empty(
         left(result),
-        Figures(
-            [
-                Figure("spent", f"{spent.spent:.4g}", f"epsilon at delta {spent.delta:g}"),
-                Figure("left", "-" if spent.left is None else f"{spent.left:.4g}", "for one more session"),
-                Figure("sessions", f"{spent.took_part}", f"of {result.max_sessions}"),
-                Figure("releases", f"{spent.releases}", "with noise"),
-            ]
-        ),
         _datasets(result.datasets),
         note(
             "Epsilons do not add, their costs do: what is left is more than the difference. Sessions without "

@@ -118,8 +118,8 @@ def duration(seconds: float) -> str:
 
 
 def moment(time: str) -> str:
-    """Return a time of a log for people."""
-    return time.replace("T", " ").removesuffix("Z")
+    """Return a time of a log, or of a decision, for people."""
+    return quoted(time).replace("T", " ").removesuffix("Z").replace("+00:00", " UTC")
 
 
 def time_of(seconds: int) -> str:

@@ -313,7 +313,7 @@ def test_all_names_are_shown_whole(folder):
         assert all(len(line) < 80 for line in end.out.splitlines()[:-1])
         short = run("--yes").out
         assert "--full shows more: " in short
-        assert "all of features" in " ".join(short.split())
+        assert "all names" in " ".join(short.split())
         assert len(short) < len(end.out)
 
 

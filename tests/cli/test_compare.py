@@ -123,7 +123,7 @@ def test_people_read_the_verdict_then_all_sites_then_each(twice):
     joined = " ".join(end.out.split())
     of_all = last["together"]["better_by"]["logloss"]
     assert last["together"]["verdict"] == "not worth it"
-    assert joined.startswith("Joining does NOT pay: over all sites logloss ")
+    assert joined.startswith("Joining is NOT worth it for all sites: logloss ")
     assert (
         f"worse by {-of_all['value']:.4f} ({-of_all['high']:.4f} to {-of_all['low']:.4f}). Of 5 sites,"
         in joined
@@ -139,7 +139,10 @@ def test_people_read_the_verdict_then_all_sites_then_each(twice):
     start = next(n for n, line in enumerate(lines) if line.split()[:2] == ["site", "rows"])
     assert lines[start].endswith("federated  better by  at least  at most  worth it?")
     shown = {line.split()[0]: line.rstrip().split()[1:] for line in lines[start + 1 : start + 6]}
-    assert list(shown) == list(sites)
+    assert {*shown} == {*sites}
+    assert [*shown][:3] == sorted(
+        [*shown][:3], key=lambda name: -sites[name]["better_by"]["logloss"]["value"]
+    )
     assert [shown[name][-1] for name in ("like-1", "other")] == ["yes", "NO"]
     figures = [sites["other"]["models"][model]["logloss"]["value"] for model in ("alone", "federated")]
     figures += [sites["other"]["better_by"]["logloss"][end] for end in ("value", "low", "high")]
@@ -161,7 +164,7 @@ def test_all_sites_together_are_the_mean_by_row(twice):
 
 
 @pytest.mark.slow
-def test_many_sites_have_an_overview(folder):
+def test_of_many_sites_those_that_gain_most_come_first(folder):
     names = {f"s{number:02d}": 40 for number in range(24)}
     csv.write_csv(table(names), "all.csv")
     (folder / "terms.toml").write_text(terms_to_toml(agreed(rounds=2, min_child_weight=0.1)))
@@ -174,12 +177,6 @@ def test_many_sites_have_an_overview(folder):
     *each, _ = map(json.loads, fedboost(*asked, "--json").out.splitlines())
     assert [one["site"] for one in each] == [*names]
     own = {one["site"]: one["better_by"].get("logloss", {}).get("value") for one in each}
-    gains = [gain for gain in own.values() if gain is not None]
-    quantiles = next(
-        line.split() for line in lines if line.startswith("logloss  ") and len(line.split()) == 6
-    )
-    found = [float(text) for text in quantiles[1:]]
-    assert found == pytest.approx(np.quantile(gains, [0, 0.1, 0.5, 0.9, 1]), abs=1e-4)
     best = max(names, key=lambda name: own[name] or -np.inf)
     assert lines[lines.index("Each site, by logloss, the highest gain first") + 2].startswith(best)
 

@@ -33,11 +33,6 @@ def test_each_knows_patients_that_the_other_does_not_and_new_ones_are_new_to_the
     assert orders[0] != orders[1]
 
 
-@pytest.mark.parametrize("option", [("--data", "rows.csv"), ("--site", "x"), ("--parties", "2")])
-def test_it_has_a_table_of_its_own(folder, option):
-    refused(folder, ("demo", "--columns", *option), "--columns has a table of its own")
-
-
 def test_terms_that_cannot_be_are_refused_before_anything_is_written(folder):
     refused(folder, ("demo", "--columns", "--protection", "masked"), "label_holder with protection masked")
 

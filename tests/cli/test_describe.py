@@ -33,7 +33,7 @@ def test_it_prints_a_table_or_json(tmp_path):
     tables = shared_out(3)
     end = described(tmp_path, tables, terms())
     assert (end.code, end.err) == (0, f"protection plain: {NOT_HIDDEN}\n")
-    assert "rows                         180  (of all parties)\n" in end.out
+    assert "\n180 rows of all parties, " in end.out
     (line,) = (line for line in end.out.splitlines() if line.startswith("dose"))
     missing = 10 * round(rows().to_pandas().dose.isna().sum() / 10)
     assert f"{missing / 180:.1%}" in line

@@ -135,8 +135,10 @@ def test_the_layout_to_choose(tmp_path, monkeypatch, name):
         return replace(measured(agreed, table, *others), **known)
 
     monkeypatch.setattr(estimate, "grow", grow)
-    (tmp_path / "terms.toml").write_text(terms_to_toml(masked(NAMES, max_depth=4, rounds=100)))
-    options = "--features", features, "--rows", rows, *link
+    columns = {"label": "y", "numeric": [f"f{number}" for number in range(features)]}
+    agreed = masked(NAMES, max_depth=4, rounds=100, columns=columns)
+    (tmp_path / "terms.toml").write_text(terms_to_toml(agreed))
+    options = "--rows", rows, *link
     end = fedboost("estimate", tmp_path / "terms.toml", *options, "--json")
     assert end.code == 0, end.err
     lines = [line for line in map(json.loads, end.out.splitlines()) if "layout" in line]

@@ -149,7 +149,7 @@ def test_a_training_over_the_network(tmp_path):
 @pytest.mark.slow
 @pytest.mark.long
 def test_a_demo(folder):
-    options = ("--data", "rows.csv", "--label", "y", "--parties", "3", "--out", "d", "--rounds", str(ROUNDS))
+    options = ("--out", "d", "--rounds", str(ROUNDS))
     code, (*lines, last), err = interrupted(1, "demo", *options)
     assert code == 0, err
     assert last["equal"] is True

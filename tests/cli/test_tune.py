@@ -27,7 +27,7 @@ ALL = ("north", "south")
         ("{}", (), "not TOML"),
         (b"\xff\xfe", (), "not TOML"),
         ("gamma = [0, 1]", ("--trials", 129), "129 trials: give 2 to 128"),
-        ("gamma = [0, 1]", ("--trials", 1), "--trials 1"),
+        ("gamma = [0, 1]", ("--trials", 1), "'--trials': Input should be greater"),
         ("gamma = [0, 1]", ("--out", "tune.toml"), "named by both --out and --save-terms"),
     ],
 )

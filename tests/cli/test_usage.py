@@ -11,45 +11,51 @@ from sites import fedboost
 WRONG = {
     "option": (
         "demo --rouns 3",
-        "demo has no option --rouns (did you mean --rounds?); see fedboost demo --help",
+        "No such option: --rouns (Possible options: --columns, --out, --rounds); see fedboost demo --help",
     ),
-    "option of one letter": ("-v", "no option -v; see fedboost --help"),
-    "option of the root": ("--versoin", "no option --versoin (did you mean --version?); see fedboost --help"),
+    "option of one letter": ("-v", "No such option: -v; see fedboost --help"),
+    "option of the root": (
+        "--versoin",
+        "No such option: --versoin (Possible options: --version); see fedboost --help",
+    ),
     "option of a sub-command": (
         "keys party north --folde x",
-        "keys party has no option --folde (did you mean --folder?); see fedboost keys party --help",
+        "No such option: --folde (Possible options: --folder); see fedboost keys party --help",
     ),
-    "longer option": ("predict m x --output y", "predict has no option --output (did you mean --out?); see"),
+    "longer option": ("predict m x --output y", "No such option: --output (Possible options: --out); see"),
     "setting of the terms": (
         "simulate t --data x --max-depth 3",
-        "simulate has no option --max-depth (max_depth is a setting of the terms file); see",
+        "No such option: --max-depth (max_depth is a setting of the terms file); see",
     ),
     "another library's setting": (
         "simulate t --data x --n-estimators 3",
-        "simulate has no option --n-estimators (did you mean rounds in the terms file?); see",
+        "No such option: --n-estimators (did you mean rounds in the terms file?); see",
     ),
     "setting that there is none of": (
         "train t --booster dart",
-        "train has no option --booster: boosting is always gbtree (gbdt): leave it out; see",
+        "No such option: --booster: boosting is always gbtree (gbdt): leave it out; see",
     ),
-    "nothing near": ("train t --xyzzy", "train has no option --xyzzy; see fedboost train --help"),
-    "command": ("traim", "no command 'traim' (did you mean train?); see fedboost --help"),
-    "command that is nothing": ("xyzzy", "no command 'xyzzy'; see fedboost --help"),
+    "nothing near": ("train t --xyzzy", "No such option: --xyzzy; see fedboost train --help"),
+    "command": ("traim", "No such command 'traim'. Did you mean 'train', "),
+    "command that is nothing": ("xyzzy", "No such command 'xyzzy'; see fedboost --help"),
     "sub-command": (
         "privacy plna",
-        "no command 'privacy plna' (did you mean plan?); see fedboost privacy --help",
+        "No such command 'plna'. Did you mean 'plan'?; see fedboost privacy --help",
     ),
-    "missing argument": ("train", "train needs TERMS (the terms, a TOML file); see fedboost train --help"),
-    "missing option": (
-        "train t",
-        "train needs --aggregator (HOST:PORT of the aggregator); see fedboost train --help",
+    "missing argument": ("train", "Missing argument 'terms'; see fedboost train --help"),
+    "missing option": ("train t", "Missing option '--aggregator'; see fedboost train --help"),
+    "option without its value": (
+        "simulate t --data",
+        "Option '--data' requires an argument; see fedboost simulate",
     ),
-    "option without its value": ("simulate t --data", "'--data' needs a value; see fedboost simulate --help"),
     "flag with a value": ("demo --json=3", "'--json' does not take a value; see fedboost demo --help"),
-    "sub-command without a value": ("keys party --folder", "needs a value; see fedboost keys party --help"),
-    "number that is none": ("demo --rounds abc", "--rounds abc: "),
-    "number too low": ("demo --rounds=0", "--rounds 0: "),
-    "number too high": ("simulate t --parties 0", "--parties 0: "),
+    "sub-command without a value": (
+        "keys party --folder",
+        "requires an argument; see fedboost keys party --help",
+    ),
+    "number that is none": ("demo --rounds abc", "Invalid value for '--rounds': "),
+    "number too low": ("demo --rounds=0", "Invalid value for '--rounds': "),
+    "number too high": ("simulate t --parties 0", "Invalid value for '--parties': "),
     "argument too many": ("simulate a b --data x", "(b); see fedboost simulate --help"),
 }
 
@@ -70,7 +76,7 @@ def test_no_command_is_the_help(command):
 
 
 def test_a_name_from_outside_does_not_move_the_cursor():
-    check_one_line(fedboost("train", "t", "--a\x1b[2J\nb").err, ("no option --a\\x1b[2J",))
+    check_one_line(fedboost("train", "t", "--a\x1b[2J\nb").err, ("No such option: --a\\x1b[2J",))
 
 
 # ---- completion -------------------------------------------------------------------------------------

@@ -63,9 +63,13 @@ def altered(result, **values):
 
 def section(page, name):
     """The text of one section."""
-    found = re.search(rf'<(section|div) id="{name}".*?</section>', page, re.DOTALL)
-    folded = found[1] == "div"
-    return Page(found[0].removesuffix("</details></section>") if folded else found[0]).text
+    found = re.search(rf'<(section|div) id="{name}"', page)
+    open_tags = 0
+    for tag in re.finditer(rf"<(/?){found[1]}\b", page[found.start() :]):
+        open_tags += -1 if tag[1] else 1
+        if not open_tags:
+            return Page(page[found.start() :][: tag.end() + 1]).text
+    raise AssertionError(f"section {name} has no end")
 
 
 def check(page):

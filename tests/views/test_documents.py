@@ -8,7 +8,6 @@ from fedboost.views.document import (
     Brief,
     Document,
     Entries,
-    Fold,
     Names,
     Paragraph,
     Section,
@@ -33,7 +32,7 @@ def test_many_names_are_counted_on_a_terminal_and_all_shown_on_request():
     assert f"and {MAX_NAMES + 1 - 8} more" in " ".join(short.split())
     assert ('"column 20"' in short, '"column 20"' in " ".join(full.split())) == (False, True)
     assert ("a, b, c" in short, "a, b, c" in full) == (False, True)
-    assert short.endswith("--full shows more: all of features.")
+    assert short.endswith("--full shows more: all names.")
     assert "--full" not in full
 
 
@@ -46,7 +45,11 @@ def test_few_names_are_shown_with_their_remarks():
 def test_what_is_folded_is_named_and_shown_on_request():
     rows = [(str(number),) for number in range(60)]
     folded = Section("s", "Inside", [Paragraph("a paragraph")], folded=True)
-    blocks = folded, Fold("Levels", [Paragraph("a level")]), Table("Rows", ["n"], rows, folded=False)
+    blocks = (
+        folded,
+        Section("l", "Levels", [Paragraph("a level")], folded=True),
+        Table("Rows", ["n"], rows, folded=False),
+    )
     short, full = on_a_terminal(*blocks), on_a_terminal(*blocks, full=True)
     assert short.endswith("and 20 more\n\n--full shows more: inside; levels.")
     for words in ("A paragraph", "A level"):

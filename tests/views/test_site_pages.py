@@ -16,7 +16,7 @@ from fedboost.results.site import (
     Standing,
 )
 from fedboost.views import as_text, site
-from fedboost.views.site import Reader, first_sentence
+from fedboost.views.site import Reader
 
 JO = Reader("jo", True, "ab" * 32)
 HOSTILE = [
@@ -149,9 +149,7 @@ def test_what_breaks_the_rules_comes_first_and_then_who_learns_what():
     assert "verdict good" in page(site.decision(decision(), JO))
 
 
-def test_a_long_answer_is_folded_whole_and_never_cut_in_a_command():
-    command = "`fedboost approve terms.toml --config party.toml --analyst marie; true`"
-    answer = f"it refuses, run there {command}; " + "a rule of its policy is broken " * 20
-    assert first_sentence(answer) == f"it refuses, run there {command} …"
+def test_a_long_answer_is_folded_whole():
+    answer = "it refuses; " + "a rule of its policy is broken " * 20
     text = page(site.requests([request(answer=answer)]))
-    assert f"<summary>it refuses, run there {command} …</summary>{answer}</details>" in text
+    assert f"<summary>{answer[:199]}…</summary>{answer}</details>" in text

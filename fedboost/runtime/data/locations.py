@@ -249,8 +249,6 @@ class Source(ABC):
     form: ClassVar[str]
     shown: str
     """Its path, address or database, for messages."""
-    rows: int | None = None
-    """The number of rows, where it is known before they are read."""
 
     def names(self) -> Sequence[str] | None:
         """The names of the columns; None where they are known once the rows are."""

@@ -362,7 +362,6 @@ class ParquetFiles(File):
         self.head: pa.Table = head
         self.sizes = tuple(metadata.num_rows for metadata in self._metadata)
         """Number of rows of each file."""
-        self.rows = sum(self.sizes)
 
     def names(self) -> Sequence[str]:
         """The names of the columns."""
@@ -595,7 +594,7 @@ def _kept(batches: NormalBatches, source: str, scratch: Path | None) -> ParquetT
     location = Location(f"the rows that were kept of {source}", "", mapped)
     files = ParquetFiles(Locations(location.shown, (location,)))
     weakref.finalize(files, file.close)
-    if not files.rows:
+    if not any(files.sizes):
         raise ConfigError(f"{source}: there are no rows")
     return files.stored(scratch)
 
