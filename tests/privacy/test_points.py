@@ -62,12 +62,6 @@ def test_points_are_those_of_the_definition():
     assert points_of([], b"here") == b""
 
 
-def test_many_tries_give_the_point_of_the_definition(monkeypatch):
-    monkeypatch.setattr(module, "_PREFIXES", ())
-    ids = [b"%d" % n for n in range(10)]
-    assert split(points_of(ids, b"here")) == [reference(row_id, b"here") for row_id in ids]
-
-
 def test_without_gmpy2_the_points_are_the_same(monkeypatch):
     monkeypatch.setitem(sys.modules, "gmpy2", None)
     spec = importlib.util.spec_from_file_location("points_without_gmpy2", module.__file__)
