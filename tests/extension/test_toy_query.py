@@ -98,7 +98,7 @@ def train(terms: Terms, grown: GrownTrees) -> Generator[Query, Int64, Booster]:
 EDITS = {
     "fedboost/boosting/queries/__init__.py": [
         (
-            "from fedboost.boosting.queries.ids import AlignQuery, IdCountQuery, PlacesQuery, ReachQuery\n",
+            "from fedboost.boosting.queries.ids import OfRows\n",
             "from fedboost.boosting.queries.label_sum import LabelSumQuery\n",
         ),
         ("Query = OfRows | ", "Query = LabelSumQuery | OfRows | "),
