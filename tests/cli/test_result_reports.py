@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from browser import DARK, LIGHT, sheets
-from html_pages import altered
+from html_pages import altered, section
 from pyarrow import csv
 from refusals import refusal
 from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, terms
@@ -161,7 +161,7 @@ def test_a_session_is_followed_into_a_page(tmp_path):
     for name in ("describe", "evaluate", "drift"):
         assert pages[name].count("<td>its answers</td>") == 3
         assert "No party signed" not in pages[name]
-        assert "never the numbers of a single party" in pages[name]
+        assert "never this site's own numbers" in section(pages[name], "privacy")
         assert "Traffic of each party" in pages[name]
 
 
