@@ -9,14 +9,17 @@ import json
 import sys
 from pathlib import Path
 
-number, last, known = 0, "0" * 64, ["0" * 64]
+number, first, last, known = 0, 0, "0" * 64, ["0" * 64]
 for place, line in enumerate(Path(sys.argv[1]).read_bytes().splitlines(keepends=True), 1):
     values = json.loads(line)
     if "terms" in values:
-        if hashlib.sha256(values["text"].encode()).hexdigest() != values["terms"]:
+        text = {"terms": hashlib.sha256(values["text"].encode()).hexdigest(), "text": values["text"]}
+        if line.rstrip() != json.dumps(text, separators=(",", ":")).encode():
             sys.exit(f"line {place}: these terms were changed")
         continue
-    if number == 0 and values["event"]["kind"] == "exported":  # what was before it is in an earlier export
+    if (
+        len(known) == 1 and values["event"]["kind"] == "exported"
+    ):  # what was before it is in an earlier export
         number, last = values["event"]["known"], values["event"]["last"]
         known.append(last)
     content = line.rpartition(b',"hash":')[0]
@@ -26,6 +29,7 @@ for place, line in enumerate(Path(sys.argv[1]).read_bytes().splitlines(keepends=
         sys.exit(f"line {place}: changed, or entries before it were removed, moved or replaced")
     number, last = number + 1, digest
     known.append(last)
+    first = first or number
 if missing := [kept for kept in sys.argv[2:] if kept not in known]:
     sys.exit(f"no entry has the hash {missing[0]}: the log was cut short or rewritten")
-print(f"unbroken up to entry {number}, which has the hash {last}")
+print(f"unbroken from entry {first} to entry {number}, which has the hash {last}")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from fedboost.errors import FedboostError
+from fedboost.errors import DurabilityError, FedboostError
 from fedboost.views.words import WIDTH, Block, one_line
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def end_in_one_line(command: Callable[[], None]) -> None:
         finally:
             if sys.stdout is not None:
                 sys.stdout.flush()  # here, where a failure can still be told
-    except FedboostError as error:
+    except (FedboostError, DurabilityError) as error:
         _refuse(str(error))
     except KeyboardInterrupt:
         _interrupt()

@@ -17,7 +17,7 @@ from fedboost.runtime.site.approval import approved_in
 from fedboost.runtime.site.audit import read_log
 from fedboost.runtime.site.backup import memory_path
 from fedboost.runtime.site.config import read_party
-from fedboost.runtime.site.store import put
+from fedboost.runtime.site.store import _SCHEMA, put
 from fedboost.runtime.tasks import terms_to_toml
 from tests.cli.test_privacy import lines
 from tests.runtime.site.test_memory_start import held, site
@@ -215,7 +215,37 @@ def changed(out, change):
         left.unlink()
 
 
+def hide_a_trigger(file):
+    """Under the name of a table that is made after it."""
+    file.execute("CREATE TABLE kept AS SELECT * FROM charges")
+    file.execute("DROP TABLE charges")
+    file.execute("CREATE TRIGGER charges AFTER INSERT ON entries BEGIN DELETE FROM charges; END")
+    file.execute(_SCHEMA["charges"])
+    file.execute("INSERT INTO charges SELECT * FROM kept")
+    file.execute("DROP TABLE kept")
+
+
+NEVER = "it has what fedboost never writes"
 HOSTILE = {
+    "a hidden trigger": (hide_a_trigger, "is not of this version"),
+    "a charge that gives back": (lambda file: put(file, "charges", "north", "t", "t 1", -1.0, ""), NEVER),
+    "a charge in words": (lambda file: put(file, "charges", "north", "t", "t 1", "much", ""), NEVER),
+    "no dataset": (lambda file: file.execute("DELETE FROM site"), NEVER),
+    "other rows": (
+        lambda file: [file.execute("DELETE FROM site"), put(file, "site", "visits", bytes(32))],
+        "is the memory of the rows 'visits'",
+    ),
+    "a session that nobody can read": (
+        lambda file: [
+            put(file, "sessions", "north", "t", "", b"", "", 0.0, 0.0, ""),
+            put(file, "standings", "north", "t", 0, b"", "", None),
+        ],
+        NEVER,
+    ),
+    "another last hash": (
+        lambda file: file.execute("UPDATE entries SET hash = '' WHERE n > 1"),
+        "the numbers of its log are not those of its entries",
+    ),
     "a trigger": (
         lambda file: file.execute(
             "CREATE TRIGGER free AFTER INSERT ON charges BEGIN DELETE FROM charges; END"
@@ -295,6 +325,27 @@ def test_a_backup_that_was_cut_back_is_not_what_the_counter_has_seen(site):
     lose(site, "memory")
     restore(out, site)
     assert budget(site) == before
+
+
+def test_a_backup_that_forgets_a_meeting_is_made_up_for_by_the_counter(site):
+    held(site, "s", 2, noisy())
+    out = backup(site)
+    changed(out, lambda file: put(file, "standings", "north", "s", 0, b"", "", "over"))
+    lose(site, "memory")
+    restore(out, site)
+    assert lines("privacy", "budget", "--config", site)[0]["took_part"] == 1
+
+
+def test_an_approval_that_was_put_into_a_backup_is_refused_by_the_counter(site):
+    """Where entries were exported the log alone does not say that it was never given."""
+    held(site, "s", 1)
+    store = memory_path(read_party(site))
+    assert fedboost("audit", store, "--export", site.parent / "old.jsonl", "--remove").code == 0
+    out = backup(site)
+    changed(out, lambda file: put(file, "decisions", "north", AGREED.digest, "approved", "{}"))
+    lose(site, "memory")
+    refused(site.parent, ("restore", out, "--config", site, "--force"), "has never counted", "made them up")
+    assert not store.exists()
 
 
 def test_nobody_works_with_a_memory_that_is_put_back(site):

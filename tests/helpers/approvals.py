@@ -16,7 +16,7 @@ from fedboost.errors import Refused
 from fedboost.runtime.site.approval import policy_for
 from fedboost.runtime.site.backup import memory_path
 from fedboost.runtime.site.config import read_party
-from fedboost.runtime.site.store import open_database, put, reading
+from fedboost.runtime.site.store import Store, reading
 from fedboost.runtime.tasks import terms_to_toml
 
 THREE = ("north", "south", "east")
@@ -79,9 +79,9 @@ def decisions(config, *kinds):
 
 
 def rewrite(config, kind, digest, content):
-    """Put another text in the place of a decision."""
-    with closing(open_database(memory_path(config))) as file:
-        put(file, "decisions", config.party, digest, kind, content)
+    """Put another text in the place of a decision, as a version might that writes others."""
+    with closing(Store(memory_path(config), config.party)) as store, store.transaction() as file:
+        store.promise(file, "decisions", config.party, digest, kind, content)
 
 
 def approvals(folder):

@@ -17,7 +17,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from itertools import combinations, takewhile
 from pathlib import Path
 from string import hexdigits
@@ -51,6 +51,7 @@ from fedboost.runtime.files import file_errors, sync_folder, write_atomically
 from fedboost.runtime.site.store import (
     BEFORE_THE_FIRST,
     MEMORY,
+    NAME,
     OWNER_ALONE,
     Decided,
     Entry,
@@ -83,6 +84,8 @@ def read_log(source: Path, party: str | None = None) -> list[Entry]:
     for number, line in enumerate(_lines(source, party), 1):
         where = f"{source}, line {number}"
         if line.startswith(_TERMS_LINE):
+            if not _is_of_terms(line):
+                raise ConfigError(f"{where}: is no line of terms, or changed after it was written")
             continue
         try:
             entry = parse_entry(line)
@@ -106,8 +109,22 @@ def read_log(source: Path, party: str | None = None) -> list[Entry]:
 _TERMS_LINE = b'{"terms":'
 
 
+def _terms_line(digest: str, text: str) -> bytes:
+    return json.dumps({"terms": digest, "text": text}, separators=(",", ":")).encode() + b"\n"
+
+
+def _is_of_terms(line: bytes) -> bool:
+    """Tell if a line has terms and nothing else. Who reads them asks if they are those of their digest."""
+    with suppress(ValueError, KeyError, TypeError):
+        values = json.loads(line)
+        return _terms_line(values["terms"], values["text"]).rstrip() == line.rstrip()
+    return False
+
+
 def _lines_of_file(source: Path) -> list[bytes] | None:
     """The lines of an export; None for a store. ConfigError."""
+    if source.suffix == Path(NAME).suffix:
+        return None  # unopened: to close it would end the locks that SQLite has in a party's own process
     with file_errors(source, "cannot read"), source.open("rb") as file:
         return [*file] if file.read(len(_SQLITE)) != _SQLITE and not file.seek(0) else None
 
@@ -173,11 +190,10 @@ def export_log(source: Path, out: Path, party: str | None, remove: bool) -> list
     """
     entries, kept = read_log(source, party), terms_in(source, party)
     named = {e.event.terms for e in entries if isinstance(e.event, Admitted)}
-    terms = [
-        json.dumps({"terms": digest, "text": kept[digest]}, separators=(",", ":")).encode() + b"\n"
-        for digest in sorted(named & kept.keys())
-    ]
+    terms = [_terms_line(digest, kept[digest]) for digest in sorted(named & kept.keys())]
     write_atomically(out, b"".join([*(entry.line for entry in entries), *terms]), OWNER_ALONE)
+    if remove and not out.is_file():
+        raise ConfigError(f"{out}: is no file that stays, and no entry was removed; name another by --export")
     if remove and entries:
         _remove(source, entries[-1], out, party)
     return entries
@@ -188,7 +204,7 @@ def _remove(source: Path, last: Entry, out: Path, party: str | None) -> None:
     with closing(open_database(source, MEMORY)) as file:
         whose = only_party(source, parties_of(file)) if party is None else party
     with file_errors(out, "cannot be synced to the disk"):
-        sync_folder(out.parent)  # its name is on the disk before the entries are gone
+        sync_folder(out.resolve().parent)  # its name is on the disk before the entries are gone
     with closing(Store(source, whose)) as store, store.transaction() as file:
         if head_of(file, whose) != (last.n, last.hash):
             raise ConfigError(

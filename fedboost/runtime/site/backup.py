@@ -24,13 +24,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from fedboost.errors import ConfigError
 from fedboost.privacy.noise import epsilon_of
+from fedboost.protocol.site import KEY_BYTES
 from fedboost.results.audit import Admitted, Released
 from fedboost.results.site import Charged, SiteBudget, Spent
-from fedboost.runtime.files import sync_folder, write_atomically
+from fedboost.runtime.files import file_errors, sync_folder, write_atomically
 from fedboost.runtime.signed_model import PartyModel
 from fedboost.runtime.site.audit import read_log
 from fedboost.runtime.site.config import PartyConfig, state_folder
@@ -39,6 +40,7 @@ from fedboost.runtime.site.memory import (
     check_alone,
     check_dataset,
     known_session,
+    known_sessions,
     read_spent,
     spent_in,
     spent_under,
@@ -54,8 +56,10 @@ from fedboost.runtime.site.store import (
     Head,
     Kept,
     Store,
+    Value,
     follows,
     head_of,
+    lacking,
     make_file,
     make_folder,
     now,
@@ -152,7 +156,11 @@ def accept_restored(config: PartyConfig, of_all_parties: bool = False) -> Begun:
         make_file(path, config.rows_name)
     with closing(open_database(path)) as file:
         check_dataset(path, file, config.rows_name)
-        sharing = [party for party in parties_of(file) if of_all_parties and party != config.party]
+        parties = parties_of(file)
+    # Who began to share it after the copy was made has a counter alone.
+    others = Counter.others(path, parties)
+    later = {str(row[0]) for counter in others for _, row in counter.promises()}
+    sharing = sorted({*parties, *later} - {config.party}) if of_all_parties else []
     return _begun(path, [_accept(path, party) for party in (*sharing, config.party)][-1])
 
 
@@ -164,7 +172,8 @@ def _accept(path: Path, party: str) -> int:
     with closing(Store(path, party, restored=True)) as store:
         with store.transaction() as file:
             head = head_of(file, party)
-            take_over(file, party, promises, OLDER)
+            ahead = head > known and follows(file, party, known)
+            take_over(file, party, lacking(file, promises, ahead), OLDER)
             number, digest = max(known, head)
             store.append(file, Kept(kind="restored", known=number, last=digest))
         store.overwrite()
@@ -267,13 +276,14 @@ class About(Frozen):
 
 @dataclass(frozen=True)
 class Backup:
-    """A backup that was read and checked. head: the last entry of its party; parts: by the names of their
-    files."""
+    """A backup that was read and checked. head: the last entry of its party; decisions: rows of it; parts: by
+    the names of their files."""
 
     about: About
     memory: bytes
     parts: dict[str, bytes]
     head: Head
+    decisions: set[tuple[Value, ...]]
 
 
 @dataclass(frozen=True)
@@ -334,14 +344,17 @@ def restore(file: Path, config: PartyConfig, force: bool) -> Restored:
             f"in its place, and keeps this one in a folder beside it"
         )
     counter = Counter(path, config.party)
-    if (
-        counter.last() not in (None, NO_ENTRY)
-        and backup.head not in {NO_ENTRY, *counter.heads()}
-        and not force
-    ):
+    heads = {NO_ENTRY, *counter.heads()}
+    if counter.last() not in (None, NO_ENTRY) and backup.head not in heads and not force:
         raise ConfigError(
             f"{file}: {counter.path} has never counted its last entry, {backup.head[0]}: it is older than "
             f"the last export that removed entries, or somebody made it up; --force puts it back all the same"
+        )
+    counted = {row for table, row in counter.promises() if table == "decisions"}
+    if backup.head in heads - {NO_ENTRY} and backup.decisions - counted:
+        raise ConfigError(
+            f"{file}: has approvals or refusals that {counter.path} has never counted: somebody made them "
+            f"up; take another backup"
         )
     lost, other = _parts_to_put_back(backup, config)
     if other and not force:
@@ -381,13 +394,29 @@ def _check_rows(path: Path, party: str) -> Head:
     """Check that the rows of a store are those that its logs have; the last entry of a party. ConfigError:
     somebody took a session or a charge out of it, say, or put an approval in."""
     with closing(open_database(path)) as file:
+        if file.execute(_NEVER_WRITTEN).fetchone():
+            raise ValueError
         heads = {each: _check_rows_of(path, file, each) for each in {party, *parties_of(file)}}
     return heads[party]
+
+
+_NEVER_WRITTEN = (
+    "SELECT 1 FROM charges WHERE typeof(cost) != 'real' OR cost NOT BETWEEN 0 AND 1e300 "
+    "UNION ALL SELECT 1 FROM sessions WHERE typeof(delta) != 'real' "
+    "UNION ALL SELECT 1 FROM standings WHERE typeof(attempt) != 'integer' "
+    f"UNION ALL SELECT 1 FROM site WHERE typeof(secret) != 'blob' OR length(secret) != {KEY_BYTES} "
+    "OR (SELECT count(*) FROM site) != 1"
+)
+"""Values that decide on budgets, of a type or size that no party writes."""
 
 
 def _check_rows_of(path: Path, file: sqlite3.Connection, party: str) -> Head:
     """The same of one party that shares it."""
     entries = read_log(path, party)
+    last = (entries[-1].n, entries[-1].hash) if entries else NO_ENTRY
+    if head_of(file, party) != last:
+        raise ConfigError(f"{path}: the numbers of its log are not those of its entries")
+    known_sessions(file, party)  # can be read
     decided = dict[tuple[str, str], str]()
     charges = "SELECT 1 FROM charges WHERE (party, session, release, cost) = (?, ?, ?, ?)"
     for entry in entries:
@@ -409,7 +438,7 @@ def _check_rows_of(path: Path, file: sqlite3.Connection, party: str) -> Head:
     others = rows.keys() - decided.keys() if is_whole else set[tuple[str, str]]()
     if others or any(rows.get(key, "") != content for key, content in decided.items()):
         raise ConfigError(f"{path}: its approvals and refusals are not those of its log")
-    return (entries[-1].n, entries[-1].hash) if entries else NO_ENTRY
+    return last
 
 
 def _parts_to_put_back(backup: Backup, config: PartyConfig) -> tuple[dict[Path, bytes], list[Path]]:
@@ -453,14 +482,19 @@ def _read(file: Path) -> Backup:
         if isinstance(error, tarfile.TarError) or error.errno is None:
             raise ConfigError(f"{file}: {_NO_BACKUP}") from None
         raise ConfigError(f"{file}: cannot read: {error.strerror}") from None
-    except (tarfile.TarError, EOFError, zlib.error, KeyError, ValidationError):
+    except (tarfile.TarError, EOFError, zlib.error, KeyError, ValueError, RecursionError):
         raise ConfigError(f"{file}: {_NO_BACKUP}") from None
     parts = {Path(name).name: part for name, part in members.items() if _PARTS.fullmatch(name)}
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / MEMORY
-        copy.write_bytes(memory)
+        with file_errors(copy, "cannot write, to check the backup"):
+            copy.write_bytes(memory)
         try:
             head = _check_rows(copy, about.party)
+            with closing(open_database(copy, ("site", "decisions"))) as store:
+                check_dataset(copy, store, about.dataset)
+                query = "SELECT party, digest, kind, content FROM decisions WHERE party = ?"
+                decisions = {*store.execute(query, (about.party,))}
             for name, part in parts.items():
                 _check_part(name, part, f"{PARTS}/{name}")
         except (sqlite3.Error, AttributeError, TypeError, ValueError):  # of rows of other types
@@ -468,7 +502,7 @@ def _read(file: Path) -> Backup:
         except ConfigError as error:
             fault = str(error).replace(f"{folder}/", "").partition(";")[0]
             raise ConfigError(f"{file}: is damaged: {fault}; take another backup") from None
-    return Backup(about, memory, parts, head)
+    return Backup(about, memory, parts, head, decisions)
 
 
 _NO_BACKUP = "is no backup, or is damaged; give a file that `fedboost backup` of this version wrote"

@@ -466,15 +466,13 @@ def _end(session: str, reason: str, paused: bool = False, analyst: str = "") -> 
     return Ended(session=session, reason=reason, paused=True if paused else None, analyst=analyst or None)
 
 
-def take_over(file: sqlite3.Connection, party: str, promises: Iterable[Promise], reason: str) -> None:
-    """Put into a memory what it must not have forgotten, and end the party's sessions that were under way:
-    nobody knows what it answered since. reason: of these ends."""
+def take_over(file: sqlite3.Connection, party: str, forgotten: Iterable[Promise], reason: str) -> None:
+    """Put into a memory what it has forgotten, and end the party's sessions that were under way: nobody knows
+    what it answered since. reason: of these ends."""
     for table in ("secrets", "questions"):
         file.execute(f"DELETE FROM {table} WHERE party = ?", (party,))
-    ended = f"SELECT 1 FROM standings {_OF_ONE} AND ended IS NOT NULL"
-    for table, row in promises:
-        if table != "standings" or file.execute(ended, row[:2]).fetchone() is None:
-            put(file, table, *row)
+    for table, row in forgotten:
+        put(file, table, *row)
     query = "SELECT party, session, attempt, rows, standing FROM standings WHERE party = ? AND ended IS NULL"
     for row in file.execute(query, (party,)).fetchall():
         put(file, "standings", *row, reason)

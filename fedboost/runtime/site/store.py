@@ -20,7 +20,7 @@ import sqlite3
 import tempfile
 import time
 from ast import literal_eval
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Literal
@@ -157,10 +157,18 @@ Promise = tuple[str, tuple[Value, ...]]
 
 
 class Counter:
-    """The counter of a party beside a store."""
+    """The counter of a party beside a store. file: its name, if not by the party's."""
 
-    def __init__(self, store: Path, party: str) -> None:
-        self.path = store.parent / f"{folder_name(party)}.counter"
+    def __init__(self, store: Path, party: str, file: str = "") -> None:
+        self.path = store.parent / (file or f"{folder_name(party)}.counter")
+
+    @classmethod
+    def others(cls, store: Path, parties: Iterable[str]) -> list["Counter"]:
+        """The counters beside a store of parties that are not these."""
+        own = {cls(store, party).path for party in parties}
+        return [
+            cls(store, "", path.name) for path in sorted(store.parent.glob("*.counter")) if path not in own
+        ]
 
     def last(self) -> Head | None:
         """The last entry that it knows; None where there is no counter. ConfigError."""
@@ -279,11 +287,35 @@ def check_counter(path: Path, file: sqlite3.Connection, party: str, may_lack: bo
     elif follows(file, party, known):
         return
     else:
-        fault = (
-            f"this memory is older than {counter.path.name}: a copy was put back, or the power failed; it "
-            f"lacks entry {known[0]}"
-        )
+        raise _older(path, counter, f"entry {known[0]}")
     raise ConfigError(f"{path}: {fault}; {_PUT_BACK}")
+
+
+def _older(path: Path, counter: Counter, lacks: str) -> ConfigError:
+    return ConfigError(
+        f"{path}: this memory is older than {counter.path.name}: a copy was put back, or the power failed; "
+        f"it lacks {lacks}; {_PUT_BACK}"
+    )
+
+
+def lacking(file: sqlite3.Connection, promises: Iterable[Promise], ahead: bool) -> list[Promise]:
+    """The rows that must not be forgotten and are not in a store. ahead: it knows more than the counter that
+    has them, so its decisions are the later ones."""
+
+    def is_there(table: str, row: tuple[Value, ...]) -> bool:
+        keys = _keys(table)
+        query = f"SELECT {', '.join(TABLES[table])} FROM {table} WHERE ({', '.join(keys)}) = "
+        found = file.execute(f"{query}({', '.join('?' * len(keys))})", row[: len(keys)]).fetchone()
+        if found is None or table == "standings":  # of which only the attempt in which they met is promised
+            return found is not None and bool(found[2] >= row[2])
+        return bool(found == row) or (ahead and table == "decisions")
+
+    latest = {(table, *row[: len(_keys(table))]): (table, row) for table, row in promises}
+    return [promise for promise in latest.values() if not is_there(*promise)]
+
+
+def _keys(table: str) -> list[str]:
+    return _KEYS.get(table, "party, session").split(", ")
 
 
 # ---- The file -------------------------------------------------------------------------------------------
@@ -344,7 +376,7 @@ _PUTS = {
 }
 _SCHEMA = {
     table: f"CREATE TABLE {table} ({', '.join(columns)}, seal, "
-    f"PRIMARY KEY ({_KEYS.get(table, 'party, session')})) WITHOUT ROWID"
+    f"PRIMARY KEY ({', '.join(_keys(table))})) WITHOUT ROWID"
     for table, columns in TABLES.items()
 }
 
@@ -363,6 +395,8 @@ class Store:
         """The last entry of the transaction under way."""
         self._promises: list[Promise] = []
         """Its rows that must not be forgotten."""
+        self._before = NO_ENTRY
+        """The last entry before it."""
         self._file = open_database(path)
         self._durable = True
         self._inodes = self._now()
@@ -384,7 +418,11 @@ class Store:
         check_counter(self.path, self._file, self.party)
         with self._counter.held() as counter:
             head = head_of(self._file, self.party)
-            if head != self._counter.last():
+            ahead = head != self._counter.last()
+            # Its last entry is there; an older file under a newer write-ahead log may lack others.
+            if forgotten := lacking(self._file, self._counter.promises(), ahead):
+                raise _older(self.path, self._counter, f"one of its {forgotten[0][0]}")
+            if ahead:
                 self._counter.count(counter, head, self._all_promises(), durable=True)
             with self._counter.written():
                 sync_folder(self.path.parent)
@@ -416,8 +454,11 @@ class Store:
                 raise self._cannot(error) from None
             # Only now: a crash before this line leaves the counter behind, which the next start puts right.
             if self._appended or self._promises:
-                head = self._appended or head_of(self._file, self.party)
-                self._counter.count(counter, head, self._promises, durable)
+                head = self._appended or self._before
+                # It may lack what another process has written and, on a full disk, could not count.
+                is_whole = self._counter.last() == self._before
+                promises = self._promises if is_whole else self._all_promises()
+                self._counter.count(counter, head, promises, durable)
             if self._to_overwrite:
                 self.overwrite()
 
@@ -428,6 +469,7 @@ class Store:
             self._durable = durable
         self._file.execute("BEGIN IMMEDIATE")
         try:
+            self._before = head_of(self._file, self.party)
             yield self._file
             self._file.execute("COMMIT")
         finally:
@@ -436,7 +478,7 @@ class Store:
 
     def append(self, file: sqlite3.Connection, event: Noted | Release | Relayed) -> None:
         """Add an entry to the party's log, in a transaction."""
-        n, previous = self._appended or head_of(file, self.party)
+        n, previous = self._appended or self._before
         line, digest = entry_line(n + 1, now(), canonical_event(event), previous)
         put(file, "entries", self.party, n + 1, digest, line)
         self._appended = n + 1, digest
@@ -549,8 +591,10 @@ def _check(path: Path, file: sqlite3.Connection, tables: Collection[str]) -> Non
         file.execute(f"PRAGMA {setting}")
     file.execute(f"PRAGMA wal_autocheckpoint = {LOG_PAGES}")
     about = tuple(file.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version"))
-    schema = dict(file.execute("SELECT name, sql FROM sqlite_schema").fetchall())
-    if about != (APPLICATION, VERSION) or schema != _SCHEMA:
+    schema = file.execute(
+        "SELECT name, sql FROM sqlite_schema"
+    ).fetchall()  # a trigger may have a table's name
+    if about != (APPLICATION, VERSION) or sorted(schema) != sorted(_SCHEMA.items()):
         raise ConfigError(f"{path}: {_damaged('is not of this version of fedboost')}")
     parts = [""] if len(tables) == len(TABLES) else [f"({table})" for table in tables]
     intact = all(file.execute(f"PRAGMA integrity_check{part}").fetchall() == [("ok",)] for part in parts)
@@ -595,8 +639,12 @@ def parties_of(file: sqlite3.Connection) -> list[str]:
 def check_counters(path: Path, file: sqlite3.Connection) -> None:
     """Raise ConfigError if any party's counter does not fit a store: one who shares it may have written what
     it lost."""
-    for party in parties_of(file):
+    parties = parties_of(file)
+    for party in parties:
         check_counter(path, file, party, may_lack=True)
+    for counter in Counter.others(path, parties):
+        if (known := counter.last() or NO_ENTRY) != NO_ENTRY:
+            raise _older(path, counter, f"entry {known[0]}")
 
 
 @contextmanager

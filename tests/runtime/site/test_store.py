@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from fedboost.errors import ConfigError, DurabilityError, Refused
 from fedboost.protocol.site import Charge
 from fedboost.runtime.site import memory as memory_file
 from fedboost.runtime.site import store as store_file
-from fedboost.runtime.site.approval import approve, approved_in, review
+from fedboost.runtime.site.approval import approve, approved_in, review, withdraw
 from fedboost.runtime.site.audit import read_log
 from fedboost.runtime.site.backup import memory_path
 from fedboost.runtime.site.config import read_party
@@ -133,6 +134,90 @@ def test_all_files_put_back_show_in_an_export_that_was_kept(site, tmp_path):
     shutil.copytree(tmp_path / "copy", state(site))
     starts(site)
     assert "was cut short or rewritten" in refused("audit", store, "--expect", kept)
+
+
+def test_an_older_store_under_a_newer_write_ahead_log_is_noticed(site):
+    """Its last entry is there, so by that it is no older."""
+    for name in "abcd":
+        held(site, name)
+    store = memory_path(read_party(site))
+    assert fedboost("audit", store, "--export", site.with_name("old.jsonl"), "--remove").code == 0
+    copy = store.read_bytes()
+    held(site, "t", 0)
+    with Running(site) as running:
+        running.memory.checked("ab" * 32, "", True)
+        log = Path(f"{store}-wal").read_bytes()
+    store.write_bytes(copy)
+    Path(f"{store}-wal").write_bytes(log)
+    with pytest.raises(
+        ConfigError, match=r"older than north\.counter: .*; it lacks one of its sessions; put"
+    ):
+        starts(site)
+    assert fedboost("privacy", "init", "--restored", "--config", site).code == 0
+    with Running(site) as running, pytest.raises(Refused, match="session t has ended here"):
+        running.begin("t", AGREED)
+
+
+def test_a_counter_that_is_begun_anew_knows_all_that_the_store_knows(site):
+    """So that the store may be lost after it."""
+    held(site)
+    (state(site) / "north.counter").unlink()
+    for _ in range(2):
+        assert fedboost("privacy", "init", "--restored", "--config", site).code == 0
+        assert facts(site)[:2] == ({"s"}, {"s 1", "s 2"})
+        memory_path(read_party(site)).unlink()
+
+
+def test_a_store_that_knows_more_than_its_counter_is_not_put_back_by_it(site):
+    """As after a crash between the two, by whom goes on with `--restored` at once."""
+    config, agreement = read_party(site), terms(THREE, protection="masked")
+    approve_at(config, agreement)
+    with Running(site) as running:
+        session = running.begin("s", AGREED)
+        counter = state(site) / "north.counter"
+        older = counter.read_bytes()
+        session.meet(1)
+    withdraw(config, agreement.digest, "")
+    counter.write_bytes(older)
+    assert fedboost("privacy", "init", "--restored", "--config", site).code == 0
+    assert (approved_in(config), facts(site)[0]) == ([], {"s"})
+
+
+def test_who_begins_to_share_a_store_is_not_forgotten_with_it(site):
+    """What it spent is spent for all: its counter is there, though the copy that is put back has no entry of
+    it."""
+    south = site.with_name("south.toml")
+    south.write_text(SITE.replace('"north"', '"south"', 1))
+    held(site)
+    out = site.with_name("north.tar.gz")
+    assert fedboost("backup", "--config", site, "--out", out).code == 0
+    held(south, "t")
+    memory_path(read_party(site)).unlink()
+    assert "older than south.counter" in refused("privacy", "init", "--restored", "--config", site)
+    with pytest.raises(ConfigError, match=r"older than south\.counter"):
+        starts(site)
+    memory_path(read_party(site)).unlink()
+    assert fedboost("restore", out, "--config", site).code == 0
+    for file in (site, south):
+        starts(file)
+    assert facts(site)[1] == {"s 1", "s 2", "t 1", "t 2"}
+
+
+def test_a_party_that_reads_its_own_log_keeps_the_locks_of_its_store(site):
+    """Another process would otherwise take the write-ahead log away, as the last one to close the store."""
+    config = read_party(site)
+    with Running(site) as running:
+        session = running.begin("s", AGREED)
+        read_log(memory_path(config), "north")
+        child = os.fork()
+        if child == 0:
+            try:
+                approve_at(config, terms(THREE, protection="masked"))
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        running.answer(session, "s", 1)
+    assert len(approved_in(config)) == 1
 
 
 # ---- processes killed -------------------------------------------------------------------------------
@@ -348,6 +433,26 @@ def test_a_counter_that_cannot_be_written_lets_nothing_leave_and_is_made_up_for(
     assert facts(site)[1] == {"s 1"}  # the counter got it, too
 
 
+def test_a_decision_that_could_not_be_counted_is_counted_with_the_next_entry(site, monkeypatch):
+    """Of another process: the party itself goes on."""
+    config, agreement = read_party(site), terms(THREE, protection="masked")
+    approve_at(config, agreement)
+
+    def full(file, data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with Running(site) as running:
+        session = running.begin("s", AGREED)
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "write", full)
+            with pytest.raises(ConfigError, match="No space left"):
+                withdraw(config, agreement.digest, "")
+        running.answer(session, "s", 1)
+    memory_path(config).unlink()
+    assert fedboost("privacy", "init", "--restored", "--config", site).code == 0
+    assert approved_in(config) == []
+
+
 # ---- exports ----------------------------------------------------------------------------------------
 
 
@@ -367,7 +472,11 @@ def test_an_export_is_verified_without_fedboost(tmp_path):
     entries, kept = read_log(file), lines("audit", file)[-1]["hash"]
     assert entries == read_log(path)
     assert fedboost("audit", file).out.replace(str(file), str(path)) == fedboost("audit", path).out
-    assert verify(file) == verify(file, kept) == (0, f"unbroken up to entry 5, which has the hash {kept}")
+    assert (
+        verify(file)
+        == verify(file, kept)
+        == (0, f"unbroken from entry 1 to entry 5, which has the hash {kept}")
+    )
     assert verify(file, "ab" * 32)[0] == 1
     whole = file.read_bytes().splitlines(keepends=True)
     assert len(VERIFY.read_text().splitlines()) < 40
@@ -377,10 +486,14 @@ def test_an_export_is_verified_without_fedboost(tmp_path):
         [whole[0].replace(b'"attempt":1', b'"attempt":2'), *whole[1:]],
         [*whole[:-1], whole[-1].replace(b"rounds", b"Rounds")],
         [whole[0][:-2] + b',"more":1}\n', *whole[1:]],
+        [b'{"terms":"%s","text":"",' % sha256().hexdigest().encode() + whole[0][1:], *whole],  # an entry more
     ):
         file.write_bytes(b"".join(changed))
         assert verify(file)[0] == 1
+    assert "is no line of terms" in refused("audit", file)
     assert "exists already" in refused("audit", path, "--export", file)
+    assert "no entry was removed" in refused("audit", path, "--export", "/dev/null", "--remove")
+    assert read_log(path) == entries
 
 
 def test_entries_that_were_exported_are_removed_and_the_chain_goes_on(tmp_path):
