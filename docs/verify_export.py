@@ -17,9 +17,8 @@ for place, line in enumerate(Path(sys.argv[1]).read_bytes().splitlines(keepends=
         if line.rstrip() != json.dumps(text, separators=(",", ":")).encode():
             sys.exit(f"line {place}: these terms were changed")
         continue
-    if (
-        len(known) == 1 and values["event"]["kind"] == "exported"
-    ):  # what was before it is in an earlier export
+    if len(known) == 1 and values["event"]["kind"] == "exported":
+        # What was before it is in an earlier export.
         number, last = values["event"]["known"], values["event"]["last"]
         known.append(last)
     content = line.rpartition(b',"hash":')[0]
