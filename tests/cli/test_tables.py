@@ -219,7 +219,7 @@ def test_the_column_of_the_site_is_a_feature_where_the_terms_say_so(folder):
 
 
 def test_the_options_are_in_the_help_of_each_command_that_reads_a_table():
-    for command in ("simulate", "compare", "demo", "terms", "predict", "explain", "report", "check"):
+    for command in ("simulate", "compare", "terms", "predict", "explain", "report", "check"):
         shown = done(command, "--help").out
         assert all(
             option in shown for option in ("--separator", "--decimal", "--encoding", "--na", "--sheet")

@@ -27,7 +27,7 @@ COLUMNS = {
     "holders/other_tasks.py": {"OTHER_HOLDERS"},
     "runtime/aggregator/programs.py": {"OF_TASKS"},
     "runtime/site/policy.py": {"BY_COLUMNS", "RULES"},
-    "views/approval.py": {"TASK_WORDS", "_of_task", "RELAXED"},
+    "views/approval.py": {"TASK_WORDS", "_of_other_tasks", "RELAXED"},
     # functions, commands and the policy's rule `evaluate`, which have the name of a task
     "__init__.py": {"_HOMES", "__all__"},
     "cli/main.py": {"COMMANDS"},
