@@ -50,10 +50,15 @@ class LoggedWorld(World):
     def __init__(self, seed, folder):
         super().__init__(seed)
         self.folder = folder
-        self.logs = {name: AuditLog(folder / f"{name}.jsonl") for name in self.sites}
+        self.logs = {name: AuditLog(self.path(name)) for name in self.sites}
         self.sites = {name: self._logged(name, site) for name, site in self.sites.items()}
         self.ends = {name: PartySession(site) for name, site in self.sites.items()}
         self.closed = []
+
+    def path(self, name):
+        """The store of a party, in a folder of its own."""
+        (self.folder / name).mkdir(exist_ok=True)
+        return self.folder / name / f"{name}.jsonl"
 
     def _logged(self, name, site):
         log = self.logs[name]
@@ -91,7 +96,7 @@ class LoggedWorld(World):
         self.calm()
         for log in self.logs.values():
             log.close()
-        return [log for name in self.sites if (log := self.folder / f"{name}.jsonl").exists()]
+        return [log for name in self.sites if (log := self.path(name)).exists()]
 
 
 def a_training(path):
@@ -102,7 +107,7 @@ def a_training(path):
 def a_training_with_losses(path):
     """A party that is lost, killed and restarted, and an aggregator that is killed."""
     LoggedWorld(58, path.parent).play()
-    (path.parent / "p2.jsonl").rename(path)
+    (path.parent / "p2" / "p2.jsonl").rename(path)
     attempts = {entry.event.attempt for entry in read_log(path) if entry.event.kind == "released"}
     begun = [entry for entry in read_log(path) if entry.event.kind == "admitted"]
     assert len(attempts) > 2
