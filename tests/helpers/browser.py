@@ -93,7 +93,7 @@ class Tab:
 
     def screenshot(self, name, whole=False):
         """The window as PNG, or the whole page. name: of the file that is kept for a person."""
-        return _kept(f"{name}.png", self.do(lambda page: page.screenshot(full_page=whole)))
+        return _kept(f"{name}.png", self.do(lambda page: _png(page, whole)))
 
     def keep(self, name):
         """Keep a screenshot of the whole page for a person, if one asks for it."""
@@ -203,6 +203,20 @@ def _kept(name, content):
         Path(folder).mkdir(parents=True, exist_ok=True)
         (Path(folder) / name).write_bytes(content)
     return content
+
+
+def _png(page, whole):
+    """A screenshot; of a busy machine Chromium says now and then that it cannot make one."""
+    from playwright.sync_api import Error
+
+    for _ in range(2):
+        try:
+            return page.screenshot(full_page=whole)
+        except Error as error:
+            if "Unable to capture screenshot" not in str(error):
+                raise
+            page.wait_for_timeout(500)
+    return page.screenshot(full_page=whole)
 
 
 def paper(png):
