@@ -20,7 +20,6 @@ from fedboost.results.base import Ended, Result, Traffic
 from fedboost.results.tasks import BinCounts
 from fedboost.runtime.config import TERMS, read_toml, to_toml
 from fedboost.runtime.files import saved, write_atomically
-from fedboost.runtime.local.simulation import run_session, terms_for_tables
 from fedboost.runtime.model import Model, read_file, text_of
 from fedboost.runtime.signed_model import PartyModel, SignedModel, signed_model_of
 from fedboost.terms.reading import require_known
@@ -379,9 +378,14 @@ class TaskRequests(ABC):
 
 
 def _simulated(
-    terms: Terms, shards: Any, seed: int, nthread: int, site: str | None
+    terms: Terms, shards: Any, seed: int, nthread: int, site: str | None, by_tables: bool = False
 ) -> tuple[SignedModel, Traffic]:
-    session, meter, _ = run_session(terms, shards, seed=seed, nthread=nthread, site=site)
+    """The model that a session ends with, and its traffic. by_tables: the parties are those of the tables,
+    not those that the terms of a model name."""
+    from fedboost.runtime.local import simulation  # which an analyst of an aggregator does not wait for
+
+    agreed = simulation.terms_for_tables(terms, shards) if by_tables else terms
+    session, meter, _ = simulation.run_session(agreed, shards, seed=seed, nthread=nthread, site=site)
     return signed_model_of(session), meter.traffic
 
 
@@ -420,9 +424,7 @@ def drift(
     `connect(...).drift(model)`. Raises ConfigError, SessionFailed.
     """
     agreed, reference = drift_terms(model, terms, min_count)
-    if terms is None:
-        agreed = terms_for_tables(agreed, shards)
-    return Drift.held_against(reference, *_simulated(agreed, shards, seed, nthread, site))
+    return Drift.held_against(reference, *_simulated(agreed, shards, seed, nthread, site, terms is None))
 
 
 def evaluate(
@@ -450,9 +452,7 @@ def evaluate(
     `fedboost evaluate`, or `connect(...).evaluate(model)`. Raises ConfigError, SessionFailed.
     """
     agreed = evaluation_terms(model, terms, by, by_site, threshold, min_count, rows)
-    if terms is None:
-        agreed = terms_for_tables(agreed, shards)
-    return Evaluation.from_model(*_simulated(agreed, shards, seed, nthread, site))
+    return Evaluation.from_model(*_simulated(agreed, shards, seed, nthread, site, terms is None))
 
 
 def tune(

@@ -14,7 +14,6 @@ from fedboost.gbdt.metrics import bins
 from fedboost.gbdt.objectives.objective import LabelKind
 from fedboost.terms import continuation
 from fedboost.terms.columns import Schema
-from fedboost.terms.continuation import TRAINED_UNDER, facts_of
 from fedboost.terms.hiding import Hiding
 from fedboost.terms.session import TASKS, Task
 from fedboost.terms.terms import Terms
@@ -198,10 +197,10 @@ def terms_to_evaluate(
         evaluate_rows=rows,
     )
     values["columns"] = {**values["columns"], "subgroups": used}
-    facts = {} if values.get("xgb_model") is None else facts_of(values["xgb_model"])
-    if "evaluate_rows" not in values and (text := facts.get(TRAINED_UNDER)) is not None:
-        values |= {"evaluate_rows": "held-out"} if Terms.from_canonical(text).validates else {}
-    return Terms.read(values)
+    agreed = Terms.read(values)
+    if "evaluate_rows" not in values and agreed.trained is not None and agreed.trained.validates:
+        return Terms.read({**values, "evaluate_rows": "held-out"})
+    return agreed
 
 
 def _column_of(given: str, columns: Schema) -> tuple[str, tuple[str, ...]]:
