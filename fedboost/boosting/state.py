@@ -34,12 +34,12 @@ from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
 from fedboost.errors import Refused, TrainingStopped, TreeAborted
 from fedboost.fixedpoint import Float32, Float64, Int64, Scale
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS, first_bits
-from fedboost.gbdt.drift import edges_of
 from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.target_means import LevelMeans
 from fedboost.gbdt.tree import NO_SPLITS, Split, Splits, Tree
 from fedboost.privacy import packing
 from fedboost.protocol.contracts import Bound, GrownTrees, Position
+from fedboost.terms.continuation import edges_beside
 from fedboost.terms.terms import Terms
 from fedboost.terms.training import MAX_ROUNDS
 
@@ -380,9 +380,8 @@ class BoostingState(HasSplits):
             return b""
         cuts, means = self.start.cut_points.cuts, [LevelMeans.of(own[:, -1]) for own in self.start.means]
         trees = self.trees(rounds, tuple(0 * own for own in cuts) if terms.hides_columns else cuts)
-        ordered = len(terms.columns.ordered)  # of which parties sign the edges of the bins of a reference
-        beside = [edges_of(own) for own in cuts[:ordered]] if terms.evaluation.reference else []
-        return structure(self.rounds[0].values[0][1], trees, means, beside)
+        edges = edges_beside(terms.evaluation, cuts[: len(terms.columns.ordered)])
+        return structure(self.rounds[0].values[0][1], trees, means, edges)
 
     def trees(self, rounds: int, cuts: tuple[Float32, ...]) -> Iterator[Tree]:
         """The trees of these rounds of the model, one for each root, by these cut points of each feature."""

@@ -10,7 +10,7 @@ import dataclasses
 import itertools
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedboost.errors import ConfigError
+from fedboost.fixedpoint import Float32, Float64
 from fedboost.gbdt.booster import Booster
-from fedboost.gbdt.drift import BINS, score_edges
+from fedboost.gbdt.drift import BINS, edges_of, score_edges
 from fedboost.terms.session import Task
 
 if TYPE_CHECKING:
@@ -93,6 +94,11 @@ def bins_of(text: str) -> BinEdges:
     except (TypeError, ValueError, RecursionError):
         raise ConfigError(f"xgb_model: its attribute {_BINS} is not as fedboost writes it") from None
     return numeric, score
+
+
+def edges_beside(trained: "Evaluation", cuts: Sequence[Float32]) -> list[Float64]:
+    """Bin edges of the numeric features, which parties sign beside the trees of a training."""
+    return [edges_of(own) for own in cuts] if trained.reference else []
 
 
 def edges_in(trained: "Evaluation", summary: Mapping[str, Any]) -> list[list[float]]:

@@ -250,7 +250,6 @@ def refused(what: str, *settings: tuple[bool, str, str]) -> Iterator[str]:
 
 
 def unknown(value: str, near: Iterable[str], known: Iterable[str], what: str) -> str:
-    """A line about an unknown value."""
     return f"unknown {what} {value[:MAX_CHARS]!r}{nearest(value, near)}; known: {', '.join(known)}"
 
 
@@ -319,7 +318,6 @@ def _keys_of_tables(model: type[Frozen]) -> Iterator[str]:
 
 
 def _table_of(field: FieldInfo | None) -> type[Frozen] | None:
-    """The model of a field that is a table of its own."""
     annotation = None if field is None else field.annotation
     kinds = (annotation, *get_args(annotation))  # `X | None` has X in it
     return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Frozen)), None)

@@ -670,7 +670,6 @@ def _faults_of_draws(terms: Terms) -> Iterator[str]:
 
 
 def _faults_of_symmetric(terms: Terms) -> Iterator[str]:
-    """Levels that are split by one feature and cut."""
     if terms.trees.grow_policy != "symmetric":
         return
     leaves, share = terms.trees.max_leaves, terms.draws.colsample_bynode
@@ -753,7 +752,6 @@ def _faults_of_vertical(terms: Terms) -> Iterator[str]:
 
 
 def _faults_of_continuation(terms: Terms) -> Iterator[str]:
-    """A model that these terms cannot continue."""
     text = terms.xgb_model
     if text is None:
         return
@@ -774,7 +772,6 @@ def _faults_of_continuation(terms: Terms) -> Iterator[str]:
 
 
 def _faults_of_task(terms: Terms) -> Iterator[str]:
-    """What is no training."""
     yield from terms.evaluation.faults_of_subgroups(terms.columns)
     program, shrinks = terms.session.program, terms.session.on_loss == "shrink"
     inexact = {
