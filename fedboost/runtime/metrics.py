@@ -103,6 +103,8 @@ class AggregatorMetrics(Metrics):
             way: self.counter(f"{way}_bytes", f"Bytes of messages {text} a party, in sessions.", ["party"])
             for way, text in (("received", "from"), ("sent", "to"))
         }
+        self._of_party: dict[str, tuple[Counter, ...]] = {}
+        """The counters of bytes of a party: prometheus-client looks them up slowly."""
         self._connected = self.gauge("party_connected", "1 while a party is connected.", ["party"])
         self._refused = self.counter("refused", "Calls and connections that were refused.", ["event"])
         self._result = self.gauge("round_metric", "Metrics of the last round.", ["metric"])
@@ -139,8 +141,12 @@ class AggregatorMetrics(Metrics):
             case "party gone":
                 self._connected.remove(event.party)
             case "bytes":
-                self._bytes["received"].labels(event.party).inc(event.received)
-                self._bytes["sent"].labels(event.party).inc(event.sent)
+                if event.party not in self._of_party:
+                    counters = (self._bytes[way].labels(event.party) for way in ("received", "sent"))
+                    self._of_party[event.party] = (*counters,)
+                received, sent = self._of_party[event.party]
+                received.inc(event.received)
+                sent.inc(event.sent)
 
     def refused(self, event: str) -> None:
         """Count a caller that was refused."""

@@ -133,8 +133,11 @@ def parse_entry(line: bytes) -> Entry:
     return entry
 
 
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
 def _canonical(values: Any) -> bytes:
-    return json.dumps(values, separators=(",", ":")).encode()
+    return _encode(values).encode()
 
 
 def now() -> str:
@@ -401,6 +404,8 @@ class Store:
         self._durable = True
         self._inodes = self._now()
         self._to_overwrite = False
+        self._counted: tuple[tuple[int, ...], Head] | None = None
+        """Where the counter ended when this process last wrote it, and the entry it wrote."""
         try:
             if not restored:
                 self._catch_up()
@@ -456,9 +461,12 @@ class Store:
             if self._appended or self._promises:
                 head = self._appended or self._before
                 # It may lack what another process has written and, on a full disk, could not count.
-                is_whole = self._counter.last() == self._before
+                is_whole = self._counted == (_extent(counter), self._before) or (
+                    self._counter.last() == self._before
+                )
                 promises = self._promises if is_whole else self._all_promises()
                 self._counter.count(counter, head, promises, durable)
+                self._counted = _extent(counter), head
             if self._to_overwrite:
                 self.overwrite()
 
@@ -666,6 +674,12 @@ def _seal(row: tuple[Value, ...]) -> bytes:
     """A hash of a row, by which one that was changed by accident is found."""
     parts = (value if isinstance(value, bytes) else repr(value).encode() for value in row)
     return hashlib.sha256(packing.pack(*parts)).digest()
+
+
+def _extent(file: int) -> tuple[int, ...]:
+    """The identity and the size of an open file."""
+    status = os.fstat(file)
+    return status.st_dev, status.st_ino, status.st_size
 
 
 def _inode(path: str) -> tuple[int, int] | None:
