@@ -21,6 +21,7 @@ check: $(VENV)/dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python .ci/structure.py
+	$(BIN)/python .ci/prose.py
 	$(BIN)/pytest -m "not slow"
 
 # The pages as a site: open site/index.html.

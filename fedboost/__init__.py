@@ -4,9 +4,9 @@
 
     terms = fb.Terms.draft("hospital.csv", label="diagnosis", rounds=50)
     result = fb.simulate(terms, {"north": "north.csv", "south": "south.csv", "east": "east.csv"})
-    result.model.save("model.json")            # an ordinary XGBoost file
+    result.model.save("model.json")            # a standard XGBoost model file
 
-Promises: importing this module imports nothing heavy; names arrive when they are first used.
+Promises: importing this module imports nothing heavy; each name is imported on first use.
 """
 
 from importlib import import_module
@@ -17,35 +17,20 @@ from fedboost.version import VERSION
 __version__ = VERSION
 
 _HOMES = {
-    "Database": "fedboost.runtime.data.database",
-    "FederatedClassifier": "fedboost.estimators",
-    "FederatedRanker": "fedboost.estimators",
-    "FederatedRegressor": "fedboost.estimators",
-    "MLflowCallback": "fedboost.runtime.tracking",
-    "Terms": "fedboost.sdk",
-    "Model": "fedboost.runtime.model",
-    "PartyModel": "fedboost.runtime.signed_model",
-    "Result": "fedboost.runtime.model",
-    "Training": "fedboost.runtime.analyst",
-    "assemble": "fedboost.runtime.model",
-    "connect": "fedboost.runtime.analyst",
-    "describe": "fedboost.runtime.tasks",
-    "Description": "fedboost.runtime.tasks",
-    "drift": "fedboost.runtime.tasks",
-    "Drift": "fedboost.runtime.tasks",
-    "evaluate": "fedboost.runtime.tasks",
-    "Evaluation": "fedboost.runtime.tasks",
-    "predict_jointly": "fedboost.runtime.local.simulation",
-    "simulate": "fedboost.sdk",
-    "tune": "fedboost.runtime.tasks",
-    "Tuning": "fedboost.runtime.tasks",
-    "FedboostError": "fedboost.errors",
-    "ConfigError": "fedboost.errors",
-    "PeerError": "fedboost.errors",
-    "Refused": "fedboost.errors",
-    "SessionFailed": "fedboost.errors",
-    "TableWarning": "fedboost.errors",
-}
+    "Database": "fedboost.runtime.data.database", "FederatedClassifier": "fedboost.estimators",
+    "FederatedRanker": "fedboost.estimators", "FederatedRegressor": "fedboost.estimators",
+    "MLflowCallback": "fedboost.runtime.tracking", "Terms": "fedboost.sdk",
+    "Model": "fedboost.runtime.model", "PartyModel": "fedboost.runtime.signed_model",
+    "Result": "fedboost.runtime.model", "Training": "fedboost.runtime.analyst",
+    "assemble": "fedboost.runtime.model", "connect": "fedboost.runtime.analyst",
+    "describe": "fedboost.runtime.tasks", "Description": "fedboost.runtime.tasks",
+    "drift": "fedboost.runtime.tasks", "Drift": "fedboost.runtime.tasks",
+    "evaluate": "fedboost.runtime.tasks", "Evaluation": "fedboost.runtime.tasks",
+    "predict_jointly": "fedboost.runtime.local.simulation", "simulate": "fedboost.sdk",
+    "tune": "fedboost.runtime.tasks", "Tuning": "fedboost.runtime.tasks",
+    "FedboostError": "fedboost.errors", "ConfigError": "fedboost.errors", "PeerError": "fedboost.errors",
+    "Refused": "fedboost.errors", "SessionFailed": "fedboost.errors", "TableWarning": "fedboost.errors",
+}  # fmt: skip
 
 if TYPE_CHECKING:
     from fedboost.errors import ConfigError, FedboostError, PeerError, Refused, SessionFailed, TableWarning
@@ -60,35 +45,12 @@ if TYPE_CHECKING:
     from fedboost.sdk import Terms, simulate
 
 __all__ = [
-    "ConfigError",
-    "Database",
-    "Description",
-    "Drift",
-    "Evaluation",
-    "FedboostError",
-    "FederatedClassifier",
-    "FederatedRanker",
-    "FederatedRegressor",
-    "MLflowCallback",
-    "Model",
-    "PartyModel",
-    "PeerError",
-    "Refused",
-    "Result",
-    "SessionFailed",
-    "TableWarning",
-    "Terms",
-    "Training",
-    "Tuning",
-    "assemble",
-    "connect",
-    "describe",
-    "drift",
-    "evaluate",
-    "predict_jointly",
-    "simulate",
+    "ConfigError", "Database", "Description", "Drift", "Evaluation", "FedboostError",
+    "FederatedClassifier", "FederatedRanker", "FederatedRegressor", "MLflowCallback", "Model",
+    "PartyModel", "PeerError", "Refused", "Result", "SessionFailed", "TableWarning", "Terms", "Training",
+    "Tuning", "assemble", "connect", "describe", "drift", "evaluate", "predict_jointly", "simulate",
     "tune",
-]
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

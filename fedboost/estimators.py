@@ -1,21 +1,22 @@
-"""Federated training as scikit-learn's estimators, to try it with the tools that expect those.
+"""Federated training as scikit-learn estimators, for use with tools that expect them.
 
-Promises: parameters have the names and defaults of `Terms`, but for `n_estimators` (its `rounds`),
-`random_state` (its `seed`) and `n_jobs` (threads of a party). The model is that of `simulate` over the same
-rows, so that of the pooled rows, bit for bit, at whichever sites they are; no tree grows on rows to evaluate
-on, though cut points are those of all rows. Numbers become 32-bit floats; words stay words.
-Refuses: arrays, labels and weights that scikit-learn refuses, in its words (ValueError, TypeError); what the
-terms cannot have, and use without scikit-learn 1.6 or newer (ConfigError).
+Promises: parameters have the names and defaults of `Terms`, except `n_estimators` (`rounds`), `random_state`
+(`seed`) and `n_jobs` (threads of a party). The model is bit for bit that of `simulate` on the same rows, and
+so that of the pooled rows, however the rows are spread over sites. No tree grows on evaluation rows, but cut
+points come from all rows. Numbers become 32-bit floats; text stays text.
+Refuses: arrays, labels and weights that scikit-learn refuses, with its own ValueError or TypeError; settings
+that the terms cannot have, and scikit-learn older than 1.6 (ConfigError).
 """
 
 from fedboost.errors import ConfigError
 
 try:
-    from sklearn.utils.validation import validate_data  # the newest name that is needed
+    from sklearn.utils.validation import validate_data  # the newest name that this module needs
 except ImportError:
     raise ConfigError(
+        "estimator-sklearn-missing",
         "FederatedClassifier, FederatedRegressor and FederatedRanker need scikit-learn 1.6 or newer: "
-        "pip install 'fedboost[sklearn]'"
+        "pip install 'fedboost[sklearn]'",
     ) from None
 
 import functools
@@ -65,8 +66,9 @@ _WEIGHTS = {
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows to train or to evaluate on: numbers [rows, features], a sparse matrix of them or a DataFrame with
-    words; labels [rows]; weights [rows]; groups [rows]. numbers: the labels are; X, y: as they were given."""
+    """Rows to train or evaluate on, with their labels, weights and groups, each [rows]. features: numbers
+    [rows, features], a sparse matrix of them, or a DataFrame with text columns; numbers: the labels are
+    numbers; X, y: the caller's own objects, which identify an eval_set of the training rows."""
 
     features: Any
     label: npt.NDArray[Any]
@@ -77,17 +79,18 @@ class Rows:
     group: npt.NDArray[Any] | None = None
 
     def classes(self) -> npt.NDArray[Any]:
-        """The labels that there are, sorted. ValueError where they are not classes."""
+        """Return the distinct labels, sorted. ValueError if the labels are not classes."""
         check_classification_targets(self.label)
         return np.unique(self.label)
 
 
 def checked(estimator: Any, X: Any, y: Any, sample_weight: Any, numbers: bool, reset: bool = True) -> Rows:
-    """The rows, checked as scikit-learn does: those of `fit`, or with reset=False others of the same
-    features. ValueError if there is nothing to learn from."""
+    """Check rows as scikit-learn does: those of `fit`, or with reset=False other rows of the same features.
+    ValueError if there is nothing to learn from them."""
     if is_collection(X):
         raise ConfigError(
-            "X is a collection of Dask: give fedboost.simulate a DataFrame of Dask with its label"
+            "estimator-dask-collection",
+            "X is a Dask collection: pass a Dask DataFrame that includes the label to fedboost.simulate",
         )
     given, X = X, as_pandas(X)
     if has_words(X):
@@ -115,7 +118,7 @@ def checked(estimator: Any, X: Any, y: Any, sample_weight: Any, numbers: bool, r
 
 
 def joined(first: Rows, second: Rows) -> Rows:
-    """The rows of both, the first ones first. A row without a weight weighs 1."""
+    """Concatenate two sets of rows. A row without a weight has weight 1."""
     weight = None
     if first.weight is not None or second.weight is not None:
         weights = (
@@ -123,7 +126,7 @@ def joined(first: Rows, second: Rows) -> Rows:
         )
         weight = np.concatenate([*weights])
     group = None
-    if first.group is not None and second.group is not None:  # no group is in both
+    if first.group is not None and second.group is not None:  # shifted: the sets never share a group
         group = np.concatenate([first.group, second.group + first.group.max() + 1])
     label = np.concatenate([first.label, second.label])
     features = _stacked(first.features, second.features)
@@ -134,7 +137,7 @@ def _stacked(first: Any, second: Any) -> Any:
     if is_frame(first):
         import pandas as pd
 
-        # Categories of its own are none of the training's: those that it lacks count as missing.
+        # Evaluation rows must not add categories to the training's: their unknown categories become missing.
         kinds = {name: kind for name, kind in first.dtypes.items() if isinstance(kind, pd.CategoricalDtype)}
         known = {
             name: second[name].astype("category").cat.set_categories(kind.categories)
@@ -149,32 +152,34 @@ def _stacked(first: Any, second: Any) -> Any:
 
 
 def names_of(estimator: Any) -> list[str]:
-    """Names of the features, in the order of X: those of a DataFrame, else x0, x1, ..."""
+    """Return the feature names in the order of X: those of a DataFrame, else x0, x1, ..."""
     if hasattr(estimator, "feature_names_in_"):
         return list(estimator.feature_names_in_)
     return [f"x{index}" for index in range(estimator.n_features_in_)]
 
 
 def is_frame(X: Any) -> bool:
-    """Tell if X is a pandas DataFrame."""
+    """Return whether X is a pandas DataFrame."""
     return type(X).__module__.split(".")[0] == "pandas" and hasattr(X, "dtypes") and hasattr(X, "columns")
 
 
 def has_words(X: Any) -> bool:
-    """Tell if X is a DataFrame (pandas, polars) with a column that is neither of numbers nor of booleans."""
+    """Return whether X is a pandas or polars DataFrame with a column of neither numbers nor booleans."""
     if _is_of_polars(X):
         return any(not kind.is_numeric() and str(kind) != "Boolean" for kind in X.dtypes)
     return is_frame(X) and X.select_dtypes(exclude=["number", "bool"]).shape[1] > 0
 
 
 def as_pandas(X: Any) -> Any:
-    """X; a DataFrame of polars with words as one of pandas. ConfigError without pandas."""
+    """Return X, converted to pandas if it is a polars DataFrame with text. ConfigError without pandas."""
     if not (_is_of_polars(X) and has_words(X)):
         return X
     try:
         return X.to_pandas()
     except ImportError:
-        raise ConfigError("X: a polars DataFrame with columns of words needs pandas: install it") from None
+        raise ConfigError(
+            "estimator-pandas-missing", "X: a polars DataFrame with columns of words needs pandas: install it"
+        ) from None
 
 
 def _is_of_polars(X: Any) -> bool:
@@ -190,20 +195,20 @@ def _float32(rows: Any) -> Any:
     return out
 
 
-# ---- The base of the estimators: their parameters, and a training in this process -----------------------
+# ---- Base class of the estimators: parameters, and training in this process ------------------------------
 
 
 ONE_SITE = "all"
-"""What the party is called where no sites are named."""
+"""Name of the only party if no sites are named."""
 _BESIDE = ("label", "weight", "row", "validation", "group", "sites")
-"""What the columns are called that are no features, unless a feature is."""
+"""Names of the columns that are not features; `_unused` changes a name that a feature already has."""
 _IN_TERMS = {"n_estimators": "rounds", "random_state": "seed"}
 _WATCHED = f"{metrics.VALIDATION}-"
 _ACCOUNTED = ("round", "seconds", "bytes")
 
 
 def names_others(init: Callable[..., None]) -> Callable[..., None]:
-    """Let a constructor say what a parameter that it does not have is called here."""
+    """Make a constructor suggest this package's name for a parameter that it does not have."""
     known = [name for name in inspect.signature(init).parameters if name != "self"]
 
     @functools.wraps(init)
@@ -222,8 +227,8 @@ def names_others(init: Callable[..., None]) -> Callable[..., None]:
 
 @dataclass(frozen=True)
 class Options:
-    """Arguments of `fit` beside rows: the sites of the rows, a model to continue, rows to evaluate on with
-    the names of the metrics they get, and after how many rounds a line is printed (0: never)."""
+    """Arguments of `fit` other than the training rows. held_out: rows for evaluation only; evaluated: name of
+    each pair in eval_set, with the prefix of its metrics; verbose: print every n-th round, 0 for none."""
 
     sites: Any = None
     xgb_model: Any = None
@@ -233,7 +238,7 @@ class Options:
 
 
 class Federated(BaseEstimator):  # type: ignore[misc]
-    """The base of the estimators: parameters, and training on a table."""
+    """Base class of the estimators: their parameters, and training on a table."""
 
     @names_others
     def __init__(
@@ -286,7 +291,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         callbacks: Sequence[Callback] | None = None,
     ) -> None:
         given = locals()
-        for name in self._get_param_names():  # each as it is given, as scikit-learn wants them
+        for name in self._get_param_names():  # unchanged: scikit-learn's clone compares them by identity
             setattr(self, name, given[name])
 
     def __sklearn_tags__(self) -> Any:
@@ -296,7 +301,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
 
     @property
     def feature_importances_(self) -> Float64:
-        """Mean gain of the splits of each feature, as shares of 1: float64 [features]."""
+        """Mean split gain of each feature, normalised to a sum of 1: float64 [features]."""
         check_is_fitted(self)
         gains = self.model_.importance()
         out = np.array([gains.get(name, 0.0) for name in names_of(self)])
@@ -304,16 +309,15 @@ class Federated(BaseEstimator):  # type: ignore[misc]
 
     @property
     def best_iteration(self) -> int:
-        """The round that early stopping kept as the last, counted from 0; AttributeError without it."""
+        """Last round that early stopping kept, from 0. AttributeError without early_stopping_rounds."""
         model = getattr(self, "model_", None)
         if model is None or model.terms.evaluation.early_stopping_rounds is None:
-            raise AttributeError("best_iteration is of trainings with early_stopping_rounds")
+            raise AttributeError("best_iteration exists only after a training with early_stopping_rounds")
         return int(model.kept - 1)
 
     def _options(
         self, rows: Rows, sites: Any, xgb_model: Any, eval_set: Any, weights: Any, verbose: bool | int
     ) -> Options:
-        """The options of `fit`, checked."""
         pairs = [*(eval_set or ())]
         if any(not isinstance(pair, (tuple, list)) or len(pair) != 2 for pair in pairs):
             raise ValueError("eval_set must be a list of pairs (X, y)")
@@ -322,25 +326,26 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         others = [number for number, train in enumerate(is_train) if not train]
         if len(others) > 1:
             raise ConfigError(
-                f"{type(self).__name__}: eval_set has {len(others)} pairs beside the training rows: there is "
-                f"one set of validation rows; join them, or give the training rows as the same X and y as fit"
+                "estimator-eval-sets",
+                f"{type(self).__name__}: eval_set has {len(others)} pairs besides the training rows; only "
+                "one is possible: concatenate them; for the training rows, pass the same X and y as to fit",
             )
         evaluated = tuple(zip(names, ("" if train else _WATCHED for train in is_train), strict=True))
         held_out = None
         if others:
             X, y = pairs[others[0]]
             if has_words(X) != has_words(rows.X):
-                raise ValueError("X and the X of eval_set must both be DataFrames with words, or neither")
+                raise ValueError("X and the X of eval_set must both be DataFrames with text, or neither")
             weight = None if weights is None else weights[others[0]]
             held_out = checked(self, X, y, weight, rows.numbers, reset=False)
         return Options(sites, text_of(xgb_model), held_out, evaluated, int(verbose))
 
     def _label_column(self, values: npt.NDArray[Any]) -> pa.Array:
-        """The column of labels as the terms read it."""
+        """Return the label column in the form that the terms read."""
         return pa.array(values.astype(np.float64))
 
     def _fit(self, rows: Rows, follows: dict[str, Any], options: Options) -> Self:
-        """Train. follows: the settings of the terms, and of the schema, that follow from the labels."""
+        """Train. follows: settings of the terms, `columns` included, that follow from the labels."""
         everything = rows if options.held_out is None else joined(rows, options.held_out)
         names, size, all_rows = names_of(self), len(rows.label), len(everything.label)
         label_name, weight_name, row_name, held_out_name, group_name, site_name = (
@@ -356,16 +361,16 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         if options.held_out is not None:
             held_out = np.arange(all_rows) >= size
             beside[held_out_name], columns["validation"] = pa.array(held_out), held_out_name
-        if self._draws:  # the same rows are drawn wherever they are
+        if self._draws:  # a row id makes the drawn rows independent of where the rows are
             beside[row_name], columns["row_id"] = pa.array(np.arange(all_rows)), row_name
         terms = self._terms(columns, follows, options.xgb_model)
         if options.sites is not None:
             check_consistent_length(rows.label, options.sites)
-            sites = column_or_1d(options.sites)  # where rows to evaluate on are changes nothing
+            sites = column_or_1d(options.sites)  # any site serves for evaluation rows: it changes no result
             sites = np.concatenate([sites, np.repeat(sites[:1], all_rows - size)])
             named = as_table({site_name: sites})
             if not isinstance(named, pa.Table):
-                raise ConfigError("sites must be the name of each row's site, [rows]")
+                raise ConfigError("estimator-sites", "sites must have one site name for each row, [rows]")
             beside[site_name] = named.column(0)
         table = self._table(everything.features, beside)
         parties = {ONE_SITE: table} if options.sites is None else split_by_site(table, site_name)
@@ -374,11 +379,9 @@ class Federated(BaseEstimator):  # type: ignore[misc]
 
     @property
     def _draws(self) -> bool:
-        """True if rows are drawn."""
         return bool(self.subsample != 1 or self.sampling_method != "uniform" or self.validation_fraction)
 
     def _train(self, terms: Terms, parties: Mapping[str, Any], options: Options) -> None:
-        """Train, and keep what came of it."""
         results: dict[str, dict[str, list[float]]] = {name: {} for name, _ in options.evaluated}
 
         def record(number: int, values: Mapping[str, float]) -> None:
@@ -405,7 +408,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         self.evals_result_ = results
 
     def _terms(self, columns: Mapping[str, Any], follows: Mapping[str, Any], xgb_model: object) -> Terms:
-        """The terms of the parameters, of the columns, and of what follows from the labels."""
+        """Return the terms made of the parameters, the columns and what follows from the labels."""
         settings = {**self._settings(), **follows, "columns": {**columns, **follows.get("columns", {})}}
         settings |= {} if xgb_model is None else {"xgb_model": xgb_model}
         try:
@@ -414,32 +417,35 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             fault = str(error).replace(*_VALIDATION_ROWS)
             for name, in_terms in _IN_TERMS.items():
                 fault = fault.replace(f": {in_terms}: ", f": {name}: ")
-            raise ConfigError(fault) from None
+            raise ConfigError("estimator-parameters-invalid", fault) from None
 
     def _settings(self) -> dict[str, Any]:
-        """The parameters as the terms have them."""
+        """Return the parameters under the names of the terms."""
         settings = {_IN_TERMS.get(name, name): value for name, value in self.get_params(deep=False).items()}
         del settings["n_jobs"], settings["callbacks"]
         if isinstance(self.random_state, np.random.RandomState):
             settings["seed"] = self.random_state.randint(1 << 31)
-        # Searches over parameters draw numpy's numbers.
+        # Hyperparameter searches set numpy scalars; the terms expect Python numbers.
         plain = {
             name: value.item() if isinstance(value, np.generic) else value for name, value in settings.items()
         }
         return {name: value for name, value in plain.items() if value is not None}
 
     def _drafted(self, rows: Rows) -> tuple[list[str], dict[str, list[str]]]:
-        """The numeric features, and the categories of the others, of the rows that trees grow on."""
+        """Return the numeric features, and the categories of the others, of the rows that trees grow on."""
         if not has_words(rows.features):
             return names_of(self), {}
         table = as_table(rows.features.set_axis(names_of(self), axis="columns"))
         drafted = draft_features(table)
         for name, reason in drafted.left_out.items():
-            raise ConfigError(f"X: column {name!r} can be no feature, change it or drop it: it {reason}")
+            raise ConfigError(
+                "estimator-column-unusable",
+                f"X: column {name!r} cannot be a feature, change or drop it: it {reason}",
+            )
         return drafted.numeric, drafted.categorical
 
     def _table(self, features: Any, beside: Mapping[str, pa.Array]) -> pa.Table | SparseTable:
-        """The table of features and other columns."""
+        """Return the table of the features, followed by the columns in `beside`."""
         names = names_of(self)
         if hasattr(features, "tocsc"):
             return SparseTable.from_matrices(pa.table(dict(beside)), {"x": features})
@@ -453,7 +459,6 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         return table
 
     def _predicted(self, X: Any) -> Float64:
-        """The model's prediction for each row."""
         check_is_fitted(self)
         categorical = list(self.model_.terms.columns.categorical)
         X = as_pandas(X)
@@ -474,7 +479,7 @@ _VALIDATION_ROWS = (
     "set validation_fraction, or columns.validation",
     "give fit an eval_set of other rows than X, or set validation_fraction",
 )
-"""Advice of the terms, and that of an estimator in its place."""
+"""Advice in errors of the terms, and the estimator's advice that replaces it."""
 
 
 def _unused(name: str, names: Sequence[str]) -> str:
@@ -487,10 +492,10 @@ def _unused(name: str, names: Sequence[str]) -> str:
 
 
 class OfLabels(Federated):
-    """The base of estimators of a label of each row."""
+    """Base class of the estimators that predict a label for each row."""
 
     _numbers = True
-    """True if labels are numbers."""
+    """True if the labels are numbers."""
 
     def fit(
         self,
@@ -503,36 +508,45 @@ class OfLabels(Federated):
         sample_weight_eval_set: Any = None,
         verbose: bool | int = False,
     ) -> Self:
-        """Train. X: numbers [rows, features], NaN for what is missing, a sparse matrix of scipy's, or a
-        DataFrame of pandas or polars, whose columns of text and categories are categorical features; y:
-        [rows], numbers for a regressor; sites: the name of each row's site, [rows] (one site unless given);
-        sample_weight: [rows], not below 0; xgb_model: a Model to continue, such as the model_ of an
-        estimator, or the path of its file; eval_set: [(X, y)], rows that no tree grows on: they get metrics,
-        and early stopping watches them; sample_weight_eval_set: [sample_weight]; verbose: print the metrics
-        of each round, or of each n-th."""
+        """Train.
+
+        Args:
+            X: numbers [rows, features] with NaN for missing values, a SciPy sparse matrix, or a pandas or
+                polars DataFrame, whose text and categorical columns become categorical features.
+            y: labels [rows]; numbers for a regressor.
+            sites: name of each row's site, [rows] (default: one site).
+            sample_weight: weight of each row, [rows], not negative.
+            xgb_model: model to continue: a `Model`, such as an estimator's model_, or the path of its file.
+            eval_set: list of pairs (X, y). No tree grows on these rows; they get metrics, which early
+                stopping watches.
+            sample_weight_eval_set: list with the weights of each pair in eval_set.
+            verbose: True prints the metrics of every round; n those of every n-th round and the last.
+        """
         rows = checked(self, X, y, sample_weight, numbers=self._numbers)
         follows = self._follows(rows)
         options = self._options(rows, sites, xgb_model, eval_set, sample_weight_eval_set, verbose)
         return self._fit(rows, follows, options)
 
     def _follows(self, rows: Rows) -> dict[str, Any]:
-        """The settings of the terms that follow from the labels: the objective at least. ConfigError."""
+        """Return the settings of the terms that follow from the labels, at least the objective. Raises
+        ConfigError if the objective does not suit them."""
         raise NotImplementedError
 
 
 class FederatedClassifier(ClassifierMixin, OfLabels):  # type: ignore[misc]
-    """Classes from trees that sites grow together: binary:logistic for two, multi:softprob for more.
+    """Classifier whose trees are grown as a federation grows them: binary:logistic, or multi:softprob for
+    more than two classes.
 
-    All rows are here, so nothing is hidden from anybody: this tries what a federation would learn, and makes
-    the model it would have. `fedboost.connect` is for sites that keep their rows.
-    Parameters: those of `Terms`; n_estimators: its rounds; random_state: its seed, 0 unless given; n_jobs:
-    threads of a party, one unless given (-1: one a core); protection: "plain" unless "masked" is to be tried,
-    which makes the same model with more work; callbacks: as of `fedboost.simulate`.
+    All rows are in this process, so nothing is hidden from anyone. The model is the one that a federation of
+    these sites would train. For sites that keep their rows, use `fedboost.connect`.
+    Parameters are those of `Terms`, except that n_estimators is its rounds, random_state its seed (default:
+    0) and n_jobs the threads of a party (default: 1; -1 for one per core). protection is "plain" by default;
+    "masked" trains the same model with more work. callbacks are those of `fedboost.simulate`.
 
-    classes_: the labels, sorted; n_features_in_, feature_names_in_, feature_importances_: as everywhere in
-    scikit-learn; model_: the `fedboost.Model`; history_, traffic_: as of `fedboost.Result`; evals_result_:
-    the metrics of each round by set and name, as of XGBoost's evals_result(); best_iteration: the last round
-    that early stopping kept.
+    Attributes: classes_ holds the sorted labels. n_features_in_, feature_names_in_ and feature_importances_
+    are those of scikit-learn. model_ is the `fedboost.Model`; history_ and traffic_ are those of
+    `fedboost.Result`. evals_result_ has the metrics of each round by set and name, like XGBoost's
+    evals_result(). best_iteration is the last round that early stopping kept.
     """
 
     _numbers = False
@@ -554,11 +568,13 @@ class FederatedClassifier(ClassifierMixin, OfLabels):  # type: ignore[misc]
             here = name_here(objective, classifiers)
             hint = f" (did you mean {here}?)" if here else ""
             raise ConfigError(
-                f"FederatedClassifier: objective is {objective!r}{hint}; it takes {' or '.join(classifiers)}"
+                "estimator-objective",
+                f"FederatedClassifier: objective is {objective!r}{hint}; use {' or '.join(classifiers)}",
             )
         if objective == "binary:logistic" and len(names) > 2:
             raise ConfigError(
-                f"FederatedClassifier: binary:logistic is for two classes, y has {len(names)}: leave it out"
+                "estimator-classes-many",
+                f"FederatedClassifier: binary:logistic is for two classes, y has {len(names)}: leave it out",
             )
         if len(names) < 2:
             raise ValueError(f"y has one class, {names[0]!r}: there is nothing to learn")
@@ -566,47 +582,49 @@ class FederatedClassifier(ClassifierMixin, OfLabels):  # type: ignore[misc]
         return {"objective": objective, "columns": columns}
 
     def predict_proba(self, X: Any) -> Float64:
-        """The probability of each of `classes_`: float64 [rows, classes]."""
+        """Return the probability of each class in `classes_`: float64 [rows, classes]."""
         predicted = self._predicted(X)
         return predicted if predicted.ndim == 2 else np.column_stack([1.0 - predicted, predicted])
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
-        """The most probable of `classes_`, [rows]; of equal ones the first."""
+        """Return the most probable class of each row, [rows]; on a tie, the first in `classes_`."""
         best = np.argmax(self.predict_proba(X), axis=1)
         chosen: npt.NDArray[Any] = self.classes_[best]
         return chosen
 
 
 class FederatedRegressor(RegressorMixin, OfLabels):  # type: ignore[misc]
-    """Amounts from trees that sites grow together: reg:squarederror unless objective says otherwise.
+    """Regressor whose trees are grown as a federation grows them (default objective: reg:squarederror).
 
-    All rows are here, so nothing is hidden from anybody; see `FederatedClassifier`, whose parameters and
-    attributes it has, but for classes_.
+    All rows are in this process, so nothing is hidden from anyone. Parameters and attributes are those of
+    `FederatedClassifier`, except classes_.
     """
 
     def _follows(self, rows: Rows) -> dict[str, Any]:
         objective = self.objective or "reg:squarederror"
         if objective in registry.names_of(LabelKind.CLASS):
             raise ConfigError(
-                f"FederatedRegressor: objective {objective!r} is for classes: use FederatedClassifier"
+                "estimator-objective",
+                f"FederatedRegressor: objective {objective!r} is for classes: use FederatedClassifier",
             )
         if objective in registry.names_of(LabelKind.RELEVANCE):
             raise ConfigError(
-                f"FederatedRegressor: objective {objective!r} is for groups of rows: use FederatedRanker"
+                "estimator-objective",
+                f"FederatedRegressor: objective {objective!r} is for groups of rows: use FederatedRanker",
             )
         return {"objective": objective}
 
     def predict(self, X: Any) -> Float64:
-        """The prediction of each row: float64 [rows]."""
+        """Return the prediction for each row: float64 [rows]."""
         return self._predicted(X)
 
 
 class FederatedRanker(Federated):
-    """Scores that order the rows of a group, from trees that sites grow together: rank:ndcg unless objective
-    says otherwise.
+    """Ranker whose trees are grown as a federation grows them; its scores order the rows of a group (default
+    objective: rank:ndcg).
 
-    All rows are here, so nothing is hidden from anybody; see `FederatedClassifier`, whose parameters and
-    attributes it has, but for classes_.
+    All rows are in this process, so nothing is hidden from anyone. Parameters and attributes are those of
+    `FederatedClassifier`, except classes_.
     """
 
     def fit(
@@ -623,15 +641,24 @@ class FederatedRanker(Federated):
         eval_qid: Any = None,
         verbose: bool | int = False,
     ) -> Self:
-        """Train. y: relevance, whole numbers from 0 to 31, [rows]; group: the sizes of the groups, one behind
-        the other in the rows; or qid: the group of each row, [rows]; sample_weight: of each group, in their
-        order or in that of increasing qid; eval_group, eval_qid: [group], [qid] of eval_set. The others are
-        those of `FederatedClassifier.fit`. The rows of a group are at one site."""
+        """Train. All rows of a group must be at one site. The other arguments are those of
+        FederatedClassifier.
+
+        Args:
+            y: relevance of each row, [rows], integers from 0 to 31.
+            group: sizes of consecutive groups of rows, [groups]; alternatively use qid.
+            qid: group of each row, [rows].
+            sample_weight: weight of each group, [groups], in the order of group or of increasing qid.
+            eval_group: list with the group argument of each pair in eval_set; or use eval_qid.
+            eval_qid: list with the qid argument of each pair in eval_set.
+        """
         rows = checked(self, X, y, None, numbers=True)
         objective = self.objective or "rank:ndcg"
         if objective not in (rankings := registry.names_of(LabelKind.RELEVANCE)):
             takes = " or ".join(rankings)
-            raise ConfigError(f"FederatedRanker: objective is {objective!r}; it takes {takes}")
+            raise ConfigError(
+                "estimator-objective", f"FederatedRanker: objective is {objective!r}; use {takes}"
+            )
         groups = _groups(rows, group, qid, "group", "qid")
         rows = replace(rows, group=groups)
         if sample_weight is not None:
@@ -650,14 +677,14 @@ class FederatedRanker(Federated):
         return self._fit(rows, {"objective": objective}, options)
 
     def predict(self, X: Any) -> Float64:
-        """The score of each row, float64 [rows]: the higher, the further ahead in its group."""
+        """Return the score of each row, float64 [rows]; within a group, higher scores rank first."""
         return self._predicted(X)
 
 
 def _groups(rows: Rows, group: Any, qid: Any, group_name: str, qid_name: str) -> npt.NDArray[np.int64]:
-    """The number of the group of each row, from 0."""
+    """Return the group index of each row, from 0: int64 [rows]."""
     if (group is None) == (qid is None):
-        raise ValueError(f"give {group_name}, the sizes of the groups, or {qid_name}, the group of each row")
+        raise ValueError(f"pass either {group_name}, the group sizes, or {qid_name}, the group of each row")
     if qid is not None:
         check_consistent_length(rows.label, qid)
         return np.unique(column_or_1d(qid), return_inverse=True)[1].astype(np.int64)
@@ -668,8 +695,7 @@ def _groups(rows: Rows, group: Any, qid: Any, group_name: str, qid_name: str) ->
 
 
 def _check_sites(rows: Rows, sites: Any) -> None:
-    """Raise ConfigError if a group is at several sites, where its rows would not be ranked against each
-    other."""
+    """Raise ConfigError if a group is at several sites: its rows would not be ranked against each other."""
     check_consistent_length(rows.label, sites)
     names = column_or_1d(sites)
     assert rows.group is not None
@@ -678,6 +704,7 @@ def _check_sites(rows: Rows, sites: Any) -> None:
     if away.any():
         row = int(np.argmax(away))
         raise ConfigError(
+            "estimator-group-split",
             f"FederatedRanker: the group of row {row + 1} is at {names[first][rows.group][row]!r} and at "
-            f"{names[row]!r}: a group is at one site"
+            f"{names[row]!r}; put all rows of a group at one site",
         )

@@ -1,4 +1,4 @@
-"""The worth of models: metrics on held-out rows, and what joining is worth to a site."""
+"""Model evaluation: metrics on held-out rows, and the gain of a site from joining."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -17,12 +17,12 @@ from fedboost.holders.shard import Shard
 from fedboost.results.model import ALONE, FEDERATED, Figure, SiteComparison
 from fedboost.terms.terms import Terms
 
-# ---- Metrics of models on rows they were not trained on -------------------------------------------------
-# Promises: a figure is the metric that training reports, of these rows.
+# ---- Metrics of models on rows that they were not trained on --------------------------------------------
+# Promises: a figure is the metric that training would report for these rows.
 
 
 MAX_CLASS_METRICS = 3
-"""Metrics that models of classes are compared by."""
+"""Maximum number of metrics by which classifiers are compared."""
 _WEIGHT_BITS = 24
 
 
@@ -31,15 +31,15 @@ class Trained(Protocol):
 
     @property
     def booster(self) -> Booster:
-        """The trees."""
+        """Trees of the model."""
 
     @property
     def terms(self) -> Terms:
-        """The terms."""
+        """Terms of its training."""
 
 
 def shown_metrics(terms: Terms) -> tuple[str, ...]:
-    """Return the metrics that models under these terms are compared by, the one that decides first."""
+    """Return the metrics by which models under these terms are compared, the deciding one first."""
     equivalent = terms.objective.loss.xgboost_equivalent
     has_classes = equivalent.label_kind is LabelKind.CLASS
     return terms.evaluation.eval_metric or (
@@ -48,16 +48,16 @@ def shown_metrics(terms: Terms) -> tuple[str, ...]:
 
 
 def unprotected(terms: Terms) -> Terms:
-    """Return terms of the same model from rows that are all here: there is nobody to hide them from, and
-    nobody to lose."""
+    """Return terms of the same model for rows that are all in this process: without protection, since they
+    are hidden from no one, and without a quorum, since no party can be lost."""
     nobody: dict[str, object] = {"parties": [], "keyholder": None, "keyholder_rows": True}
     return terms.changed(protection="plain", on_loss="wait", quorum=None, **nobody)
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Rows to compare models on, as the terms read them, levels of target means as buckets: float32 [rows,
-    features], [rows] (or [2, rows]), [rows], [rows]."""
+    """Rows to compare models on, as the terms read them, with levels of target means as buckets: float32
+    [rows, features] and [rows]; the label of a range is [2, rows]."""
 
     features: Float32
     label: Float32
@@ -66,16 +66,16 @@ class HeldOut:
 
     @classmethod
     def from_shard(cls, shard: Shard) -> "HeldOut":
-        """The rows of a shard."""
+        """Return the rows of a shard."""
         features = np.column_stack([column[:] for column in shard.columns])
         return cls(features, shard.label, shard.weight, shard.base_margin)
 
     def sums(
         self, margin: Float64, terms: Terms, names: tuple[str, ...], groups: Sequence[Any] = (slice(None),)
     ) -> tuple[Int64, Scale]:
-        """Sums of the metrics over each group of rows, int64 [groups, cells], and the scale of weights: sums
-        of groups add, and `metrics.values` makes the metrics of them. margin: float64 [rows], or [outputs,
-        rows]."""
+        """Return the metric sums over each group of rows, int64 [groups, cells], and the scale of the
+        weights. Sums of groups add up; `metrics.values` turns a sum into metrics. margin: float64 [rows], or
+        [outputs, rows]."""
         loss, heaviest = terms.objective.loss, float(self.weight.max(initial=0.0))
         known = terms.known_weight_scale
         scale = known or Scale(int(np.frexp(heaviest)[1]), _WEIGHT_BITS)
@@ -88,12 +88,12 @@ class HeldOut:
 
 
 def score(model: Trained, rows: HeldOut, names: tuple[str, ...]) -> dict[str, float]:
-    """Return metric name to its value on these rows."""
+    """Return each metric's value on these rows, by name."""
     return score_of(margins_of(model, rows), model.terms, rows, names)
 
 
 def margins_of(model: Trained, rows: HeldOut) -> Float64:
-    """The margins of a model: float64 [rows], or [outputs, rows]. Each model has its own means of levels."""
+    """Return a model's margins: float64 [rows], or [outputs, rows]. Each model has its own target means."""
     schema, features = model.terms.columns, rows.features
     if schema.target_means:
         features = features.copy()
@@ -103,26 +103,26 @@ def margins_of(model: Trained, rows: HeldOut) -> Float64:
 
 
 def score_of(margin: Float64, terms: Terms, rows: HeldOut, names: tuple[str, ...]) -> dict[str, float]:
-    """The same of margins: float64 [rows], or [outputs, rows]."""
+    """Return each metric's value for these margins, float64 [rows] or [outputs, rows], by name."""
     (total,), scale = rows.sums(margin, terms, names)
     return metrics.values(names, total, scale)
 
 
 # ---- Statistics of a comparison: site-alone, federated and pooled models on the same held-out rows ------
-# Promises: the models of a split are compared on the same rows; an interval of a difference is of the
-# paired difference, over bootstrap samples of those rows; the same rows and models give the same figures.
-# The intervals speak of the rows that are held out: of the luck of what was trained on the several splits
-# tell, which are averaged.
+# Promises: the models of a split are compared on the same rows. The interval of a difference is that of the
+# paired difference over bootstrap samples of those rows. The same rows and models give the same figures.
+# The intervals cover only the choice of held-out rows. The choice of training rows varies between splits,
+# over which figures are averaged.
 
 
 SAMPLES = 1000
-"""Bootstrap samples of the held-out rows."""
+"""Number of bootstrap samples of the held-out rows."""
 GROUPS = 1000
-"""Rows of a site are drawn one by one up to this many; of more, that many random groups of them are."""
+"""Bootstrap units of a site: its rows one by one, or this many random groups of rows if it has more."""
 
 
 class Trial:
-    """A site's rows, and how models do on those that are held out, split after split."""
+    """A site's rows, and the scores of models on the rows that each split holds out."""
 
     def __init__(self, site: str, rows: int, share: float, number: int) -> None:
         self.site, self.rows = site, rows
@@ -130,23 +130,23 @@ class Trial:
         self._number = number
         draw = np.random.default_rng([0, number])
         self._groups = draw.permutation(rows) % GROUPS
-        """The group of each row."""
+        """Group of each row, fixed over all splits: int64 [rows]."""
         count = min(rows, GROUPS)
         self._drawn = draw.multinomial(count, np.full(count, 1 / count), SAMPLES).astype(np.float64)
-        """How often each group is in each sample: [samples, groups]."""
+        """Number of times that each sample draws each group: float64 [samples, groups]."""
         self._seen = np.zeros(rows, np.bool_)
         self._cannot = ""
         self._values: dict[str, list[Float64]] = {}
         self._samples: dict[str, list[Float64]] = {}
 
     def split(self, seed: int) -> tuple[Int64, Int64]:
-        """Return the indices of rows to train on, and of those that are held out."""
+        """Return the indices of the rows to train on, and of the held-out rows."""
         order = np.random.default_rng([1, seed, self._number]).permutation(self.rows)
         held, rest = order[: self.held_out], order[self.held_out :]
         return rest, np.sort(held)
 
     def cannot(self, error: Exception) -> None:
-        """Note that the site cannot train alone."""
+        """Record that the site cannot train alone, and why."""
         self._cannot = str(error)
 
     def score(
@@ -157,9 +157,10 @@ class Trial:
         names: tuple[str, ...],
         own_rows: HeldOut | None = None,
     ) -> None:
-        """Score these models of one split on the rows that it holds out, whose indices are `held`. own_rows:
-        the same rows as the model alone reads them, where it has fewer columns."""
+        """Score the models of one split on the rows that it holds out, whose indices are `held`. own_rows:
+        the same rows as the site-alone model reads them, if it has fewer columns."""
         self._seen[held] = True
+        # A sample is a weighted sum of group sums. All models share the draws, which pairs their differences.
         present, groups_of_rows = np.unique(self._groups[held], return_inverse=True)
         order = np.argsort(groups_of_rows, kind="stable")
         groups = np.split(order, np.cumsum(np.bincount(groups_of_rows))[:-1])
@@ -169,6 +170,7 @@ class Trial:
             if id(model) not in known:
                 seen = own_rows if name == ALONE and own_rows is not None else rows
                 sums, scale = seen.sums(margins_of(model, seen), model.terms, names, groups)
+                # Row 0 is the sum over all held-out rows; the others are the samples.
                 totals = np.rint(np.vstack([sums.sum(axis=0), drawn @ sums])).astype(np.int64)
                 known[id(model)] = np.array([_values(names, total, scale) for total in totals])
             values = known[id(model)]
@@ -176,8 +178,8 @@ class Trial:
             self._samples.setdefault(name, []).append(values[1:])
 
     def compared(self, names: tuple[str, ...]) -> SiteComparison:
-        """Return what all splits came to."""
-        # [splits, metrics] and [splits, samples, metrics] of each model
+        """Return the comparison over all splits."""
+        # for each model: [splits, metrics] and [splits, samples, metrics]
         values = {model: np.array(splits) for model, splits in self._values.items()}
         samples = {model: np.array(splits) for model, splits in self._samples.items()}
         if self._cannot:
@@ -187,18 +189,18 @@ class Trial:
 
     @property
     def different(self) -> int:
-        """Rows that were held out in any split."""
+        """Number of different rows that some split held out."""
         return int(self._seen.sum())
 
     @property
     def has_a_model(self) -> bool:
-        """True if the site trains alone, and rows of it are held out."""
+        """True if the site can train alone, and splits held out some of its rows."""
         return not self._cannot and ALONE in self._values
 
 
 def together(trials: Sequence[Trial], names: tuple[str, ...]) -> SiteComparison:
-    """Return the comparison of all sites as one: each figure is the mean over the sites that have a model
-    alone, by their held-out rows; where none has, over all."""
+    """Return the comparison of all sites as one. Each figure is the mean over the sites that can train alone,
+    weighted by their held-out rows; if no site can, over all sites."""
     able = [trial for trial in trials if trial.has_a_model]
     chosen = able or [trial for trial in trials if trial._values]
     weights = np.array([trial.held_out for trial in chosen], np.float64)
@@ -208,12 +210,12 @@ def together(trials: Sequence[Trial], names: tuple[str, ...]) -> SiteComparison:
         model: _mean([np.array(trial._samples[model]) for trial in chosen], weights) for model in models
     }
     counts = tuple(sum(getattr(t, name) for t in chosen) for name in ("rows", "held_out", "different"))
-    cannot = "" if able else "no site has a model alone"
+    cannot = "" if able else "no site can train alone"
     return _comparison("all sites", (counts[0], counts[1], counts[2]), values, samples, names, cannot)
 
 
 def _mean(by_site: Sequence[Float64], weights: Float64) -> Float64:
-    """Return the weighted mean of sites' figures, without those that are NaN."""
+    """Return the weighted mean of the sites' figures, ignoring NaN."""
     mean = np.ma.average(np.ma.masked_invalid(np.array(by_site)), axis=0, weights=weights)
     return np.asarray(np.ma.filled(mean, np.nan))
 
@@ -226,8 +228,8 @@ def _comparison(
     names: tuple[str, ...],
     cannot: str,
 ) -> SiteComparison:
-    """Return the figures of values [splits, metrics] and samples [splits, samples, metrics] of each model.
-    counts: rows, held out in each split, held out in any."""
+    """Return a site's comparison from the values [splits, metrics] and samples [splits, samples, metrics] of
+    each model. counts: rows, rows held out in each split, and rows held out in any."""
     rows, held_out, different = counts
     between = percentiles(different)
 
@@ -235,7 +237,7 @@ def _comparison(
         value, sample = pick(values), pick(samples)
         return {name: figure(value[..., i], sample[..., i], between) for i, name in enumerate(names)}
 
-    sign = np.array([1.0 if grows(name) else -1.0 for name in names])
+    sign = np.array([1.0 if grows(name) else -1.0 for name in names])  # positive gain: federated is better
     models = {model: figures(lambda known, model=model: known[model]) for model in values}  # type: ignore[misc]
     gain = figures(lambda known: (known[FEDERATED] - known[ALONE]) * sign) if ALONE in values else {}
     return SiteComparison(
@@ -250,8 +252,9 @@ def _comparison(
 
 
 def figure(splits: Float64, samples: Float64, between: tuple[float, float]) -> Figure:
-    """Return the figure of the value of each split, [splits], and that of each sample, [splits, samples], NaN
-    where rows have none; between: the percentiles of the samples that the interval ends at."""
+    """Return the mean and interval of a metric from its value in each split, [splits], and in each bootstrap
+    sample of each split, [splits, samples]. NaN stands for rows that determine no value. between: the
+    percentiles of the samples at which the interval ends."""
     if np.isnan(splits).all():
         return Figure(value=math.nan, low=math.nan, high=math.nan)
     sound = ~np.isnan(splits)
@@ -262,12 +265,9 @@ def figure(splits: Float64, samples: Float64, between: tuple[float, float]) -> F
 
 
 def percentiles(rows: int) -> tuple[float, float]:
-    """Return the percentiles of bootstrap samples that a 95 % interval ends at, for this many rows: 2.5 and
-    97.5 where they are many, further out where they are few, as Student's t is wider than the normal
-    distribution.
-
-    The expanded percentile interval of Hesterberg, arXiv 1411.5279; t by its expansion in 1 / (rows - 1).
-    """
+    """Return the percentiles of bootstrap samples at which a 95% interval ends: 2.5 and 97.5 for many rows,
+    further out for few, as Student's t is wider than the normal distribution. This is the expanded percentile
+    interval of Hesterberg, arXiv 1411.5279, with t from its expansion in 1 / (rows - 1)."""
     if rows < 3:
         return 0.0, 100.0
     z, n = NormalDist().inv_cdf(0.975), rows - 1
@@ -277,7 +277,7 @@ def percentiles(rows: int) -> tuple[float, float]:
 
 
 def _values(names: tuple[str, ...], total: Int64, scale: Scale) -> list[float]:
-    """Return the metrics of rows with these sums; NaN where the sample drew none of them."""
+    """Return the metrics of these sums; NaN for a sample that drew none of the rows."""
     if total[0] <= 0:
         return [math.nan] * len(names)
     by_name = metrics.values(names, total, scale)

@@ -1,9 +1,9 @@
-"""Floats to fixed-point integers, and the proof that their sums cannot overflow.
+"""Floats as fixed-point integers, and the proof that their sums cannot overflow.
 
-Promises: `Scale` maps a float of known bound to an integer of known limit by a power of two, so decoding
-is exact; `cell_bits` gives the narrowest cell in which the sum over all rows fits.
-Refuses: bounds that no cell of 64 bits can hold.
-(`gbdt.kernels.histogram.quantise` is `Scale.encode` compiled; a test holds them equal.)
+Promises: `Scale` maps a float of known bound to an integer of known limit by a power of two, so decoding is
+exact. `cell_bits` returns the width of the narrowest cell that holds the sum over all rows.
+Refuses: bounds that no 64-bit cell can hold.
+`gbdt.kernels.histogram.quantise` is `Scale.encode` compiled; a test checks that they agree.
 """
 
 import functools
@@ -24,10 +24,10 @@ MAX_CELL_BITS = 64
 
 @dataclass(frozen=True)
 class Scale:
-    """Fixed-point numbers of magnitude at most 2**exponent, in `bits` bits with the sign.
+    """Fixed-point numbers of magnitude at most 2**exponent, in `bits` bits including the sign.
 
-    One unit is 2**(exponent - bits + 1); an encoded value lies in [-limit, limit], limit = 2**(bits - 1).
-    Values beyond the bound are clipped to it, so the contribution of every row is bounded.
+    One unit is 2**(exponent - bits + 1). An encoded value lies in [-limit, limit], where limit is
+    2**(bits - 1). Values beyond the bound are clipped to it, so each row's contribution is bounded.
     """
 
     exponent: int
@@ -35,7 +35,7 @@ class Scale:
 
     @property
     def limit(self) -> int:
-        """Largest magnitude of an encoded value."""
+        """Largest magnitude of an encoded value: 2**(bits - 1)."""
         return 1 << (self.bits - 1)
 
     @property
@@ -49,26 +49,27 @@ class Scale:
         return np.clip(units, -self.limit, self.limit).astype(np.int64)
 
     def decode(self, total: int) -> float:
-        """The float that a sum of encoded values stands for (exact up to 2**53 units)."""
+        """Convert a sum of encoded values to a float; exact up to 2**53 units."""
         return float(total) / self.factor
 
 
 UNIT = Scale(exponent=0, bits=1)
-"""The scale of a plain count: 1.0 is the integer 1."""
+"""The scale of a plain count: 1.0 is encoded as 1."""
 
 
 @functools.lru_cache(maxsize=256)
 def cell_bits(limit: int, rows: int) -> int:
-    """Bits of a signed cell that holds any sum of `rows` integers of magnitude `limit`.
+    """Return the width of the narrowest signed cell for any sum of `rows` integers of magnitude `limit`.
 
-    |sum| <= limit * rows, and a signed cell of w bits holds magnitudes up to 2**(w - 1) - 1, so the sum
-    is recovered exactly from its residue modulo 2**w, in whatever order the residues were added.
+    |sum| <= limit * rows, and a signed cell of w bits holds magnitudes up to 2**(w - 1) - 1. So the sum is
+    recovered exactly from its residue modulo 2**w, whatever the order in which the residues are added.
     """
     bits = (limit * max(rows, 1)).bit_length() + 1
     if bits > MAX_CELL_BITS:
         raise ConfigError(
-            f"{rows} rows of {limit.bit_length()}-bit values do not fit a cell of {MAX_CELL_BITS} bits; "
-            f"lower gradient_bits"
+            "terms-cell-overflow",
+            f"the sum of {rows} {limit.bit_length()}-bit values does not fit a {MAX_CELL_BITS}-bit cell; "
+            f"lower gradient_bits",
         )
     return bits
 
@@ -78,11 +79,11 @@ _LOWEST_EXPONENT = -63
 
 
 def exponent_counts(values: Float64) -> Int64:
-    """Counts of values by binary exponent: [EXPONENT_CELLS], zeros left out.
+    """Count values by binary exponent: int64 [EXPONENT_CELLS]. Zeros are not counted.
 
-    Cell i counts the values with 2**(e - 1) <= |value| < 2**e for e = i - 63; others are counted in
-    the first or last cell. The counts of parties add, and the highest cell that is not empty gives every
-    party the same bound (`bound_exponent`), though no party has revealed its own largest value.
+    Cell i counts the values with 2**(e - 1) <= |value| < 2**e for e = i - 63; values beyond the cells go into
+    the first or the last one. The parties' counts add up, and the highest non-empty cell yields one bound for
+    all parties (`bound_exponent`) without any party revealing its own largest value.
     """
     magnitudes = np.abs(np.asarray(values, np.float64))
     exponents = np.frexp(magnitudes[magnitudes > 0])[1].astype(np.int64)
@@ -91,14 +92,13 @@ def exponent_counts(values: Float64) -> Int64:
 
 
 def bound_exponent(counts: Int64, beyond: int = 0) -> int:
-    """The smallest e such that every counted value but at most `beyond` ones has magnitude at most 2**e (0
-    where no others are counted)."""
+    """Return the smallest e such that at most `beyond` counted values exceed 2**e in magnitude; 0 if no more
+    than `beyond` values are counted."""
     used = np.flatnonzero(np.cumsum(counts[::-1])[::-1] > beyond)
     return int(used[-1]) + _LOWEST_EXPONENT if used.size else 0
 
 
 def lower_bound(counts: Int64) -> float:
-    """A power of two that no counted value is below in magnitude, and the smallest is less than twice of; 0
-    if there is none."""
+    """Return the largest power of two that no counted value is below in magnitude; 0 without such a bound."""
     used = np.flatnonzero(counts)
     return math.ldexp(1.0, int(used[0]) + _LOWEST_EXPONENT - 1) if used.size and used[0] else 0.0

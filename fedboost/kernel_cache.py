@@ -1,12 +1,12 @@
-"""The cache of compiled kernels: the folders that they are read from and kept in.
+"""The cache of compiled kernels: the folders that kernels are read from and stored in.
 
-Promises: kernels are kept in FEDBOOST_CACHE, or else NUMBA_CACHE_DIR, if that is set; else in the first
-folder that can be written of the package's own, the user's cache folder and one of this user in the system's
-temporary folder. A kernel that cannot be kept, be it for want of a folder or of room, is compiled all the
-same, and one line on standard error says so. A change of any kernel's source leaves the older ones unread.
-Of several processes that need a kernel one compiles it; the others wait and read it.
-Refuses: a folder that other users can write, because what is read from a cache is code; a named folder that
-can neither be written nor has the kernels (ConfigError: one line).
+Promises: kernels are stored in FEDBOOST_CACHE or, failing that, NUMBA_CACHE_DIR if set. Otherwise they are
+stored in the first writable folder of these: the package's own, the user's cache folder, and one for this
+user in the system's temporary folder. A kernel that cannot be stored, for lack of a folder or of space, is
+compiled all the same, and one line on standard error reports it. A change to any kernel's source invalidates
+all stored kernels. If several processes need a kernel, one compiles it; the others wait and load it.
+Refuses: a folder that other users can write, because the cache contains code; a named folder that can neither
+be written nor contains the kernels (ConfigError).
 """
 
 import errno
@@ -35,17 +35,17 @@ VARIABLE = "FEDBOOST_CACHE"
 COMPILING = "compiling kernels, once on this machine; this takes up to two minutes"
 PACKAGE = Path(__file__).parent
 SOURCES = "gbdt/kernels/*.py", "privacy/kernels.py", "privacy/rowsums/kernels.py"
-"""The files with kernels."""
+"""The files that contain kernels."""
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 _DAMAGED = (EOFError, UnpicklingError)
 MAX_WAIT_SECONDS = 60.0
-"""A process that waits longer for another one compiles, too: the other may hang."""
+"""After waiting this long for another process, a process compiles the kernel itself: the other may hang."""
 _PAUSE_SECONDS = 0.05
 
 
 def kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Return a decorator that compiles a function as `numba.njit` with these options does, when it is first
-    called, and keeps the result."""
+    """Return a decorator that compiles a function on its first call, like `numba.njit` with these options,
+    and stores the result in the cache."""
 
     def decorate(function: Callable[..., Any]) -> Any:
         compiled = numba.njit(**options)(function)
@@ -57,17 +57,17 @@ def kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 
 @dataclass(frozen=True)
 class Folders:
-    """The folders of this process: those to read from, in that order, and the one to keep kernels in."""
+    """The cache folders of this process: those to read from, in order, and the one to store kernels in."""
 
     read: tuple[Path, ...]
     write: Path | None
     reasons: str
-    """Why none can be written: a line, without what to do."""
+    """Why no folder can be written: one line, without advice."""
 
 
 @cache
 def folders() -> Folders:
-    """Return the folders, chosen once. ConfigError for a named one that cannot be used."""
+    """Return the cache folders, chosen once per process. ConfigError if a named folder cannot be used."""
     name = VARIABLE if os.environ.get(VARIABLE) else "NUMBA_CACHE_DIR"
     if not (value := os.environ.get(name)):
         return _first_of(_ordinary())
@@ -76,16 +76,17 @@ def folders() -> Folders:
         _make(folder)
         return Folders((folder,), folder, "")
     except _Unsafe as error:
-        raise ConfigError(f"{name}={printable(value)}: {error.strerror}") from None
+        raise ConfigError("cache-folder-unsafe", f"{name}={printable(value)}: {error.strerror}") from None
     except OSError as error:
         if error.errno in FULL_DISK:
             return Folders((folder,), None, f"{name}={value}: {error.strerror}")
         if not _holds_kernels(folder):
             raise ConfigError(
+                "cache-folder-unwritable",
                 f"{name}={printable(value)}: has no compiled kernels of this version, and none can be kept "
-                f"there: {error.strerror}; name a folder that this user can write, or unset {name}"
+                f"there: {error.strerror}; name a folder that this user can write, or unset {name}",
             ) from None
-    others = _first_of(_ordinary())  # for what is not compiled there, or was for another processor
+    others = _first_of(_ordinary())  # for kernels that it lacks or has for another processor only
     return Folders((folder, *others.read), others.write, others.reasons)
 
 
@@ -96,12 +97,12 @@ def _ordinary() -> Iterator[Path]:
 
 
 def _first_of(bases: Iterator[Path]) -> Folders:
-    """Return the folders of these places up to the first that can be written."""
+    """Return the folders in these places, up to the first writable one."""
     read, reasons = list[Path](), list[str]()
     for base in bases:
         folder = base / _version()
         try:
-            if not base.is_absolute():  # of a user without a home
+            if not base.is_absolute():  # the user has no home directory
                 raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
             _make(folder)
             return Folders((*read, folder), folder, "")
@@ -113,13 +114,13 @@ def _first_of(bases: Iterator[Path]) -> Folders:
 
 
 class _Unsafe(OSError):
-    """A folder that other users can write."""
+    """Other users can write a folder."""
 
 
 @cache
 def _version() -> str:
-    """Return the name of the folder for these very kernels: numba alone would not notice a change in a kernel
-    that another file calls."""
+    """Return the folder name, which includes a digest of all kernel sources: numba itself does not notice a
+    change in a kernel that another file calls."""
     digest = hashlib.sha256(f"{VERSION} {numba.__version__}".encode())
     for file in (path for pattern in SOURCES for path in sorted(PACKAGE.glob(pattern))):
         digest.update(file.read_bytes())
@@ -127,8 +128,8 @@ def _version() -> str:
 
 
 def _make(folder: Path) -> None:
-    """Make a folder for this user alone, or for all to read what root compiled, and try it. OSError unless it
-    can be written, and by nobody else."""
+    """Create a folder that only this user can use, or that all can read if root creates it, and test it.
+    OSError unless this user, and no one else, can write it."""
     _check_link(folder.parent)
     mode = 0o755 if os.geteuid() == 0 else 0o700
     for path in (*reversed(folder.parents), folder):
@@ -151,8 +152,8 @@ def _holds_kernels(folder: Path) -> bool:
 
 
 def _check_safe(folder: Path) -> None:
-    """Raise OSError if another user can put files in a folder or replace it. The package's own is as safe as
-    the package."""
+    """Raise OSError if another user can put files into a folder or replace it. The package's own folder is as
+    safe as the package."""
     if folder.parent == PACKAGE / "__pycache__":
         return
     _check_link(folder.parent)
@@ -168,29 +169,29 @@ def _check_safe(folder: Path) -> None:
 
 
 def _is_private(group: int, user: int) -> bool:
-    """Tell if a group is that of a user alone: of the same number and name, and without other members."""
-    import grp  # which not every system has
+    """Return whether a group is a user's own: same id and name, and no other members."""
+    import grp  # not available on every system
     import pwd
 
     try:
         known, owner = grp.getgrgid(group), pwd.getpwuid(user).pw_name
-    except KeyError:  # without names, as in a container, the number says it
+    except KeyError:  # no names, as in a container: compare the ids
         return group == user
     return group == user and known.gr_name == owner and not {*known.gr_mem} - {owner}
 
 
 def _check_link(place: Path) -> None:
     if place.is_symlink() and place.lstat().st_uid not in _trusted():
-        raise _Unsafe(errno.EPERM, f"{place} is a link of another user")
+        raise _Unsafe(errno.EPERM, f"{place} is a link that belongs to another user")
 
 
 def _trusted() -> tuple[int, ...]:
-    """Return this user, and root, who has another number where users are mapped."""
+    """Return the ids of this user and of root, whose id differs in a user namespace: there, that of /."""
     return os.geteuid(), 0, Path("/").stat().st_uid
 
 
 class _Locator(_CacheLocator):
-    """The folder to keep a kernel in, for numba."""
+    """Points numba to the folder in which to store a kernel."""
 
     def __init__(self, line: int) -> None:
         self._line = line
@@ -218,7 +219,7 @@ class _Kept(CompileResultCacheImpl):
 
 
 class _KernelCache(FunctionCache):
-    """Compiled versions of one kernel, one for each type of its arguments and each processor."""
+    """Compiled versions of one kernel, one for each signature and processor."""
 
     _impl_class = _Kept
 
@@ -231,8 +232,8 @@ class _KernelCache(FunctionCache):
     def _load_overload(self, sig: Any, target_context: Any) -> Any:
         found = self._read(sig, target_context)
         if found is None:
-            self._lock.take()  # until the kernel is saved
-            found = self._read(sig, target_context)  # another process may have compiled it meanwhile
+            self._lock.take()  # held until the kernel is saved
+            found = self._read(sig, target_context)  # another process may have compiled it in the meantime
             if found is None:
                 _say_compiling()
             else:
@@ -243,9 +244,10 @@ class _KernelCache(FunctionCache):
         key = self._index_key(sig, target_context.codegen())
         for folder, file in self._files:
             try:
-                _check_safe(folder)  # each time: who cleans up temporary files leaves its name to anybody
+                # Before every read: if temporary files are cleaned up, anyone can create the folder again.
+                _check_safe(folder)
                 data = file.load(key)
-            except (OSError, *_DAMAGED):  # a file that cannot be read counts as none, and is written anew
+            except (OSError, *_DAMAGED):  # treat an unreadable file as absent: it is rewritten
                 continue
             if data is not None:
                 return self._impl.rebuild(target_context, data)
@@ -275,19 +277,19 @@ class _KernelCache(FunctionCache):
 
 
 class _Lock:
-    """Held by the one process that compiles a kernel. A kernel takes locks of kernels that it calls alone, so
-    two processes never wait for each other. Where files cannot be locked, nothing is held."""
+    """Held by the one process that compiles a kernel. A kernel takes only the locks of kernels that it calls,
+    so two processes never wait for each other. Where files cannot be locked, nothing is held."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._file: int | None = None
 
     def take(self) -> None:
-        """Wait for the lock, for a while."""
+        """Wait for the lock, for MAX_WAIT_SECONDS at most."""
         if self._file is not None or (folder := folders().write) is None:
             return
         try:
-            import fcntl  # which not every system has
+            import fcntl  # not available on every system
 
             file = os.open(folder / self._name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except (ImportError, OSError):
@@ -305,15 +307,15 @@ class _Lock:
             time.sleep(_PAUSE_SECONDS)
 
     def release(self) -> None:
-        """Let another process have it."""
+        """Release the lock if this process holds it."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
 
 def unready() -> Path | None:
-    """Return the file that is to say that kernels for this processor are compiled; None if one says so, or
-    none can be kept."""
+    """Return the marker file to create once the kernels for this processor are compiled; None if it exists,
+    or if nothing can be stored."""
     processor = hashlib.sha256(repr(cpu_target.target_context.codegen().magic_tuple()).encode())
     name = f"ready-{processor.hexdigest()[:16]}"
     if any((folder / name).exists() for folder in folders().read) or (folder := folders().write) is None:
@@ -323,7 +325,7 @@ def unready() -> Path | None:
 
 @cache
 def _say_compiling() -> None:
-    """Print a line where a person waits, once: a party's log has its own."""
+    """Print a line once if a person is waiting; a party's log reports the compilation itself."""
     if sys.stderr.isatty() or "ipykernel" in sys.modules:
         print(f"fedboost: {COMPILING}", file=sys.stderr, flush=True)
 
@@ -331,5 +333,5 @@ def _say_compiling() -> None:
 @cache
 def _say(reason: str) -> None:
     """Print a line on standard error, once."""
-    line = f"fedboost: compiled kernels cannot be kept, so that each command compiles them anew: {reason}"
+    line = f"fedboost: compiled kernels cannot be kept, so each command compiles them again: {reason}"
     print(printable(line), file=sys.stderr, flush=True)

@@ -1,6 +1,6 @@
-"""The terms as analysts write them in Python: those of the protocol, with a draft from a table.
+"""The terms as analysts write them in Python: the protocol's terms, and a draft of terms from a table.
 
-`Terms(...)` and `Terms.draft(...)` raise ConfigError with one line for what cannot be.
+`Terms(...)` and `Terms.draft(...)` raise ConfigError, with a one-line message, for invalid settings.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,8 +27,8 @@ P = ParamSpec("P")
 
 
 class Terms(terms.Terms):
-    """The terms that every party agrees to for one session. xgb_model: a Model to continue, or the path of
-    its file."""
+    """The terms that every party agrees to for one session. Settings are the keys of a terms file; xgb_model
+    may also be a `Model` to continue, or the path of its file."""
 
     def __init__(self, **settings: Any) -> None:
         try:
@@ -43,11 +43,11 @@ class Terms(terms.Terms):
 
     @classmethod
     def load(cls, path: Path | str) -> "Terms":
-        """The terms in a TOML file."""
+        """Read terms from a TOML file."""
         return cls.read(read_settings(Path(path)), str(path))
 
     def save(self, path: Path | str) -> None:
-        """Write the terms to a TOML file, whole or not at all."""
+        """Write the terms to a TOML file, atomically."""
         write_atomically(Path(path), terms_to_toml(self).encode())
 
     @classmethod
@@ -62,13 +62,18 @@ class Terms(terms.Terms):
         exclude: Sequence[str] = (),
         **settings: Any,
     ) -> "Terms":
-        """Terms whose columns and objective are those found in a table (path, pandas, Arrow, arrays).
+        """Draft terms, with the columns and the objective found in a table.
 
-        label, weight, base_margin, group, label_upper_bound: names of columns; exclude: columns that are to
-        be no features; settings: fields of Terms, under XGBoost's names. Words are drafted as classes, more
-        than two numbers as amounts, unless the objective is set. Settings that are not given have XGBoost's
-        defaults: min_child_weight too, where `fedboost terms` drafts ten rows in a leaf, as most sites want.
-        Warns (TableWarning) of columns that were left out, and of what else is odd.
+        A text label is drafted as classes; a label of more than two distinct numbers is drafted as a
+        quantity, unless settings has an objective. Other settings default to those of XGBoost. That includes
+        min_child_weight, for which `fedboost terms` drafts ten rows per leaf, as most sites want.
+        TableWarning reports omitted columns and other oddities of the table.
+
+        Args:
+            data: the table: a path, a pandas or Arrow table, or a mapping of arrays.
+            label, weight, base_margin, group, label_upper_bound: names of columns.
+            exclude: names of columns that must not be features.
+            settings: keys of Terms, under XGBoost's names.
         """
         chosen = base_margin, settings.get("objective"), label_upper_bound, group
         table = as_table(data)
@@ -78,7 +83,7 @@ class Terms(terms.Terms):
 
 
 def _warns(run: Callable[P, Result]) -> Callable[P, Result]:
-    """A simulation that warns (TableWarning) of what is odd in the tables of the parties."""
+    """Make a simulation warn (TableWarning) of oddities in the parties' tables."""
 
     @wraps(run)
     def simulate(*arguments: P.args, **options: P.kwargs) -> Result:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from raised import raised
 from refusals import refusal
 from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, terms
 
@@ -305,17 +306,18 @@ def test_over_grpc_by_command_and_in_the_audit_log(tmp_path):
     assert known.signed_by == agreed.parties
     assert (typed.code, as_json.code) == (0, 0)
     assert json.loads(as_json.out) == known.summary
-    assert "900 rows of all parties, against 3,000 of the training." in " ".join(typed.out.split())
+    assert "900 rows of all parties, compared with 3,000 of the training." in " ".join(typed.out.split())
     assert "shifted" in typed.out
     assert max(map(len, typed.out.splitlines())) <= 80
     told = fedboost("audit", tmp_path / "c" / "state" / "p0" / "memory.sqlite")
     assert "rows by bin of each column and of score 1 1" in " ".join(told.out.split())
     assert "No warnings" in told.out
     told = fedboost("audit", tmp_path / "d" / "state" / "p0" / "memory.sqlite")
-    assert "to compare   rows of all parties against those of a model of binary:logistic" in told.out
+    compared = "to compare rows of all parties with the training rows of a model of binary:logistic"
+    assert compared in " ".join(told.out.split())
     assert "from columns 3: age, dose, ward" in told.out
     assert "rows by bin of each column and of score 1 1" in " ".join(told.out.split())
-    assert "with a comparison of rows, the aggregator reports" in told.out
+    assert "with a comparison of rows, according to the aggregator" in told.out
     assert "No warnings" in told.out
 
 
@@ -324,16 +326,16 @@ def test_queries_out_of_place_are_refused(model):
     sizes = (11, 11, 4)
     query = BinCountsQuery(sizes, len(reference.score.counts), 0)
     query.check(agreed)
-    with pytest.raises(Refused, match="rows by bin of each column, and the terms have no reference"):
+    with raised(Refused, "query-bins"):
         query.check(terms())
-    with pytest.raises(Refused, match="bins of 2 features, the terms have 3"):
+    with raised(Refused, "query-bins"):
         dataclasses.replace(query, sizes=(11, 11)).check(agreed)
-    with pytest.raises(PeerError, match="no cut points were given yet"):
+    with raised(PeerError, "query-order"):
         query.check_order(terms(reference=True), NOTHING_YET)
-    with pytest.raises(Refused, match="EvaluationQuery is asked, and the terms drift"):
+    with raised(Refused, "query-task"):
         EvaluationQuery.of(terms(), 10, UNIT, (4.0,)).check(agreed)
     holder = DriftHolder(lambda: to_shard(TABLE, agreed, "north"), agreed)
-    with pytest.raises(PeerError, match="rows by other bins than those of the model"):
+    with raised(PeerError, "query-bins"):
         [*holder.answering(dataclasses.replace(query, sizes=(11, 12, 4)))]
 
 
@@ -356,7 +358,7 @@ def test_a_site_refuses_by_its_policy(model):
     text = " ".join(summary_of(agreed).split())
     assert "against those that a model was trained on; labels are not read" in text
     assert "label y" not in text
-    assert "reference after the last round rows by bin of each column" in " ".join(
+    assert "reference after the last round, rows by bin of each column" in " ".join(
         summary_of(training).split()
     )
 
@@ -385,10 +387,10 @@ def test_what_comes_from_an_aggregator_fits_the_model(model):
         {**reference, "score": {**score, "edges": [1.0]}},
     ):
         odd = dataclasses.replace(held, summary={"present": present})
-        with pytest.raises(PeerError, match="ended the session without counts of these bins"):
+        with raised(PeerError, "result-invalid"):
             fb.Drift.held_against(counted, odd, {})
     changed = dataclasses.replace(model, summary={"reference": {**reference, "rows": 2999}})
-    with pytest.raises(ConfigError, match="the model's reference is not of its columns, or was changed"):
+    with raised(ConfigError, "model-reference-unfit"):
         drift_terms(changed)
 
 
@@ -409,7 +411,10 @@ def test_what_cannot_be_is_one_line(model, tmp_path):
     for words, why in (
         ((tmp_path / "none.json",), "none.json: cannot read the model: No such file or directory"),
         ((bare,), "bare.json: the model has no reference: train it with reference = true in the terms"),
-        ((file, "--terms", other), "xgb_model cannot be held against these rows: its feature 1 is 'age'"),
+        (
+            (file, "--terms", other),
+            "fedboost: terms: xgb_model cannot be compared with these rows: its feature 1 is 'age'",
+        ),
         ((file, "--min-count", "0"), "--min-count"),
     ):
         said = refusal("drift", *words, "--aggregator", "127.0.0.1:1", "--insecure-loopback")
@@ -423,5 +428,5 @@ def test_what_cannot_be_is_one_line(model, tmp_path):
             terms(["a", "b", "c", "d"], reference=True, **settings)
     with pytest.raises(ConfigError, match="xgb_model has no reference"):
         terms(program="drift", xgb_model=fb_text(model))
-    with pytest.raises(PeerError, match="ended the session without counts of these bins"):
+    with raised(PeerError, "result-invalid"):
         fb.Drift.held_against(drift_terms(model)[1], fb.simulate(terms(), shared_out(2)).model, {})

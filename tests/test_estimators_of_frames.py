@@ -5,6 +5,7 @@ import pandas as pd
 import polars as pl
 import pytest
 import xgboost
+from raised import raised
 from sites import rows
 
 import fedboost as fb
@@ -42,7 +43,7 @@ def test_without_pandas_a_polars_frame_with_words_is_refused(monkeypatch):
         raise ModuleNotFoundError("pandas")
 
     monkeypatch.setattr(pl.DataFrame, "to_pandas", fails)
-    with pytest.raises(ConfigError, match="a polars DataFrame with columns of words needs pandas"):
+    with raised(ConfigError, "estimator-pandas-missing"):
         fb.FederatedClassifier(**SMALL).fit(POLARS, Y)
 
 

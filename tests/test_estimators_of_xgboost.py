@@ -5,6 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
+from raised import raised
 from sites import rows
 
 import fedboost as fb
@@ -61,9 +62,7 @@ def test_early_stopping_watches_them():
     watched = one.evals_result_["validation_0"]["logloss"]
     assert one.best_iteration == int(np.argmin(watched)) == len(watched) - 4
     assert len(one.model_.booster.trees) == one.best_iteration + 1
-    with pytest.raises(
-        ConfigError, match=r"needs validation rows: give fit an eval_set of other rows than X"
-    ):
+    with raised(ConfigError, "estimator-parameters-invalid"):
         fb.FederatedClassifier(early_stopping_rounds=3).fit(X, Y, eval_set=[(X, Y)])
     with pytest.raises(AttributeError, match="early_stopping_rounds"):
         _ = fb.FederatedClassifier(**SMALL).fit(X, Y).best_iteration
@@ -167,9 +166,9 @@ def test_a_ranker_evaluates_and_weighs_groups():
         ({"rounds": 5}, "has no parameter 'rounds' (did you mean n_estimators?)"),
         ({"seed": 5}, "has no parameter 'seed' (did you mean random_state?)"),
         ({"nthread": 5}, "has no parameter 'nthread' (did you mean n_jobs?)"),
-        ({"booster": "dart"}, "has no parameter 'booster': boosting is always gbtree"),
+        ({"booster": "dart"}, "has no parameter 'booster': the booster is always gbtree (gbdt)"),
         ({"max_dept": 3}, "has no parameter 'max_dept' (did you mean max_depth?)"),
-        ({"verbose": 1}, "has no parameter 'verbose': what is printed is no setting of a training"),
+        ({"verbose": 1}, "has no parameter 'verbose': verbosity is not part of the terms"),
         ({"xyzzy": 1}, "FederatedClassifier has no parameter 'xyzzy'"),
     ],
     ids=str,
@@ -189,7 +188,8 @@ RANKER, CLASSIFIER = fb.FederatedRanker, fb.FederatedClassifier
         (
             lambda: CLASSIFIER().fit(X, Y, eval_set=[(X2, Y2), (X2, Y2)]),
             fb.ConfigError,
-            "eval_set has 2 pairs .* join them, or give the training rows as the same X and y as fit",
+            "eval_set has 2 pairs .* concatenate them; for the training rows, pass the same X and y as to "
+            "fit",
         ),
         (lambda: CLASSIFIER().fit(X, Y, eval_set=(X2, Y2)), ValueError, "must be a list of pairs"),
         (lambda: CLASSIFIER().fit(X, Y, eval_set=[(X2[:, :1], Y2)]), ValueError, "X has 1 features, but"),
@@ -202,7 +202,7 @@ RANKER, CLASSIFIER = fb.FederatedRanker, fb.FederatedClassifier
         (
             lambda: CLASSIFIER().fit(WORDS, Y, eval_set=[(WORDS2.to_numpy(), Y2)]),
             ValueError,
-            "must both be DataFrames with words",
+            "must both be DataFrames with text",
         ),
         (
             lambda: CLASSIFIER(validation_fraction=0.2).fit(X, Y, eval_set=[(X2, Y2)]),
@@ -210,17 +210,17 @@ RANKER, CLASSIFIER = fb.FederatedRanker, fb.FederatedClassifier
             "validation_fraction",
         ),
         (lambda: CLASSIFIER(objective="binary").fit(X, Y), fb.ConfigError, "did you mean binary:logistic"),
-        (lambda: RANKER().fit(RANKED, RELEVANCE), ValueError, "give group, the sizes of the groups, or qid"),
+        (lambda: RANKER().fit(RANKED, RELEVANCE), ValueError, "pass either group, the group sizes, or qid"),
         (lambda: RANKER().fit(RANKED, RELEVANCE, group=[10]), ValueError, "adds up to 10 rows, X has 180"),
         (
             lambda: RANKER().fit(RANKED, RELEVANCE, qid=QID, sites=SITES),
             fb.ConfigError,
-            "a group is at one site",
+            "put all rows of a group at one site",
         ),
         (
             lambda: RANKER(objective="reg:squarederror").fit(RANKED, RELEVANCE, qid=QID),
             fb.ConfigError,
-            "it takes rank:ndcg or rank:pairwise",
+            "use rank:ndcg or rank:pairwise",
         ),
         (
             lambda: RANKER().fit(RANKED, RELEVANCE, qid=QID, sample_weight=np.ones(180)),
@@ -230,7 +230,7 @@ RANKER, CLASSIFIER = fb.FederatedRanker, fb.FederatedClassifier
         (
             lambda: RANKER().fit(RANKED, RELEVANCE, qid=QID, eval_set=[(RANKED[:20], RELEVANCE[:20])]),
             ValueError,
-            "give eval_group",
+            "pass either eval_group",
         ),
     ],
 )

@@ -197,7 +197,7 @@ UNUSABLE = {
 def test_a_named_folder_that_cannot_be_used_ends_the_command_in_one_line(package, place, prepare, says):
     named = place / "named"
     prepare(named)
-    end = python(package, place, fedboost("digest", "terms.toml"), FEDBOOST_CACHE=named)
+    end = python(package, place, fedboost("terms", "terms.toml", "--digest"), FEDBOOST_CACHE=named)
     check(end, 2, f"fedboost: FEDBOOST_CACHE={named}: ", *says)
     assert not files(place)
 

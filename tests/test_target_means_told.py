@@ -10,6 +10,7 @@ from encoded import BUCKETS, COLUMNS, TABLE, agreed, among, level_rows, trained
 from hypothesis import given
 from hypothesis import strategies as st
 from inprocess import session_of, sites_of
+from raised import raised
 
 import fedboost as fb
 from fedboost.boosting.programs import boosting, private
@@ -59,18 +60,18 @@ def told(value, place=(3, 2)):
 @pytest.mark.parametrize(
     ("query", "says"),
     [
-        (with_means(), "means of other levels"),
-        (with_means(MEANS[1:]), "means of other levels"),
-        (with_means(MEANS[:, 1:]), "means of other levels"),
-        (with_means(MEANS, MEANS), "means of other levels"),
-        (told(math.nan), "no finite number"),
-        (told(math.inf), "no finite number"),
-        (told(-math.inf, (0, 5)), "no finite number"),
-        (dataclasses.replace(ASKED, slots=()), "other levels than those"),
-        (dataclasses.replace(ASKED, slots=(SLOTS - 6,)), "other levels than those"),
-        (dataclasses.replace(ASKED, slots=(SLOTS, SLOTS)), "other levels than those"),
-        (dataclasses.replace(ASKED, counted=False), "otherwise than the terms say"),
-        (dataclasses.replace(ASKED, weight=Scale(0, 16)), "otherwise than the terms say"),
+        (with_means(), "the means do not fit target_means of the terms"),
+        (with_means(MEANS[1:]), "the means do not fit target_means of the terms"),
+        (with_means(MEANS[:, 1:]), "the means do not fit target_means of the terms"),
+        (with_means(MEANS, MEANS), "the means do not fit target_means of the terms"),
+        (told(math.nan), "a target mean is not a finite number"),
+        (told(math.inf), "a target mean is not a finite number"),
+        (told(-math.inf, (0, 5)), "a target mean is not a finite number"),
+        (dataclasses.replace(ASKED, slots=()), "by other slots than target_means has"),
+        (dataclasses.replace(ASKED, slots=(SLOTS - 6,)), "by other slots than target_means has"),
+        (dataclasses.replace(ASKED, slots=(SLOTS, SLOTS)), "by other slots than target_means has"),
+        (dataclasses.replace(ASKED, counted=False), "weights rows differently from the terms"),
+        (dataclasses.replace(ASKED, weight=Scale(0, 16)), "weights rows differently from the terms"),
         (dataclasses.replace(ASKED, gradient=Scale(0, 32)), "of 31 bits here"),
     ],
 )
@@ -90,17 +91,17 @@ def test_terms_without_such_columns_allow_none_of_it():
         dataclasses.replace(ASKED, slots=()),
         dataclasses.replace(START, cut_points=cuts),
     ):
-        with pytest.raises(Refused, match="other levels than those of target_means"):
+        with raised(Refused, "query-levels", "query-means"):
             query.check(without)
 
 
 @pytest.mark.parametrize(
     ("before", "query", "says"),
     [
-        ((ASKED,), ASKED, "labels are summed by level once"),
+        ((ASKED,), ASKED, "labels may be summed by level once"),
         ((ASKED,), dataclasses.replace(ASKED, gradient=Scale(1, START_BITS)), "summed by level once"),
         ((ASKED, START), ASKED, "before the cut points"),
-        ((), START, "cut points before labels were summed"),
+        ((), START, "by level before the cut points if the terms have target_means"),
         ((ASKED,), QuantileQuery(ROWS, Grids.first(1)), "before the cut points"),
     ],
 )
@@ -118,13 +119,13 @@ def test_states_that_cannot_be():
     for grids in (6, 5, 12):
         state = dataclasses.replace(with_levels, grids=grids)
         if grids == 12:
-            with pytest.raises(Refused, match="of 5"):
+            with raised(Refused, "state-invalid"):
                 state.check(agreed())
         else:
             state.check(agreed())
-    with pytest.raises(Refused, match="of 5"):
+    with raised(Refused, "state-invalid"):
         BoostingState(6).check(agreed({"target_means": {}}))
-    with pytest.raises(Refused, match="no finite number"):
+    with raised(Refused, "query-means"):
         dataclasses.replace(with_levels, start=told(math.nan)).check(agreed())
 
 
@@ -144,10 +145,10 @@ def test_sums_that_contradict_each_other_are_no_means():
     slots = 6 * (BUCKETS + 9 + 1)
     sums_of(lambda sums: None)
     party = holder(terms)
-    with pytest.raises(PeerError, match="sum to others than those of another"):
+    with raised(PeerError, "sums-inconsistent"):
         sums_of(lambda sums: sums.__setitem__(0, sums[0] + 1))
     party = holder(terms)
-    with pytest.raises(PeerError, match=f"not the {ROWS} rows there are"):
+    with raised(PeerError, "sums-inconsistent", naming=[ROWS]):
         sums_of(lambda sums: sums.__setitem__(2 * slots, sums[2 * slots] + 1))
 
 
@@ -249,9 +250,9 @@ def test_other_means_in_a_file_are_refused(tmp_path):
     for means, says in (
         ({"shop": whole["shop"][1:]}, "do not belong together"),
         ({}, "do not belong together"),
-        ({"shop": ["a", "b"]}, "not as fedboost writes them"),
-        ({"ward": whole["shop"]}, "no numeric feature"),
-        ([1], "not as fedboost writes them"),
+        ({"shop": ["a", "b"]}, "not in the form that fedboost writes"),
+        ({"ward": whole["shop"]}, "not one of its numeric features"),
+        ([1], "not in the form that fedboost writes"),
     ):
         attributes["fedboost.target_means"] = json.dumps(means, separators=(",", ":"))
         (tmp_path / "odd.json").write_text(json.dumps(document))
@@ -326,10 +327,19 @@ def test_noise_weighs_less_with_more_epsilon():
         (
             {},
             {"objective": "multi:softprob", "num_class": 3},
-            "multi:softprob: a level has no mean",
+            "columns.target_means with objective multi:softprob: labels have no mean; it is for "
+            "binary:logistic",
         ),
-        ({}, {"objective": "reg:absoluteerror"}, "objective reg:absoluteerror: a level has no mean"),
-        ({"group": "id", "row_id": None}, {"objective": "rank:ndcg"}, "rank:ndcg: a level has no mean"),
+        (
+            {},
+            {"objective": "reg:absoluteerror"},
+            "columns.target_means with objective reg:absoluteerror: labels have no mean",
+        ),
+        (
+            {"group": "id", "row_id": None},
+            {"objective": "rank:ndcg"},
+            "columns.target_means with objective rank:ndcg: labels have no mean; it is for binary:logistic",
+        ),
         ({}, {"program": "describe"}, "program describe"),
         (
             {},
@@ -341,7 +351,11 @@ def test_noise_weighs_less_with_more_epsilon():
             {"label_holder": "p0", "parties": ["p0", "p1"], "rows": "in_order"},
             "labels and levels are at different parties",
         ),
-        ({"target_means": {"shop": 1}}, {}, "has 1 buckets, it needs 2"),
+        (
+            {"target_means": {"shop": 1}},
+            {},
+            "columns: target_means: 'shop' has 1 buckets, and needs at least 2",
+        ),
         ({"target_means": {"shop": 1 << 17, "ward": (1 << 17) + 1}, "categorical": {}}, {}, "at most 262144"),
         ({"target_means": {"x": 8}}, {}, "'x' is named more than once"),
         (
@@ -361,7 +375,9 @@ def test_a_model_with_means_is_not_continued(tmp_path):
     trained().save(tmp_path / "m.json")
     from fedboost.runtime.model import text_of
 
-    with pytest.raises(ConfigError, match="xgb_model: the means of the model are of other rows"):
+    with pytest.raises(
+        ConfigError, match="target_means with xgb_model: the model's means are over other rows"
+    ):
         agreed(xgb_model=text_of(fb.Model.load(tmp_path / "m.json")))
 
 

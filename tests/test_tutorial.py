@@ -87,7 +87,7 @@ def hold_to_page(scripts: list[tuple[str, str]], folder: Path) -> None:
     again until all sites are there, as the page says."""
     texts = [
         re.sub(
-            r"^(fedboost check .*)",
+            r"^(fedboost preflight .*)",
             r"until \1 > once 2> meanwhile; do sleep 0.3; done; cat once",
             text,
             flags=re.M,

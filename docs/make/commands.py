@@ -1,4 +1,4 @@
-"""docs/commands.md, from the commands themselves."""
+"""Makes docs/commands.md from the commands themselves."""
 
 import inspect
 from collections.abc import Iterator
@@ -15,29 +15,29 @@ HEAD = """# Commands
 
 <!-- Written by `make reference`: change the commands in fedboost/cli. -->
 
-Every command with its arguments and options, as `fedboost COMMAND --help` has them. A file that exists is
-replaced with `--force` only. `fedboost --install-completion` lets the shell complete commands and files.
+All commands with their arguments and options, as in `fedboost COMMAND --help`. Existing files are replaced
+only with `--force`. `fedboost --install-completion` installs completion of commands and files in the shell.
 
-| exit code | means |
+| exit code | meaning |
 |---|---|
 | 0 | done |
-| 1 | the answer is no: a site would not take part, a signature does not hold, warnings with `--strict` |
-| 2 | refused, or it cannot be told: one line on standard error says what to do |
+| 1 | no: a site or person declined, a signature does not hold, a table or (`--strict`) a log has warnings |
+| 2 | refused or failed: one line on standard error names the cause and the remedy |
 
 [Troubleshooting](troubleshooting.md) lists these lines.
 """
 KINDS = {int: "whole number", float: "number", str: "text", Path: "path", bool: ""}
-"""Types in words."""
+"""Type -> its name on the page; flags have none."""
 
 
 def page() -> str:
-    """The whole page, as Markdown."""
+    """Return the whole page as Markdown."""
     sections = sorted((name, command) for name, command in commands("fedboost", whole()))
     return "\n".join([HEAD, *(one(name, command) for name, command in sections)])
 
 
 def commands(name: str, group: typer.Typer) -> Iterator[tuple[str, Any]]:
-    """All commands of a group and the groups in it, by their full names."""
+    """Yield the full name and the command for all commands of a group and of the groups in it."""
     for command in group.registered_commands:
         yield f"{name} {command.name or command.callback.__name__.replace('_', '-')}", command
     for inner in group.registered_groups:
@@ -45,7 +45,7 @@ def commands(name: str, group: typer.Typer) -> Iterator[tuple[str, Any]]:
 
 
 def one(name: str, command: Any) -> str:
-    """The section of one command."""
+    """Return the section of one command."""
     parameters = [
         (parameter, *declared(parameter))
         for parameter in inspect.signature(command.callback, eval_str=True).parameters.values()
@@ -74,7 +74,7 @@ def one(name: str, command: Any) -> str:
 
 
 def declared(parameter: inspect.Parameter) -> tuple[Any, Any]:
-    """The type of a parameter, and what typer was told of it."""
+    """Return the type of a parameter and its typer declaration."""
     if get_origin(parameter.annotation) is Annotated:
         kind, *told = get_args(parameter.annotation)
         return kind, told[-1]
@@ -82,12 +82,12 @@ def declared(parameter: inspect.Parameter) -> tuple[Any, Any]:
 
 
 def is_argument(told: Any) -> bool:
-    """Tell if it is an argument, not an option."""
+    """Return whether a declaration is that of an argument, not of an option."""
     return isinstance(told, typer.models.ArgumentInfo)
 
 
 def row(parameter: inspect.Parameter, kind: Any, told: Any) -> str:
-    """The row of an argument or an option."""
+    """Return the table row of an argument or an option."""
     option = f"--{parameter.name.replace('_', '-')}"
     name = parameter.name.upper() if is_argument(told) else ", ".join(told.param_decls or [option])
     limits = [
@@ -103,7 +103,7 @@ def row(parameter: inspect.Parameter, kind: Any, told: Any) -> str:
 
 
 def kind_of(kind: Any, told: Any) -> str:
-    """The type of a value in words."""
+    """Return the name of a type, or the list of its choices."""
     if told.metavar and "|" in told.metavar:
         return ", ".join(f"`{choice}`" for choice in told.metavar.split("|"))
     origin, inner = get_origin(kind), get_args(kind)
@@ -117,9 +117,9 @@ def kind_of(kind: Any, told: Any) -> str:
 
 
 def default_of(parameter: inspect.Parameter, told: Any) -> str:
-    """The default as --help shows it."""
+    """Return the default as --help shows it."""
     if parameter.default in (inspect.Parameter.empty, ...):
-        return "must be given"
+        return "required"
     if isinstance(told.show_default, str):
         return told.show_default
     value = getattr(parameter.default, "value", parameter.default)
@@ -127,5 +127,5 @@ def default_of(parameter: inspect.Parameter, told: Any) -> str:
 
 
 def line(words: str) -> str:
-    """A text on one line."""
+    """Return a text on one line."""
     return " ".join(words.split())

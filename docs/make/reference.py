@@ -10,6 +10,7 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
 import commands  # noqa: E402
 import configuration  # noqa: E402
+import errors  # noqa: E402
 import pictures  # noqa: E402
 import python_names  # noqa: E402
 import rules  # noqa: E402
@@ -35,6 +36,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "terms.md": terms.page,
     "configuration.md": configuration.page,
     "commands.md": commands.page,
+    "errors.md": errors.page,
     "python-reference.md": python_names.page,
     "protocol.md": protocol,
     "decisions/README.md": decisions,

@@ -1,1 +1,1 @@
-"""Boosting as questions: queries, the state of a training, programs. Shared by all ways to hold data."""
+"""Boosting as a sequence of queries: queries, training state and programs, shared by all kinds of holders."""

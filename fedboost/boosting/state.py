@@ -1,7 +1,7 @@
-"""The training state as the parties know it: a party that reconnects continues from it.
+"""The state of a training, which a party that reconnects continues from.
 
-Promises: a pure function of the queries; a party that takes it over is in the same state as one that answered
-them all; `may_change` is the one rule on when the roster may change, for both ends.
+Promises: the state is a pure function of the queries. A party that receives it is in the same state as one
+that answered them all. `may_change` decides, for aggregator and parties, when the roster may change.
 Refuses: states that the terms do not allow (`check`, Refused).
 """
 
@@ -43,9 +43,7 @@ from fedboost.terms.continuation import edges_beside
 from fedboost.terms.terms import Terms
 from fedboost.terms.training import MAX_ROUNDS
 
-# ---- What a model predicts with, as one hash: what parties sign -----------------------------------------
-# Promises: parties can compute it from the queries; gains and covers, which change no prediction, are not
-# in it.
+# ---- The hash of a model that parties sign --------------------------------------------------------------
 
 
 def structure(
@@ -54,10 +52,10 @@ def structure(
     means: Iterable[LevelMeans] = (),
     edges: Iterable[Sequence[float] | Float64] = (),
 ) -> bytes:
-    """Hash of the parts of a model that predict: the constant margin, each tree's decisions and leaf values,
-    and the means of levels; and of the edges that its parties sign beside them.
+    """SHA-256 of the parts of a model that determine predictions: the constant margin, each tree's decisions
+    and leaf values, and target means; and of the bin edges that parties sign with them.
 
-    Parties can compute it from the queries; gains and covers, which change no prediction, are not in it."""
+    Parties can compute it from the queries. Gains and covers do not affect predictions, and are left out."""
     parts = [np.float64(constant).tobytes()]
     for tree in trees:
         left = np.array(tree.left, np.int32)
@@ -80,11 +78,11 @@ def structure(
 
 
 NO_CUTS = np.zeros(0, np.float32)
-"""Cut points of a feature of another party, which are not known."""
+"""Cut points of another party's feature, which are unknown."""
 
 
 def tree_of(splits: Splits, values: Values, cuts: tuple[Float32, ...], roots: int) -> Tree:
-    """The tree of these splits and values; without gains, covers and values of inner nodes."""
+    """The tree with these splits and values, without gains, covers and values of inner nodes."""
     tree = Tree()
     for _ in range(roots):
         tree.add_leaf(0.0, 0.0)
@@ -97,41 +95,37 @@ def tree_of(splits: Splits, values: Values, cuts: tuple[Float32, ...], roots: in
     return tree
 
 
-# ---- The training state as the parties know it: a party that reconnects continues from it ---------------
-
+# ---- The training state ---------------------------------------------------------------------------------
 
 _SCALES = struct.Struct(">qqqqd")
 
 
 @dataclass(frozen=True)
 class Round(HasSplits):
-    """A finished tree as parties apply it: its splits in order, the value of each leaf. The first round is
-    the constant that boosting starts from."""
+    """A finished round: its splits in order, and the value of each leaf. The first one is the constant."""
 
     splits: Splits
     values: Values
 
     @once
     def digest(self) -> bytes:
-        """Hash of the round: 32 bytes."""
         values = struct.pack(">" + "qd" * len(self.values), *chain.from_iterable(self.values))
         return hashlib.sha256(packing.pack(self.splits.packed, values)).digest()
 
 
 @dataclass(frozen=True)
 class Scales:
-    """Scales of the gradients of the tree that grows, and the threshold of its rows (`HistogramQuery`)."""
+    """Gradient scales of the growing tree, and its sampling threshold (`HistogramQuery`)."""
 
     gradient: Scale
     hessian: Scale
     threshold: float = 0.0
 
     def in_view(self, view: View) -> "Scales":
-        """The scales that are seen."""
         return replace(self, gradient=view.scale(self.gradient), hessian=view.scale(self.hessian))
 
     def to_list(self) -> list[Any]:
-        """The scales as JSON."""
+        """The scales and threshold as JSON."""
         gradient, hessian = self.gradient, self.hessian
         return [gradient.exponent, gradient.bits, hessian.exponent, hessian.bits, self.threshold]
 
@@ -140,10 +134,13 @@ class Scales:
 class BoostingState(HasSplits):
     """The state of a training between two queries.
 
-    grids: number of counts over grids, and LEVELS_SUMMED more once labels were summed by level; start: the
-    query with the cut points; rounds: finished rounds; splits, levels: of the tree that grows, and the number
-    of answered queries about it; scales: those of its root, once known; residual: the last query about
-    residuals in it; places: the rows in common, where rows are matched by their ids.
+    Args:
+        grids: number of answered counts over grids; LEVELS_SUMMED more once labels were summed by level.
+        start: the query with the cut points.
+        rounds: finished rounds, the constant first.
+        splits, levels: splits of the growing tree, and number of answered queries about it.
+        scales, residual: gradient scales of its root, once known, and the last query about residuals.
+        places: the common rows, if rows are matched by their ids.
     """
 
     grids: int = 0
@@ -157,11 +154,11 @@ class BoostingState(HasSplits):
 
     @property
     def tree(self) -> int:
-        """Number of the tree that grows: -1 before the first."""
+        """Number of the growing tree; -1 before the first."""
         return len(self.rounds) - 1
 
     def after(self, query: OfTurn) -> "BoostingState":
-        """The state after an answered query."""
+        """The state once this query has been answered."""
         parts: Any = query.parts
         state = self
         for part in parts:
@@ -174,8 +171,10 @@ class BoostingState(HasSplits):
         scales: tuple[Scale, Scale, float] | None = None,
         residual: ResidualQuery | None = None,
     ) -> "BoostingState":
-        """The state with these splits of the tree that grows, and one more level. scales: of the answered
-        query; those of the root count. residual: the query, if it was about residuals."""
+        """The state with these further splits of the growing tree, and one more level.
+
+        scales: of the answered query; only those of the root are kept. residual: the query, if it was about
+        residuals."""
         grown = BoostingState(
             self.grids,
             self.start,
@@ -186,24 +185,25 @@ class BoostingState(HasSplits):
             residual or self.residual,
             self.places,
         )
+        # Splits only grow, so the hash of the next state can be continued from this one (see `_hash`).
         if "_hash" in self.__dict__:
             grown.__dict__["_hashed"] = self._hash, splits
         return self._handing_on_hashes(grown)
 
     def _with(self, splits: Splits) -> Splits:
-        """The splits of the tree that grows and these, joined once for the check and the answer."""
+        """The splits of the growing tree and these, joined only once for the check and the answer."""
         known: tuple[Splits, Splits] | None = self.__dict__.get("_joined")
         if known is None or known[0] is not splits:
             known = self.__dict__["_joined"] = splits, self.splits + splits
         return known[1]
 
     def ended(self, splits: Splits, values: Values) -> "BoostingState":
-        """The state with the grown tree as its last round."""
+        """The state with the growing tree as the last finished round."""
         done = Round(self._with(splits), values)
         return self._between_trees((*self.rounds, done))
 
     def _handing_on_hashes(self, after: "BoostingState") -> "BoostingState":
-        """A later state, whose hash goes on from the last that was needed of the rounds up to this one."""
+        """Return `after`, a later state, whose hash continues from the last one of earlier rounds."""
         if "_hash_of_rounds" in self.__dict__:
             after.__dict__["_hashed_rounds"] = self._hash_of_rounds, len(self.rounds)
         elif "_hashed_rounds" in self.__dict__:
@@ -212,7 +212,6 @@ class BoostingState(HasSplits):
 
     @property
     def before_tree(self) -> "BoostingState":
-        """The state before the tree that grows."""
         return self._between_trees(self.rounds)
 
     def _between_trees(self, rounds: tuple[Round, ...]) -> "BoostingState":
@@ -220,7 +219,7 @@ class BoostingState(HasSplits):
 
     @once
     def position(self) -> Position:
-        """The position of the state, as counts and hashes."""
+        """The position of the state: counts and hashes."""
         model = self._hash.digest()
         scales = b"" if self.scales is None else _SCALES.pack(*self.scales.to_list())
         residual = b"" if self.residual is None else self.residual.digest
@@ -230,7 +229,7 @@ class BoostingState(HasSplits):
 
     @once
     def _hash(self) -> "hashlib._Hash":
-        """The hash of the model, splits last, so that further ones can be added."""
+        """The hash of the model so far. Splits come last, so that further splits can be added to a copy."""
         before, splits = self.__dict__.get("_hashed", (None, self.splits))
         hashed: hashlib._Hash = (before or self._hash_of_rounds).copy()
         hashed.update(splits.packed)
@@ -238,7 +237,7 @@ class BoostingState(HasSplits):
 
     @once
     def _hash_of_rounds(self) -> "hashlib._Hash":
-        """The hash of the finished rounds, so that further ones can be added."""
+        """The hash of the finished rounds. Further rounds can be added to a copy."""
         hashed: hashlib._Hash
         hashed, number = self.__dict__.get("_hashed_rounds", (None, 0))
         further = [done.digest for done in self.rounds[number:]]
@@ -252,7 +251,7 @@ class BoostingState(HasSplits):
         return hashed
 
     def seen_by(self, terms: Terms, party: str, publicly: bool = False) -> "BoostingState":
-        """The state as a party was told it, or as all parties of its block were (`views`)."""
+        """The state as one party sees it, or (publicly) as all parties of its block do (`View`)."""
         view = view_of(terms, party)
         if view is None:
             return self
@@ -268,7 +267,10 @@ class BoostingState(HasSplits):
         )
 
     def has_passed(self, earlier: Position) -> bool:
-        """True if a session can have come from that position to this state."""
+        """True if a session could have progressed from that position to this state.
+
+        The position's model is rebuilt from a prefix of this state's rounds and splits, and compared by hash.
+        """
         same_tree = len(self.rounds) == earlier.rounds
         if self.grids < earlier.grids or (same_tree and self.levels < earlier.levels):
             return False
@@ -282,11 +284,9 @@ class BoostingState(HasSplits):
     def may_change(self, query: OfTurn) -> bool:
         """True if the roster may change at this query.
 
-        The same sum over two rosters shows the difference between them, which may be a single party. So
-        between the two every margin must have moved, by a tree with different leaf values: the query is the
-        end of a tree that split, or the root of the tree after one, and no leaf of that tree is 0 (as
-        reg_alpha makes some).
-        """
+        The same sum over two rosters reveals their difference, which may be a single party. So between the
+        two, every margin must have moved, by a tree with different leaf values. The query must end a tree
+        that split, or be the root of the next tree, and no leaf of that tree may be 0 (as with reg_alpha)."""
         if isinstance(query, EndRoundQuery):
             return query.tree >= 0 and _moves_all(self.splits + query.splits, query.values)
         return isinstance(query, HistogramQuery) and self.levels == 0 and self.moved
@@ -297,64 +297,65 @@ class BoostingState(HasSplits):
         return bool(self.rounds) and _moves_all(self.rounds[-1].splits, self.rounds[-1].values)
 
     def may_lack_parties(self, query: OfTurn) -> bool:
-        """True if the roster may lack a party of the terms: not before a tree split. Earlier queries are the
-        same in every session, and two rosters would show the difference."""
+        """True if the roster may lack a party of the terms: only after some tree has split. Earlier queries
+        are the same in every session, so two rosters would reveal their difference."""
         return self.may_change(query) or any(done.splits for done in self.rounds)
 
     def check(self, terms: Terms) -> None:
-        """Raise Refused if a session under these terms cannot be in this state."""
+        """Raise Refused if no session under these terms can be in this state."""
         trained = replace(self, grids=0) if terms.task.counts_values else self
         if not terms.task.trains and trained.position != NOTHING_YET.position:
-            raise Refused(f"a session to {terms.task.name} is said to stand where it would have trained")
+            raise Refused("state-invalid", f"a session to {terms.task.name} has a state of a training")
         summed = LEVELS_SUMMED * bool(terms.columns.target_means) if self.grids >= LEVELS_SUMMED else 0
         if not 0 <= self.grids - summed <= MAX_REFINEMENTS:
-            raise Refused(f"rows were counted over grids {self.grids} times, of {MAX_REFINEMENTS}")
+            raise Refused(
+                "state-invalid", f"grids were counted {self.grids} times, of {MAX_REFINEMENTS} at most"
+            )
         if self.places is not None:
             self.places.check(terms)
         elif terms.vertical.aligns and (self.grids or self.start is not None):
-            raise Refused("counts over rows before they are matched")
+            raise Refused("state-invalid", "rows were counted before they were matched")
         if self.start is not None:
             self.start.check(terms)
         elif self.rounds:
-            raise Refused("finished rounds before cut points")
+            raise Refused("state-invalid", "there are finished rounds and no cut points")
         if len(self.rounds) > terms.trees.rounds + 1 or self.levels > terms.max_turns_per_tree:
-            told = f"{len(self.rounds)} finished rounds, {self.levels} levels"
-            raise Refused(f"{told}: more than the terms allow")
+            told = f"{len(self.rounds)} finished rounds and {self.levels} levels"
+            raise Refused("state-invalid", f"{told} are more than the terms allow")
         for number, done in enumerate(self.rounds):
             check_tree(terms, number - 1, done.splits, done.values)
             check_splits(terms, done.splits)
             check_leaves(terms, done.splits, done.values)
         if self.levels and not self.rounds and (terms.objective.loss.quantile is None or self.start is None):
-            raise Refused("histograms before the first tree")
+            raise Refused("state-invalid", "there are histograms before the first tree")
         if not self.rounds and self.levels > RESIDUAL_TURNS:
-            raise Refused(f"residuals were asked for {self.levels} times, of {RESIDUAL_TURNS}")
+            raise Refused("state-invalid", f"residuals were counted {self.levels} times, of {RESIDUAL_TURNS}")
         if self.levels:
             check_tree(terms, self.tree, self.splits, ())
             check_splits(terms, self.splits)
         elif self.splits:
-            raise Refused("splits before the root was asked for")
+            raise Refused("state-invalid", "there are splits before the root was asked for")
         if self.residual is not None:
             self.residual.check(terms)
         if self.scales is not None:
             check_scales(terms, self.scales.gradient, self.scales.hessian, self.scales.threshold)
 
     def check_next(self, terms: Terms, query: Query) -> None:
-        """Raise Refused unless the tree that grows can have the splits of this query next, and where the
-        query ends it, those leaves."""
+        """Raise Refused unless the growing tree can have this query's splits and leaf values next."""
         splits = self._with(query.splits)
         check_splits(terms, splits)
         if isinstance(query, EndRoundQuery):
             check_leaves(terms, splits, query.values)
 
     def check_grown(self, terms: Terms, tree: Tree, last: Splits) -> None:
-        """Raise Refused unless `tree` is the tree that grows once it has the splits in `last`."""
+        """Raise Refused unless `tree` has the size of the growing tree with the further splits in `last`."""
         check_splits(terms, self.splits + last)
         nodes, sizes = 2 * len(self.splits + last) + len(terms.roots), map(len, vars(tree).values())
         if {*sizes} != {nodes} or not 0 < self.levels <= terms.max_turns_per_tree:
-            raise Refused("it does not grow there")
+            raise Refused("state-invalid", "the tree is not the one that grows in this state")
 
     def to_record(self) -> list[Any]:
-        """The tree that grows as JSON: splits, levels, scales, the last question about residuals."""
+        """The growing tree as JSON: splits, levels, scales, and the last query about residuals."""
         scales, last, asked = self.scales, self.residual, None
         if last is not None:
             cells = _listed(last.splits), last.nodes, last.starts, last.width
@@ -362,7 +363,7 @@ class BoostingState(HasSplits):
         return [_listed(self.splits), self.levels, None if scales is None else scales.to_list(), asked]
 
     def with_record(self, record: list[Any]) -> "BoostingState":
-        """The same state with the tree of such a record (ValueError, TypeError)."""
+        """A copy with the growing tree from `to_record`. Raises ValueError or TypeError for other content."""
         splits, levels, scales, residual = record
         known, last = None, None
         if scales is not None:
@@ -374,8 +375,8 @@ class BoostingState(HasSplits):
         return replace(self, splits=_of_list(splits), levels=int(levels), scales=known, residual=last)
 
     def structure(self, rounds: int, terms: Terms) -> bytes:
-        """`structure` of the model after this number of rounds, or of all there are; empty before the
-        constant. Finite thresholds are 0 where parties do not see those of each other."""
+        """`structure` of the model after this number of rounds (at most all); empty before the constant.
+        Finite thresholds are taken as 0 if parties do not see each other's."""
         if self.start is None or not self.rounds:
             return b""
         cuts, means = self.start.cut_points.cuts, [LevelMeans.of(own[:, -1]) for own in self.start.means]
@@ -384,7 +385,7 @@ class BoostingState(HasSplits):
         return structure(self.rounds[0].values[0][1], trees, means, edges)
 
     def trees(self, rounds: int, cuts: tuple[Float32, ...]) -> Iterator[Tree]:
-        """The trees of these rounds of the model, one for each root, by these cut points of each feature."""
+        """Yield the trees of the first rounds, one per root. cuts: the cut points of each feature."""
         constant, *finished = self.rounds
         roots = len(constant.values)
         for done in finished[:rounds]:
@@ -403,15 +404,13 @@ def _of_list(content: list[list[Any]]) -> Splits:
 
 
 def _moves_all(splits: Splits, values: Values) -> bool:
-    """True if a tree has different leaf values and moves every margin."""
+    """True if a tree split and has different leaf values, none of them 0: it moves every margin."""
     moves = {value for _, value in values}
     return len(splits) > 0 and 0 not in moves and len(moves) > 1
 
 
-# ---- Memory of the sums of a session at the aggregator, and a limit on it -------------------------------
-# Promises: an upper bound for each query, from the query alone, before anything is allocated for it.
-# Refuses: terms whose first sum is too large, and each query whose sum is (Refused).
-
+# ---- Memory of a session's sums at the aggregator, and a limit on it ------------------------------------
+# Promises: the memory of each query is bounded, from the query alone, before anything is allocated for it.
 
 GIB = 1 << 30
 
@@ -419,7 +418,7 @@ P = TypeVar("P")
 
 
 def check_terms(terms: Terms, allowed: int) -> None:
-    """Raise Refused if the cut points alone need more than `allowed` bytes."""
+    """Raise Refused if counting for cut points needs more than `allowed` bytes."""
     features = len(terms.columns.numeric)
     _check(BYTES_PER_COUNT * features << first_bits(features), allowed)
 
@@ -427,7 +426,7 @@ def check_terms(terms: Terms, allowed: int) -> None:
 def within(
     program: Callable[[Terms, GrownTrees], Generator[Query, Int64, P]], allowed: int
 ) -> Callable[[Terms, GrownTrees], Generator[Query, Int64, P]]:
-    """The same program, which ends with Refused instead of a query that needs more than `allowed` bytes."""
+    """Wrap a program: it raises Refused instead of yielding a query that needs more than `allowed` bytes."""
 
     def bounded(terms: Terms, grown: GrownTrees) -> Generator[Query, Int64, P]:
         inner = program(terms, grown)
@@ -450,7 +449,8 @@ def within(
 def _check(bytes_needed: int, allowed: int) -> None:
     if bytes_needed > allowed:
         raise Refused(
+            "memory-limit",
             f"the aggregator would need {bytes_needed / GIB:.2g} GiB for the sums of this training, and "
-            f"gives {allowed / GIB:.2g}; lower max_depth or max_bin, leave columns out, or have `memory` in "
-            f"the aggregator's file raised"
+            f"allows {allowed / GIB:.2g}; lower max_depth or max_bin, use fewer columns, or have `memory` in "
+            f"the aggregator's file raised",
         )

@@ -1,1 +1,1 @@
-"""The command line: one command, a subcommand for each thing a person does."""
+"""The command line: `fedboost`, with a sub-command for each task."""

@@ -1,9 +1,9 @@
 """`fedboost compare`: site-alone, federated and pooled models on the same held-out rows.
 
-Promises: no model sees a held-out row of any site; the same table, terms and options give the same figures.
-Refuses: tables of one site, or of other sites than the terms name, and rows that do not fit the terms.
+Promises: no model sees a held-out row of any site; the same table, terms and options yield the same figures.
+Refuses: tables with one site or with other sites than the terms name, and rows that do not fit the terms.
 
-Training is plain and in this process, which makes the model of any protection.
+Training is plain and in this process: every protection yields the same model.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,13 +33,12 @@ from fedboost.terms.terms import Terms
 from fedboost.views import as_html, comparison
 
 COMPARE_EPILOG = "Example: fedboost compare terms.toml --data all.csv --site hospital --seeds 10"
-MANY_ROWS = 50_000
-"""Rows from which on several threads are faster than one."""
+MANY_ROWS = 50_000  # number of rows above which several threads are faster than one
 
 
 Split = Callable[[int, Callable[[str], None]], bool]
-"""Trains on the rows of one split and scores the models; returns whether the federated model is the pooled
-one. The second argument is called with the name of each training."""
+"""Function that trains on one split and scores the models; returns whether the federated model equals the
+pooled one. Arguments: the seed of the split, and a function to call with the name of each training."""
 
 
 @reads_a_table
@@ -48,20 +47,19 @@ def compare(
     data: Tables,
     read: Reading,
     site: Site = None,
-    held_out: Annotated[
-        float, typer.Option(help="Share of each site's rows to compare the models on.")
-    ] = 0.2,
-    seeds: Annotated[
-        int, typer.Option(help="How many times to draw those rows, and train.", min=1, max=1000)
-    ] = 5,
+    held_out: Annotated[float, typer.Option(help="Share of each site's rows to hold out for scoring.")] = 0.2,
+    seeds: Annotated[int, typer.Option(help="Number of random splits to train on.", min=1, max=1000)] = 5,
     report: PageFile = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Is joining worth it? Each site's model alone, the federated and the pooled one, on the same held-out
-    rows of each site; where parties hold different columns, the label holder's alone and the joined one."""
+    """Compare each site's own model with the federated one. The pooled model is compared, too, and all are
+    scored on the same held-out rows of each site. Where parties hold different columns, the models are the
+    label holder's own, the joined and the pooled one."""
     if not 0 < held_out < 1:
-        raise ConfigError(f"--held-out is {held_out:g}: give a share between 0 and 1, such as 0.2")
+        raise ConfigError(
+            "option-invalid", f"--held-out is {held_out:g}: give a share between 0 and 1, e.g. 0.2"
+        )
     agreed = read_training(terms)
     texts = own_tables(agreed, data) if agreed.vertical.is_used else {}
     sources = {name: read.source(text) for name, text in (texts or {"": data[-1]}).items()}
@@ -69,16 +67,20 @@ def compare(
     check_page(report, terms, *inputs, force=force)
     if agreed.columns.group is not None:
         raise ConfigError(
-            f"{terms}: {agreed.objective.name} ranks whole groups, and rows are held out one by one"
+            "compare-ranking",
+            f"{terms}: {agreed.objective.name} ranks whole groups, but compare holds out single rows",
         )
     more: dict[str, Any]
     if agreed.vertical.is_used:
         if site is not None:
-            raise ConfigError("--site names sites with different rows, and these terms hold columns apart")
+            raise ConfigError(
+                "option-split",
+                "--site is for sites with different rows, but these parties have different columns",
+            )
         trials, split, more = _of_columns(agreed, sources, read, held_out)
     else:
         if site is None:
-            raise ConfigError("give --site, the column of the table that names the site of each row")
+            raise ConfigError("option-missing", "give --site, the column with the site of each row")
         trials, split = _of_sites(agreed, terms, sources[""], read, site, held_out)
         more = {"site_column": None if site in agreed.columns.features else site}
     with steps(seeds * (len(trials) + 2), json) as step:
@@ -103,14 +105,17 @@ def compare(
 def _of_sites(
     agreed: Terms, file: Path, source: Any, read: Reading, column: str, share: float
 ) -> tuple[list[Trial], Split]:
-    """The trials of two or more sites with different rows, by the column that names them."""
+    """Return the trials and the split function of sites with different rows, named by a column."""
     table = read_table(source, None, read.options)
     sites = rows_of_sites(agreed, file, table, source, column)
     if len(sites) < 2:
-        raise ConfigError(f"column {column!r} of {shown(source)} names one site: there is nobody to join")
+        raise ConfigError(
+            "compare-one-site",
+            f"column {column!r} of {shown(source)} names only one site: there is no other site to join",
+        )
     with rows_as_in_file(table, agreed, source):
         for name, rows in sites.items():
-            to_shard(rows, agreed, name)  # what does not fit is told before its rows are shuffled
+            to_shard(rows, agreed, name)  # reports misfits before rows are shuffled
     notice_undeclared(table, agreed.columns)
     terms, names = unprotected(agreed), shown_metrics(agreed)
     nthread = cores() if table.num_rows > MANY_ROWS else 1
@@ -150,7 +155,7 @@ IN_ORDER: dict[str, object] = {
     **{"rows": "in_order", "min_common_rows": None, "max_ids": None, "id_form": None},
     "label_epsilon": None,
 }
-"""Settings of the same model from rows that stand in order, with nobody to hide them from, or to lose."""
+"""Settings that yield the same model in this process: rows in order, and nothing to hide or to lose."""
 ONE_PARTY: dict[str, object] = {
     **{"parties": [], "label_holder": None, "rows": None, "model": None},
     **{"alone_rounds": 0, "min_rows_per_bin": 1},
@@ -160,16 +165,18 @@ ONE_PARTY: dict[str, object] = {
 def _of_columns(
     agreed: Terms, sources: Mapping[str, Any], read: Reading, share: float
 ) -> tuple[list[Trial], Split, dict[str, Any]]:
-    """The trial of one label holder, and what a comparison has besides. sources: of the table of each party,
-    or of one of all columns."""
+    """Return the trial of the label holder, the split function, and further fields of the comparison.
+    sources: party -> its table, or one table with all columns."""
     if agreed.vertical.label_holder is None:
         raise ConfigError(
-            "compare knows one label holder, and these terms have blocks: compare one at a time"
+            "compare-blocks",
+            "compare supports one label holder, but these terms have blocks: compare one block at a time",
         )
     if agreed.vertical.repeated_ids:
         raise ConfigError(
-            "compare takes each row id once, and these terms have repeated_ids, so rows of one id would be "
-            "both trained on and held out: keep one row of each, and set repeated_ids = false"
+            "compare-repeated-ids",
+            "compare needs unique row ids, but with repeated_ids rows of one id would be both "
+            "trained on and held out: keep one row per id, and set repeated_ids = false",
         )
     holder = agreed.vertical.label_holder
     if not agreed.parties:
@@ -178,7 +185,7 @@ def _of_columns(
     if set(tables) != set(agreed.parties):
         tables = split_by_blocks(next(iter(tables.values())), agreed, 0)
     if agreed.vertical.label_epsilon is not None:
-        notice("compared without label_epsilon: nobody is told of labels here")
+        notice("compared without label_epsilon: labels do not leave this process")
     common, terms, names = _in_common(agreed, tables), agreed.changed(**IN_ORDER), shown_metrics(agreed)
     trial = Trial(holder, common[holder].num_rows, share, 0)
     whole_terms = one_party(terms, terms.columns)
@@ -211,8 +218,8 @@ def _of_columns(
 
 
 def _in_common(agreed: Terms, tables: Mapping[str, Any]) -> dict[str, Any]:
-    """The rows that all parties have, in one order, with each party's own columns. Refused if they are too
-    few, or not equally many where they stand in order."""
+    """Return party -> its columns of the matched rows, in one order. ConfigError for too few matched rows or,
+    where rows are in order, for tables of different lengths."""
     shards = {party: to_shard(table, agreed, party) for party, table in tables.items()}
     holder = str(agreed.vertical.label_holder)
     if agreed.vertical.aligns:
@@ -226,7 +233,7 @@ def _in_common(agreed: Terms, tables: Mapping[str, Any]) -> dict[str, Any]:
         for own in places.values():
             known = sum(row_id in own for row_id in common)
             if known < fewest:
-                raise ConfigError(few_in_common(known, fewest, agreed.parties))
+                raise ConfigError("common-rows-too-few", few_in_common(known, fewest, agreed.parties))
         tables = {
             party: table.take(pa.array([*map(places[party].get, common)], pa.int64()))
             for party, table in tables.items()
@@ -234,8 +241,9 @@ def _in_common(agreed: Terms, tables: Mapping[str, Any]) -> dict[str, Any]:
     for party, table in tables.items():
         if table.num_rows != tables[holder].num_rows:
             raise ConfigError(
-                f"party {party} holds {table.num_rows} rows, and label holder {holder} "
-                f"{tables[holder].num_rows}: both must hold the same rows in the same order"
+                "rows-in-order-differ",
+                f"party {party} holds {table.num_rows} rows, but label holder {holder} holds "
+                f"{tables[holder].num_rows}: both must hold the same rows in the same order",
             )
     given = {}
     for party, table in tables.items():
@@ -246,12 +254,12 @@ def _in_common(agreed: Terms, tables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def one_party(terms: Terms, columns: Any) -> Terms:
-    """The terms of one party that has these columns."""
+    """Return the terms of a training by one party that has these columns."""
     return terms.changed(columns={**columns.model_dump(), "held": {}}, **ONE_PARTY)
 
 
 def _pooled(tables: Mapping[str, Any], holder: str) -> Any:
-    """One table with the columns of all parties."""
+    """Return one table with the columns of all parties."""
     whole = tables[holder]
     for table in tables.values():
         for name in table.column_names:

@@ -1,9 +1,9 @@
-"""`fedboost demo`: several processes train one model over gRPC; then what it was worth.
+"""`fedboost demo`: several processes train one model over gRPC, and compare it with other models.
 
-Promises: an aggregator and the parties run as processes of their own on loopback; each row is at one site, or
-held out from all; the federated trees are compared, byte for byte, with those that the pooled rows give; the
-sites' files, memories and audit logs stay in a folder to look at, until the next demo there.
-Refuses: a protection or folder that cannot be used, before anything is started (ConfigError).
+Promises: the aggregator and the parties run as separate processes on loopback; each row is at one site, or
+held out from all; the federated trees are compared, byte for byte, with those from pooled rows; the sites'
+files, memories and audit logs stay in a folder for inspection, until the next demo in that folder.
+Refuses: an unusable protection or folder, before anything is started (ConfigError).
 """
 
 import shlex
@@ -58,23 +58,26 @@ def demo(
     columns: Annotated[
         bool,
         typer.Option(
-            "--columns", help="Sites that hold different columns of the same rows, in place of rows."
+            "--columns", help="Use sites with different columns of the same rows, not with different rows."
         ),
     ] = False,
     rounds: Annotated[
-        int | None, typer.Option(help="Trees to boost.", min=1, show_default="30; with --columns 10")
+        int | None,
+        typer.Option(help="Number of boosting rounds.", min=1, show_default="30; with --columns 10"),
     ] = None,
     protection: Annotated[
         str | None,
-        typer.Option(help="What hides sites' numbers (masked, from 3 sites on; with --columns paillier)."),
+        typer.Option(
+            help="Protection of the sites' numbers (default: masked; with --columns paillier, or plain "
+            "without its extra)."
+        ),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder for the sites' files and the model.")] = Path(
-        "fedboost-demo"
-    ),
+    out: Annotated[Path, typer.Option(help="Folder for the files and the model.")] = Path("fedboost-demo"),
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Train across several processes on this machine, and compare with pooled rows."""
+    """Train across several processes on this machine. The demo then compares the model with the one that the
+    pooled rows give."""
     end: Demo
     if columns:
         end, whole = _of_columns(rounds or COLUMNS_ROUNDS, protection, out, force, json), "joined"
@@ -83,7 +86,9 @@ def demo(
     show(json, [end.summary], views.demo(end))
     _sayer(json)("\n" + one_line(f"fedboost audit {end.log}"))
     if not end.equal:
-        raise FedboostError(f"the {whole} model differs from the pooled one: please report this")
+        raise FedboostError(
+            "demo-models-differ", f"the {whole} model differs from the pooled one: please report this"
+        )
 
 
 # ---- The training of a demo, and what all demos write ---------------------------------------------------
@@ -91,18 +96,18 @@ def demo(
 
 TERMS = "terms.toml"
 STATE = "demo.state"
-"""The folder of the sites' memories and audit logs, in that of the demo, which makes a new one each time."""
+"""Subfolder with the sites' memories and audit logs; each demo makes a new one."""
 
 
 @contextmanager
 def _trained(
     terms: Terms, tables: Mapping[str, Path], folder: Path, json: bool
 ) -> Iterator[tuple[LocalCluster, Model | PartyModel, Traffic]]:
-    """Train over gRPC, with a process for each end, and save the model; inside the processes run. Yields
-    them, what the analyst gets, and the traffic."""
+    """Train over gRPC, with a process for the aggregator and each party, and save the model. The processes
+    run until the block ends. Yields them, the analyst's model, and the traffic."""
     say = _sayer(json)
-    say("each site approves the terms, as a person there does by `fedboost approve`")
-    say("aggregator and parties start as processes of their own, on loopback; the analyst submits terms")
+    say("each site approves the terms, as a person there would with `fedboost approve`")
+    say("aggregator and parties start as separate processes on loopback; the analyst submits the terms")
     notice_not_hidden(terms)
     files: dict[str, Path | None] = {**dict.fromkeys(terms.parties), **tables}
     with LocalCluster(folder, files, approved=terms, state=_empty_state(folder)) as consortium:
@@ -116,21 +121,18 @@ def _trained(
 
 
 def _sayer(json: bool) -> Any:
-    """A function that prints a line, unless the output is JSON."""
+    """Return a function that prints a line, or drops it if the output is JSON."""
     return (lambda text: None) if json else print
 
 
 def _write(folder: Path, tables: Mapping[Path, Any], terms: Terms, force: bool) -> None:
-    """Write tables to their files, and the terms. ConfigError, before anything is written, if a file exists
-    and is not to be replaced."""
+    """Write the tables and the terms. ConfigError, before anything is written, for a file that exists."""
     if terms.protection.uses_key_holder:
         scheme_of(terms.protection.name)  # ConfigError before anything is written
     if folder.exists() and not folder.is_dir():
-        raise ConfigError(f"{folder}: is a file; --out needs a folder")
+        raise ConfigError("output-not-folder", f"{folder}: is a file; --out needs a folder")
     if (folder / STATE).exists() and not force:
-        raise ConfigError(
-            f"{folder}: holds an earlier demo; give --out another folder, or --force to replace it"
-        )
+        raise ConfigError("demo-exists", f"{folder}: has an earlier demo; change --out, or add --force")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for file in (*tables, folder / TERMS, folder / "model.json"):
@@ -139,22 +141,24 @@ def _write(folder: Path, tables: Mapping[Path, Any], terms: Terms, force: bool) 
         for file, table in tables.items():
             csv.write_csv(table, file)
     except OSError as error:
-        raise ConfigError(f"{folder}: cannot write: {error.strerror}") from None
+        raise ConfigError("output-unwritable", f"{folder}: cannot write: {error.strerror}") from None
 
 
 def _empty_state(folder: Path) -> Path:
-    """The folder of the sites' state, without what an earlier demo left in it."""
+    """Return the folder for the sites' state, after removing that of an earlier demo."""
     state = folder / STATE
     try:
         if state.exists():
             shutil.rmtree(state)
     except OSError as error:
-        raise ConfigError(f"{state}: cannot remove what an earlier demo left: {error.strerror}") from None
+        raise ConfigError(
+            "demo-not-removable", f"{state}: cannot remove the state of an earlier demo: {error.strerror}"
+        ) from None
     return state
 
 
 def _audit_log(folder: Path, party: str) -> str:
-    """The store of a site, which has its audit log, as a shell takes it."""
+    """Return the path of a site's store, which has its audit log, quoted for a shell."""
     return shlex.quote(str(folder / STATE / folder_name(party) / NAME))
 
 
@@ -162,44 +166,39 @@ def _audit_log(folder: Path, party: str) -> str:
 
 
 HOSPITALS_TABLE = Path(local.__file__).with_name("hospitals.csv")
-"""569 tumours, 30 measurements of each, and whether it is benign: W. H. Wolberg, W. N. Street and O. L.
+"""569 tumours with 30 measurements each, and whether they are benign: W. H. Wolberg, W. N. Street and O. L.
 Mangasarian, 1993, https://doi.org/10.24432/C5DW2B, CC BY 4.0."""
 LABEL = "benign"
 HOSPITALS = {"north": 6.0, "south": 3.0, "east": 1.0}
 HELD_OUT = 0.25
-KEYHOLDER = "keyholder"
-"""A party without rows, where sums are encrypted."""
-KEY_BITS = 2048
-"""The shortest that is taken: the demo is to be quick."""
+KEYHOLDER = "keyholder"  # a party without rows, added where sums are encrypted
+KEY_BITS = 2048  # the shortest allowed, for a quick demo
 SEED = 0
-SITE = "hospital"
-"""The column of `all.csv` that names the site of each row."""
+SITE = "hospital"  # column of `all.csv` with the site of each row
 
 
 @dataclass(frozen=True)
 class Sites:
-    """The rows each site trains on, and rows nobody trains on."""
+    """Tables of a demo. tables: site -> its training rows; held_out: rows that no site trains on."""
 
     tables: Mapping[str, Any]
     held_out: Any
 
 
 def hospitals() -> Sites:
-    """Return the Breast Cancer Wisconsin (Diagnostic) table, split unevenly."""
+    """Return the Breast Cancer Wisconsin (Diagnostic) table, split unevenly among three sites."""
     train, held_out = _hold_out(read_table(HOSPITALS_TABLE))
     return Sites(split_by_weights(train, list(HOSPITALS), list(HOSPITALS.values()), SEED), held_out)
 
 
 def _hold_out(table: Any) -> tuple[Any, Any]:
-    """Return the rows to train on, and those that nobody trains on."""
     order = np.random.default_rng(SEED).permutation(table.num_rows)
     held = int(table.num_rows * HELD_OUT)
     return table.take(order[held:]), table.take(order[:held])
 
 
 def demo_terms(sites: Sites, rounds: int, protection: str | None) -> Terms:
-    """Return the terms of a demo: a short training, masked. Where sums are encrypted there is a key holder
-    beside the sites, and there are few bins."""
+    """Return the terms of a short training. Encrypted sums add a key holder, and reduce the bins."""
     draft = draft_schema(pa.concat_tables([*sites.tables.values(), sites.held_out]), LABEL)
     parties, row = list(sites.tables), PROTECTIONS.get(protection or "")
     settings = {
@@ -217,8 +216,8 @@ def demo_terms(sites: Sites, rounds: int, protection: str | None) -> Terms:
 
 
 def write_files(folder: Path, sites: Sites, terms: Terms, force: bool = False) -> dict[str, Path]:
-    """Write the table of each site, `all.csv` with a column that names the site, the held-out rows as
-    `new.csv`, and the terms; return the tables' files by site. ConfigError as `_write`."""
+    """Write the table of each site, `all.csv` with a column for the site, the held-out rows as `new.csv`, and
+    the terms. Returns site -> file of its table. Raises ConfigError as `_write` does."""
     names = [LABEL, *terms.columns.features]
     files = {name: folder / f"{name}.csv" for name in sites.tables}
     tables = {files[name]: table.select(names) for name, table in sites.tables.items()}
@@ -233,7 +232,6 @@ def write_files(folder: Path, sites: Sites, terms: Terms, force: bool = False) -
 
 
 def _of_rows(rounds: int, protection: str | None, out: Path, force: bool, json: bool) -> Demo:
-    """Train across processes of sites with different rows, and compare."""
     sites = hospitals()
     terms = demo_terms(sites, rounds, protection)
     files = write_files(out, sites, terms, force)
@@ -249,9 +247,9 @@ def _of_rows(rounds: int, protection: str | None, out: Path, force: bool, json: 
 
 
 def _compare(terms: Terms, sites: Sites, model: Model) -> tuple[dict[str, dict[str, float]], bool]:
-    """Return model name to metrics on the held-out rows; and whether the model is the one that the pooled
-    rows give."""
-    terms = terms.changed(rounds=len(model.rounds))  # Ctrl-C may have ended it
+    """Return model name -> metrics on the held-out rows, and whether the federated model equals the one
+    trained on pooled rows."""
+    terms = terms.changed(rounds=len(model.rounds))  # fewer than planned after Ctrl-C
     pooled = simulate(unprotected(terms), {POOLED: pa.concat_tables(sites.tables.values())}).model
     held_out = HeldOut.from_shard(to_shard(sites.held_out, terms, "held-out rows"))
     names, scores = shown_metrics(terms), dict[str, dict[str, float]]()
@@ -263,28 +261,26 @@ def _compare(terms: Terms, sites: Sites, model: Model) -> tuple[dict[str, dict[s
 
 
 # ---- `fedboost demo --columns`: a clinic and a laboratory with different columns of the same patients ---
-# Promises: each knows some patients that the other does not; those whom nobody trains on are new to the
-# clinic, and the laboratory knows them; at the end the clinic predicts them together with the laboratory, as
-# `fedboost predict --party` does.
+# Promises: each party has some patients that the other does not; the held-out patients are new to the clinic,
+# and the laboratory has them; at the end the clinic predicts them together with the laboratory, as `fedboost
+# predict --party` does.
 
 
 CLINIC, LABORATORY = "clinic", "laboratory"
 """The label holder, and the party that holds the other columns."""
 ROW_ID = "patient"
 KNOWN = {CLINIC: 0.95, LABORATORY: 0.92}
-"""The share of the patients to train on that each knows."""
+"""Share of the training patients that each party has."""
 MIN_COMMON_ROWS, MIN_NEW_ROWS = 300, 100
-"""Fewest rows in common, of the training and of a prediction: the table is smaller than terms take unless
-they say so."""
+"""Fewest matched rows of training and prediction: below the defaults, since the table is small."""
 WARM_UP_ROWS = 60
-WAIT = 60.0
-"""Seconds to wait for the aggregator to answer."""
+WAIT = 60.0  # seconds to wait for the aggregator to answer
 
 
 @dataclass(frozen=True)
 class Apart:
-    """Tables of patients. tables: of each party; common: all columns of those to train on that both know;
-    held_out: all columns of new ones, whom nobody trains on."""
+    """Tables of patients. tables: party -> its table; common: all columns of the training patients that both
+    parties have; held_out: all columns of the new patients, on whom no party trains."""
 
     tables: Mapping[str, Any]
     common: Any
@@ -297,12 +293,12 @@ class Apart:
 
     @property
     def columns(self) -> dict[str, tuple[str, ...]]:
-        """The features of each party."""
+        """Party -> names of its features."""
         return {party: _features(table) for party, table in self.tables.items()}
 
 
 def patients() -> Apart:
-    """Return the Breast Cancer Wisconsin (Diagnostic) table by columns: the clinic has the mean of each
+    """Return the Breast Cancer Wisconsin (Diagnostic) table, by columns: the clinic has the mean of each
     measurement and the label, the laboratory its error and its worst value."""
     draw = np.random.default_rng(SEED)
     whole: Any = read_table(HOSPITALS_TABLE)
@@ -330,7 +326,7 @@ def _features(table: Any) -> tuple[str, ...]:
 
 
 def columns_terms(apart: Apart, rounds: int, protection: str) -> Terms:
-    """Return the terms: small trees, and few bins, since rows are encrypted one by one."""
+    """Return terms with small trees and few bins, since each row is encrypted."""
     columns = apart.columns
     return Terms.read(
         {
@@ -355,7 +351,7 @@ def columns_terms(apart: Apart, rounds: int, protection: str) -> Terms:
 
 
 def can_encrypt() -> bool:
-    """True if what hides labels from the laboratory is installed."""
+    """Return whether the extra that hides labels from the laboratory is installed."""
     try:
         scheme_of("paillier")
     except ConfigError:
@@ -364,7 +360,7 @@ def can_encrypt() -> bool:
 
 
 def _of_columns(rounds: int, protection: str | None, out: Path, force: bool, json: bool) -> ColumnsDemo:
-    """Train across processes that hold different columns, predict together, and compare."""
+    """Run the demo of parties with different columns: train, predict together, and compare."""
     encrypts, apart = can_encrypt(), patients()
     terms = columns_terms(apart, rounds, protection or ("paillier" if encrypts else "plain"))
     files = {party: out / f"{party}.csv" for party in apart.tables}
@@ -384,11 +380,11 @@ def _of_columns(rounds: int, protection: str | None, out: Path, force: bool, jso
     compile_usual(say)
     few = apart.common.slice(0, WARM_UP_ROWS)
     shares = {party: few.select(table.column_names) for party, table in apart.tables.items()}
-    simulate(terms.changed(rounds=1, min_common_rows=1), shares)  # compiles what the processes then find
+    simulate(terms.changed(rounds=1, min_common_rows=1), shares)  # compiles kernels for the processes
     with _trained(terms, files, out, json) as (consortium, model, traffic):
-        assert isinstance(model, PartyModel)  # the terms say that each party keeps its part
+        assert isinstance(model, PartyModel)  # under these terms each party keeps its part
         parts = {party: _part_file(out, party, model.id) for party in terms.parties}
-        say("the clinic asks for a prediction of the new patients; the laboratory approves that, too")
+        say("the clinic requests predictions for the new patients; the laboratory approves that, too")
         prediction = _predict(consortium, out, apart, parts[CLINIC])
     scores, equal = _compare_columns(terms, apart, model, parts, prediction)
     about |= {"equal": equal, "held_out": scores, "log": _audit_log(out, LABORATORY)}
@@ -397,16 +393,15 @@ def _of_columns(rounds: int, protection: str | None, out: Path, force: bool, jso
 
 
 def _part_file(folder: Path, party: str, id: str) -> Path:
-    """The file of a party's part of the model."""
     file = PartFolder(read_party(folder / f"{party}.toml")).file(id)
     return folder / file.relative_to(folder.resolve())
 
 
 def _predict(consortium: LocalCluster, folder: Path, apart: Apart, part: Path) -> Prediction:
-    """The clinic's prediction of its new patients, together with the laboratory."""
+    """Return the clinic's predictions for its new patients, made together with the laboratory."""
     model = PartyModel.load(part)
     consortium.approve(terms_to_predict(model, apart.new.num_rows, MIN_NEW_ROWS))
-    consortium.stop_party(CLINIC)  # one process of a party attends
+    consortium.stop_party(CLINIC)  # only one process of a party may take part
     site, bundle = site_and_keys(folder / f"{CLINIC}.toml", False, holds_rows=None)
     site = site.model_copy(update={"data": folder / "new.csv"})
     return predict_with_parties(site, bundle, model, logger("party", "text", "warning"), WAIT, MIN_NEW_ROWS)
@@ -415,9 +410,9 @@ def _predict(consortium: LocalCluster, folder: Path, apart: Apart, part: Path) -
 def _compare_columns(
     terms: Terms, apart: Apart, model: PartyModel, parts: dict[str, Path], prediction: Prediction
 ) -> tuple[dict[str, dict[str, float]], bool]:
-    """Return model name to metrics on the new patients; and whether the parts are the model that pooled
-    columns give, and the prediction is its."""
-    here = terms.changed(rounds=len(model.rounds), **IN_ORDER)  # Ctrl-C may have ended it
+    """Return model name -> metrics on the new patients, and whether the assembled parts and the predictions
+    equal the model of the pooled columns and its predictions."""
+    here = terms.changed(rounds=len(model.rounds), **IN_ORDER)  # fewer than planned after Ctrl-C
     whole, own = one_party(here, terms.columns), one_party(here, terms.blocks.columns_of(CLINIC))
     pooled = simulate(whole, {POOLED: apart.common}).model
     alone = simulate(own, {CLINIC: apart.tables[CLINIC]}).model

@@ -1,6 +1,6 @@
-"""`fedboost keys`: a consortium's root, bundles, requests for certificates, and tokens.
+"""`fedboost keys`: a consortium's root, bundles, certificate requests, and tokens.
 
-Promises: each command writes new files only and says what is to be handed to whom; keys never print.
+Promises: each command writes only new files, and prints which of them to send to whom; it never prints a key.
 """
 
 from collections.abc import Sequence
@@ -46,18 +46,13 @@ from fedboost.runtime.net.keys import (
 )
 from fedboost.runtime.web.logins import add_token
 
-keys_app = group(
-    "keys",
-    "Example: fedboost keys init-consortium\n\nExample: fedboost keys request north",
-)
+keys_app = group("keys", "Example: fedboost keys init-consortium\n\nExample: fedboost keys request north")
 
-Folder = Annotated[Path, typer.Option(help="Where the consortium's root key lies; bundles go beside it.")]
-Days = Annotated[int, typer.Option(help="Days that the certificate is valid.", min=1, max=36_500)]
+Folder = Annotated[Path, typer.Option(help="Folder with the consortium's root key and the bundles.")]
+Days = Annotated[int, typer.Option(help="Validity of the certificate in days.", min=1, max=36_500)]
 Passphrase = Annotated[
     Path | None,
-    typer.Option(
-        help="A file whose first line is the passphrase of the root key (not encrypted without one)."
-    ),
+    typer.Option(help="File with the passphrase of the root key in its first line (default: not encrypted)."),
 ]
 KEYS, TOKENS = Path("keys"), Path("tokens.toml")
 
@@ -67,12 +62,13 @@ KEYS, TOKENS = Path("keys"), Path("tokens.toml")
     "Example: fedboost keys init-consortium --name heart-study --passphrase-file passphrase.txt"
 )
 def init_consortium(
-    name: Annotated[str, typer.Option(help="The consortium's name.")] = "consortium",
+    name: Annotated[str, typer.Option(help="Name of the consortium.")] = "consortium",
     folder: Folder = KEYS,
     days: Days = 3650,
     passphrase_file: Passphrase = None,
 ) -> None:
-    """Make a new consortium's root: the key that says who belongs to it. Do it once, offline."""
+    """Make the root of a new consortium. Its key decides who belongs to the consortium: do it once,
+    offline."""
     passphrase = read_passphrase(passphrase_file) if passphrase_file else None
     key, root = new_root(name, datetime.now(UTC), days)
     write_root(folder, key, root, passphrase)
@@ -82,14 +78,14 @@ def init_consortium(
         f"{folder / ROOT_KEY}: the root's key, {state}\n"
         f"{folder / ROOTS}: the root, valid until {day(root.not_valid_after_utc)}\n"
         f"{fingerprint_of(root)}\n"
-        f"Keep the key offline: anyone who has it can let anybody in. Now issue bundles:\n"
+        f"Keep the key offline: anyone who has it can admit members. Now issue bundles:\n"
         f"fedboost keys aggregator, fedboost keys party NAME, fedboost keys analyst NAME{elsewhere}"
     )
 
 
 @keys_app.command(epilog="Example: fedboost keys party north\n\nExample: fedboost keys party south")
 def party(
-    name: Annotated[str, typer.Argument(help="The party's name, as terms name it.")],
+    name: Annotated[str, typer.Argument(help="Name of the party, as in the terms.")],
     folder: Folder = KEYS,
     days: Days = 365,
     passphrase_file: Passphrase = None,
@@ -98,25 +94,23 @@ def party(
     _issue(name, "party", folder, days, passphrase_file)
 
 
-@keys_app.command(
-    epilog="Example: fedboost keys aggregator\n\nExample: fedboost keys aggregator --host fed.example.org"
-)
+@keys_app.command(epilog="Example: fedboost keys aggregator --host fed.example.org")
 def aggregator(
     folder: Folder = KEYS,
     days: Days = 365,
     passphrase_file: Passphrase = None,
     host: Annotated[
         list[str] | None,
-        typer.Option(help="A name of its machine, for browsers of its console (may be repeated)."),
+        typer.Option(help="Host name of the machine, for browsers that open its console (may be repeated)."),
     ] = None,
 ) -> None:
-    """Issue a bundle to the aggregator, which adds what the parties report."""
+    """Issue a bundle to the aggregator, which adds up what the parties report."""
     _issue("aggregator", "aggregator", folder, days, passphrase_file, host or ())
 
 
 @keys_app.command(epilog="Example: fedboost keys analyst marie")
 def analyst(
-    name: Annotated[str, typer.Argument(help="The analyst's name, as sites see it.")],
+    name: Annotated[str, typer.Argument(help="Name of the analyst, as sites see it.")],
     folder: Folder = KEYS,
     days: Days = 365,
     passphrase_file: Passphrase = None,
@@ -126,10 +120,8 @@ def analyst(
 
 
 @keys_app.command(epilog="Example: fedboost keys show keys/north\n\nExample: fedboost keys show keys")
-def show(
-    folder: Annotated[Path, typer.Argument(help="A bundle, or a consortium's folder.")],
-) -> None:
-    """Say whose bundle a folder holds and until when; exit code 2 if it cannot be used."""
+def show(folder: Annotated[Path, typer.Argument(help="Folder of a bundle or of a consortium.")]) -> None:
+    """Show whose bundle a folder holds, and how long it is valid. Exit code 2 if it cannot be used."""
     check_folder(folder, "a bundle, or the folder where `fedboost keys init-consortium` ran")
     has_leaf, fault = (folder / CERTIFICATE).exists(), None
     if has_leaf:
@@ -138,7 +130,7 @@ def show(
             read_bundle(folder, role_of(leaf) or "party")
         except ConfigError as error:
             fault = error
-            typer.echo("This bundle cannot be used, for the reason given last. Its certificates say:")
+            typer.echo("This bundle cannot be used; the last line says why. Its certificates:")
         typer.echo(f"name        {common_name(leaf) or 'none'}")
         typer.echo(f"role        {role_of(leaf) or 'none'}")
         typer.echo(known_by(leaf))
@@ -170,14 +162,9 @@ def _root(folder: Path, passphrase_file: Path | None) -> tuple[PrivateKey, Certi
 
 
 def _issue(
-    name: str,
-    role: str,
-    folder: Path,
-    days: int,
-    passphrase_file: Path | None,
-    hosts: Sequence[str] = (),
+    name: str, role: str, folder: Path, days: int, passphrase_file: Path | None, hosts: Sequence[str] = ()
 ) -> None:
-    """Write a new bundle beside the root's key and say what to do with it."""
+    """Write a new bundle next to the root key, and print what to do with it."""
     root_key, root = _root(folder, passphrase_file)
     key, certificate = issue(root_key, root, name, role, datetime.now(UTC), days, hosts)
     bundle = folder / folder_name(name)
@@ -186,19 +173,19 @@ def _issue(
     typer.echo(
         f"{bundle}: the bundle of {role} {name!r}\n"
         f"{known_by(certificate)}\n"
-        f"Hand this folder over in a safe way and keep no copy: its key.pem is all that\n"
-        f"it takes to act in this name. Where it arrives, `fedboost keys show` prints the\n"
+        f"Transfer this folder in a safe way and keep no copy: its key.pem is all that is\n"
+        f"needed to act under this name. On arrival, `fedboost keys show` prints the\n"
         f"{fingerprint_of(root)}"
     )
 
 
 # ---- `fedboost keys request`, `sign` and `accept`: a key that never leaves the site that makes it -------
-# The private key is only in the site's file; nothing is signed before name, role and fingerprint were shown.
+# Promises: only the site's file has the private key; nothing is signed before name, role and fingerprint are
+# shown.
 
 
-NOT_SIGNED = 1
-"""Exit code of a person's no."""
-OwnFolder = Annotated[Path, typer.Option(help="Where this site's bundles lie, each in a folder of its own.")]
+NOT_SIGNED = 1  # exit code if a person answers no
+OwnFolder = Annotated[Path, typer.Option(help="Folder with this site's bundles, each in its own subfolder.")]
 Role = Literal["party", "aggregator", "analyst"]
 
 
@@ -206,43 +193,42 @@ Role = Literal["party", "aggregator", "analyst"]
     epilog="Example: fedboost keys request north\n\nExample: fedboost keys request marie --role analyst"
 )
 def request(
-    name: Annotated[str, typer.Argument(help="The name to ask for.")],
-    role: Annotated[Role, typer.Option(help="The role to ask for.")] = "party",
+    name: Annotated[str, typer.Argument(help="Name to request.")],
+    role: Annotated[Role, typer.Option(help="Role to request.")] = "party",
     folder: OwnFolder = KEYS,
 ) -> None:
-    """Make a key that stays here, and a request for its certificate: for the owner of the root to sign."""
+    """Make a key that stays here, and a request for its certificate. The owner of the root signs the
+    request."""
     path, made = write_request(folder, name, role)
     typer.echo(
         f"{path}: the request of {made.role} {made.name!r}\n"
         f"fingerprint of its key:\n    {made.fingerprint}\n"
-        f"Send this one file to the owner of the consortium's root, and tell them the\n"
-        f"fingerprint in another way, by telephone for example. key.pem beside it never\n"
-        f"leaves this machine. What comes back goes to: fedboost keys accept ANSWER"
+        f"Send this one file to the owner of the consortium's root, and pass on the\n"
+        f"fingerprint in another way, e.g. by telephone. key.pem next to it never\n"
+        f"leaves this machine. When the answer arrives, run: fedboost keys accept ANSWER"
     )
 
 
 @keys_app.command(epilog="Example: fedboost keys sign request.pem")
 def sign(
-    request: Annotated[Path, typer.Argument(help="A request, as it arrived.")],
+    request: Annotated[Path, typer.Argument(help="Request file, as received.")],
     folder: Folder = KEYS,
     days: Days = 365,
     passphrase_file: Passphrase = None,
-    renew: Annotated[
-        bool, typer.Option("--renew", help="Sign also for a name that has a certificate already.")
-    ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Sign without a question.")] = False,
+    renew: Annotated[bool, typer.Option("--renew", help="Sign even if the name has a certificate.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Sign without asking.")] = False,
 ) -> None:
-    """Sign the request of a member, where the root's key lies. Exit code 1 for a no."""
+    """Sign a member's request, where the root's key is kept. Exit code 1 for a no."""
     asked, now = read_request_file(request), datetime.now(UTC)
     root_key, root = _root(folder, passphrase_file)
     if not renew:
         check_new(folder, asked.name, now)
     typer.echo(
         f"name        {_distinct(asked.name)}\nrole        {asked.role}\n"
-        f"fingerprint of its key, which its owner must tell you in another way:\n    {asked.fingerprint}"
+        f"fingerprint of its key, which you must get from its owner in another way:\n    {asked.fingerprint}"
     )
-    question = f"Let {asked.role} {asked.name!r} in, with this key? [y/N] "
-    if not yes and not is_agreed(question, "--yes signs without a question"):
+    question = f"Admit {asked.role} {asked.name!r} with this key? [y/N] "
+    if not yes and not is_agreed(question, "--yes signs without asking"):
         notice("not signed: nothing was written")
         raise typer.Exit(NOT_SIGNED)
     certificate = certify(root_key, root, asked.key, asked.name, asked.role, now, days)
@@ -250,28 +236,27 @@ def sign(
     note_issued(folder, certificate)
     typer.echo(
         f"{known_by(certificate)}\n"
-        f"{answer}: the answer, which is no secret. Send it back;\n"
-        f"there, `fedboost keys accept` makes a bundle of it and prints the\n{fingerprint_of(root)}"
+        f"{answer}: the answer, which is not secret. Send it back;\n"
+        f"there, `fedboost keys accept` makes a bundle from it and prints the\n{fingerprint_of(root)}"
     )
 
 
 @keys_app.command(epilog="Example: fedboost keys accept north.answer.pem")
 def accept(
-    answer: Annotated[Path, typer.Argument(help="What the root's owner sent back.")],
-    folder: OwnFolder = KEYS,
+    answer: Annotated[Path, typer.Argument(help="Answer of the root's owner.")], folder: OwnFolder = KEYS
 ) -> None:
-    """Put the answer to a request beside the key that it is for: the two are a bundle."""
+    """Store the answer to a request next to its key. The two are a bundle."""
     bundle, owner = accept_answer(folder, answer, datetime.now(UTC))
     leaf, root = read_certificates(bundle / CERTIFICATE)[0], read_certificates(bundle / ROOTS)[0]
     typer.echo(
         f"{bundle}: the bundle of {owner.role} {owner.name!r}\n"
         f"{known_by(leaf)}\n"
-        f"Compare with the owner of the root, by telephone for example, the\n{fingerprint_of(root)}"
+        f"Compare with the owner of the root, e.g. by telephone, the\n{fingerprint_of(root)}"
     )
 
 
 def _distinct(name: str) -> str:
-    """A name, also in escapes where it may look like another one: of letters of two alphabets, or blanks."""
+    """A name, followed by its escapes if it could look like another one: not ASCII, or with outer blanks."""
     return name if name.isascii() and name == name.strip() else f"{name}, which is {name!a}"
 
 
@@ -284,19 +269,21 @@ def _distinct(name: str) -> str:
     "Example: fedboost keys token jo --role officer"
 )
 def token(
-    name: Annotated[str, typer.Argument(help="Whose it is; an analyst's name as in the certificate.")],
+    name: Annotated[str, typer.Argument(help="Name of the owner; for an analyst, as in the certificate.")],
     role: Annotated[
         Literal["viewer", "analyst", "officer"],
         typer.Option(
-            help="viewer: read; analyst: read an aggregator's console, and submit signed terms; officer: "
-            "read a site's page, and approve or refuse terms."
+            help="viewer: read only; analyst: read an aggregator's console and submit signed terms; officer: "
+            "read a site's page and approve or refuse terms."
         ),
     ] = "viewer",
-    file: Annotated[Path, typer.Option(help="The file that `tokens` in [console] names.")] = TOKENS,
-    days: Annotated[int, typer.Option(help="Days that it counts.", min=1, max=3650)] = 90,
+    file: Annotated[
+        Path, typer.Option(help="File of tokens, which `tokens` under `console` in the config file names.")
+    ] = TOKENS,
+    days: Annotated[int, typer.Option(help="Validity in days.", min=1, max=3650)] = 90,
 ) -> None:
     """Make a token for the console of an aggregator, or for the page of a site."""
     made, ends = add_token(file, name, role, days)
     print(made)
-    notice(f"{file}: has an entry for the {role} {name!r}, until {ends}; delete it to take the token away")
-    notice("the token is printed this once, and is kept nowhere: hand it over in a safe way")
+    notice(f"{file}: has an entry for {role} {name!r}, valid until {ends}; delete it to revoke the token")
+    notice("the token is printed only once and is not stored anywhere: pass it on in a safe way")

@@ -1,9 +1,8 @@
 """The command `fedboost`: a table of its sub-commands, each imported when it is called.
 
-Promises: `--help`, completion of names and usage errors import nothing heavy.
+Promises: `--help`, the completion of command names, and usage errors import nothing heavy.
 """
 
-import re
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -13,64 +12,44 @@ import typer
 from typer.core import TyperCommand
 
 from fedboost import __version__
-from fedboost.cli.output import REFUSED, Group, UsageError, end_in_one_line, first_sentence, usage_error
+from fedboost.cli.output import (
+    REFUSED,
+    Command,
+    Group,
+    UsageError,
+    end_in_one_line,
+    first_sentence,
+    usage_error,
+)
 from fedboost.errors import ConfigError
 
-
-def _text_of(module: str) -> str:
-    """The text of a module of commands, which is not imported."""
-    return Path(__file__).with_name(f"{module}.py").read_text(encoding="utf-8")
-
-
-def _commands_in(module: str) -> list[str]:
-    """The commands of a module, in the order of their epilogs."""
-    return [name.lower() for name in re.findall(r"^([A-Z]+)_EPILOG = ", _text_of(module), re.MULTILINE)]
-
-
 COMMANDS = {
-    "demo": "demo",
-    "simulate": "train",
-    "compare": "compare",
-    "aggregator": "serve",
-    "health": "serve",
-    "status": "serve",
-    "party": "serve",
-    "keyholder": "serve",
-    "train": "train",
-    "predict": "model",
-    "assemble": "model",
-    "explain": "model",
-    "report": "model",
-    "verify": "model",
-    "check": "terms",
-    "columns": "site",
-    "terms": "terms",
-    **dict.fromkeys(_commands_in("tasks"), "tasks"),
-    "estimate": "privacy",
-    "approve": "site",
-    "digest": "terms",
-    "sign": "terms",
-    "audit": "site",
-    "backup": "site",
-    "restore": "site",
-    "warm-up": "serve",
-    "keys": "keys",
-    "privacy": "privacy",
+    role: dict(word.split(":") for word in words.split())
+    for role, words in {
+        "Everybody": "demo:demo simulate:train compare:compare predict:model explain:model keys:keys "
+        "warm-up:serve",
+        "Analyst": "terms:terms estimate:privacy preflight:terms describe:tasks tune:tasks train:train "
+        "evaluate:tasks drift:tasks report:model verify:model assemble:model sign:terms",
+        "Site": "party:serve keyholder:serve columns:site check:terms approve:site audit:site backup:site "
+        "restore:site privacy:privacy",
+        "Aggregator": "aggregator:serve status:serve",
+    }.items()
 }
-"""Each sub-command's module below fedboost.cli, in the order of `fedboost --help`. Its function has the name
-of the command; its epilog stands beside it, `TRAIN_EPILOG` of `train`."""
+"""Role -> command -> its module in fedboost.cli, in the order of `fedboost --help`. A command's function has
+its name; the epilog is a constant in the same module, such as `TRAIN_EPILOG` for `train`."""
+MODULES = {name: module for commands in COMMANDS.values() for name, module in commands.items()}
 GROUPS = {
-    "keys": "Who may take part: certificates and keys for parties, the aggregator and analysts.",
-    "privacy": "Differential privacy: a site's memory and budget, what terms would cost, a model's card.",
+    "keys": "Make and show keys, certificates and tokens.",
+    "privacy": "Show, begin or plan the privacy budget of a site's rows.",
 }
-"""The help of commands with sub-commands: `keys_app` of `keys`."""
+"""Command with sub-commands -> its help. The app is in its module, such as `keys_app` for `keys`."""
 
 
 def _first_sentence_of(name: str) -> str:
-    """The first sentence of a sub-command's help."""
     if name in GROUPS:
         return GROUPS[name]
-    return first_sentence(_text_of(COMMANDS[name]).partition(f"\ndef {_function(name)}(")[2].split('"""')[1])
+    text = Path(__file__).with_name(f"{MODULES[name]}.py").read_text(encoding="utf-8")
+    return first_sentence(text.partition(f"\ndef {_function(name)}(")[2].split('"""')[1])
 
 
 def _function(name: str) -> str:
@@ -78,11 +57,11 @@ def _function(name: str) -> str:
 
 
 class Lazy(TyperCommand):
-    """A sub-command of which only name and help are there, until it is called or looked into."""
+    """A sub-command with only its name and help, until it is called or inspected."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, role: str) -> None:
         self._loaded: Any = None
-        super().__init__(name=name, help=_first_sentence_of(name), callback=None)
+        super().__init__(name=name, help=_first_sentence_of(name), callback=None, rich_help_panel=role)
 
     @property
     def loaded(self) -> Any:
@@ -93,22 +72,21 @@ class Lazy(TyperCommand):
         return self._loaded
 
     def make_context(self, *arguments: Any, **options: Any) -> Any:
-        """A context of the sub-command itself."""
         return self.loaded.make_context(*arguments, **options)
 
 
 class Commands(Group):
-    """The command with its sub-commands, in the order of the table."""
+    """The command `fedboost` with its sub-commands, in the order of `COMMANDS`."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.commands = {name: Lazy(name) for name in COMMANDS}
+        self.commands = {name: Lazy(name, role) for role, names in COMMANDS.items() for name in names}
 
 
 _OPTIONS: dict[str, Any] = {"rich_markup_mode": "rich", "pretty_exceptions_enable": False}
 app = typer.Typer(
     name="fedboost",
-    help="Gradient-boosted trees over rows that may not be pooled. Start with: [bold]fedboost demo[/bold]",
+    help="Gradient-boosted trees over rows that may not be pooled. To start: [bold]fedboost demo[/bold]",
     no_args_is_help=True,
     cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -117,9 +95,9 @@ app = typer.Typer(
 
 
 def whole() -> typer.Typer:
-    """The command with all its sub-commands, imported, for what describes them all."""
+    """Return the command with all sub-commands imported, for documentation and tests."""
     every = typer.Typer(name="fedboost", cls=Group, **_OPTIONS)
-    for name in COMMANDS:
+    for name in MODULES:
         if name in GROUPS:
             every.add_typer(_app_of(name))
         else:
@@ -128,14 +106,16 @@ def whole() -> typer.Typer:
 
 
 def _app_of(name: str) -> typer.Typer:
-    """A sub-command and the sub-commands that it has, imported."""
-    module, own = import_module(f"fedboost.cli.{COMMANDS[name]}"), _function(name)
+    """Import a sub-command, with its own sub-commands if it has any."""
+    module, own = import_module(f"fedboost.cli.{MODULES[name]}"), _function(name)
     if name in GROUPS:
         group: typer.Typer = getattr(module, f"{own}_app")
         group.info.help = GROUPS[name]
+        for command in group.registered_commands:
+            command.cls = Command
         return group
     alone = typer.Typer(add_completion=False, **_OPTIONS)
-    alone.command(name, epilog=getattr(module, f"{own.upper()}_EPILOG"))(getattr(module, own))
+    alone.command(name, cls=Command, epilog=getattr(module, f"{own.upper()}_EPILOG"))(getattr(module, own))
     return alone
 
 
@@ -149,22 +129,22 @@ def _root(
 
 
 def main() -> None:
-    """Run the command: the entry point."""
     end_in_one_line(_run)
 
 
 def _run() -> None:
-    """Run the command; exit with its code if it has one."""
     try:
         code = app(prog_name="fedboost", standalone_mode=False)
     except UsageError as error:
         if line := usage_error(error, GROUPS):
-            raise ConfigError(line) from None
+            raise ConfigError("command-line-invalid", line) from None
         sys.exit(REFUSED)
     except OSError as error:
         if "--install-completion" not in sys.argv:
             raise
         way_out = "fedboost --show-completion prints what it would add"
-        raise ConfigError(f"cannot write {error.filename}: {error.strerror}; {way_out}") from None
+        raise ConfigError(
+            "completion-failed", f"cannot write {error.filename}: {error.strerror}; {way_out}"
+        ) from None
     if code:
         sys.exit(code)

@@ -22,6 +22,7 @@ from fedboost.errors import Altered, ConfigError
 from fedboost.fixedpoint import Float64
 from fedboost.gbdt.booster import IMPORTANCES
 from fedboost.privacy.identity import to_pem
+from fedboost.results.privacy import PrivacyCard
 from fedboost.runtime.data.database import AS_USUAL, Database, Reading
 from fedboost.runtime.data.locations import TOGETHER, Source, local_files, shown
 from fedboost.runtime.data.shard import base_margin_of, features_of, to_base_margin, to_features, undeclared
@@ -36,16 +37,18 @@ from fedboost.runtime.site.node import predict_with_parties
 from fedboost.runtime.telemetry import logger
 from fedboost.views.aggregator import waiting
 from fedboost.views.model import importances, verification
+from fedboost.views.session import card
 from fedboost.views.words import one_line
 
 Columns = dict[str, Any]
 PREDICTION = "prediction"
 Write = Callable[[Columns], None]
-"""A function that writes some rows, by column."""
+"""Function that writes rows, given column -> values."""
 
 REPORT_EPILOG = (
     "Example: fedboost report model.json --out report.html\n\n"
-    "Example: fedboost report model.json --data new.csv --keys keys/marie --out report.html"
+    "Example: fedboost report model.json --data new.csv --keys keys/marie --out report.html\n\n"
+    "Example: fedboost report model.json --privacy"
 )
 
 
@@ -53,34 +56,66 @@ REPORT_EPILOG = (
 def report(
     model: ModelFile,
     read: Reading,
-    out: Annotated[Path, typer.Option(help="File for the page, such as report.html.")],
+    out: Annotated[Path | None, typer.Option(help="File for the page; required without --privacy.")] = None,
     data: Annotated[
-        str | None,
-        typer.Option(help="Rows of your own, with labels, for partial dependence, metrics and curves."),
+        str | None, typer.Option(help="Table with labels, for partial dependence, metrics and curves.")
     ] = None,
     keys: Annotated[
-        Path | None, typer.Option(help="Folder of anybody's keys, to check the signatures by.")
+        Path | None, typer.Option(help="Folder of any member's keys, to check the signatures with.")
     ] = None,
     min_count: MinCount = None,
+    privacy: Annotated[
+        bool,
+        typer.Option(
+            "--privacy", help="Print the privacy card of a model trained with noise; write no page."
+        ),
+    ] = False,
     force: Force = False,
+    json: Annotated[bool, typer.Option("--json", help="With --privacy: print the card as JSON.")] = False,
 ) -> None:
-    """Write the report of a model, one HTML page. It shows who agreed to what, learning curves, importance
-    and the first trees, and on rows of your own its quality."""
+    """Write the report of a model as one HTML page. It shows who agreed to what, learning curves, importance
+    and the first trees, and the model's quality on rows of your own. With --privacy it prints the privacy
+    card instead."""
+    if privacy:
+        if any((out, data, keys, min_count, force)) or read != Reading():
+            raise ConfigError("option-conflict", "--privacy prints the privacy card: add only --json")
+        _privacy_card(model, json)
+        return
+    if json:
+        raise ConfigError("option-alone", "--json is for the card that --privacy prints: add --privacy")
+    if out is None:
+        raise ConfigError("option-missing", "give --out FILE for the page, or --privacy for the privacy card")
     if (read.query or read.query_file) and data is None:
-        raise ConfigError("--query is for the rows of --data: name the database there")
+        raise ConfigError("option-alone", "--query is for the rows of --data: name the database there")
     if min_count is not None and data is None:
-        raise ConfigError("--min-count is for the rows of --data; give both, or neither")
+        raise ConfigError("option-alone", "--min-count is for the rows of --data; give both, or neither")
     source = None if data is None else read.source(data)
     check_writable(out, model, *(() if source is None else local_files(source)), force=force)
     trained, rows = Model.load(model), None
     if not trained.terms.task.makes_model:
-        raise ConfigError(f"{model}: not a model, but the result of a session to {trained.terms.task.name}")
+        raise ConfigError(
+            "model-of-other-task",
+            f"{model}: not a model, but the result of a session with task {trained.terms.task.name}",
+        )
     signatures = None if keys is None else signature_facts(trained, keys)
     if source is not None:
         table = read_table(source, None, read.options)
         rows = rows_facts(trained, table, min_count, shown(source))
         notice_undeclared(table, trained.terms.columns)
     write(written(trained, rows, signatures), out)
+
+
+def _privacy_card(model: Path, json: bool) -> None:
+    """Print a model's privacy card: what it promises, every release, and what is not covered."""
+    agreed = Model.load(model).terms
+    if agreed.noise is None:
+        raise ConfigError(
+            "model-without-noise",
+            f"{model}: was trained without noise, so it has no card: nothing bounds what it reveals about a "
+            "row",
+        )
+    made = PrivacyCard.of(agreed)
+    show(json, [made.summary], card(made))
 
 
 # ---- `fedboost predict --party`: predictions by parties that hold different columns ---------------------
@@ -90,14 +125,14 @@ Party = Annotated[
     Path | None,
     typer.Option(
         metavar="SITE_FILE",
-        help="Predict together with the parties that have the other parts of the model: this site's file, "
-        "TOML. The table has this site's columns and the row ids.",
+        help="Predict together with the parties that have the other parts of the model. SITE_FILE is this "
+        "site's file (TOML); the table has this site's columns and the row ids.",
     ),
 ]
 MinCommonRows = Annotated[
     int | None,
     typer.Option(
-        help="With --party: fewest rows that each other party has to know.",
+        help="With --party: fewest rows each other party must have.",
         min=1,
         show_default="that of the training",
     ),
@@ -115,12 +150,15 @@ def predicted_jointly(
     wait: float,
     insecure_loopback: bool,
 ) -> Iterator[Columns]:
-    """Predict a table's rows together with the other parties of a model, then return them in parts, beside
-    the columns to keep. Notices say which rows the others do not know."""
+    """Predict the rows of a table together with the other parties of a model, and return them in parts, with
+    the columns to keep. Notices report how many rows the other parties do not have. party: this site's file;
+    source: where the table is, which replaces the site's own."""
     part = load_trained(model)
     if not isinstance(part, PartyModel):
-        raise ConfigError(f"{model}: a whole model, which predicts by itself: leave --party out")
-    table.check_known([*keep])  # before others count the rows
+        raise ConfigError(
+            "model-whole", f"{model}: a whole model, which predicts without other parties: leave --party out"
+        )
+    table.check_known([*keep])  # before a session starts
     site, bundle = site_and_keys(party, insecure_loopback, holds_rows=None)
     options = site.read if read.options == AS_USUAL else read.options
     site = site.model_copy(update={"data": source, "read": options})
@@ -131,8 +169,8 @@ def predicted_jointly(
     (block,) = part.terms.blocks
     for name, known in zip(block.feature_holders, done.known, strict=True):
         if not known.all():
-            told = f"{name} knows {known.sum():,} of {known.size:,} rows"
-            notice(f"{told}; in the others its columns count as missing")
+            told = f"{name} has {known.sum():,} of {known.size:,} rows"
+            notice(f"{told}; in the others its columns are treated as missing")
     classes = classes_of(part.terms) if done.values.ndim == 2 else ()
     if not keep:
         return iter([_columns((), [], done.values, classes)])
@@ -155,11 +193,11 @@ def predict(
     data: Data,
     read: Reading,
     keep: Annotated[
-        list[str] | None, typer.Option(help="A column to write beside the prediction (may be repeated).")
+        list[str] | None, typer.Option(help="Column to write besides the prediction (may be repeated).")
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="File for the predictions: .csv or .parquet.", show_default="standard output"),
+        typer.Option(help="File for predictions: .csv or .parquet.", show_default="standard output"),
     ] = None,
     party: Party = None,
     min_common_rows: MinCommonRows = None,
@@ -167,8 +205,8 @@ def predict(
     insecure_loopback: InsecureLoopback = False,
     force: Force = False,
 ) -> None:
-    """Predict each row of a table of any size: a column `prediction`. With classes it is the most probable
-    one, and a column named after each class has its probability."""
+    """Predict each row of a table of any size. The column `prediction` has the predicted value, or the most
+    probable class; with classes, a column named after each class has its probability."""
     source = read.source(data)
     if out is not None:
         check_writable(out, model, *local_files(source), force=force)
@@ -179,7 +217,7 @@ def predict(
         options = min_common_rows, wait, insecure_loopback
         parts = predicted_jointly(model, party, source, read, table, kept, *options)
     elif min_common_rows is not None:
-        raise ConfigError("--min-common-rows is for predictions with other parties: give --party")
+        raise ConfigError("option-alone", "--min-common-rows is for joint predictions: give --party")
     else:
         parts = predicted_here(Model.load(model), table, kept, strange)
     with writing(out) as write_rows:
@@ -188,7 +226,7 @@ def predict(
     notice_categories((name, *found) for name, found in strange.items())
 
 
-# ---- `fedboost assemble`: the model of the parts that parties kept --------------------------------------
+# ---- `fedboost assemble`: a model from the parts that parties kept --------------------------------------
 
 
 ASSEMBLE_EPILOG = "Example: fedboost assemble model.json bank.json telco.json --out whole.json"
@@ -197,21 +235,23 @@ ASSEMBLE_EPILOG = "Example: fedboost assemble model.json bank.json telco.json --
 def assemble(
     parts: Annotated[
         list[Path],
-        typer.Argument(help="Files of the parts: of the parties, and the one that `fedboost train` saved."),
+        typer.Argument(
+            help="Parts of the model: files of the parties, and the one that `fedboost train` saved."
+        ),
     ],
-    out: Annotated[Path, typer.Option(help="Where to save the model.")],
+    out: Annotated[Path, typer.Option(help="File for the model.")],
     force: Force = False,
 ) -> None:
-    """Put the parts of a model together that parties with different columns kept: an ordinary XGBoost file.
-    The file that `fedboost train` saved brings metrics and signatures, and each part must be the one that its
-    party signed."""
+    """Assemble one model from the parts that parties kept. The parties hold different columns, and the result
+    is an ordinary XGBoost file. The file that `fedboost train` saved provides metrics and signatures, and
+    each part must be the one that its party signed."""
     check_writable(out, *parts, force=force)
     model = assembled(parts)
     model.save(out)
     show(False, {}, [one_line(f"model: {out} (XGBoost JSON, {len(model.booster.trees)} trees)")])
 
 
-# ---- `fedboost verify`: who signed a model, and if that holds -------------------------------------------
+# ---- `fedboost verify`: who signed a model, and whether the signatures are valid ------------------------
 
 
 VERIFY_EPILOG = (
@@ -224,16 +264,17 @@ DOES_NOT_HOLD = 1
 def verify(
     model: ModelFile,
     keys: Annotated[
-        Path | None, typer.Option(help="Folder of anybody's keys: its consortium.pem and denied.txt.")
+        Path | None, typer.Option(help="Folder of any member's keys, for its consortium.pem and denied.txt.")
     ] = None,
-    consortium: Annotated[Path | None, typer.Option(help="The consortium's root, consortium.pem.")] = None,
+    consortium: Annotated[Path | None, typer.Option(help="Root of the consortium (consortium.pem).")] = None,
     json: Json = False,
 ) -> None:
-    """Say who signed a model, and check that: its trees, its terms and the analyst's request. Exit code 0 if
-    it holds, 1 if not."""
+    """Verify who signed a model. It checks the signatures of the trees, of the terms and of the analyst's
+    request. Exit code 0 if they are valid, 1 if not."""
     if (keys is None) == (consortium is None):
         raise ConfigError(
-            "give --keys FOLDER or --consortium FILE: signatures are checked against the consortium's root"
+            "option-one-of-two",
+            "give --keys FOLDER or --consortium FILE: signatures are checked against the consortium's root",
         )
     if keys is not None:
         roots, denied = read_trust(keys)
@@ -251,8 +292,7 @@ def verify(
         raise typer.Exit(DOES_NOT_HOLD)
 
 
-# ---- `fedboost explain`: what a model goes by, one of its trees -----------------------------------------
-# What each feature adds for each row, and what predictions are by the values of one feature.
+# ---- `fedboost explain`: feature importance, trees, contributions, partial dependence -------------------
 
 
 EXPLAIN_EPILOG = (
@@ -267,48 +307,48 @@ EXPLAIN_EPILOG = (
 def explain(
     model: ModelFile,
     read: Reading,
-    tree: Annotated[int | None, typer.Option(help="Print this tree, counted from 0.", min=0)] = None,
-    svg: Annotated[Path | None, typer.Option(help="Draw the tree to this file instead.")] = None,
+    tree: Annotated[int | None, typer.Option(help="Print the tree with this index, from 0.", min=0)] = None,
+    svg: Annotated[Path | None, typer.Option(help="Draw the tree to this SVG file instead.")] = None,
     shap: Annotated[
         str | None,
         typer.Option(
             metavar="DATA",
-            help="Say what each feature adds to the margin of each row of this table, as a CSV.",
+            help="Write the contribution of each feature to the margin of each row of this table, as CSV.",
         ),
     ] = None,
     partial_dependence: Annotated[
         str | None,
         typer.Option(
             metavar="FEATURE",
-            help="The mean prediction over the rows of --data by the values of this feature, as a CSV.",
+            help="Write the mean prediction over the rows of --data for values of this feature, as CSV.",
         ),
     ] = None,
-    data: Annotated[str | None, typer.Option(help="Rows for --partial-dependence.")] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="File for the CSV of the two above.", show_default="standard output")
-    ] = None,
+    data: Annotated[str | None, typer.Option(help="Table for --partial-dependence.")] = None,
+    out: Annotated[Path | None, typer.Option(help="File to write.", show_default="standard output")] = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Say which features a model goes by (gain, cover, weight), print or draw a tree, explain rows, or show
-    how predictions depend on a feature."""
+    """Show feature importance, a tree, or what drives predictions. Without options it prints the gain, cover
+    and weight of each feature; with options it prints or draws a tree, explains rows, or shows how
+    predictions depend on a feature."""
     asked = {"--tree": tree, "--shap": shap, "--partial-dependence": partial_dependence}
     options = [option for option, value in asked.items() if value is not None]
     if len(options) > 1:
-        raise ConfigError(f"give {' or '.join(options)}, not both")
+        raise ConfigError("option-conflict", f"give {' or '.join(options)}, not both")
     if (partial_dependence is None) != (data is None):
-        raise ConfigError("--partial-dependence FEATURE and --data DATA go together: rows to predict for")
+        raise ConfigError("option-alone", "--partial-dependence FEATURE and --data DATA go together")
     if svg is not None and tree is None:
-        raise ConfigError("--svg draws one tree; say which, such as --tree 0")
+        raise ConfigError("option-alone", "--svg draws one tree; name it, e.g. --tree 0")
     if out is not None and shap is None and partial_dependence is None:
         raise ConfigError(
-            "--out is for the CSV of --shap or --partial-dependence; a picture goes to the file of --svg"
+            "option-alone",
+            "--out is for the CSV of --shap or --partial-dependence; a picture goes to the file of --svg",
         )
     if json and options:
-        raise ConfigError(f"--json prints the importances; leave it out with {options[0]}")
+        raise ConfigError("option-conflict", f"--json prints the importances; leave it out with {options[0]}")
     rows = shap or data
     if (read.query or read.query_file) and rows is None:
-        raise ConfigError("--query is for the rows of --shap or --data: name the database there")
+        raise ConfigError("option-alone", "--query is for --shap or --data: name the database there")
     source = None if rows is None else read.source(rows)
     for path in filter(None, (svg, out)):
         check_writable(path, model, *(local_files(source) if source else ()), force=force)
@@ -355,15 +395,15 @@ def _dependence(model: Path, feature: str, data: str | Database, read: Reading, 
     write(as_csv([feature, *(trained.classes if means.ndim == 2 else [PREDICTION])], rows), out)
 
 
-# ---- Predictions of a table of any size, to a file ------------------------------------------------------
+# ---- Predictions for a table of any size, to a file -----------------------------------------------------
 
 
 Strange = dict[str, tuple[str, int]]
-"""Columns with categories that nobody declared: one of them, and the number of rows."""
+"""Column -> one of its categories that the terms do not declare, and the number of rows with such ones."""
 
 
 def predicted_here(model: Model, table: Source, keep: Sequence[str], strange: Strange) -> Iterator[Columns]:
-    """Predict the rows of each part of a table. strange: filled in."""
+    """Predict each part of a table. strange: is filled with the undeclared categories."""
     columns, booster = model.terms.columns, model.booster
     margin = columns.base_margin
     needed = (*columns.features, *([margin] if margin else []))
@@ -387,9 +427,9 @@ def _parts(
     classes: Sequence[Any],
     values_of: Callable[[Any, Any, int], Float64],
 ) -> Iterator[Columns]:
-    """Yield the rows of each part of a table: kept columns, the prediction, the probability of each class.
+    """Yield the rows to write for each part of a table: kept columns, the prediction, class probabilities.
     values_of: returns the predictions of a part, float64 [rows] or [rows, classes], from the part, its dense
-    columns, and the number of its first row."""
+    columns, and the index of its first row in the table."""
     keep, first = tuple(dict.fromkeys(keep)), 0
     as_text = [name for name in keep if name not in needed]
     for part in table.in_parts([*dict.fromkeys((*needed, *keep))], as_text):
@@ -399,19 +439,18 @@ def _parts(
             kept = [plain(column_of(dense, name)) for name in keep]
         yield _columns(keep, kept, values, classes)
         first += part.num_rows
-    if not first:  # a header, or a table without rows
+    if not first:  # a table without rows still has a header
         yield {name: np.empty(0) for name in prediction_names(keep, classes)}
 
 
 def _columns(keep: Sequence[str], kept: list[Any], values: Float64, classes: Sequence[Any]) -> Columns:
-    """Rows to write: kept columns, the prediction, the probability of each class."""
     own: list[Any] = [np.array(classes)[np.argmax(values, axis=1)], *values.T] if classes else [values]
     return dict(zip(prediction_names(keep, classes), [*kept, *own], strict=True))
 
 
 def prediction_names(kept: Sequence[str], classes: Sequence[object]) -> list[str]:
-    """Return the names of the columns of predictions: those that are kept, that of the prediction, and the
-    classes; the second differs from all others, and a class from those that are kept."""
+    """Return the column names of predictions: kept columns, the prediction, and the classes. Underscores are
+    appended so that classes differ from kept columns, and the prediction from both."""
     names = [str(name) for name in classes]
     while {*names} & {*kept}:
         names = [f"{name}_" for name in names]
@@ -422,16 +461,16 @@ def prediction_names(kept: Sequence[str], classes: Sequence[object]) -> list[str
 
 
 def check_form(out: Path) -> None:
-    """ConfigError for a file of a form in which no predictions are written."""
+    """Raise ConfigError for a file format that predictions are not written in."""
     name = out.name.lower()
     others = [suffix for form in FORMS for suffix in form.every_suffix()]
     if name.endswith(tuple(s for s in others if s not in (".csv", *TOGETHER))):
-        raise ConfigError(f"{out}: predictions are written as .csv or .parquet; name one of those")
+        raise ConfigError("output-format", f"{out}: predictions are written as .csv or .parquet")
 
 
 @contextmanager
 def writing(out: Path | None) -> Iterator[Write]:
-    """Open a file for rows, CSV or Parquet by its suffix, or standard output."""
+    """Open a file for rows, as CSV or Parquet depending on its suffix, or standard output as CSV."""
     if out is None:
         yield csv_writer(lambda text: write(text, None))
         return
@@ -444,7 +483,7 @@ def writing(out: Path | None) -> Iterator[Write]:
 
 
 def csv_writer(write: Callable[[str], Any]) -> Write:
-    """Return a function that writes rows as CSV, with a header above the first."""
+    """Return a function that writes rows as CSV, and a header before the first."""
     parts = count()
 
     def write_rows(columns: Columns) -> None:
@@ -455,8 +494,8 @@ def csv_writer(write: Callable[[str], Any]) -> Write:
 
 
 def as_csv(head: Iterable[object] | None, rows: Iterable[Iterable[object]]) -> str:
-    """Return rows as CSV, below a header if there is one. Numbers are written whole, so that they are read
-    back as they were; what is missing is empty."""
+    """Return rows as CSV, below a header if there is one. Numbers have all their digits, so that reading them
+    back yields the same; missing values are empty."""
     text = StringIO()
     lines = csv.writer(text, lineterminator="\n")
     if head is not None:
@@ -466,13 +505,13 @@ def as_csv(head: Iterable[object] | None, rows: Iterable[Iterable[object]]) -> s
 
 
 def _listed(column: Any) -> list[object]:
-    """The values of a column as Python's, true and false as a CSV spells them."""
+    """Return the values of a column as Python objects, and booleans as `true` and `false`."""
     values = column.tolist() if isinstance(column, np.ndarray) else column.to_pylist()
     return [str(value).lower() if isinstance(value, bool) else value for value in values]
 
 
 def _parquet(file: IO[bytes], out: Path, stack: ExitStack) -> Write:
-    """A function that writes rows as Parquet, all of the types of the first. stack: ends the file."""
+    """Return a function that writes rows as Parquet, typed as the first part. stack: closes the file."""
     writers: list[parquet.ParquetWriter] = []
 
     def write_rows(columns: Columns) -> None:
@@ -483,6 +522,6 @@ def _parquet(file: IO[bytes], out: Path, stack: ExitStack) -> Write:
             writers[0].write_table(table.cast(writers[0].schema))
         except pa.ArrowInvalid as error:
             why = f"kept columns change their types: {str(error).splitlines()[0]}"
-            raise ConfigError(f"{out}: {why}; write a .csv") from None
+            raise ConfigError("kept-column-types", f"{out}: {why}; write a .csv") from None
 
     return write_rows

@@ -1,4 +1,4 @@
-"""Output of the commands: text or JSON on standard output, notices on standard error, and how they end.
+"""Output of the commands: text or JSON on standard output, notices on standard error, and exit codes.
 
 Promises: nothing heavy is imported before it is needed.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from fedboost.errors import DurabilityError, FedboostError
 from fedboost.views.words import WIDTH, Block, one_line
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def show(json: bool, objects: Iterable[Mapping[str, Any]], shown: "Document | Iterable[Block]") -> None:
-    """Print the objects as JSON, or else a document, or blocks of text."""
+    """Print objects as JSON, or otherwise a document or blocks of text."""
     if json:
         for values in objects:
             print_json(values)
@@ -37,12 +37,11 @@ def show(json: bool, objects: Iterable[Mapping[str, Any]], shown: "Document | It
 
 
 def print_json(values: Mapping[str, Any]) -> None:
-    """Print one object on one line."""
     print(json_format.dumps(values), flush=True)
 
 
 def print_text(blocks: Iterable[Block]) -> None:
-    """Print blocks of text, one below the other."""
+    """Print blocks of text in order."""
     for block in blocks:
         if isinstance(block, str):
             print(block)
@@ -50,9 +49,9 @@ def print_text(blocks: Iterable[Block]) -> None:
             from rich.console import Console
 
             console = Console()
-            if console.width == WIDTH + 1:  # paragraphs leave the last column free, and so do tables
+            if console.width == WIDTH + 1:  # paragraphs leave the last column free, so tables do too
                 console.width = WIDTH
-            with console.capture() as drawn:  # else it ends the process when the reader of a pipe goes away
+            with console.capture() as drawn:  # rich ends the process itself when the reader of a pipe exits
                 console.print(block)
             print(drawn.get(), end="")
 
@@ -63,10 +62,10 @@ def notice(text: str) -> None:
 
 
 def write(text: str, out: Path | None) -> None:
-    """Write a text to a file, or to standard output."""
+    """Write a text to a file, or to standard output as UTF-8."""
     if out is None:
         if isinstance(sys.stdout, TextIOWrapper):
-            sys.stdout.reconfigure(encoding="utf-8")  # as the file would be, whatever the locale
+            sys.stdout.reconfigure(encoding="utf-8")  # like a file, regardless of the locale
         sys.stdout.write(text)
         sys.stdout.flush()
         return
@@ -77,36 +76,51 @@ def write(text: str, out: Path | None) -> None:
 
 @contextmanager
 def unless_nobody_reads() -> Iterator[None]:
-    """Print for a reader that may go away, as `| head -1` does: what is left to print is then dropped."""
+    """Drop the rest of the output if its reader exits early, as `| head -1` does."""
     try:
         yield
         print(end="", flush=True)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still in the buffer
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # where the buffer is flushed at exit
 
 
-# ---- Command lines that cannot be, in one line ----------------------------------------------------------
-# What is wrong, in typer's words, and where to look.
+# ---- Help, and usage errors in one line -----------------------------------------------------------------
+# A usage error has typer's own words, and names the help to read.
 
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
-"""Base of the errors of a command line. Which package it is from depends on typer's version."""
+"""Base class of usage errors. Its package depends on the version of typer."""
 TAKES_TERMS = ("train", "simulate", "demo", "estimate")
-"""Commands whose settings people look for among their options."""
+"""Commands among whose options people look for settings of the terms file."""
+
+
+class Command(TyperCommand):
+    """A command whose help shows flags without a type."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        _hide_types_of_flags(self, ctx)
+        super().format_help(ctx, formatter)
 
 
 class Group(TyperGroup):
-    """A command with sub-commands; its help has one sentence for each."""
+    """A command with sub-commands. Its help has one sentence for each of them."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Print the help."""
+        _hide_types_of_flags(self, ctx)
         for command in self.commands.values():
             command.short_help = first_sentence(command.help or "")
         super().format_help(ctx, formatter)
 
 
+def _hide_types_of_flags(command: Any, ctx: Any) -> None:
+    """Give flags an empty metavar: typer would show `<bool>`, although they take no value."""
+    for parameter in command.get_params(ctx):
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
+
+
 def group(name: str, epilog: str) -> typer.Typer:
-    """An empty command for sub-commands."""
+    """Return a command that sub-commands are added to."""
     return typer.Typer(
         name=name,
         epilog=epilog,
@@ -119,12 +133,11 @@ def group(name: str, epilog: str) -> typer.Typer:
 
 
 def usage_error(error: Any, groups: Container[str]) -> str:
-    """A line about a command line that cannot be; empty if the help was printed in place of one. groups:
-    commands with sub-commands."""
+    """Describe a usage error in one line; empty if the help was printed. groups: names of command groups."""
     text, context = error.format_message().strip().removesuffix("."), error.ctx
     if not text:
         return ""
-    if context is None:  # of an option without its value, or with one too many
+    if context is None:  # for an option without its value, or a flag with one
         words = sys.argv[1 : 3 if sys.argv[1] in groups else 2]
     else:
         words = context.command_path.split()[1:]
@@ -134,7 +147,7 @@ def usage_error(error: Any, groups: Container[str]) -> str:
 
 
 def _setting_of_terms(option: str) -> str:
-    """Where the setting of that name belongs."""
+    """Return a hint if an unknown option is named after a setting of the terms file."""
     from fedboost.terms.reading import setting_hint
     from fedboost.terms.terms import Terms
 
@@ -145,68 +158,65 @@ def _setting_of_terms(option: str) -> str:
 
 
 def first_sentence(text: str) -> str:
-    """The first sentence of a help."""
     return re.split(r"(?<=[.])\s", " ".join(text.split()), maxsplit=1)[0]
 
 
-# ---- Ends of the command: exit codes, and one line for whatever a user can get wrong --------------------
-# Promises: an error that fedboost raises on purpose ends in one line on standard error and exit code 2,
-# without a traceback; Ctrl-C ends with 130.
+# ---- Exit codes, and errors in one line -----------------------------------------------------------------
+# Promises: an error that fedboost raises on purpose prints one line on standard error, without a traceback,
+# and exits with code 2; Ctrl-C exits with 130.
 
 
 REFUSED = 2
-INTERRUPTED = 130
-"""Exit code after Ctrl-C, as in every shell."""
-PIPE_CLOSED = 141
-"""Exit code when the reader of a pipe has gone, as that of commands which the signal ends."""
+INTERRUPTED = 130  # exit code after Ctrl-C, as in shells
+PIPE_CLOSED = 141  # exit code after the reader of a pipe exits, as that of commands which SIGPIPE ends
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""Errors that end the writing to standard output, be it a file or a device."""
+"""Errors of writing to standard output that are reported in one line, for a file or a device."""
 
 
 def end_in_one_line(command: Callable[[], None]) -> None:
-    """Run a command to its end, and end the process if it fails."""
+    """Run a command. If it fails, print one line and exit with its code."""
     _open_closed_streams()
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong is said here, once
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # errors are printed here, once
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # a name may hold what the locale cannot write
+        if isinstance(stream, TextIOWrapper):  # a name may have characters that the locale cannot encode
             stream.reconfigure(errors="backslashreplace")
     try:
         try:
             command()
         finally:
             if sys.stdout is not None:
-                sys.stdout.flush()  # here, where a failure can still be told
+                sys.stdout.flush()  # here, where a failure can still be reported
     except (FedboostError, DurabilityError) as error:
         _refuse(str(error))
     except KeyboardInterrupt:
         _interrupt()
     except SystemExit as end:
-        if isinstance(end.__context__, BrokenPipeError):  # typer makes this code 1 of it
+        if isinstance(end.__context__, BrokenPipeError):  # typer turns it into code 1
             sys.exit(PIPE_CLOSED)
-        if end.code != INTERRUPTED:  # typer's own answer to Ctrl-C, which says nothing
+        if end.code != INTERRUPTED:  # typer turns Ctrl-C into this code, and prints nothing
             raise
         _interrupt()
     except BrokenPipeError:
-        sys.stderr.close()  # the reader of a pipe has gone: nobody is left to tell
+        sys.stderr.close()  # no second message: the reader of the pipe has exited
         sys.exit(PIPE_CLOSED)
     except OSError as error:
         if isinstance(error, PermissionError) and error.filename is not None:
             who = f"user {os.geteuid()}" if hasattr(os, "geteuid") else "this user"
-            _refuse(f"{error.filename}: {error.strerror}; let {who} in, or run this as one who may")
+            _refuse(f"{error.filename}: {error.strerror}; give {who} access, or run this as another user")
         if error.errno not in FULL_DISK:
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still in the buffer
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # where the buffer is flushed at exit
         _refuse(f"cannot write the output: {error.strerror}")
 
 
 def _open_closed_streams() -> None:
-    """Open the null device for standard streams that are closed: no table or socket is to get their number,
-    to which anybody may write."""
+    """Open the null device for closed standard streams. Otherwise the next file or socket would get their
+    number, and code that prints would write to it."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free: this one
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
             setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
 
 

@@ -1,4 +1,4 @@
-"""Processes that run until they are stopped (aggregator, party, key holder); questions to an aggregator."""
+"""Long-running processes (aggregator, party, key holder), status queries, and `fedboost warm-up`."""
 
 import asyncio
 import contextlib
@@ -45,12 +45,12 @@ from fedboost.runtime.telemetry import logger
 from fedboost.terms.terms import Terms
 from fedboost.views import aggregator as views
 
-# ---- Processes that run until they are told to stop (SIGTERM or Ctrl-C) ---------------------------------
+# ---- Processes that run until SIGTERM or Ctrl-C ---------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Part:
-    """How a process takes part in sessions."""
+    """Options of a process that takes part in sessions."""
 
     wait: Wait = 600
     once: Once = False
@@ -59,34 +59,35 @@ class Part:
     log_level: LogLevel = "info"
 
     def take(self, role: str, config: Path) -> None:
-        """Take part in sessions, as a party or as a key holder, which holds no rows."""
+        """Take part in sessions, as a party with rows or as a key holder without."""
         from fedboost.runtime.site.node import PartyNode
 
         log = logger(role, self.log_format, self.log_level)
         site, bundle = site_and_keys(config, self.insecure_loopback, holds_rows=role == "party")
         node = PartyNode(site, log, bundle)
-        if role == "party" and unready():  # before the first session, which others would wait in
+        if role == "party" and unready():  # else other parties would wait in the first session
             compile_usual(log.info)
         run_until_stopped(node.run(self.wait, self.once))
         if self.once and node.ended and node.ended[-1]:
-            raise SessionFailed(f"the session ended without a model: {node.ended[-1]}")
+            raise SessionFailed("session-no-model", f"the session ended without a model: {node.ended[-1]}")
 
 
 def site_and_keys(
     config: Path, insecure_loopback: bool, holds_rows: bool | None
 ) -> tuple[PartyConfig, Bundle | None]:
-    """A site's file, and its keys. ConfigError. holds_rows: as for `read_party`."""
+    """Return a site's file and its keys. ConfigError for another's keys. holds_rows: as for `read_party`."""
     site = read_party(config, holds_rows)
     bundle = choose_keys(site.keys, "party", site.aggregator, insecure_loopback)
     if bundle is not None and bundle.signer.name != site.party:
         raise ConfigError(
-            f"{config}: party is {site.party!r}, and {site.keys} is the bundle of {bundle.signer.name!r}"
+            "keys-other-party",
+            f"{config}: party is {site.party!r}, but {site.keys} is the bundle of {bundle.signer.name!r}",
         )
     return site, bundle
 
 
 def run_until_stopped(work: Coroutine[Any, Any, None]) -> None:
-    """Run to the end, or until SIGTERM or SIGINT, which cancel it."""
+    """Run a coroutine to its end, or until SIGTERM or SIGINT cancels it."""
     keep_freed_memory()
 
     async def supervised() -> None:
@@ -100,20 +101,20 @@ def run_until_stopped(work: Coroutine[Any, Any, None]) -> None:
     asyncio.run(supervised())
 
 
-# ---- `fedboost aggregator`: the process that parties and analysts dial ----------------------------------
+# ---- `fedboost aggregator`: the process that parties and analysts connect to ----------------------------
 
 
 AGGREGATOR_EPILOG = "Example: fedboost aggregator --config aggregator.toml"
 
 
 def aggregator(
-    config: Annotated[Path, typer.Option(help="The aggregator's file, TOML.")],
+    config: Annotated[Path, typer.Option(help="Aggregator's file (TOML).")],
     insecure_loopback: InsecureLoopback = False,
     json: Json = False,
     log_format: LogFormat = "text",
     log_level: LogLevel = "info",
 ) -> None:
-    """Run the aggregator: parties and analysts dial it."""
+    """Run the aggregator, which parties and analysts connect to."""
     log = logger("aggregator", log_format, log_level)
     settings = read_aggregator(config)
     bundle = choose_keys(settings.keys, "aggregator", settings.listen, insecure_loopback)
@@ -153,7 +154,7 @@ PARTY_EPILOG = "Example: fedboost party --config party.toml"
 
 @gathers("part", Part)
 def party(config: SiteFile, part: Part) -> None:
-    """Take part with this site's rows, session after session."""
+    """Take part with this site's rows, one session after another."""
     part.take("party", config)
 
 
@@ -161,81 +162,78 @@ KEYHOLDER_EPILOG = "Example: fedboost keyholder --config keyholder.toml"
 
 
 @gathers("part", Part)
-def keyholder(
-    config: Annotated[Path, typer.Option(help="The key holder's file, TOML.")],
-    part: Part,
-) -> None:
-    """Hold the key of sessions that encrypt sums: take part without rows, and open sums it cannot read."""
+def keyholder(config: Annotated[Path, typer.Option(help="Key holder's file (TOML).")], part: Part) -> None:
+    """Take part in sessions as the key holder, without rows. It holds the key that sums are encrypted under,
+    and opens sums that it cannot read."""
     part.take("keyholder", config)
 
 
-# ---- `fedboost health` and `fedboost status`: questions to an aggregator --------------------------------
+# ---- `fedboost status`: queries to an aggregator --------------------------------------------------------
 
 
 MemberKeys = Annotated[Path | None, typer.Option(help="Folder of a party's or an analyst's keys.")]
-HEALTH_EPILOG = "Example: fedboost health --aggregator fed.example.org:7070 --keys keys/marie"
+STATUS_EPILOG = (
+    "Example: fedboost status --aggregator fed.example.org:7070 --keys keys/marie\n\n"
+    "Example: fedboost status --aggregator fed.example.org:7070 --keys keys/marie --health"
+)
 
 
-@dataclass(frozen=True)
-class Question:
-    """Options of a question to an aggregator."""
+def status(
+    aggregator: Aggregator,
+    keys: MemberKeys = None,
+    insecure_loopback: InsecureLoopback = False,
+    wait: Wait = 5,
+    health: Annotated[
+        bool,
+        typer.Option("--health", help="Only check that it serves: print `serving`, or exit with code 2."),
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Show who is connected to an aggregator, and its sessions. It lists which sessions run or wait, and for
+    which parties. An analyst sees all sessions, a party those that name it."""
+    if health and json:
+        raise ConfigError("option-conflict", "--json prints the status; leave it out with --health")
+    bundle = _member_bundle(aggregator, keys, insecure_loopback)
+    if health:
+        from fedboost.runtime.aggregator import parties as probe
 
-    keys: MemberKeys = None
-    insecure_loopback: InsecureLoopback = False
-    wait: Wait = 5
-
-    def bundle(self, aggregator: str) -> Bundle | None:
-        """The bundle of a party or of an analyst: anyone who may dial may ask."""
-        check_address(aggregator, "--aggregator")
-        role = None
-        if self.keys is not None:
-            check_folder(self.keys, "the bundle of a party or an analyst, which `fedboost keys` makes")
-            role = role_of(read_certificates(self.keys / CERTIFICATE)[0])
-        known = "party" if role == "party" else "analyst"
-        return choose_keys(self.keys, known, aggregator, self.insecure_loopback)
-
-
-@gathers("question", Question)
-def health(aggregator: Aggregator, question: Question) -> None:
-    """Ask an aggregator whether it is up: prints `serving`, or exits with code 2."""
-    from fedboost.runtime.aggregator import parties as probe
-
-    asyncio.run(probe.ask(aggregator, question.bundle(aggregator), question.wait))
-    print("serving")
-
-
-STATUS_EPILOG = "Example: fedboost status --aggregator fed.example.org:7070 --keys keys/marie"
-
-
-@gathers("question", Question)
-def status(aggregator: Aggregator, question: Question, json: Json = False) -> None:
-    """Say who is connected to an aggregator, which sessions run or wait, and for whom. An analyst sees all of
-    them, a party those that name it."""
+        asyncio.run(probe.ask(aggregator, bundle, wait))
+        print("serving")
+        return
     from fedboost.runtime.analyst import Connection
 
-    facts = Connection(aggregator, question.bundle(aggregator)).status(question.wait)
+    facts = Connection(aggregator, bundle).status(wait)
     show(json, [facts.summary], views.status(facts))
 
 
-# ---- `fedboost warm-up`: kernels compiled ahead, for images and for accounts that cannot write ----------
+def _member_bundle(aggregator: str, keys: Path | None, insecure_loopback: bool) -> Bundle | None:
+    """Return the bundle of a party or of an analyst: any member that may connect may query."""
+    check_address(aggregator, "--aggregator")
+    role = None
+    if keys is not None:
+        check_folder(keys, "the bundle of a party or an analyst, which `fedboost keys` makes")
+        role = role_of(read_certificates(keys / CERTIFICATE)[0])
+    return choose_keys(keys, "party" if role == "party" else "analyst", aggregator, insecure_loopback)
+
+
+# ---- `fedboost warm-up`: kernels compiled in advance, for images and for accounts that cannot write -----
 
 
 WARM_UP_EPILOG = "Example: FEDBOOST_CACHE=/var/cache/fedboost fedboost warm-up"
 
 
 def warm_up() -> None:
-    """Compile all kernels ahead, and say where they are kept: for images and service accounts."""
+    """Compile all kernels before the first training. It prints the folder that keeps them; use it for images
+    and service accounts."""
     start = perf_counter()
     folder = compile_all()
-    print(f"kernels are compiled, in {perf_counter() - start:.0f} s, and kept in {folder}")
+    print(f"kernels compiled in {perf_counter() - start:.0f} s, and kept in {folder}")
 
 
 ROWS = 240
 PARTIES = 3
-KEY_BITS = 2048
-"""The shortest that is taken: kernels are the same for all."""
+KEY_BITS = 2048  # the shortest allowed: kernels are the same for all lengths
 RARE = [f"rare {number}" for number in range(MIN_SPARSE_FEATURES)]
-"""Columns that are mostly 0."""
 _SMALL = {"rounds": 2, "max_depth": 3, "max_bin": 16}
 _FEATURES = {"numeric": ["age", "dose"], "categorical": {"ward": ["a", "b", "c", "d", "e"]}}
 _LABELS: dict[LabelKind, dict[str, Any]] = {
@@ -253,7 +251,7 @@ _OTHERS: tuple[dict[str, Any], ...] = (
 
 
 def compile_all() -> Path:
-    """Compile every kernel, by small trainings; return the folder that they are kept in."""
+    """Compile every kernel with small trainings. Return the folder that keeps them."""
     table = _table()
     for settings in _trainings():
         model = simulate(Terms.read(settings), [table] * PARTIES).model
@@ -272,13 +270,12 @@ def compile_all() -> Path:
     if ready := unready():
         ready.touch()
     if (folder := folders().write) is None:
-        raise ConfigError(f"the kernels are compiled, and cannot be kept: {folders().reasons}")
+        raise ConfigError("kernels-not-kept", f"kernels compiled, but cannot be kept: {folders().reasons}")
     return folder
 
 
 def compile_usual(say: Callable[[str], None]) -> None:
-    """Compile what most trainings need, unless that was done on this machine. say: takes a line before it
-    begins, and one after."""
+    """Compile the kernels of most trainings, unless this machine has them. say: called before and after."""
     if (ready := unready()) is None:
         return
     start = time.perf_counter()
@@ -288,11 +285,11 @@ def compile_usual(say: Callable[[str], None]) -> None:
         simulate(Terms.read(_settings(name)), [table] * PARTIES).model.predict(table)
     _of_many_rows(table)
     ready.touch()
-    say(f"kernels are compiled, in {time.perf_counter() - start:.0f} s")
+    say(f"kernels compiled in {time.perf_counter() - start:.0f} s")
 
 
 def _of_many_rows(table: pa.Table) -> Model:
-    """Train with so many rows that threads share their splits; return a model of these ones."""
+    """Train on enough rows that threads share the splits. Return a model trained on the given rows."""
     terms = Terms.read(_settings("binary:logistic", protection="plain"))
     simulate(terms, [table.take(np.arange(SHARED) % ROWS)], nthread=2)
     return simulate(terms, [table]).model
@@ -312,7 +309,7 @@ def _trainings() -> Iterator[dict[str, Any]]:
 
 
 def _by_columns() -> Iterator[dict[str, Any]]:
-    """Trainings of parties with different columns; one of encrypted rows, where its extra is installed."""
+    """Yield settings with different columns per party; the last encrypts rows, if its extra is installed."""
     held = {**_FEATURES, "label": "benign", "row_id": "id", "held": {"other": ["dose", "ward"]}}
     who = {"label_holder": "own", "min_common_rows": 1, "model": "parties", "columns": held}
     yield _settings("binary:logistic", protection="plain", **who)
@@ -338,7 +335,7 @@ def _settings(objective: str, **settings: Any) -> dict[str, Any]:
 
 
 def _table() -> pa.Table:
-    """Return rows with missing values, columns that are mostly 0, levels, and a label of each kind."""
+    """Return rows with missing values, columns that are mostly 0, levels, and labels of each kind."""
     draw = np.random.default_rng(0)
     age, dose = draw.normal(size=ROWS), draw.random(ROWS)
     days = draw.exponential(1, ROWS) + 0.1
@@ -360,7 +357,7 @@ def _table() -> pa.Table:
 
 
 def _sparse(table: pa.Table) -> SparseTable:
-    """The labels, and one column of which only the values that are not 0 are kept."""
+    """Return the labels and one column, stored as its non-zero values."""
     values = table["dose"].to_numpy().astype(np.float32)
     rows = np.flatnonzero(values)
     return SparseTable(

@@ -60,21 +60,12 @@ from fedboost.views.approval import approval
 from fedboost.views.as_text import text
 from fedboost.views.audit import audit as audit_view
 from fedboost.views.results import notices
-from fedboost.views.words import (
-    Block,
-    cell,
-    counted,
-    delimited,
-    listed,
-    moment,
-    table,
-)
+from fedboost.views.words import Block, cell, counted, delimited, listed, moment, table
 
 APPROVE_EPILOG = "Example: fedboost approve terms.toml --config party.toml --analyst marie"
-REFUSED = 1
-"""Exit code of a person's no."""
+REFUSED = 1  # exit code if a person answers no
 ANY = "any"
-NOT_ANY = 'no analyst has this name; write analysts = "any" in [policy], or name the analysts'
+NOT_ANY = 'not the name of an analyst; write analysts = "any" in [policy], or name the analysts'
 
 
 def approve(
@@ -82,22 +73,20 @@ def approve(
     config: SiteFile,
     analyst: Annotated[
         list[str] | None,
-        typer.Option(help="Who may train under these terms, as in the certificate (may be repeated)."),
+        typer.Option(help="Analyst who may use these terms, named as in the certificate (may be repeated)."),
     ] = None,
     describe: Annotated[
-        bool,
-        typer.Option("--describe", help="Allow rows to be described (`fedboost describe`), and no training."),
+        bool, typer.Option("--describe", help="Approve a description (`fedboost describe`), not a training.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Approve without a question.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Approve without asking.")] = False,
     withdraw: Annotated[
-        bool, typer.Option("--withdraw", help="Take an approval back; TERMS may be the first of its digest.")
+        bool, typer.Option("--withdraw", help="Withdraw an approval; TERMS may be the start of its digest.")
     ] = False,
-    full: Annotated[
-        bool, typer.Option("--full", help="Show all names and levels, also where they are many.")
-    ] = False,
+    full: Annotated[bool, typer.Option("--full", help="Show every name and level.")] = False,
 ) -> None:
-    """Show which rules of this site's policy terms break, and who would learn what of its rows; on yes allow
-    these terms, and no others. Exit code 1 for a no."""
+    """Review terms and approve them for this site's rows. It shows which rules of this site's policy the
+    terms break, and who would learn what of its rows; on yes it allows these terms, and no others. Exit code
+    1 for a no."""
     if withdraw and not terms.exists():
         print(f"withdrawn: {take_back(read_party(config, holds_rows=None), terms.name)}")
         return
@@ -105,7 +94,10 @@ def approve(
     agreed = terms_to_describe(agreed) if describe else agreed
     if site.party not in agreed.parties:
         known = listed(agreed.parties) or "no parties"
-        raise ConfigError(f"{terms}: does not name party {site.party!r} of {config}; it names {known}")
+        raise ConfigError(
+            "terms-without-party",
+            f"{terms}: does not name party {site.party!r} of {config}; it names {known}",
+        )
     if withdraw:
         print(f"withdrawn: {take_back(site, agreed.digest)}")
         return
@@ -119,46 +111,49 @@ def approve(
         whom = f", for analyst{'s' * (len(names) > 1)} {listed(names)}," if names else ""
         still = f"They break {counted(len(broken), 'rule')} ({', '.join(broken)}). " if broken else ""
         question = f"{still}Approve these terms{whom} for the rows of this site? [y/N] "
-        if not is_agreed(question, "--yes approves without a question"):
+        if not is_agreed(question, "--yes approves without asking"):
             notice("not approved: nothing was written")
             raise typer.Exit(REFUSED)
     write_approval(site, agreed, review, datetime.now(UTC))
-    print("approved, until `fedboost approve --withdraw` takes it back")
+    print("approved; `fedboost approve --withdraw` withdraws the approval")
 
 
 def _analysts(site: PartyConfig, agreed: Terms, names: list[str]) -> tuple[str, ...]:
-    """Return the analysts that an approval names: these, those that the policy names, or the one typed; none
-    for a prediction, which the label holder asks for."""
+    """Return the analysts that an approval names: the given ones, those of the policy, or one typed at the
+    terminal; none for a prediction, which the label holder requests."""
     if not agreed.task.by_analyst:
         if names:
             raise ConfigError(
-                f"--analyst: the terms predict rows, and label holder {agreed.vertical.label_holder} asks "
-                f"for that itself; leave it out"
+                "approval-without-analyst",
+                f"--analyst: the terms are for a prediction, which label holder "
+                f"{agreed.vertical.label_holder} itself requests; leave --analyst out",
             )
         return ()
     for name in names:
         if name == ANY:
-            raise ConfigError(f"--analyst {ANY}: {NOT_ANY}")
+            raise ConfigError("analyst-any", f"--analyst {ANY}: {NOT_ANY}")
         if not is_name(name):
-            raise ConfigError(f"--analyst: {name!r} cannot be an analyst's name")
+            raise ConfigError("analyst-name-invalid", f"--analyst: {name!r} cannot be an analyst's name")
     if names or site.keys is None:
         return tuple(names)
     if site.policy.analysts and site.policy.analysts != "any":
         return site.policy.analysts
     try:
-        name = ask_terminal("Which analyst may ask for a session under them? The name in the certificate: ")
+        name = ask_terminal("Which analyst may request a session under them? The name in the certificate: ")
     except Refused:
         name = ""
     if name == ANY:
-        raise ConfigError(f"{ANY}: {NOT_ANY}")
+        raise ConfigError("analyst-any", f"{ANY}: {NOT_ANY}")
     if not is_name(name):
-        raise ConfigError("no analyst: name who may train under these terms, --analyst NAME")
+        raise ConfigError(
+            "analyst-missing", "no analyst: name who may train under these terms with --analyst NAME"
+        )
     return (name,)
 
 
 def _read_rows(site: PartyConfig, agreed: Terms) -> Counts | None:
-    """Return the rows of this site, counted, if it has any; of rows on workers the number alone. ConfigError
-    where they do not fit."""
+    """Return the counts of this site's rows, if it has any; for rows on workers, only their number.
+    ConfigError if the rows do not fit the terms."""
     if site.data is None or site.party not in agreed.holders:
         return None
     if site.workers is None:
@@ -168,8 +163,8 @@ def _read_rows(site: PartyConfig, agreed: Terms) -> Counts | None:
         return count_columns(site, agreed, read, rows.rows)
 
 
-# ---- `fedboost audit`: what has left a site, in plain words, by its own log -----------------------------
-# Promises: nothing is said of a log before its whole chain was verified.
+# ---- `fedboost audit`: what has left a site, according to its audit log ---------------------------------
+# Promises: prints nothing about a log before its whole hash chain is verified.
 
 
 AUDIT_EPILOG = (
@@ -184,46 +179,42 @@ def audit(
     log: Annotated[
         Path,
         typer.Argument(
-            help="A site's memory, which has its audit log: fedboost.state/PARTY/memory.sqlite beside its "
-            "file, unless that names another state folder or dataset; or an export of the log."
+            help="A site's memory, which has its audit log, or an export of the log. The memory is "
+            "fedboost.state/PARTY/memory.sqlite next to the site's file, unless that names another state "
+            "folder or dataset."
         ),
     ],
     session: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME",
-            help="Only the sessions of this name, or of the one that begins so, with each answer.",
+            metavar="NAME", help="Show each answer of the sessions of this name; its start is enough."
         ),
     ] = None,
-    last: Annotated[
-        int | None, typer.Option(metavar="N", help="Only the N sessions that began last.")
-    ] = None,
+    last: Annotated[int | None, typer.Option(metavar="N", help="Show only the last N sessions.")] = None,
     expect: Annotated[
         str | None,
         typer.Option(
             metavar="HASH",
-            help="The hash an earlier audit ended with: exit code 2 if no entry has it (a log cut short).",
+            help="Last hash of an earlier audit; exit code 2 if no entry has it, as in a log cut short.",
         ),
     ] = None,
-    party: Annotated[str | None, typer.Option(help="Whose log, of a memory that several share.")] = None,
-    export: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the log to this file as JSON lines.")
-    ] = None,
+    party: Annotated[str | None, typer.Option(help="Party of the log, if several share the memory.")] = None,
+    export: Annotated[Path | None, typer.Option(metavar="FILE", help="Export the log as JSON lines.")] = None,
     remove: Annotated[
-        bool, typer.Option("--remove", help="With --export: then remove its entries from the memory.")
+        bool, typer.Option("--remove", help="With --export: remove the exported entries from the memory.")
     ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Exit code 1 if there are warnings.")] = False,
     json: Json = False,
 ) -> None:
-    """Show what has left a site, by its own audit log: warnings first, the most serious before the others,
-    then session by session what left and what the terms allow. No warnings: all that left is what the agreed
+    """Show what has left a site, from its audit log. Warnings come first, the most serious at the top; then,
+    session by session, what left and what the terms allow. Without warnings, all that left is what the agreed
     terms allow."""
     if session is not None and last is not None:
-        raise ConfigError("--session and --last exclude each other: take one away")
+        raise ConfigError("option-conflict", "--session and --last exclude each other: leave one out")
     if last is not None and last < 1:
-        raise ConfigError(f"--last {last}: give how many sessions to show, 1 or more")
+        raise ConfigError("option-invalid", f"--last {last}: give the number of sessions to show, 1 or more")
     if remove and export is None:
-        raise ConfigError("--remove: only what is exported is removed: name a file by --export")
+        raise ConfigError("option-alone", "--remove: removes only exported entries: add --export FILE")
     if export is not None:
         check_writable(export, log, force=False)
     if party is not None:
@@ -242,7 +233,7 @@ def audit(
         raise typer.Exit(1)
 
 
-# ---- `fedboost backup` and `fedboost restore`: a site's memory and parts of models in one file, and back --
+# ---- `fedboost backup` and `fedboost restore`: a site's memory and parts of models in one file ----------
 
 
 BACKUP_EPILOG = "Example: fedboost backup --config party.toml --out north-2026-11-22.tar.gz"
@@ -251,11 +242,12 @@ RESTORE_EPILOG = "Example: fedboost restore north-2026-11-22.tar.gz --config par
 
 def backup(
     config: SiteFile,
-    out: Annotated[Path, typer.Option(help="The backup to write, .tar.gz.")],
+    out: Annotated[Path, typer.Option(help="Backup to write (.tar.gz).")],
     force: Force = False,
 ) -> None:
-    """Back up this site's memory, with its audit log and approvals, and its parts of models into one file,
-    also while the party runs. Keep it as secret as the state folder; no key of the bundle is in it."""
+    """Back up this site's memory and its parts of models. They go into one file, even while the party runs;
+    the memory includes the audit log and approvals. Keep the file as secret as the state folder; no key of
+    the bundle is in it."""
     site = read_party(config, holds_rows=None)
     check_writable(out, config, force=force)
     about = write_backup(site, out)
@@ -264,31 +256,31 @@ def backup(
 
 
 def restore(
-    backup: Annotated[Path, typer.Argument(help="A file that `fedboost backup` wrote.")],
+    backup: Annotated[Path, typer.Argument(help="Backup file, written by `fedboost backup`.")],
     config: SiteFile,
     force: Annotated[
         bool,
         typer.Option(
-            "--force", help="Also where a damaged or another memory is, which is kept in a folder beside it."
+            "--force", help="Replace a damaged or different memory, which is moved to a new folder."
         ),
     ] = False,
 ) -> None:
-    """Put this site's memory back from a backup, where it was lost, with its audit log and approvals, and
-    parts of models if those were lost, too. Sessions that were under way are over."""
+    """Restore this site's memory from a backup after a loss. The memory includes the audit log and approvals;
+    parts of models are restored if they were lost, too. Sessions that were under way are over."""
     restored = put_back(backup, read_party(config, holds_rows=None), force)
     begun = restored.begun
     knows = f"{counted(begun.sessions, 'session')} and {counted(begun.releases, 'charged release')}"
-    print(f"{begun.path}: the memory as of {restored.time}; it knows {knows}")
+    print(f"{begun.path}: the memory as of {restored.time}; it has {knows}")
     if restored.parts:
-        print(f"{counted(restored.parts, 'part of a model', 'parts of models')} put back.")
+        print(f"{counted(restored.parts, 'part of a model', 'parts of models')} restored.")
     if restored.aside is not None:
-        print(f"What was there before is in {restored.aside}.")
+        print(f"The previous state was moved to {restored.aside}.")
     print(begun.loss)
 
 
-# ---- `fedboost columns`: the columns that a site offers, for an analyst to draft terms with -------------
-# Promises: two files: the offer, which goes to the analyst, and the site's names for its columns, which only
-# their owner may read; under an alias the offer has no name and no level of the table.
+# ---- `fedboost columns`: an offer of columns, with which an analyst drafts terms ------------------------
+# Promises: writes two files: the offer for the analyst, and the site's own names for the columns, which only
+# their owner can read; with an alias the offer has no name and no level of the table.
 
 
 COLUMNS_EPILOG = "Example: fedboost columns customers.parquet --row-id customer_no --alias telco"
@@ -296,9 +288,7 @@ OWNER_ONLY = 0o600
 
 Alias = Annotated[
     str | None,
-    typer.Option(
-        help="Offer columns as ALIAS.1, ALIAS.2, ... and levels as 1, 2, ...; without it by their own names."
-    ),
+    typer.Option(help="Offer columns as ALIAS.1, ALIAS.2, ... and levels as 1, 2, ..., not by name."),
 ]
 
 
@@ -306,33 +296,32 @@ Alias = Annotated[
 def columns(
     data: Data,
     read: Reading,
-    row_id: Annotated[
-        str | None, typer.Option(help="The column of row identifiers, which is not offered.")
-    ] = None,
+    row_id: Annotated[str | None, typer.Option(help="Column with the row ids, which is not offered.")] = None,
     alias: Alias = None,
     party: Annotated[
-        str | None, typer.Option(help="This party's name in terms.", show_default="the alias")
+        str | None, typer.Option(help="Name of this party in the terms.", show_default="the alias")
     ] = None,
     exclude: Exclude = None,
     min_rows_per_level: MinRowsPerLevel = MIN_ROWS_PER_LEVEL,
     out: Annotated[
-        Path | None, typer.Option(help="The offer, for the analyst.", show_default="PARTY.offer.toml")
+        Path | None, typer.Option(help="File of the offer, for the analyst.", show_default="PARTY.offer.toml")
     ] = None,
     names_out: Annotated[
-        Path | None, typer.Option(help="The names, which stay at this site.", show_default="PARTY.names.toml")
+        Path | None,
+        typer.Option(help="File of the names, which stay here.", show_default="PARTY.names.toml"),
     ] = None,
     force: Force = False,
 ) -> None:
-    """Offer this site's columns to an analyst, who drafts terms with them. Terms then reach these columns and
-    levels alone, by the names of the offer."""
+    """Offer this site's columns to an analyst who drafts terms. Terms then reach only these columns and
+    levels, by the names of the offer."""
     holder = party or alias
     if not holder:
-        raise ConfigError("whose columns are these? Name the party, --party NAME, or its alias, --alias NAME")
+        raise ConfigError("option-missing", "whose columns are these? Add --party NAME or --alias NAME")
     out = out or Path(f"{folder_name(holder)}.offer.toml")
     names_out = names_out or Path(f"{folder_name(holder)}.names.toml")
     source = read.source(data)
     if out.absolute() == names_out.absolute():
-        raise ConfigError(f"--out and --names-out: {out} cannot be both, the names stay at this site")
+        raise ConfigError("output-twice", f"--out and --names-out: {out} cannot be both: names stay here")
     for path in (out, names_out):
         check_writable(path, *local_files(source), force=force)
     table = read_table(source, None, read.options)
@@ -340,7 +329,7 @@ def columns(
     try:
         drafted = draft_offer(table, holder, alias, aside, min_rows_per_level)
     except ConfigError as error:
-        raise ConfigError(f"{source_name(source)}: {error.public}", error.detail) from None
+        raise ConfigError(error.code, f"{source_name(source)}: {error.public}", error.detail) from None
     _check_no_ids(dense_of(table), row_id, aside, source_name(source))
     for line in notices(of_offer(dense_of(table), drafted.left_out, aside)):
         notice(line)
@@ -358,8 +347,8 @@ def columns(
 
 
 def _check_no_ids(table: pa.Table, row_id: str | None, aside: list[str], source: str) -> None:
-    """ConfigError, where no row id is named, for a column of text or whole numbers with another value in
-    every row: it may well be the row ids, which are no feature."""
+    """Without a named row id, raise ConfigError for a column of text or integers with a different value in
+    each row: it probably has the row ids, which are not a feature."""
     for name in table.column_names if row_id is None else ():
         column = table.column(name)
         takes = types.is_integer(column.type) or is_text(column.type)
@@ -368,13 +357,14 @@ def _check_no_ids(table: pa.Table, row_id: str | None, aside: list[str], source:
         codes, distinct = texts(column, name)
         if len(distinct) == table.num_rows and (codes >= 0).all():
             raise ConfigError(
-                f"{source}: column {name!r} has another value in every row: is it the row id? Say --row-id "
-                f"{name}, or --exclude {name}"
+                "row-id-unnamed",
+                f"{source}: column {name!r} has a different value in each row: is it the row id? Add "
+                f"--row-id {name}, or --exclude {name}",
             )
 
 
 def _notice_ids(table: pa.Table, name: str) -> None:
-    """Print a line if rows cannot be matched by their ids: rows without one, ids of several rows."""
+    """Print a line if ids cannot match all rows: rows without an id, ids in several rows."""
     codes, distinct = texts(column_of(table, name), name)
     missing = int((codes < 0).sum())
     several = int((np.bincount(codes[codes >= 0], minlength=len(distinct)) > 1).sum())
@@ -385,18 +375,16 @@ def _notice_ids(table: pa.Table, name: str) -> None:
 
 
 def _text(drafted: DraftedOffer, min_rows: int, out: Path, names_out: Path) -> Iterator[Block]:
-    """Yield the offer beside what it is of here, and where the files go."""
+    """Yield the offered columns next to their names here, and where the files go."""
     rows = table("in terms", "here", "kind", "levels", numbers=())
     for column in drafted.columns:
         kind, levels = "numeric", ""
         if column.levels is not None:
-            few = (
-                f", and {column.few} of fewer than {min_rows} rows that are not offered" if column.few else ""
-            )
+            few = f", and {column.few} with fewer than {min_rows} rows, not offered" if column.few else ""
             kind, levels = "categorical", f"{len(column.levels)}{few}"
         rows.add_row(cell(delimited(column.name)), cell(delimited(column.own)), kind, levels)
     yield rows
     yield ""
-    yield f"{out}: the offer, which goes to the analyst"
-    yield f"{names_out}: what the names stand for, which stays here; in this site's file:"
+    yield f"{out}: the offer, to send to the analyst"
+    yield f"{names_out}: the names behind it, which stay here; add to this site's file:"
     yield f"names = {to_toml(str(names_out))}"

@@ -1,7 +1,7 @@
 """`fedboost describe`, `drift`, `evaluate` and `tune`: sessions that end with a result.
 
-Promises: Ctrl-C ends the session at the aggregator; a notice names the parties that it waits for, and what is
-not hidden.
+Promises: Ctrl-C ends the session at the aggregator; notices name the parties that the session waits for, and
+what the protection does not hide.
 """
 
 import os
@@ -53,13 +53,12 @@ from fedboost.terms.terms import Terms
 from fedboost.views.aggregator import waiting
 from fedboost.views.results import document
 
-SECONDS = 0.2
-"""Between two looks whether the session is over."""
+SECONDS = 0.2  # interval for checking whether the session is over
 
 
 @dataclass(frozen=True)
 class Run:
-    """The options of a session, whatever it does."""
+    """Options that all sessions share."""
 
     aggregator: SomeAggregator = None
     save_terms: SaveTerms = None
@@ -71,14 +70,15 @@ class Run:
     json: Json = False
 
     def check(self, *inputs: Path | None) -> None:
-        """ConfigError unless there is something to do, and its outputs can be written. inputs: files of the
-        command, which no output replaces."""
+        """Raise ConfigError if there is nothing to do, or an output is not writable or replaces an input."""
         if self.aggregator is None and self.save_terms is None:
-            raise ConfigError("give --aggregator, or --save-terms to write the terms for sites to approve")
+            raise ConfigError(
+                "option-missing", "give --aggregator, or --save-terms to write terms for sites to approve"
+            )
         if self.aggregator is not None:
             check_address(self.aggregator, "--aggregator")
         elif self.report is not None:
-            raise ConfigError("--report is of a result: give --aggregator")
+            raise ConfigError("option-alone", "--report shows the result of a session: give --aggregator")
         files = [*filter(None, inputs)]
         if self.save_terms is not None:
             check_writable(self.save_terms, *files, force=self.force)
@@ -86,7 +86,8 @@ class Run:
         check_page(self.report, *files, force=self.force, outputs=outputs)
 
     def save(self, terms: Terms, model: Path | None = None) -> None:
-        """Write the terms for sites to approve, if they are to be saved. model: whose path stands in them."""
+        """Write the terms for sites to approve, if --save-terms is given. model: file that the terms name, by
+        its path relative to the terms file."""
         if self.save_terms is None:
             return
         path = None if model is None else os.path.relpath(model, self.save_terms.parent)
@@ -96,8 +97,8 @@ class Run:
         notice(f"{self.save_terms}: {what} to approve{'' if model is None else f', together with {model}'}")
 
     def ended(self, terms: Terms, draw: Draw | None = None) -> tuple[SignedModel, Traffic]:
-        """Request a session under these terms; return its model and traffic once it is over. draw: called
-        with each round, where there are any."""
+        """Request a session under these terms. Returns its model and traffic once it is over. draw: is called
+        with each round, if there are any."""
         assert self.aggregator is not None
         session = connect(self.aggregator, self.keys, self.insecure_loopback).train(
             terms, self.wait, lambda parties: notice(waiting(parties, session.absent))
@@ -110,10 +111,10 @@ class Run:
                     if draw is not None:
                         draw(row)
                 _ = session.model
-            except Exception as error:  # noqa: BLE001 - raised again by who waits
+            except Exception as error:  # noqa: BLE001 - raised again by the main thread
                 fault.append(error)
 
-        # Not in this thread: Ctrl-C could come with a lock of gRPC held, which to stop the session needs.
+        # In another thread: Ctrl-C in this one could interrupt it with a gRPC lock held that `stop` needs.
         thread = threading.Thread(target=follow, daemon=True)
         thread.start()
         try:
@@ -128,15 +129,15 @@ class Run:
         return session.model, session.traffic
 
     def show(self, result: Reported, **more: Any) -> None:
-        """Show the result of a session, then write its page, if it is asked for: one that cannot be written
-        loses nothing of what the session cost. more: values of the JSON besides."""
+        """Show the result of a session, then write its page, if requested: if that fails, the result is
+        already on the screen. more: further values of the JSON."""
         show(self.json, [result.summary | more], document(result))
         if self.report is not None:
             result.report(self.report)
 
 
 runs_a_session = gathers("run", Run)
-"""Give a command the options of `Run`; it gets them as `run`."""
+"""Add the options of `Run` to a command, which receives them as `run`."""
 
 
 # ---- The commands ---------------------------------------------------------------------------------------
@@ -152,19 +153,15 @@ EVALUATE_EPILOG = (
 )
 DRIFT_EPILOG = "Example: fedboost drift model.json --aggregator fed.example.org:7070 --keys keys/marie"
 ColumnsFile = Annotated[
-    Path | None, typer.Option("--terms", help="Terms with the columns and parties, in place of the model's.")
+    Path | None, typer.Option("--terms", help="Terms with the columns and parties, overriding the model's.")
 ]
 RowsToMeasure = Literal["held-out", "all", "new"]
 
 
 @runs_a_session
-def describe(
-    terms: TermsFile,
-    run: Run,
-    min_count: MinCount = None,
-) -> None:
-    """Count the rows of all sites before a training under these terms: missing values, levels, labels,
-    quantiles; and say what to change in the terms. Sites have to agree to it as to a training."""
+def describe(terms: TermsFile, run: Run, min_count: MinCount = None) -> None:
+    """Describe the rows of all sites before a training. It counts missing values, levels and labels, shows
+    quantiles, and suggests changes to the terms. Sites have to agree to it as to a training."""
     run.check(terms)
     agreed = terms_to_describe(read_terms(terms), min_count)
     run.save(agreed)
@@ -174,14 +171,9 @@ def describe(
 
 
 @runs_a_session
-def drift(
-    model: ModelFile,
-    run: Run,
-    terms: ColumnsFile = None,
-    min_count: MinCount = None,
-) -> None:
-    """Hold the rows of all sites against those that a model was trained on, by column and by its score. The
-    model's terms had reference = true. Labels are not needed."""
+def drift(model: ModelFile, run: Run, terms: ColumnsFile = None, min_count: MinCount = None) -> None:
+    """Compare the rows of all sites with a model's training rows. It compares each column and the score. The
+    terms of the model must have had reference = true. Labels are not needed."""
     run.check(model, terms)
     given = None if terms is None else read_terms(terms)
     agreed, reference = drift_terms(model, given, min_count)
@@ -198,26 +190,25 @@ def evaluate(
     by: Annotated[
         list[str] | None,
         typer.Option(
-            help="A categorical column to split results by, with its levels where it is no feature: "
+            help="Categorical column to split results by, with its levels if it is not a feature, e.g. "
             "sex=F,M (may be repeated)."
         ),
     ] = None,
     by_site: Annotated[bool, typer.Option("--by-site", help="Split results by site.")] = False,
     threshold: Annotated[
-        float | None,
-        typer.Option(help="Probability above which a row is predicted positive.", show_default="0.5"),
+        float | None, typer.Option(help="Probability above which a row is positive.", show_default="0.5")
     ] = None,
     rows: Annotated[
         RowsToMeasure | None,
         typer.Option(
-            help="The rows to measure: those that the training held out, all, or those added since.",
-            show_default="held-out where the training held rows out, else all",
+            help="Rows to measure: those held out by the training, all, or those added since.",
+            show_default="held-out if the training held rows out, else all",
         ),
     ] = None,
     min_count: MinCount = None,
 ) -> None:
-    """Measure a model on the rows of all sites: metrics, and for two classes ROC curve, calibration,
-    and rates by subgroup. Sites have to agree to it as to a training."""
+    """Measure a model on the rows of all sites. It reports metrics, and for two classes the ROC curve,
+    calibration and rates by subgroup. Sites have to agree to it as to a training."""
     run.check(model, terms)
     given = None if terms is None else read_terms(terms)
     agreed = evaluation_terms(model, given, by or (), by_site, threshold, min_count, rows)
@@ -230,29 +221,29 @@ def evaluate(
 def tune(
     terms: TermsFile,
     run: Run,
-    out: Annotated[Path | None, typer.Option(help="Where to save the best terms.")] = None,
+    out: Annotated[Path | None, typer.Option(help="File for the best terms.")] = None,
     space: Annotated[
-        Path | None, typer.Option(help="TOML file: setting = [low, high], or three values and more.")
+        Path | None,
+        typer.Option(help="TOML file with low and high, or three or more values, for each setting."),
     ] = None,
-    trials: Annotated[int | None, typer.Option(help="Candidates (27).", min=2)] = None,
-    sampler: Annotated[
-        str | None, typer.Option(metavar="random|qmc|tpe", help="A sampler of Optuna (extra).")
-    ] = None,
+    trials: Annotated[int | None, typer.Option(help="Number of candidates (default: 27).", min=2)] = None,
+    sampler: Annotated[str | None, typer.Option(metavar="random|qmc|tpe", help="Sampler of Optuna.")] = None,
 ) -> None:
-    """Try settings of trees side by side in one session, drop the worst by validation rows, and save the
-    terms of a training with the best. Sites agree to all candidates at once: with --save-terms and
-    without --aggregator the terms are written, and no session is requested."""
+    """Search for the best tree settings in one session. Candidates train side by side, those that are worst
+    on validation rows are dropped, and the terms of a training with the best are saved. Sites agree to all
+    candidates at once: with --save-terms and without --aggregator the terms are written, and no session is
+    requested."""
     if out is not None:
         check_writable(out, terms, force=run.force)
         if out == run.save_terms:
-            raise ConfigError(f"{out}: named by both --out and --save-terms; give two files")
+            raise ConfigError("output-twice", f"{out}: named by both --out and --save-terms; give two files")
     run.check(terms, out)
     agreed = terms_to_tune(read_terms(terms), None if space is None else read_toml(space), trials, sampler)
     run.save(agreed)
     if run.aggregator is None:
         return
     if out is None:
-        notice("no --out: the best terms are shown, and not saved")
+        notice("no --out: the best terms are shown, but not saved")
     with nullcontext(None) if run.json else progress(agreed, False) as draw:
         found = Tuning.from_model(*run.ended(agreed, draw))
     if not run.json:
@@ -260,4 +251,4 @@ def tune(
     run.show(found)
     if out is not None:
         found.save(out)
-        notice(f"{out}: terms of a training with the best settings, {found.terms.trees.rounds} rounds")
+        notice(f"{out}: terms for a training with the best settings, {found.terms.trees.rounds} rounds")

@@ -1,4 +1,4 @@
-"""`fedboost terms`, `digest`, `sign` and `check`: terms drafted from a table, and checks of tables."""
+"""`fedboost terms`, `sign`, `preflight` and `check`: terms drafted, signed and checked; tables checked."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +8,7 @@ import typer
 
 from fedboost.cli.common import (
     MIN_ROWS_PER_LEVEL,
-    Data,
+    Aggregator,
     Exclude,
     Force,
     InsecureLoopback,
@@ -16,7 +16,6 @@ from fedboost.cli.common import (
     Keys,
     Label,
     MinRowsPerLevel,
-    SomeAggregator,
     TermsFile,
     Wait,
     reads_a_table,
@@ -52,58 +51,60 @@ from fedboost.views.words import counted, delimited
 
 TERMS_EPILOG = (
     "Example: fedboost terms north.csv --label diagnosis --party north --party south > terms.toml\n\n"
-    "Example: fedboost terms bank.csv --label default --row-id customer --with telco.offer.toml"
+    "Example: fedboost terms bank.csv --label default --row-id customer --with telco.offer.toml\n\n"
+    "Example: fedboost terms terms.toml --digest"
 )
 
-SiteFeature = Annotated[bool, typer.Option("--site-feature", help="The column of --site is a feature, too.")]
+SiteFeature = Annotated[bool, typer.Option("--site-feature", help="Make the column of --site a feature.")]
 Protection = Annotated[
     str | None,
     typer.Option(
-        help="What hides sites' numbers; plain for more than 100.", show_default="masked; plain with --with"
+        help="Protection of the sites' numbers; masked takes at most 1,000 parties.",
+        show_default="masked; plain with --with",
     ),
 ]
-RowId = Annotated[str | None, typer.Option(help="A column of row identifiers, which is no feature.")]
+RowId = Annotated[str | None, typer.Option(help="Column with the row ids, which is not a feature.")]
 With = Annotated[
     list[Path] | None,
     typer.Option(
-        "--with",
-        metavar="OFFER",
-        help="Another party's columns of the same rows, from `fedboost columns` (may be repeated).",
+        "--with", metavar="OFFER", help="Another party's offer, from `fedboost columns` (may be repeated)."
     ),
 ]
 Party = Annotated[
     list[str] | None,
     typer.Option(
-        help="A party's name (may be repeated). With --with, that of the party with this table, which has "
-        "the labels; its file's name unless given."
+        help="Name of a party (may be repeated). With --with, name of the party that has this table and the "
+        "labels (default: name of the table's file)."
     ),
 ]
 Objective = Annotated[
     str | None,
     typer.Option(
-        help="What to predict, such as multi:softprob where numbers stand for classes.",
-        show_default="what fits the label",
+        help="Objective, e.g. multi:softprob for numbered classes.", show_default="chosen by the label"
     ),
 ]
 
 
 @reads_a_table
 def terms(
-    data: Data,
+    data: Annotated[
+        str,
+        typer.Argument(
+            help="Table: a file, a folder, a URL, or a database with --query; with --digest, a terms file."
+        ),
+    ],
     read: Reading,
-    label: Annotated[str, typer.Option(help="The column to predict.")],
+    label: Annotated[str | None, typer.Option(help="Column to predict; required without --digest.")] = None,
     label_upper_bound: Annotated[
-        str | None, typer.Option(help="A column of upper bounds, for survival:aft.")
+        str | None, typer.Option(help="Column with the upper bounds of labels, for survival:aft.")
     ] = None,
-    weight: Annotated[str | None, typer.Option(help="A column of row weights.")] = None,
+    weight: Annotated[str | None, typer.Option(help="Column with the row weights.")] = None,
     base_margin: Annotated[
-        str | None, typer.Option(help="A column of margins to boost from, such as log(exposure).")
+        str | None, typer.Option(help="Column with base margins, e.g. log(exposure).")
     ] = None,
-    group: Annotated[
-        str | None, typer.Option(help="With rank:ndcg, the column of each row's group (qid).")
-    ] = None,
+    group: Annotated[str | None, typer.Option(help="Column with the groups (qid), for rank:ndcg.")] = None,
     site: Annotated[
-        str | None, typer.Option(help="A column that names the site of each row: the parties.")
+        str | None, typer.Option(help="Column with each row's site; sites are the parties.")
     ] = None,
     site_feature: SiteFeature = False,
     exclude: Exclude = None,
@@ -113,18 +114,27 @@ def terms(
     objective: Objective = None,
     protection: Protection = None,
     min_rows_per_level: MinRowsPerLevel = MIN_ROWS_PER_LEVEL,
-    out: Annotated[
-        Path | None, typer.Option(help="Where to write the terms.", show_default="standard output")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="File to write.", show_default="standard output")] = None,
+    digest: Annotated[
+        bool, typer.Option("--digest", help="Show a terms file in words, with its digest; draft nothing.")
+    ] = False,
     force: Force = False,
 ) -> None:
-    """Draft a terms file from a table, for the analyst to edit. A label of two values is predicted as a
+    """Draft a terms file from a table, or show one with its digest. A label of two values is predicted as a
     probability, one of up to 100 words as classes, one of more numbers as an amount."""
+    if digest:
+        given = [name for name, value in locals().items() if value and value != NOT_GIVEN.get(name)]
+        _show_digest(Path(data), [name for name in given if name not in ("data", "digest")])
+        return
+    if label is None:
+        is_terms = Path(data).suffix == ".toml"
+        way_out = "add --digest to show a terms file" if is_terms else "--label COLUMN names what to predict"
+        raise ConfigError("option-missing", f"{data}: no label; {way_out}")
     source = read.source(data)
     if site is not None and party:
-        raise ConfigError("give --site or --party, not both: the values of the column are the parties")
+        raise ConfigError("option-conflict", "give --site or --party, not both: sites are the parties")
     if site is None and site_feature:
-        raise ConfigError("--site-feature makes a feature of the column of --site: name that, too")
+        raise ConfigError("option-alone", "--site-feature makes the column of --site a feature: add --site")
     if out is not None:
         check_writable(out, *local_files(source), force=force)
     offered, parties = _offers(offers or [], source, party or [], site)
@@ -139,7 +149,7 @@ def terms(
     if draft.columns.classes:
         notice(f"{label} has {len(draft.columns.classes)} classes: {listing(draft.columns.classes)}")
     for name, value in draft.own_parameters.items():
-        notice(f"{name} = {value} is drafted; set the one you want")
+        notice(f"{name} = {value} is drafted; change it as needed")
     if offered:
         draft = with_offers(draft, parties[0], shown(source), offered)
     write(_drafted(draft, parties, protection), out)
@@ -150,89 +160,96 @@ def terms(
 def _offers(
     files: list[Path], source: str | Database, party: list[str], site: str | None
 ) -> tuple[list[tuple[Path, Offer]], list[str]]:
-    """Return the offers in these files, and the parties: the one with the labels, then those that offer."""
+    """Return the offers in these files, and the parties: first the one with the labels, then the offering."""
     if not files:
         return [], party
     if site is not None:
         raise ConfigError(
-            "--site is for parties with different rows, --with for parties with different columns"
+            "option-conflict",
+            "--site is for parties with different rows, --with for parties with different columns",
         )
     offers = [(path, read_offer(path)) for path in files]
     holders = [offer.holder for _, offer in offers]
     if strange := [name for name in party if name not in holders][1:]:
-        raise ConfigError(f"--party {strange[0]}: there is no offer of it; its columns come by --with OFFER")
+        raise ConfigError("offer-missing", f"--party {strange[0]}: has no offer; add it by --with OFFER")
     named = [name for name in party if name not in holders] or party[:1]
     if not named:
         if isinstance(source, Database) or is_remote(source):
             raise ConfigError(
-                f"{shown(source)}: whose table is it? Name the party with the labels: --party NAME"
+                "option-missing", f"{shown(source)}: whose table is it? Name the label holder: --party NAME"
             )
         named = [Path(source).resolve().name.partition(".")[0]]
-        notice(f"label_holder = {named[0]!r} is drafted, after the file; --party NAME sets another")
+        notice(f"label_holder = {named[0]!r} is drafted from the file's name; --party NAME sets another")
     return offers, [*named, *holders]
 
 
 def _notice_few(draft: Draft, min_rows: int) -> None:
-    """Print how many levels were left out for they have few rows, if any were."""
+    """Print how many levels were left out because they have few rows, if any."""
     columns = [
         f"{delimited(name)} ({counted(levels, 'level')} in {counted(rows, 'row')})"
         for name, (levels, rows) in draft.few.items()
     ]
     if columns:
         notice(
-            f"levels of fewer than {min_rows} rows are left out, and count as missing: {', '.join(columns)}; "
-            f"--min-rows-per-level sets another number"
+            f"levels with fewer than {min_rows} rows are left out, and treated as missing: "
+            f"{', '.join(columns)}; --min-rows-per-level sets another number"
         )
 
 
 def _drafted(draft: Draft, parties: list[str], protection: str | None) -> str:
-    """Return the terms file of a draft. The first party is drafted as key holder, where there is one."""
+    """Return the terms file of a draft. The first party is drafted as key holder, if one is needed."""
     weight = draft.min_child_weight
     settings = {} if weight is None else {"min_child_weight": weight}
     hiding = {} if protection is None else {"protection": protection}
     if draft.columns.held:
         hiding = {"label_holder": parties[0], "protection": "plain", **hiding}
         if protection is None:
-            notice('protection = "plain" is drafted: with it every party learns the labels')
+            notice('protection = "plain" is drafted: under it every party learns the labels')
     row = PROTECTIONS.get(protection or "")
     bins: dict[str, int] = {}
     if draft.columns.held and row is not None and row.by_columns is not None:
         bins = {"min_rows_per_bin": MIN_ROWS_PER_BIN}
     if row is not None and row.uses_key_holder and parties and not draft.columns.held:
         hiding["keyholder"] = parties[0]
-        notice(f"keyholder = {parties[0]!r} is drafted; set the one you want")
+        notice(f"keyholder = {parties[0]!r} is drafted; change it as needed")
     values = {**draft.settings(), **settings, **bins, "parties": parties, **hiding}
     agreed = Terms.read(values)
     comments = {}
     if (splits := max((splits_by(agreed, party) for party in parties), default=0)) > MAX_SPLITS:
         agreed = Terms.read({**values, "rounds": max(1, MAX_SPLITS * agreed.trees.rounds // splits)})
         comments["rounds"] = (
-            f"{MAX_SPLITS:,} splits by a party's columns at most: sites refuse more by default"
+            f"at most {MAX_SPLITS:,} splits on a party's columns: sites refuse more by default"
         )
     rows = Policy().min_rows_per_leaf
-    comment = f"{rows} rows in a leaf at least: sites refuse fewer by default"
-    of_bins = f"{MIN_ROWS_PER_BIN} rows in a bin at least: sites refuse fewer by default"
+    comment = f"at least {rows} rows in a leaf: sites refuse fewer by default"
+    of_bins = f"at least {MIN_ROWS_PER_BIN} rows in a bin: sites refuse fewer by default"
     return terms_to_toml(agreed, comments | dict.fromkeys(settings, comment) | dict.fromkeys(bins, of_bins))
 
 
-# ---- `fedboost digest`: terms in words, and their digest ------------------------------------------------
+# ---- `fedboost terms --digest`: terms in words, and their digest ----------------------------------------
 
 
-DIGEST_EPILOG = "Example: fedboost digest terms.toml"
+NOT_GIVEN = {"read": Reading(), "min_rows_per_level": MIN_ROWS_PER_LEVEL}
+"""Parameter of `terms` -> its default, for defaults that are true."""
 
 
-def digest(terms: TermsFile) -> None:
-    """Say what a terms file asks for, and its digest, by which sites know it."""
+def _show_digest(terms: Path, given: list[str]) -> None:
+    """Print a terms file in words, with its digest. given: other parameters of `terms`, which are refused."""
+    if given:
+        options = {"read": "the options of a table", "offers": "--with"}
+        option = options.get(given[0], f"--{given[0].replace('_', '-')}")
+        raise ConfigError("option-conflict", f"--digest only shows a terms file: leave out {option}")
     agreed = read_terms(terms)
     if not agreed.parties:
         raise ConfigError(
-            f'{terms}: names no parties, and no site is offered such terms; add parties = ["north", "south"]'
+            "terms-no-parties",
+            f'{terms}: names no parties, so no site is offered these terms; add parties = ["north", "south"]',
         )
     print(summary(agreed))
-    print(f"\nA site approves these terms, and no others, by\n{COMMAND}")
+    print(f"\nA site approves these terms, and no others, with\n{COMMAND}")
 
 
-# ---- `fedboost sign`: terms that an analyst signs, as a file to submit ----------------------------------
+# ---- `fedboost sign`: terms signed by an analyst, as a file to submit -----------------------------------
 
 
 SIGN_EPILOG = "Example: fedboost sign terms.toml --keys keys/marie --out signed.json"
@@ -240,102 +257,109 @@ SIGN_EPILOG = "Example: fedboost sign terms.toml --keys keys/marie --out signed.
 
 def sign(
     terms: TermsFile,
-    out: Annotated[Path, typer.Option(help="Where to write the signed terms.")],
+    out: Annotated[Path, typer.Option(help="File for the signed terms.")],
     keys: Keys = None,
     insecure_loopback: InsecureLoopback = False,
     force: Force = False,
 ) -> None:
-    """Sign terms, for the console of an aggregator: who has the file can submit them once, within 30 days,
-    and cannot change them."""
+    """Sign terms for submission on the console of an aggregator. Anyone who has the file can submit the terms
+    once, within 30 days, but cannot change them."""
     check_writable(out, terms, force=force)
     agreed = read_terms(terms)
     if not agreed.parties:
-        raise ConfigError(f'{terms}: names no parties; add parties = ["north", "south"]')
+        raise ConfigError("terms-no-parties", f'{terms}: names no parties; add parties = ["north", "south"]')
     bundle = choose_keys(keys, "analyst", "127.0.0.1:0", insecure_loopback)
     write_atomically(out, signed_model.sign_terms(agreed, bundle), 0o600)
-    signer = "nobody, for an aggregator without keys" if bundle is None else f"analyst {bundle.signer.name!r}"
+    signer = "no one, for an aggregator without keys" if bundle is None else f"analyst {bundle.signer.name!r}"
     notice(f"{out}: terms {agreed.digest[:12]}..., signed by {signer}")
 
 
-# ---- `fedboost check`: what is odd in a table, or which sites would take part under some terms ----------
+# ---- `fedboost preflight`: which sites would take part under given terms --------------------------------
+
+
+PREFLIGHT_EPILOG = (
+    "Example: fedboost preflight terms.toml --aggregator fed.example.org:7070 --keys keys/marie\n\n"
+    "Example: fedboost preflight terms.toml --describe --aggregator fed.example.org:7070 --keys keys/marie"
+)
+REFUSED = 1  # exit code if a site would not take part, or does not answer
+
+
+def preflight(
+    terms: TermsFile,
+    aggregator: Aggregator,
+    keys: Keys = None,
+    insecure_loopback: InsecureLoopback = False,
+    describe: Annotated[
+        bool, typer.Option("--describe", help="Ask about a description of the rows, not about a training.")
+    ] = False,
+    wait: Wait = 60,
+    json: Json = False,
+) -> None:
+    """Ask all sites whether they would take part under terms. No session starts, and each site reports all
+    its reasons. Exit code 1 unless all sites would take part."""
+    check_address(aggregator, "--aggregator")
+    agreed = terms_to_describe(read_terms(terms)) if describe else read_terms(terms)
+    connection = connect(aggregator, keys, insecure_loopback)
+    sites = connection.check(agreed, wait, lambda who: notice(text.waiting(who, {})))
+    show(json, [site.summary for site in sites], text.check(sites))
+    if not all(site.would for site in sites):
+        raise typer.Exit(REFUSED)
+
+
+# ---- `fedboost check`: what is odd in a table -----------------------------------------------------------
 
 
 CHECK_EPILOG = (
     "Example: fedboost check north.csv --label diagnosis\n\n"
-    "Example: fedboost check --config party.toml --terms terms.toml\n\n"
-    "Example: fedboost check terms.toml --aggregator fed.example.org:7070 --keys keys/marie\n\n"
-    "Example: fedboost check terms.toml --describe --aggregator fed.example.org:7070 --keys keys/marie"
+    "Example: fedboost check --config party.toml --terms terms.toml"
 )
-ODD = REFUSED = 1
-"""Exit codes where a training would be stopped or spoilt, and if a site would not, or cannot be asked."""
+ODD = 1  # exit code for findings that would stop or spoil a training
 
 
 @reads_a_table
 def check(
     read: Reading,
-    table: Annotated[
-        str | None, typer.Argument(help="A table: a file, a folder or an address; with --aggregator, terms.")
-    ] = None,
+    table: Annotated[str | None, typer.Argument(help="Table: a file, a folder or a URL.")] = None,
     label: Label = None,
     config: Annotated[Path | None, typer.Option(help="This site's file, which names its table.")] = None,
-    terms: Annotated[Path | None, typer.Option(help="Terms that the table must fit.")] = None,
+    terms: Annotated[Path | None, typer.Option(help="Terms file (TOML) that the table must fit.")] = None,
     party: Annotated[
-        str | None, typer.Option(help="Whose table it is, where the terms hold columns apart.")
+        str | None, typer.Option(help="Party of the table, if parties differ in columns.")
     ] = None,
     exclude: Exclude = None,
-    aggregator: SomeAggregator = None,
-    keys: Keys = None,
-    insecure_loopback: InsecureLoopback = False,
-    describe: Annotated[
-        bool, typer.Option("--describe", help="With --aggregator: would they take part in a description?")
-    ] = False,
-    wait: Wait = 60,
     json: Json = False,
 ) -> None:
-    """Say what is odd in a table, and what to do about it; or whether all sites would take part under terms.
-    Exit code 1 for an error or a warning, 0 if there are at most notes. With --aggregator: ask all sites at
-    once whether they would take part, without a session; each says all its reasons. Exit code 1 unless all
-    would."""
-    if aggregator is not None:
-        if (table is None) == (terms is None) or label or config or party or exclude or read != Reading():
-            raise ConfigError(
-                "--aggregator asks all sites about terms: fedboost check terms.toml --aggregator HOST:PORT"
-            )
-        asked = terms if table is None else Path(table)
-        assert asked is not None
-        check_address(aggregator, "--aggregator")
-        session = terms_to_describe(read_terms(asked)) if describe else read_terms(asked)
-        connection = connect(aggregator, keys, insecure_loopback)
-        sites = connection.check(session, wait, lambda who: notice(text.waiting(who, {})))
-        show(json, [site.summary for site in sites], text.check(sites))
-        if not all(site.would for site in sites):
-            raise typer.Exit(REFUSED)
-        return
-    if keys is not None or insecure_loopback or describe:
-        raise ConfigError("--keys, --insecure-loopback, --describe are for --aggregator HOST:PORT: name it")
+    """Check a table for what would stop or spoil a training. Each finding includes a remedy. Exit code
+    1 for an error or a warning, 0 if there are at most notes."""
     exclude = exclude or []
     if table is None and config is None:
-        raise ConfigError("nothing to check: give a table, or --config with the file of a site that names it")
+        raise ConfigError("option-missing", "nothing to check: give a table, or a site's file with --config")
     if table is not None and Path(table).suffix == ".toml":
         raise ConfigError(
-            f"{table}: is no table; --terms {table} checks a table against terms, --aggregator HOST:PORT "
-            f"asks the sites about them"
+            "table-is-terms",
+            f"{table}: not a table; --terms {table} checks a table against terms, fedboost preflight {table} "
+            f"asks all sites about them",
         )
     if table is not None and config is not None:
         raise ConfigError(
-            f"{table} and --config {config}: the site's file names its table; give one of the two"
+            "option-conflict",
+            f"{table} and --config {config}: a site's file names its table; give one of the two",
         )
     agreed = None if terms is None else read_terms(terms)
     if agreed is not None and (label is not None or exclude):
-        raise ConfigError(f"--label and --exclude: {terms} names the columns already; take them away")
+        raise ConfigError(
+            "option-conflict", f"leave out --label and --exclude: {terms} already names the columns"
+        )
     apart = agreed is not None and bool(agreed.blocks)
     if party is not None and not apart:
-        raise ConfigError(f"--party {party}: it is for terms with label_holder or blocks; take it away")
+        raise ConfigError("option-columns", f"--party {party}: only for terms with label_holder or blocks")
     site = None if config is None else read_party(config)
     holder = party or "" if site is None else site.party
     if agreed is not None and apart and agreed.blocks.of(holder) is None:
         known = ", ".join(agreed.parties)
-        raise ConfigError(f"{terms} says which columns each party has: add --party NAME, one of {known}")
+        raise ConfigError(
+            "option-missing", f"{terms}: parties have different columns: add --party NAME, one of {known}"
+        )
     if site is not None and site.workers is not None:
         site = site.model_copy(update={"read": site.read.model_copy(update=read.options.chosen)})
         result = check_workers(site, agreed, label, exclude)
@@ -356,7 +380,7 @@ def _checked(
     exclude: list[str],
     party: str,
 ) -> Checked:
-    """What is odd in a table that this process reads: this one, or that of a site's file."""
+    """Check a table that this process reads: `table`, or that of the site's file."""
     if site is None:
         assert table is not None
         source: Path | str | Database = read.source(table)

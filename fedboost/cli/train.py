@@ -18,13 +18,7 @@ from typing import Annotated, Any
 import pyarrow as pa
 import typer
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
 from fedboost.cli.common import (
@@ -79,7 +73,7 @@ TRAIN_EPILOG = (
 def train(
     terms: TermsFile,
     aggregator: Aggregator,
-    out: Annotated[Path, typer.Option(help="Where to save the model.")],
+    out: Annotated[Path, typer.Option(help="File for the model.")],
     keys: Keys = None,
     insecure_loopback: InsecureLoopback = False,
     wait: Wait = 60,
@@ -87,20 +81,20 @@ def train(
         bool,
         typer.Option(
             "--reproducible",
-            help="Leave session and signatures in a file beside the model: the same terms, parties and rows "
-            "then give the same bytes.",
+            help="Write session and signatures to a separate file next to the model, so that the same terms, "
+            "parties and rows yield the same bytes.",
         ),
     ] = False,
     report: PageFile = None,
     mlflow: Annotated[
-        str | None, typer.Option(metavar="URI", help="Log the training to this MLflow server, too.")
+        str | None, typer.Option(metavar="URI", help="Also log the training to this MLflow server.")
     ] = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Submit terms to an aggregator and receive the model. Waits as long as it takes for absent parties.
-    Ctrl-C ends the training with the round under way, and the model of the rounds so far is saved; Ctrl-C
-    again stops at once."""
+    """Submit terms to an aggregator and receive the model. The command waits for absent parties without a
+    time limit. The first Ctrl-C ends the training after the round under way and saves the model of the rounds
+    so far; the second stops it at once."""
     check_address(aggregator, "--aggregator")
     agreed = read_training(terms)
     check_outputs(agreed, out, report, terms, force)
@@ -113,7 +107,7 @@ def train(
         follow(session, agreed, json, log or (lambda row: None))
         model, asked = session.model, session.asked
         if asked is not None:
-            notice(f"this model is that of your request of {asked:%Y-%m-%d %H:%M} UTC, under these terms")
+            notice(f"this is the model of your request from {asked:%Y-%m-%d %H:%M} UTC, under these terms")
         save(model, out, reproducible)
         if report is not None:
             write_report(report, model, session, keys)
@@ -123,35 +117,39 @@ def train(
             log.log_model(model)
 
 
-# ---- Tables that commands read: the rows of each site, and notices about rows ---------------------------
+# ---- Tables: the rows of each site, and notices about rows ----------------------------------------------
 # Promises: a notice names a column, never a row.
 
 
 @contextmanager
 def rows_as_in_file(table: Any, terms: Terms, data: object) -> Iterator[None]:
-    """Count the rows of a misfit as the file does, and not as a site does that got some of them."""
+    """Report a misfit by its row number in the file, not in the rows that one site received."""
     try:
         yield
     except SchemaMismatch:
         try:
             to_shard(table, terms, shown(data))
         except SchemaMismatch as error:
-            raise ConfigError(f"{shown(data)}: its rows do not fit the terms", error.detail) from None
+            raise ConfigError(
+                "table-misfit", f"{shown(data)}: its rows do not fit the terms", error.detail
+            ) from None
         raise
 
 
 def rows_of_sites(terms: Terms, terms_file: Path, table: Any, data: object, column: str) -> dict[str, Any]:
-    """Return each site's rows by the column that names it, which stays where the terms name it, too.
-    ConfigError if the terms name other parties."""
+    """Return site -> its rows, split by a column, which stays in the rows if the terms name it. ConfigError
+    if the terms name other parties, or for a sparse table."""
     if isinstance(table, SparseTable):
         raise ConfigError(
-            f"{shown(data)}: a sparse table has no column of names; give a .csv, .tsv or .parquet"
+            "table-sparse-sites",
+            f"{shown(data)}: a sparse table has no column of names; give a .csv, .tsv or .parquet",
         )
     sites = split_by_site(table, column, column in (*terms.columns.features, *terms.columns.others))
     if terms.parties and set(terms.parties) != set(sites):
         raise ConfigError(
-            f"{terms_file} names the parties {listing(sorted(terms.parties))}, column {column!r} of "
-            f"{shown(data)} names {listing(list(sites))}"
+            "sites-not-parties",
+            f"{terms_file} names the parties {listing(sorted(terms.parties))}, but column {column!r} of "
+            f"{shown(data)} names {listing(list(sites))}",
         )
     for line in notices(alike_sites(sites)):
         notice(line)
@@ -159,58 +157,65 @@ def rows_of_sites(terms: Terms, terms_file: Path, table: Any, data: object, colu
 
 
 def own_tables(terms: Terms, given: Sequence[str]) -> dict[str, str]:
-    """Return the table of each party, given as PARTY=TABLE; empty for one table of all. ConfigError where a
-    party has none, or more than one."""
+    """Return party -> its table, given as PARTY=TABLE; empty for one table with all rows. ConfigError if a
+    party has no table, or more than one."""
     pairs = [text.partition("=") for text in given]
     if len(given) == 1 and pairs[0][0] not in terms.parties:
         return {}
     tables: dict[str, str] = {}
     for name, sign, table in pairs:
         if not sign or not table:
-            raise ConfigError(f"--data {name}: with a table for each party write --data PARTY={name}")
+            raise ConfigError(
+                "data-party-missing", f"--data {name}: for its party, write --data PARTY={name}"
+            )
         if terms.parties and name not in terms.parties:
             known = listing(list(terms.parties))
-            raise ConfigError(f"--data {name}={table}: {name!r} is not one of the parties, {known}")
+            raise ConfigError(
+                "data-party-unknown", f"--data {name}={table}: {name!r} is not one of the parties, {known}"
+            )
         if name in tables:
-            raise ConfigError(f"--data {name}={table}: party {name!r} has a table already, {tables[name]}")
+            raise ConfigError(
+                "data-party-twice",
+                f"--data {name}={table}: party {name!r} already has a table, {tables[name]}",
+            )
         tables[name] = table
     absent = [name for name in terms.parties if name not in tables]
     if absent:
-        raise ConfigError(f"party {absent[0]!r} has no table: add --data {absent[0]}=TABLE")
+        raise ConfigError("data-missing", f"party {absent[0]!r} has no table: add --data {absent[0]}=TABLE")
     return tables
 
 
 def notice_undeclared(table: pa.Table, schema: Schema) -> None:
-    """Print a line for each categorical column that has categories nobody declared."""
+    """Print a line for each categorical column with categories that the terms do not declare."""
     notice_categories(undeclared(table, schema))
 
 
 def notice_categories(strange: Iterable[tuple[str, str, int]]) -> None:
-    """Print a line for each column with categories nobody declared: its name, one of them, how many rows."""
+    """Print a line for each column with undeclared categories: its name, one category, the number of rows."""
     for column, category, count in strange:
         notice(
-            f"{column} has {count} rows with a category nobody declared ({category!r}, ...): they "
-            f"count as missing"
+            f"{column} has {count} rows with undeclared categories ({category!r}, ...), counted as missing"
         )
 
 
 def notice_shared_groups(table: pa.Table, group: str, site: str) -> None:
-    """Print a line if groups have rows at several sites: they are ranked as a group of each."""
+    """Print a line if groups have rows at several sites: each site ranks its rows as a separate group."""
     pairs = table.select([group, site]).group_by([group, site]).aggregate([])
     counts = Counter(pairs.column(group).to_pylist())
     shared = [name for name, sites in counts.items() if sites > 1]
     if shared:
         notice(
             f"groups of {group} with rows at several sites: {len(shared)} ({shared[0]!r}, ...); groups do "
-            f"not cross sites, so each site's rows of them are a group of their own"
+            f"not cross sites, so each site's rows form a separate group"
         )
 
 
-# ---- Models that commands trained: saved, and shown ----------------------------------------------------
+# ---- Trained models: saved and shown -------------------------------------------------------------------
 
 
 def save(model: SignedModel, out: Path | None, reproducible: bool = False) -> None:
-    """Save a model, if need be elsewhere: the aggregator has it no more. reproducible: as in `Model.save`."""
+    """Save a model. If that fails, save it in a temporary folder, since the aggregator no longer has it.
+    reproducible: as for `Model.save`."""
     if out is None:
         return
     try:
@@ -218,32 +223,32 @@ def save(model: SignedModel, out: Path | None, reproducible: bool = False) -> No
     except ConfigError as error:
         spare = Path(tempfile.mkdtemp(prefix="fedboost-")) / out.name
         model.save(spare, reproducible)
-        raise ConfigError(f"{error}; the model is in {spare}") from None
+        raise ConfigError("model-saved-elsewhere", f"{error}; the model is in {spare}") from None
 
 
 def show_end(
     json: bool, model: SignedModel, traffic: Traffic, file: Path | None, since_restart: bool = False
 ) -> None:
-    """Show the end of a training. file: of the model, if it was saved."""
+    """Show the summary of a training. file: the saved model, if any."""
     saved_as = str(file) if file else None
     end = EndOfTraining.of(model.outline, traffic, saved_as, traffic_since_restart=since_restart)
     show(json, [end.summary], end_of_training(end))
 
 
 def check_outputs(agreed: Terms, out: Path, report: Path | None, terms: Path, force: bool) -> None:
-    """Raise ConfigError now if the model, its session or its report could not be written later. agreed: what
-    the file `terms` says."""
+    """Raise ConfigError if the model, its session file or its report could not be written later."""
     files = out, session_file(out)
     for file in files:
         check_writable(file, terms, force=force)
     check_page(report, terms, force=force, outputs=files)
     if report is not None and agreed.keeps_parts:
-        raise ConfigError("--report is of a whole model, and under these terms each party keeps its part")
+        raise ConfigError(
+            "report-of-parts", "--report needs a whole model, but each party keeps its part of this one"
+        )
 
 
 def write_report(page: Path, model: SignedModel, session: Training, keys: Path | None) -> None:
-    """Write the report of a model that was trained, with the traffic and time of its session. keys: a folder
-    of keys, to check the signatures by."""
+    """Write the report of a trained model, with its session's traffic and time. keys: check signatures."""
     assert isinstance(model, Model)
     signatures = None if keys is None else signature_facts(model, keys)
     traffic, history = session.traffic, session.history
@@ -252,7 +257,7 @@ def write_report(page: Path, model: SignedModel, session: Training, keys: Path |
 
 
 def notice_parts(model: SignedModel) -> None:
-    """Print the id of a model of which each party keeps its part, and what the parts' files are called."""
+    """For a model in parts, print its id and the names of the parts' files."""
     if isinstance(model, PartyModel):
         name = model.id[:NAME_CHARS]
         notice(f"model id {name}: each party keeps its part in its state folder, as models/{name}.json")
@@ -260,7 +265,7 @@ def notice_parts(model: SignedModel) -> None:
 
 @contextmanager
 def tracked(terms: Terms, uri: str | None) -> Iterator[MLflowCallback | None]:
-    """Log a training to an MLflow server, if there is one; what fails in its midst is a notice."""
+    """Log a training to the MLflow server at `uri`, if given. Failures during the training are notices."""
     if uri is None:
         yield None
         return
@@ -270,32 +275,30 @@ def tracked(terms: Terms, uri: str | None) -> Iterator[MLflowCallback | None]:
 
 
 # ---- Progress of trainings: a bar on a terminal, plain lines elsewhere, or JSON -------------------------
-# Promises: nothing is drawn before there is something to show; about ten lines where no bar is drawn.
+# Promises: draws nothing before there is something to show; without a bar, prints about ten lines.
 
 
 Draw = Callable[[Mapping[str, float]], None]
-"""A function to call with each row of the history."""
+"""Function to call with each row of the history."""
 SLOW_SECONDS = 30.0
-"""A line is printed after any round that ends so long after the last line, where no bar is drawn."""
+"""Without a bar, a line is printed after a round that ends this long after the previous line."""
 BESIDE = 42
-"""Columns of a terminal that a bar takes at least, with the number of the round, bytes and time."""
+"""Terminal columns reserved for the round, the bar, the bytes and the time."""
 _BETWEEN = ", "
-RECENT = 5
-"""Rounds that tell how long the others take."""
-
+RECENT = 5  # number of last rounds from which the remaining time is estimated
 ESTIMATED_SECONDS = 3600.0
-"""Of rounds that tell a bar how long the others take: where rows are encrypted one may take minutes."""
+"""Time window from which a bar estimates the remaining time: with encrypted rows a round may take minutes."""
 
 
 def notice_not_hidden(terms: Terms) -> None:
-    """Print what the aggregator and other parties see of single parties, where they do."""
+    """Print what the aggregator and other parties see of single parties, unless the protection hides it."""
     if not terms.protection.hides:
         notice(f"protection {terms.hiding.protection}: {not_hidden(terms)}")
 
 
 @contextmanager
 def progress(terms: Terms, json: bool) -> Iterator[Draw]:
-    """Show the rounds of a training."""
+    """Show the rounds of a training. Yields the function to call after each round."""
     if json:
         yield lambda row: print_json({"event": "round", **row})
         return
@@ -338,14 +341,14 @@ def progress(terms: Terms, json: bool) -> Iterator[Draw]:
 
 
 def time_left(seconds: Sequence[float], rounds: int) -> str:
-    """Return the time that so many further rounds take, as the last ones did; '' if that is less than a
-    minute, and after the first, which includes compiling and making keys."""
+    """Estimate the time of the remaining rounds from the last ones; '' if it is less than a minute, or after
+    only the first round, which includes compiling kernels and making keys."""
     left = median(seconds[1:][-RECENT:] or [0.0]) * rounds
     return f"about {duration(left)} left" if left >= MINUTE else ""
 
 
 def _last(texts: list[str], room: int) -> str:
-    """The last texts that fit, one at least: a training watches the last metric."""
+    """Return the last texts that fit, at least one: early stopping watches the last metric."""
     while len(texts) > 1 and len(" ".join(texts)) > room:
         texts = texts[1:]
     return " ".join(texts)
@@ -353,7 +356,7 @@ def _last(texts: list[str], room: int) -> str:
 
 @contextmanager
 def steps(total: int, json: bool) -> Iterator[Callable[[str], None]]:
-    """Show several trainings: a function to call with the name of each that begins."""
+    """Show the progress of several trainings. Yields a function to call with the name of each."""
     name_of = TextColumn("{task.fields[name]}", markup=False)
     columns = TextColumn("training"), MofNCompleteColumn(), BarColumn(20), name_of, TimeRemainingColumn()
     hidden = json or not sys.stderr.isatty()
@@ -369,49 +372,45 @@ def steps(total: int, json: bool) -> Iterator[Callable[[str], None]]:
         yield step
 
 
-# ---- Ctrl-C at a training: once ends it with the rounds so far, twice stops it at once ------------------
-# Promises: before the first round is done, and the second time, Ctrl-C is a KeyboardInterrupt as ever; a
-# Ctrl-C that whoever started the command has switched off stays off.
+# ---- Ctrl-C during a training: the first ends it with the rounds so far, the second at once --------------
+# Promises: before the end of the first round, and the second time, Ctrl-C raises KeyboardInterrupt as usual;
+# if the parent process disabled Ctrl-C, it stays disabled.
 
 
 class Interruption:
-    """The wish for no more rounds: `asked` once Ctrl-C was pressed. `finish` is then called, in a thread of
-    its own; `count` is called after each round."""
+    """A request to end a training with the rounds so far. `asked` is true after Ctrl-C, which also calls
+    `finish` in another thread. The training calls `count` after each round."""
 
     def __init__(self, finish: Callable[[], None]) -> None:
         self.asked = False
         self._finish = finish
         self._rounds = 0
-        # Not where the signal comes: that may be in the midst of a print, or with a lock of gRPC held.
+        # Not in the signal handler, which may run in the middle of a print or while a gRPC lock is held.
         self._teller = threading.Thread(target=self._tell, daemon=True)
 
     def count(self) -> None:
-        """Count a round that is done."""
         self._rounds += 1
 
     def take(self, number: int, frame: FrameType | None) -> None:
-        """Take a signal; KeyboardInterrupt if there is nothing to keep, or at the second."""
+        """Handle SIGINT. KeyboardInterrupt if there is no round to keep, or for the second signal."""
         if self.asked or not self._rounds:
             raise KeyboardInterrupt
         self.asked = True
         self._teller.start()
 
     def wait(self) -> None:
-        """Wait until what was begun is done."""
+        """Wait until `finish` has returned, if it was called."""
         if self.asked:
             self._teller.join()
 
     def _tell(self) -> None:
-        notice(
-            f"stopping after the round under way ({self._rounds} done); Ctrl-C again to stop at once, with "
-            f"nothing saved"
-        )
+        notice(f"stopping after the round under way ({self._rounds} done); Ctrl-C again stops without saving")
         self._finish()
 
 
 @contextmanager
 def finish_at_interrupt(finish: Callable[[], None] = lambda: None) -> Iterator[Interruption]:
-    """End a training with the rounds so far at the first Ctrl-C: `finish` asks for that."""
+    """End a training with the rounds so far at the first Ctrl-C. finish: is called to request that."""
     interruption = Interruption(finish)
     before = signal.getsignal(signal.SIGINT)
     ours = before is signal.default_int_handler and threading.current_thread() is threading.main_thread()
@@ -429,7 +428,7 @@ def finish_at_interrupt(finish: Callable[[], None] = lambda: None) -> Iterator[I
 
 
 def follow(training: Training, terms: Terms, json: bool, on_row: Draw) -> None:
-    """Follow a training to its end, or to Ctrl-C. on_row: called with each row of the history."""
+    """Follow a training until its end or Ctrl-C. on_row: is called with each row of the history."""
     try:
         with finish_at_interrupt(training.finish) as interruption, progress(terms, json) as draw:
             for row in training:
@@ -443,11 +442,10 @@ def follow(training: Training, terms: Terms, json: bool, on_row: Draw) -> None:
         raise
 
 
-# ---- `fedboost simulate`: a training in this one process ------------------------------------------------
+# ---- `fedboost simulate`: a training in this process ----------------------------------------------------
 
 
-ALL = ""
-"""Stands for a table that is not one party's."""
+ALL = ""  # key of a table with the rows of all parties
 SIMULATE_EPILOG = "Example: fedboost simulate terms.toml --data all.csv --site hospital --out model.json"
 
 
@@ -457,16 +455,18 @@ def simulate(
     data: Tables,
     read: Reading,
     site: Site = None,
-    parties: Annotated[int | None, typer.Option(help="Split the rows evenly among that many.", min=1)] = None,
-    seed: Annotated[int, typer.Option(help="Of the split and of the delivery order.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="Where to save the model.")] = None,
+    parties: Annotated[
+        int | None, typer.Option(help="Split the rows evenly among this number of parties.", min=1)
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the split and of the delivery order.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="File for the model.")] = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Train in this one process, as if the rows were at several sites. Ctrl-C ends the training with the
-    round under way, Ctrl-C again at once."""
+    """Train in one process, as if the rows were at several sites. The first Ctrl-C ends the training after
+    the round under way; the second stops it at once."""
     if site is not None and parties is not None:
-        raise ConfigError("give --site or --parties, not both")
+        raise ConfigError("option-conflict", "give --site or --parties, not both")
     agreed = read_training(terms)
     sources = _sources(agreed, data, read, site is not None or parties is not None)
     inputs = [name for source in sources.values() for name in local_files(source)]
@@ -498,19 +498,19 @@ def simulate(
 def _sources(
     agreed: Terms, data: Sequence[str], read: Reading, splits_rows: bool
 ) -> dict[str, str | Database]:
-    """The table of each party, or under ALL that of all. splits_rows: the command line says how."""
+    """Return party -> its table, or ALL -> one table. splits_rows: whether an option splits the rows."""
     own = own_tables(agreed, data)
     if splits_rows and (own or agreed.blocks):
-        reason = "each party has a table of its own" if own else "the terms say which columns each party has"
-        raise ConfigError(f"--site and --parties split the rows of one table, and {reason}")
+        reason = "each party has its own table" if own else "under these terms parties have different columns"
+        raise ConfigError("option-split", f"--site and --parties split one table by rows, but {reason}")
     return {name: read.source(text) for name, text in (own or {ALL: data[0]}).items()}
 
 
 def _shares(
     agreed: Terms, terms: Path, table: Any, source: Any, site: str | None, parties: int | None, seed: int
 ) -> dict[str, Any]:
-    """The share of each party: its columns where the terms hold them apart, else the rows that a column names
-    or an even split."""
+    """Return party -> its share of a table: its columns if parties hold different columns, else the rows of
+    its site, or an equal share."""
     if agreed.blocks:
         return split_by_blocks(table, agreed, seed)
     if site is not None:

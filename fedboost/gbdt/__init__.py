@@ -1,1 +1,2 @@
-"""Trees: bins, histograms, splits, models. Pure: numpy in, numpy out; nothing here knows of parties."""
+"""Trees: bins, histograms, splits, models. Pure: numpy in, numpy out; this package does not know about
+parties."""

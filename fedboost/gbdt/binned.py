@@ -1,6 +1,6 @@
 """Rows as bin codes: by feature, by row, and sparse bins as lists.
 
-Promises: each category of a categorical feature is a bin; missing values have a bin of their own, the last.
+Each category of a categorical feature is a bin. Missing values have a bin of their own, the last.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -24,30 +24,27 @@ from fedboost.gbdt.kernels.bins import (
 from fedboost.gbdt.kernels.histogram import WORD, Columns
 from fedboost.gbdt.threads import blocks
 
-# ---- Joint codes ----------------------------------------------------------------------------------------
-# Features that share a column of bytes with a code for each combination of their bins.
-# Promises: each combination that the rows of this party show has a code of its own, so that sums by code,
-# taken apart, are the sums by bin. Which features share a column depends on these rows alone, and never
-# leaves the party. Refuses nothing: features that do not fit together stay apart.
+# ---- Joint codes: features that share a column of bytes, with a code for each combination of bins -------
+# Each combination that occurs in this party's rows has its own code, so the sums by bin follow from the sums
+# by code. Which features share a column depends only on these rows, and never leaves the party.
 
 
 Codes = npt.NDArray[np.uint8]
 
 MAX_TRIES = 32
-"""Columns that are tried for a feature."""
+"""Number of columns tried for a feature."""
 MAX_READS = 2
 """How often all codes may be read for joins that turn out to need too many codes."""
 _ROWS_LOOKED_AT = 1 << 13
-"""Approximate number of rows by which a join is tried first."""
+"""Approximate number of rows on which a join is tried first."""
 
 
 @dataclass(frozen=True)
 class JointColumn:
     """Features that share a column.
 
-    codes: uint8 [rows]; bins: uint8 [codes, features], the bins that each code stands for: of a feature alone
-    every bin, itself; sample: the codes of some rows; size: the number of codes that these show.
-    """
+    codes: uint8 [rows]; bins: uint8 [codes, features], the bins that each code represents (for a single
+    feature, each bin itself); sample: the codes of some rows; size: number of codes in the sample."""
 
     features: tuple[int, ...]
     codes: Codes
@@ -57,19 +54,18 @@ class JointColumn:
 
 
 class _Plan:
-    """The columns so far; features are added to the first that they fit, those with most codes first."""
+    """The columns so far. Features, those with most codes first, join the first column that they fit."""
 
     def __init__(self, reads: int, allocate: Callable[[], Codes]) -> None:
-        """reads: codes that may be read for joins that fail; allocate: returns room for the codes of a
+        """reads: number of codes that failing joins may read; allocate: returns room for the codes of a
         column."""
         self.columns: list[JointColumn] = []
-        self._open: list[int] = []  # the numbers of columns that have codes left, in order
+        self._open: list[int] = []  # indices of the columns with codes left, in order
         self._reads = reads
         self._allocate = allocate
         self._spare: Codes | None = None
 
     def add(self, feature: JointColumn) -> None:
-        """Join a feature to a column, or begin one with it."""
         for number in islice(self._possible(feature), MAX_TRIES):
             if self._reads < 0:
                 break
@@ -86,8 +82,8 @@ class _Plan:
         self.columns.append(feature)
 
     def _possible(self, feature: JointColumn) -> Iterable[int]:
-        """The numbers of columns that may take a feature. One without codes left takes none but a constant;
-        a feature with all codes finds no other kind, since those with most codes come first."""
+        """Indices of the columns that a feature may join. A full column can only take a constant. Features
+        with all codes come first, when there are only full columns."""
         if feature.size <= 1:
             return range(len(self.columns))
         return self._open if feature.size < MAX_CODES else ()
@@ -109,7 +105,7 @@ class _Plan:
 
 
 def plan(by_feature: Codes, features: Int64, allocate: Callable[[], Codes]) -> list[JointColumn]:
-    """Share columns among these features of uint8 [F, rows], those with most bins first. The columns of one
+    """Share columns among these features of uint8 [F, rows], those with most bins first. Columns of a single
     feature come first in the result, by its number."""
     rows = by_feature.shape[1]
     sample = by_feature[:, :: max(1, rows // _ROWS_LOOKED_AT)][features]
@@ -132,12 +128,12 @@ Allocator = Callable[[tuple[int, ...], np.dtype[Any]], npt.NDArray[Any]]
 """Allocates the arrays that have a number for each row or value."""
 CACHE_LINE = 64
 SPARSE_SHARE = 0.9
-"""Share of the rows in the most frequent bin from which on a feature may be sparse."""
+"""Share of rows in the most frequent bin from which on a feature may be sparse."""
 MIN_SPARSE_FEATURES = 40
-"""Number of sparse features from which on sparse storage pays: to find the entries of a row costs as much as
+"""Number of sparse features from which on sparse storage pays. Finding the entries of a row costs as much as
 some twenty dense bins, and each entry as much as four."""
 _SAMPLED_ROWS = 1 << 16
-"""Approximate number of rows by which a feature is classified as sparse."""
+"""Approximate number of rows used to classify a feature as sparse."""
 
 
 class Column(Protocol):
@@ -152,13 +148,12 @@ class Column(Protocol):
 
 
 def allocate_in_memory(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Allocate an array in memory."""
     return np.empty(shape, dtype)
 
 
 def _whole_lines(rows: int, columns: int, allocate: Allocator) -> Codes:
-    """Allocate a table whose rows are one word, or cross no more cache lines than needed, if a third more
-    memory suffices."""
+    """Allocate a table whose rows are one word, or cross no more cache lines than needed, if at most a third
+    more memory suffices."""
     width = (
         1 << (columns - 1).bit_length() if columns <= CACHE_LINE else -(-columns // CACHE_LINE) * CACHE_LINE
     )
@@ -170,12 +165,11 @@ def _whole_lines(rows: int, columns: int, allocate: Allocator) -> Codes:
 
 @dataclass(frozen=True)
 class SparseBins:
-    """Features with nearly all rows in the most frequent bin: each row lists its other bins only.
+    """Features with nearly all rows in the most frequent bin: each row lists only its other bins.
 
     features: int64 [R]; most_frequent: int64 [R], the bin that is not listed; offsets: int64 [R + 1], the
     first bin of each feature in their concatenation; starts: int64 [rows + 1], the first entry of each row;
-    entries: uint32, an offset plus a bin each.
-    """
+    entries: uint32, an offset plus a bin each."""
 
     features: Int64
     most_frequent: Int64
@@ -190,8 +184,7 @@ class BinnedRows:
 
     by_feature: uint8 [features, rows]; by_row: uint8 [rows, C or a few more, see `_whole_lines`], the codes
     of the columns; dense: int64 [D], the features of these, column by column; sparse: the other features, if
-    there are any.
-    """
+    any."""
 
     by_feature: Codes
     by_row: Codes
@@ -201,13 +194,13 @@ class BinnedRows:
 
     @classmethod
     def of(cls, by_feature: Codes, codes: Int64, allocate: Allocator = allocate_in_memory) -> "BinnedRows":
-        """Arrange bins by feature. codes: int64 [features], the number of bins of each."""
+        """Arrange bins by feature. codes: int64 [features], number of bins of each."""
         rows = by_feature.shape[1]
         step = max(1, rows // _SAMPLED_ROWS)
         most_frequent, most, _ = sample_bins(by_feature, step).T
         is_sparse = most >= SPARSE_SHARE * max(len(range(0, rows, step)), 1)
         is_sparse &= is_sparse.sum() >= MIN_SPARSE_FEATURES
-        is_sparse[:1] &= not is_sparse.all()  # one at least is dense
+        is_sparse[:1] &= not is_sparse.all()  # at least one is dense
         joint = plan(by_feature, np.flatnonzero(~is_sparse), lambda: allocate((rows,), np.dtype(np.uint8)))
         dense = np.array([feature for column in joint for feature in column.features], np.int64)
         sparse = _list(by_feature, np.flatnonzero(is_sparse), most_frequent, codes, allocate)
@@ -217,7 +210,7 @@ class BinnedRows:
 
 
 def _by_row(by_feature: Codes, joint: Sequence[JointColumn], allocate: Allocator) -> Codes:
-    """Arrange the codes of columns by row: those of one feature come first."""
+    """Arrange the codes of columns by row; columns of a single feature come first."""
     alone = np.array([column.features[0] for column in joint if len(column.features) == 1], np.int64)
     by_row = _whole_lines(by_feature.shape[1], len(joint), allocate)
     transpose(by_feature, alone, by_row)
@@ -228,7 +221,6 @@ def _by_row(by_feature: Codes, joint: Sequence[JointColumn], allocate: Allocator
 
 
 def _columns(joint: Sequence[JointColumn], dense: Int64, codes: Int64) -> Columns:
-    """The columns in the form of the kernels."""
     shared = [column for column in joint if len(column.features) > 1]
     bins = np.zeros((MAX_CODES, sum(len(column.features) for column in shared)), np.uint8)
     ends = np.cumsum([0, *(len(column.features) for column in joint)])
@@ -243,7 +235,6 @@ def _columns(joint: Sequence[JointColumn], dense: Int64, codes: Int64) -> Column
 def _list(
     by_feature: Codes, sparse: Int64, most_frequent: Int64, codes: Int64, allocate: Allocator
 ) -> SparseBins | None:
-    """List the bins of sparse features, if there are any."""
     if not sparse.size:
         return None
     usual = most_frequent[sparse]
@@ -255,14 +246,14 @@ def _list(
     return SparseBins(sparse, usual, offsets, starts, entries)
 
 
-# ---- Columns that are nearly always 0: only the other values are kept -----------------------------------
-# Promises: `column[first:last]` is what an array with all values would give; what is computed of several
-# such columns at once takes time for the values that are kept.
+# ---- Columns that are nearly always 0: only the other values are stored ---------------------------------
+# `column[first:last]` equals that of an array with all values. Computations on several such columns at once
+# take time only for the stored values.
 
 
 @dataclass(frozen=True)
 class SparseColumn:
-    """The rows, increasing, that have these values; all others have 0. float32 when it is read."""
+    """A column that has these values in these rows, increasing, and 0 in all others. It reads as float32."""
 
     size: int
     rows: Int64
@@ -278,11 +269,10 @@ class SparseColumn:
 
 @dataclass(frozen=True)
 class StoredValues:
-    """The values that the sparse ones of some columns keep, column after column.
+    """The stored values of the sparse columns, column after column.
 
-    features: int64 [S], the columns that are sparse; zeros: int64 [S], rows that have 0 for want of a value;
-    ends: int64 [S + 1], column i keeps the values from ends[i] to ends[i + 1]; rows, keys: of each value.
-    """
+    features: int64 [S], the sparse columns; zeros: int64 [S], number of rows without a stored value; ends:
+    int64 [S + 1], column i stores the values ends[i] to ends[i + 1]; rows, keys: of each value."""
 
     features: Int64
     zeros: Int64
@@ -292,7 +282,6 @@ class StoredValues:
 
     @classmethod
     def of(cls, columns: Sequence[Column]) -> "StoredValues":
-        """The values of those that are sparse."""
         sparse = {index: column for index, column in enumerate(columns) if isinstance(column, SparseColumn)}
         sizes = np.array([column.values.size for column in sparse.values()], np.int64)
         every = np.array([column.size for column in sparse.values()], np.int64)
@@ -302,8 +291,8 @@ class StoredValues:
         return cls(np.array([*sparse], np.int64), every - sizes, ends, rows, float_keys(values))
 
     def counts(self, units: Int64 | None) -> tuple[Int64, Int64 | None]:
-        """What the zeros of each column count together, and what each kept value counts. units: of each row,
-        int64 [rows]; None where each counts 1, and then so is the second."""
+        """The total count of each column's zeros, and the count of each stored value. units: int64 [rows],
+        the count of each row; None if each counts 1, and then the second result is None."""
         if units is None:
             return self.zeros, None
         kept = units[self.rows]

@@ -1,8 +1,8 @@
-"""A boosted ensemble: predict, importance, contributions, and XGBoost's JSON in and out.
+"""A boosted ensemble: prediction, importance, contributions, and XGBoost's JSON in and out.
 
-Promises: `to_xgboost` is a model file that `xgboost.Booster` loads and predicts the same with, to float32
-rounding; the same trees give the same bytes; `from_xgboost` reads it back without loss.
-Refuses: files that are not such a model (ConfigError).
+Promises: `to_xgboost` returns a model file that `xgboost.Booster` loads, with the same predictions to float32
+rounding. The same trees produce the same bytes, and `from_xgboost` reads them back without loss. Files that
+are not such a model raise ConfigError.
 
 The format: https://xgboost.readthedocs.io/en/stable/tutorials/saving_model.html
 """
@@ -29,43 +29,40 @@ from fedboost.gbdt.target_means import TargetMeans, from_json, to_json
 from fedboost.gbdt.tree import NO_CHILD, Tree, tree_from_json, tree_to_json
 
 # ---- SHAP values: what each feature contributes to the margin of each row -------------------------------
-# Promises: Shapley values of the game in which a row's unknown features follow the training rows (by the
-# covers of the tree's nodes), as XGBoost's `pred_contribs`, in float64; the contributions of a row add up
-# to its margin. Refuses nothing.
+# Shapley values of the game in which a row's unknown features follow the training rows (by the covers of the
+# tree's nodes), as XGBoost's `pred_contribs`, in float64. The contributions of a row add up to its margin.
 
 
 def add_contributions(
     features: Float32, nodes: tuple[npt.NDArray[Any], ...], cover: Float64, output: int, out: Float64
 ) -> None:
-    """Add the contributions to one output to out: float64 [rows, outputs, features + 1], the last of them the
-    bias.
+    """Add the contributions to one output to out: float64 [rows, outputs, features + 1], with the bias last.
 
     features: float32 [rows, features]; nodes: the trees of this output, in the columns that
-    `kernels.predict.predict_margins` takes; cover: the cover of each node.
-    """
+    `kernels.predict.predict_margins` takes; cover: the cover of each node."""
     roots, left, *_ = nodes
     factors = min(int(predict.depth_of(roots, left)), features.shape[1])
-    points, weights = np.polynomial.legendre.leggauss(max(1, (factors + 1) // 2))  # exact for as many factors
+    points, weights = np.polynomial.legendre.leggauss(
+        max(1, (factors + 1) // 2)
+    )  # exact for this many factors
     add: Any = predict.add_contributions
     add(features, *nodes, cover, (points + 1.0) / 2.0, weights / 2.0, output, out)
 
 
 # ---- Partial dependence: the mean prediction as one feature changes and the others stay -----------------
-# Promises: the definition itself, which scikit-learn calls brute force: at each value of the grid, the mean
-# prediction of all rows with that value in their column.
-# Refuses: no rows (ConfigError).
+# By definition, as scikit-learn's "brute" method: the mean prediction of all rows with each grid value.
 
 
 Rows: TypeAlias = tuple[Float32, Float32 | None]
-"""Features, float32 [rows, features], and base margins, float32 [rows], where there are any."""
+"""Features, float32 [rows, features], and base margins, float32 [rows], if there are any."""
 MAX_GRID_VALUES = 100
-"""Values of a default grid."""
+"""Number of values of a default grid."""
 _BETWEEN = (0.05, 0.95)
 
 
 def usual_grid(values: Float32) -> list[float]:
-    """The distinct values of a column (NaN, missing, excluded), if at most MAX_GRID_VALUES; else
-    that many in even steps between its 5 % and 95 % quantiles."""
+    """The distinct values of a column without missing ones (NaN), if at most MAX_GRID_VALUES. Otherwise that
+    many evenly spaced values between its 5 % and 95 % quantiles."""
     present = values[~np.isnan(values)]
     distinct = np.unique(present)
     if distinct.size > MAX_GRID_VALUES:
@@ -78,8 +75,8 @@ def usual_grid(values: Float32) -> list[float]:
 def mean_predictions(
     predict: Callable[[Float32, Float32 | None], Float64], parts: Iterable[Rows], column: int, grid: Float32
 ) -> Float64:
-    """The mean of `predict` over all rows, which come in parts, with each value of the grid in column
-    `column`: float64 [grid], or [grid, outputs]."""
+    """The mean of `predict` over all rows with each value of the grid in column `column`: float64 [grid], or
+    [grid, outputs]. The rows come in parts."""
     rows, totals = 0, None
     for features, base_margin in parts:
         changed, sums = features.copy(), []
@@ -89,29 +86,29 @@ def mean_predictions(
         rows += len(features)
         totals = np.array(sums, np.float64) + (0.0 if totals is None else totals)
     if totals is None or not rows:
-        raise ConfigError("there are no rows to predict")
+        raise ConfigError("prediction-no-rows", "there are no rows to predict")
     means: Float64 = totals / rows
     return means
 
 
-# ---- A boosted ensemble: predict, importance, contributions, and XGBoost's JSON in and out --------------
+# ---- The ensemble and its model file --------------------------------------------------------------------
 
 
 FORMAT_VERSION = [2, 0, 0]
-"""The XGBoost version whose format is written: later ones read it too."""
+"""The XGBoost version of the written format: later versions read it, too."""
 IMPORTANCES = ("gain", "cover", "weight")
 TARGET_MEANS = "fedboost.target_means"
-"""The attribute that has the means of levels."""
+"""The model attribute with the target means."""
 NUMERIC, CATEGORICAL = "float", "c"
-"""Feature types."""
 
 
 @dataclass(frozen=True)
 class Booster:
-    """Trees over named features: those of the first round, num_parallel_tree for the first output of a row,
-    then for the second; those of the second round. `base_score` is the constant that boosting started from.
-    The values of `categorical` features are the numbers of categories, from 0; those of `target_means` the
-    means of levels that are there."""
+    """Trees over named features.
+
+    Trees come round by round, within a round output by output, num_parallel_tree for each. `base_score` is
+    the constant prediction that boosting starts from. The values of `categorical` features are category
+    numbers from 0; those of `target_means` features are target means."""
 
     loss: Objective
     base_score: float
@@ -123,17 +120,15 @@ class Booster:
 
     @property
     def buckets(self) -> dict[str, int]:
-        """The number of buckets of each column of target means."""
         return {name: means.buckets for name, means in self.target_means.items()}
 
     @property
     def roots(self) -> int:
-        """Trees of a round."""
+        """Number of trees of a round."""
         return self.loss.outputs * self.num_parallel_tree
 
     @cached_property
     def _trees_by_output(self) -> list[list[Tree]]:
-        """The trees of each output."""
         trees: list[list[Tree]] = [[] for _ in range(self.loss.outputs)]
         for number, tree in enumerate(self.trees):
             trees[self.output_of(number)].append(tree)
@@ -141,12 +136,11 @@ class Booster:
 
     @cached_property
     def _nodes(self) -> Any:
-        """The trees of each output as the columns `kernels.predict.predict_margins` takes."""
+        """The trees of each output, in the columns that `kernels.predict.predict_margins` takes."""
         return [node_columns(trees) for trees in self._trees_by_output]
 
     @cached_property
     def _covers(self) -> list[Float64]:
-        """The covers of the same nodes."""
         return [
             np.array([v for tree in trees for v in tree.cover], np.float64) for trees in self._trees_by_output
         ]
@@ -158,24 +152,22 @@ class Booster:
 
     @property
     def objective(self) -> str:
-        """The name of the loss."""
         return self.loss.name
 
     @property
     def begins_with_a_leaf(self) -> bool:
-        """True if the trees of the first round are one leaf each: the constant, where base margins replace
-        the score."""
+        """True if each tree of the first round is a single leaf: the constant, if base margins replace the
+        score."""
         first = self.trees[: self.roots]
         return bool(first) and all(tree.left == [NO_CHILD] for tree in first)
 
     @property
     def constant(self) -> float:
-        """The margin boosting started from."""
         return self.loss.margin(self.base_score)
 
     def margins(self, features: Float32, base_margin: Float64 | Float32 | None = None) -> Float64:
-        """Sum of leaf values over the trees, from the base score's margin: float64 [rows], or
-        [outputs, rows]. base_margin: float32 [rows], from which to sum instead, as in XGBoost."""
+        """Sum of leaf values over the trees, plus the margin of the base score: float64 [rows], or [outputs,
+        rows]. base_margin: float32 [rows], replaces the latter, as in XGBoost."""
         outputs = self.loss.outputs
         margin = np.empty((outputs, features.shape[0]), np.float64)
         margin[:] = self.constant if base_margin is None else base_margin
@@ -188,15 +180,17 @@ class Booster:
 
     def predict(self, features: Float32, base_margin: Float32 | None = None) -> Float64:
         """Probabilities or values, float64 [rows] or [rows, outputs], for float32 [rows, features] (NaN =
-        missing); base_margin: as for `margins`. A value of a categorical feature that is no category
-        goes left everywhere, as in XGBoost."""
+        missing). base_margin: as for `margins`. As in XGBoost, a value that is not a category of its feature
+        goes left everywhere."""
         return self.loss.predict(self.margins(features, base_margin))
 
     def importance(self, kind: str = "gain") -> dict[str, float]:
-        """Feature name to importance, for features that split: XGBoost's `gain` and `cover` (means over the
-        splits) or `weight` (number of splits), highest first."""
+        """Importance by feature name, highest first, for features that split: XGBoost's `gain` and `cover`
+        (means over the splits) or `weight` (number of splits)."""
         if kind not in IMPORTANCES:
-            raise ConfigError(f"unknown importance {kind!r}; known: {', '.join(IMPORTANCES)}")
+            raise ConfigError(
+                "importance-unknown", f"unknown importance {kind!r}; known: {', '.join(IMPORTANCES)}"
+            )
         total: dict[int, float] = {}
         count: dict[int, int] = {}
         for tree in self.trees:
@@ -210,8 +204,8 @@ class Booster:
         return {self.features[f]: score[f] for f in sorted(score, key=lambda f: (-score[f], f))}
 
     def contributions(self, features: Float32, base_margin: Float32 | None = None) -> Float64:
-        """SHAP values, float64 [rows, features + 1], or [rows, outputs, features + 1]: the contribution of
-        each feature to the margin of each row, and last the margin without known features. They add up to the
+        """SHAP values, float64 [rows, features + 1], or [rows, outputs, features + 1]: each feature's
+        contribution to the margin of each row, and last the margin without known features. They add up to the
         margin. Arguments as for `margins`."""
         rows = np.ascontiguousarray(features, np.float32)
         out = np.zeros((rows.shape[0], self.loss.outputs, rows.shape[1] + 1), np.float64)
@@ -223,15 +217,19 @@ class Booster:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of the model file without attributes but target means, in hex: equal for equal models."""
+        """SHA-256, in hex, of the model file without attributes other than target means: equal for equal
+        models."""
         return hashlib.sha256(self.to_xgboost().encode()).hexdigest()
 
     def to_xgboost(self, attributes: Mapping[str, str] | None = None) -> str:
-        """The model as XGBoost's JSON; attributes are stored in it and change no prediction."""
+        """The model as XGBoost's JSON. attributes: stored in it; they change no prediction."""
         width, outputs = len(self.features), self.loss.outputs
         equivalent = self.loss.xgboost_equivalent
         means = {TARGET_MEANS: to_json(self.target_means)} if self.target_means else {}
         count = len(self.trees)
+        # XGBoost's quirks: numbers of its parameter tables are strings; num_class is "0" for a single output;
+        # `tree_info` is the output of each tree, and `iteration_indptr` the first tree of each round.
+        # `from_xgboost` compares this text with the file, so each key matters.
         return json.dumps(
             {
                 "learner": {
@@ -270,19 +268,24 @@ class Booster:
     def from_xgboost(
         cls, text: str, source: str = "model", holders: int = 0
     ) -> "tuple[Booster, dict[str, str]]":
-        """The model and its attributes, from the text of `to_xgboost`. holders: of features that are not
-        told; nodes may have their numbers, which stand behind those of all features."""
+        """Read the model and its attributes from the text of `to_xgboost`. Raises Altered for any other text.
+
+        holders: number of undisclosed features' holders. Nodes may refer to a holder by a number after those
+        of all features."""
         booster, attributes = cls.from_any_xgboost(text, source, holders)
         if json.loads(booster.to_xgboost(attributes)) != json.loads(text):
-            # XGBoost would read such a file differently, and predict other values.
-            raise Altered(f"{source}: not as fedboost wrote it; it was changed or saved by another program")
+            # XGBoost might read such a file differently and predict other values.
+            raise Altered(
+                "model-altered",
+                f"{source}: not as fedboost wrote it; it was changed or saved by another program",
+            )
         return booster, attributes
 
     @classmethod
     def from_any_xgboost(
         cls, text: str, source: str = "model", holders: int = 0
     ) -> "tuple[Booster, dict[str, str]]":
-        """The model and its attributes, from JSON that fedboost or XGBoost itself saved. holders: see
+        """Read the model and its attributes from JSON saved by fedboost or by XGBoost itself. holders: see
         `from_xgboost`."""
         try:
             learner = json.loads(text)["learner"]
@@ -297,6 +300,7 @@ class Booster:
             categorical = tuple(name for name, kind in kinds if kind == CATEGORICAL)
             with np.errstate(over="ignore"):
                 trees = tuple(tree_from_json(t) for t in model["trees"])
+            # XGBoost may save a list with one score for each output; equal scores are one constant.
             scores = {float(score) for score in str(parameters["base_score"]).strip("[]").split(",")}
             attributes = {str(k): str(v) for k, v in learner["attributes"].items()}
             encoded = bool(model.get("cats", {}).get("enc"))
@@ -304,22 +308,34 @@ class Booster:
             why = (
                 "not JSON" if isinstance(error, json.JSONDecodeError) else f"{type(error).__name__}: {error}"
             )
-            raise ConfigError(f"{source}: not a fedboost model: {why}") from None
+            raise ConfigError("model-not-readable", f"{source}: not a fedboost model: {why}") from None
         if name not in OBJECTIVES:
-            raise ConfigError(f"{source}: objective {name!r} is not one of {', '.join(OBJECTIVES)}")
+            raise ConfigError(
+                "model-objective-unknown",
+                f"{source}: objective {name!r} is not one of {', '.join(OBJECTIVES)}",
+            )
         if not features:
-            raise ConfigError(f"{source}: its features have no names: set feature_names before it is saved")
+            raise ConfigError(
+                "model-features-unnamed",
+                f"{source}: the features have no names; set feature_names before saving the model",
+            )
         try:
             loss = make_objective(name, settings)
         except (LookupError, TypeError, ValueError):
-            raise ConfigError(f"{source}: objective {name} without its parameters") from None
+            raise ConfigError(
+                "model-objective-parameters",
+                f"{source}: the parameters of objective {name} are missing or invalid",
+            ) from None
         if len(scores) > 1 or encoded:
-            what = "a base_score for each class" if len(scores) > 1 else "levels that XGBoost encoded"
-            raise ConfigError(f"{source}: a model with {what}, which fedboost's have not")
+            what = "a base_score for each class" if len(scores) > 1 else "levels encoded by XGBoost"
+            raise ConfigError("model-unsupported", f"{source}: fedboost does not support a model with {what}")
         (score,) = scores
         means = from_json(attributes.pop(TARGET_MEANS, "{}"), source)
         if not {*means} <= {*features} - {*categorical}:
-            raise ConfigError(f"{source}: it has target means of a column that is no numeric feature of it")
+            raise ConfigError(
+                "model-target-means",
+                f"{source}: it has target means for a column that is not one of its numeric features",
+            )
         booster = cls(loss, score, features, trees, parallel, categorical, means)
         for number, tree in enumerate(trees):
             _check_tree(tree, number, booster._is_categorical + [False] * holders, source)
@@ -329,18 +345,20 @@ class Booster:
         except ConfigError:
             sound = False
         if not sound:
-            raise ConfigError(f"{source}: base_score {score} does not fit objective {name}")
+            raise ConfigError("model-score", f"{source}: base_score {score} does not fit objective {name}")
         if model.get("tree_info") != [booster.output_of(number) for number in range(len(trees))]:
-            raise ConfigError(f"{source}: its trees are not those of fedboost's rounds: one for each class")
+            raise ConfigError(
+                "model-tree-order",
+                f"{source}: its trees are not in the order of fedboost's rounds, one for each class",
+            )
         return booster, attributes
 
     def output_of(self, number: int) -> int:
-        """The output of a tree."""
         return number % self.roots // self.num_parallel_tree
 
 
 def node_columns(trees: Sequence[Tree]) -> tuple[npt.NDArray[Any], ...]:
-    """The nodes of trees as the columns `kernels.predict.predict_margins` takes, from `roots` to `sets`."""
+    """The nodes of trees in the columns that `kernels.predict.predict_margins` takes, `roots` to `sets`."""
     sizes = [len(tree.left) for tree in trees]
     roots = np.cumsum([0, *sizes])[:-1].astype(np.int64)
 
@@ -356,6 +374,7 @@ def node_columns(trees: Sequence[Tree]) -> tuple[npt.NDArray[Any], ...]:
         left,
         np.where(left >= 0, left + 1, left),
         column("feature", np.int64),
+        # No comparison with NaN is true: the categories alone decide, and missing values by `missing_left`.
         np.where(by_category, np.float32(np.nan), column("threshold", np.float32)),
         column("missing_left", np.bool_),
         column("value", np.float64),
@@ -375,9 +394,12 @@ def _check_tree(tree: Tree, number: int, is_categorical: list[bool], source: str
         and all(0 <= feature < features for feature in tree.feature)
     )
     if not sound:
-        raise ConfigError(f"{source}: tree {number} is not a tree over {features} features")
+        raise ConfigError("model-bad-tree", f"{source}: tree {number} is not a tree over {features} features")
     if not all(math.isfinite(tree.value[leaf]) for leaf in tree.leaves):
-        raise ConfigError(f"{source}: tree {number} has a leaf whose value is no finite number")
+        raise ConfigError("model-leaf-value", f"{source}: tree {number} has a leaf whose value is not finite")
     nodes = zip(tree.left, tree.feature, tree.categories, strict=True)
     if any((c > 0) != (left != NO_CHILD and is_categorical[feature]) for left, feature, c in nodes):
-        raise ConfigError(f"{source}: tree {number} splits a numeric feature by level, or levels as numbers")
+        raise ConfigError(
+            "model-split-kind",
+            f"{source}: tree {number} splits a numeric feature by level, or a categorical one by a threshold",
+        )

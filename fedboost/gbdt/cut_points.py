@@ -1,15 +1,20 @@
-"""Cut points from counts, and rows to bins.
+"""Cut points from counts, and rows as bins.
 
-Promises: cut points depend only on sums of counts over a grid of float32 keys, so they are the same for
-every partition of the rows; bin b of a feature holds [cut[b-1], cut[b]), so "x < cut goes left" is
-XGBoost's rule; each category of a categorical feature is a bin; missing values have a bin of their own, after
-the last.
-Refuses: counts that do not add up (PeerError).
+Promises: cut points depend only on sums of counts over a grid of float32 keys, so they are the same for every
+partition of the rows. Bin b of a feature is [cut[b-1], cut[b]), so "x < cut goes left" is XGBoost's rule.
+Each category of a categorical feature is a bin. Missing values have a bin of their own, after the last.
+Counts that do not add up raise PeerError.
 
-Grid refinement. The first grid is coarse and covers all float32 numbers. Each later one cuts into finer
-subcells only the cells that hold enough rows for a cut inside them. The
-subcells of a feature are allotted by row count, so two to four sums suffice for any distribution. Rows count
-by their weights, in units of a public scale, where weights are given: a row of weight 2 then is two rows.
+Grid refinement. The first grid is coarse and covers all float32 numbers. Each later one refines only the
+cells with enough rows for a cut inside them:
+
+    key bits   31        21                                    0
+               [first grid |  refinement 1  | refinement 2 | ... ]     a prefix of the key is a cell
+
+A cell of 2**width keys is cut into 2**subdivision subcells of 2**(width - subdivision) keys. A cell of width
+0 is a single number. Subcells are allotted to a feature's cells by row count, so two to four sums suffice for
+any distribution. With weights, rows count by their weights in units of a public scale: a row of weight 2 is
+two rows.
 """
 
 from collections.abc import Sequence
@@ -33,28 +38,27 @@ Flags = npt.NDArray[np.bool_]
 
 KEY_BITS = 32
 FIRST_BITS = 11
-"""Subdivision of the first grid: 2048 cells, that is sign, exponent and two bits of the mantissa. Of a table
-with very many features has fewer, see `first_bits`."""
+"""Subdivision of the first grid: 2048 cells, by sign, exponent and two bits of the mantissa. Tables with very
+many features have fewer, see `first_bits`."""
 MAX_REFINEMENTS = 5
 SUBCELLS_PER_BIN = 8
-"""Subcells a feature may spend in one refinement, per bin it may have; also the resolution aimed at: a cell
-of at most a quarter of the rows of an even bin is fine enough."""
+"""Subcells that a feature may use in one refinement, for each of its bins. This is also the target
+resolution: a cell with at most a quarter of the rows of an average bin is fine enough."""
 STRETCH = 1 << 20
 """Rows of a column that are processed together."""
 MAX_CATEGORIES = MAX_CODES - 1
 """Most categories of a feature: each is a bin, and missing values have one more."""
 MAX_SUBCELLS = 1 << 22
-"""Approximate number of subcells that are counted in one turn for all features: 32 MB of counts."""
+"""Approximate limit of the subcells counted in one turn for all features: 32 MB of counts."""
 
 
 @dataclass(frozen=True)
 class Grids:
-    """For each feature disjoint cells of its keys, in increasing order, each to be cut in equal subcells.
+    """For each feature, disjoint cells of its keys, in increasing order, each cut into equal subcells.
 
-    offsets: int64 [features + 1], feature f has the cells from offsets[f] to offsets[f + 1], or none; starts:
-    uint32, first key; widths: uint8, the cell covers 2**width keys; subdivisions: uint8, it is cut in
-    2**subdivision subcells, each of which has a count.
-    """
+    offsets: int64 [features + 1], feature f has the cells offsets[f] to offsets[f + 1], or none; starts:
+    uint32, first key; widths: uint8, the cell covers 2**width keys; subdivisions: uint8, it is cut into
+    2**subdivision subcells, each of which has a count."""
 
     offsets: Int64
     starts: Keys
@@ -63,26 +67,23 @@ class Grids:
 
     @property
     def features(self) -> int:
-        """Number of features."""
         return self.offsets.size - 1
 
     @cached_property
     def bases(self) -> Int64:
-        """The number of counts before those of each cell, and of all: int64 [cells + 1]."""
+        """Where the counts of each cell begin, and the total: int64 [cells + 1]."""
         return ends_of(np.int64(1) << self.subdivisions.astype(np.int64))
 
     @property
     def cells(self) -> int:
-        """Number of counts of these grids."""
         return int(self.bases[-1])
 
     @property
     def cells_by_feature(self) -> Int64:
-        """Number of counts of the grid of each feature."""
+        """Number of counts of each feature's grid."""
         return np.diff(self.bases[self.offsets])
 
     def pick(self, features: Int64) -> "Grids":
-        """The grids of some features, increasing."""
         chosen = np.zeros(self.features, np.bool_)
         chosen[features] = True
         sizes = np.diff(self.offsets)
@@ -98,8 +99,8 @@ class Grids:
 
     @classmethod
     def first(cls, features: int, among: int | None = None) -> "Grids":
-        """The coarse grids over all keys of each of so many features. The last cell of each holds missing
-        values only. among: the number of features that the grids are as coarse for; these unless given."""
+        """The coarse grids over all keys for this many features. The last cell of each contains only missing
+        values. among: the number of features that determines how coarse they are (default: these)."""
         bits = np.full(features, first_bits(features if among is None else among), np.uint8)
         return cls(
             np.arange(features + 1),
@@ -110,20 +111,20 @@ class Grids:
 
 
 def ends_of(sizes: npt.ArrayLike) -> Int64:
-    """The ends of pieces of these sizes, one behind the other, and first 0."""
+    """The ends of consecutive pieces of these sizes, with a leading 0."""
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
 
 def first_bits(features: int) -> int:
-    """Subdivision of the first grid; features: their number. At least 9 bits, those of the exponent."""
+    """Subdivision of the first grid for this many features: at least 9 bits, the sign and the exponent."""
     return max(min(FIRST_BITS, (MAX_SUBCELLS // max(features, 1)).bit_length() - 1), 9)
 
 
 def count_cells(
     columns: Sequence[Column], grids: Grids, threads: Threads = ONE, units: Int64 | None = None
 ) -> Int64:
-    """Rows of each column in each subcell of its grid: int64 [grids.cells]. units: what each row counts,
-    int64 [rows]; None where each counts 1."""
+    """Rows of each column in each subcell of its grid: int64 [grids.cells]. units: int64 [rows], the count of
+    each row; None if each counts 1."""
     out = np.zeros(grids.cells, np.int64)
     stored = StoredValues.of(columns)
     kernels.count_stored(
@@ -155,8 +156,8 @@ _HALVINGS = 16
 def range_edges(declared: tuple[float, float]) -> Float32:
     """Edges between the parts of a declared range: float32 [RANGE_PARTS - 1], increasing.
 
-    Half of them are evenly spaced, the other half spaced by equal ratios towards 0 (the lower end, if 0 is
-    not in the range), on both sides of it: most amounts are far smaller than the largest."""
+    Half of them are evenly spaced. The other half approach 0 (or the lower end, if 0 is not inside the range)
+    from both sides at equal ratios, because most amounts are far smaller than the largest."""
     low, high = declared
     even = np.linspace(low, high, RANGE_PARTS // 2 + 1)[1:-1]
     middle = 0.0 if low < 0.0 < high else low
@@ -168,8 +169,8 @@ def range_edges(declared: tuple[float, float]) -> Float32:
 
 
 def count_parts(column: Column, declared: tuple[float, float]) -> Int64:
-    """Rows of a column in each part of a range, int64 [RANGE_PARTS]; values beyond it count in its first or
-    last part, missing ones not at all."""
+    """Rows of a column in each part of a range: int64 [RANGE_PARTS]. Values outside it count in its first or
+    last part; missing values are not counted."""
     edges, out = range_edges(declared), np.zeros(RANGE_PARTS, np.int64)
     for start in range(0, column.size, STRETCH):
         values = column[start : start + STRETCH]
@@ -179,7 +180,8 @@ def count_parts(column: Column, declared: tuple[float, float]) -> Int64:
 
 
 class Quantiles:
-    """The distribution of each feature, as far as it is known: rows in the cells of ever finer partitions."""
+    """The distribution of each feature as far as it is known: row counts of the cells of ever finer
+    partitions."""
 
     def __init__(
         self,
@@ -189,10 +191,10 @@ class Quantiles:
         among: int | None = None,
         two_rows: int | None = None,
     ) -> None:
-        """among: the number of features, these among them, of which the grids are; these unless given.
+        """among: the number of features, including these, for which the grids are made (default: these).
 
-        two_rows: where rows count by their weights, the least count of two rows with a weight; `rows` is then
-        the most that all can count, below 2**52."""
+        two_rows: if rows count by weight, the least count of two rows with a weight; `rows` is then the
+        largest possible total, below 2**52."""
         every_feature = features if among is None else among
         self._max_bin = max_bin
         self._budget = max(min(max_bin * SUBCELLS_PER_BIN, MAX_SUBCELLS // max(every_feature, 1)), 1 << 8)
@@ -205,37 +207,43 @@ class Quantiles:
         self.missing = np.zeros(features, np.int64)
 
     def refine(self, counts: Int64) -> None:
-        """Take in the counts of `self.grids`, summed over the parties, and choose the next grids.
+        """Take the counts of `self.grids`, summed over the parties, and choose the next grids.
 
-        Raises PeerError if the subcells of a cell do not hold the rows of the cell.
-        """
+        Raises PeerError if the subcells of a cell do not add up to the rows of the cell."""
         grids = self.grids
         if not self._total_is_known:
             self._take_total(int(counts[: grids.bases[grids.offsets[1]]].sum()))
+        # At most: every cell stays, and every subcell with rows is added.
         most = self._known[1].size + np.count_nonzero(counts)
         refined = np.zeros(grids.features + 1, np.int64), *np.empty((3, most), np.int64)
         grid = grids.offsets, grids.starts, grids.subdivisions
         size = kernels.refine(self._known, grid, counts, KEY_BITS, self.missing, refined)
         if size < 0:
-            raise PeerError("the counts of a refined cell do not sum to the rows the cell had")
+            raise PeerError(
+                "cells-sum-mismatch",
+                "the counts of a refined cell do not sum to the number of rows in that cell",
+            )
         offsets, *cells = refined
         starts, widths, rows = (member[:size].copy() for member in cells)
         self._known = offsets, starts, widths, rows
         self.grids = self._next_grids()
 
     def _take_total(self, total: int) -> None:
-        """Take what the first feature's rows count, which is what those of every other must."""
+        """Take the total count of the first feature's rows, which must be that of every other."""
         rows = self._known[3]
         if not 0 <= total <= rows[0]:
-            raise PeerError("the weights of the rows sum to less than 0, or to more than they can")
+            raise PeerError(
+                "weights-out-of-range", "the sum of row weights is negative, or larger than the rows allow"
+            )
         rows[:] = total
         self._total_is_known = True
 
     def _next_grids(self) -> Grids:
-        """Cells that may hold several values and matter: heavy ones, or all while bins are left over.
+        """The cells to refine: those that may contain several values and are heavy, or all while there are
+        spare bins.
 
-        Subcells are allotted in proportion to rows; while bins are left over, half of them evenly.
-        """
+        Subcells are allotted in proportion to rows. While there are spare bins, half of them are allotted
+        evenly."""
         offsets, starts, *_ = self._known
         chosen_widths, subdivisions = np.empty((2, starts.size), np.uint8)
         chosen = (
@@ -251,7 +259,7 @@ class Quantiles:
         )
 
     def cells_of(self, feature: int) -> tuple[Int64, Int64, Int64]:
-        """The cells of a feature that have rows, as far as they are known: starts, widths, rows."""
+        """The known cells of a feature that contain rows: starts, widths, rows."""
         cells = slice(*self._known[0][feature : feature + 2])
         starts, widths, rows = (member[cells][self._known[3][cells] > 0] for member in self._known[1:])
         return starts, widths, rows
@@ -259,9 +267,8 @@ class Quantiles:
     def cut_points(self) -> "CutPoints":
         """Increasing float32 cuts of each feature, at quantiles of the rows or their weights, as in XGBoost.
 
-        At most max_bin bins and never more codes than a byte has. Where every value can have its own bin,
-        each has, except rare neighbours that no refinement separated.
-        """
+        There are at most max_bin bins, and never more codes than a byte has. If there are enough bins, every
+        value has its own, except rare neighbours that no refinement separated."""
         offsets, starts, _, rows = self._known
         sizes, keys = np.zeros(offsets.size - 1, np.int64), np.empty(starts.size, np.int64)
         size = kernels.cut_keys(offsets, starts, rows, self.missing, self._max_bin, MAX_CODES, sizes, keys)
@@ -277,9 +284,11 @@ def keys_to_floats(keys: Int64) -> Float32:
 
 @dataclass(frozen=True)
 class CutPoints:
-    """The bins of every feature: values: float32, the cuts of each feature, increasing, one feature after the
-    other; sizes: int64 [features], their numbers; missing: bool [features], True if a missing bin follows;
-    `categorical`: the features, increasing, whose bins are categories, which have no order."""
+    """The bins of every feature.
+
+    values: float32, the increasing cuts of each feature, one feature after the other; sizes: int64
+    [features], their numbers; missing: bool [features], True if a missing bin follows; categorical: the
+    features, increasing, whose bins are unordered categories."""
 
     values: Float32
     sizes: Int64
@@ -297,18 +306,17 @@ class CutPoints:
 
     @cached_property
     def offsets(self) -> Int64:
-        """The number of cuts before those of each feature, and of all: int64 [features + 1]."""
+        """Where the cuts of each feature begin, and the total: int64 [features + 1]."""
         return ends_of(self.sizes)
 
     @cached_property
     def cuts(self) -> tuple[Float32, ...]:
-        """The cuts of each feature."""
         ends = self.offsets.tolist()
         return tuple(self.values[first:last] for first, last in pairwise(ends))
 
     @property
     def numbered(self) -> "CutPoints":
-        """The same with 1, 2, ... for the cuts of each feature."""
+        """The same with cuts 1, 2, ... for each feature."""
         numbers = np.arange(self.values.size) - np.repeat(self.offsets[:-1], self.sizes) + 1
         return replace(self, values=numbers.astype(np.float32))
 
@@ -318,8 +326,8 @@ class CutPoints:
         return CutPoints(values, self.sizes[:features], self.missing[:features])
 
     def with_categories(self, counts: Sequence[int]) -> "CutPoints":
-        """Cut points of the same features, followed by categorical ones with these numbers of categories: the
-        values are 0, 1, ..., each is a bin, and missing values always have one."""
+        """Cut points of the same features, followed by categorical ones with these numbers of categories.
+        Their values are 0, 1, ...; each is a bin, and missing values always have one."""
         first = self.sizes.size
         added = CutPoints.of([np.arange(1, size, dtype=np.float32) for size in counts], [True] * len(counts))
         return CutPoints(
@@ -330,7 +338,6 @@ class CutPoints:
         )
 
     def pick(self, features: Int64) -> "CutPoints":
-        """The cut points of some features, increasing."""
         chosen = np.zeros(self.sizes.size, np.bool_)
         chosen[features] = True
         categorical = np.searchsorted(features, [f for f in self.categorical if chosen[f]])
@@ -344,8 +351,8 @@ class CutPoints:
         allocate: Allocator = allocate_in_memory,
         row_sets: int = 0,
     ) -> "BinnedRows":
-        """The bin of each value of the float32 columns. row_sets: columns of zeros behind them that rows are
-        split by, and that no histogram has."""
+        """The bin of each value of the float32 columns. row_sets: number of columns of zeros after them that
+        split rows and have no histogram."""
         features = self.sizes.size
         whole = allocate((features + row_sets, columns[0].size), np.dtype(np.uint8))
         whole[features:] = 0
@@ -361,7 +368,7 @@ class CutPoints:
 
         def bin_one(feature: int) -> None:
             cuts = self.cuts[feature]
-            last = cuts.size + self.missing[feature]  # takes missing values that no party had counted
+            last = cuts.size + self.missing[feature]  # receives missing values that no party counted
             for start in range(0, columns[feature].size, STRETCH):
                 rows = slice(start, start + STRETCH)
                 values = np.ascontiguousarray(columns[feature][rows])
@@ -373,27 +380,24 @@ class CutPoints:
         return replace(BinnedRows.of(by_feature, self.sizes + 1 + self.missing, allocate), by_feature=whole)
 
 
-# ---- What is told of the distribution of a feature from the counts of its cell --------------------------
-# (`cut_points.Quantiles`).
-# Promises: intervals hold the quantiles of the pooled rows; between any two ends that are told of a
-# feature, of one description or of several over the same rows, lie no rows, or as many as the least of
-# their floors.
-# The cuts of a feature are a tree that its rows fix: an interval is cut in its middle third of rows, and
-# each half likewise. A floor only ends the tree earlier, and so does a grid that is too coarse to tell the
-# next cut; hence the cuts of a description are among those of another with a lower floor, over finer grids.
-# Rows without a value count as above all values, since their number is not told exactly.
+# ---- What is disclosed of a feature's distribution, from the counts of its cells (`Quantiles`) ----------
+# Promises: the intervals contain the quantiles of the pooled rows. Between any two disclosed ends of a
+# feature, from one description or several over the same rows, lie no rows, or at least the lowest of their
+# floors. The cuts of a feature form a tree that its rows determine: an interval is cut in its middle third
+# of rows, and each half likewise. A floor only ends the tree earlier, and so does a grid that is too coarse
+# to locate the next cut. Hence the cuts of a description are among those of another with a lower floor and
+# finer grids. Rows without a value count as above all values, since their exact number is not disclosed.
 
 
 Interval = list[float]
-"""Its two ends."""
 VALUES_BY_GAP = 10
 """Cells with rows on either side of a gap."""
 _MISSING_KEY = (1 << 32) - 1
 
 
 class Told:
-    """The intervals that are told of a feature. floor: the fewest rows of one; between: the fewest
-    and the most rows without a value, as far as they are told."""
+    """The disclosed intervals of a feature. floor: the fewest rows of an interval; between: the fewest and
+    the most rows without a value, as far as they are disclosed."""
 
     def __init__(self, quantiles: Quantiles, feature: int, floor: int, between: tuple[int, int]) -> None:
         starts, widths, rows = quantiles.cells_of(feature)
@@ -412,19 +416,20 @@ class Told:
 
     @property
     def values(self) -> int:
-        """The fewest rows with a value that there may be."""
+        """Lower bound of the number of rows with a value."""
         return int(self._until[-1]) - self._missing
 
     def intervals(self, shares: Sequence[float]) -> list[Interval | None]:
-        """For each share of a feature's values, missing ones left out, the interval [low, high] that its
-        quantile lies in, ends included: that of pandas with interpolation="lower". None for one that has no
-        values on one side, unless it is a single number. The feature has values."""
+        """For each share of a feature's values, missing ones excluded, the interval [low, high] that contains
+        its quantile, ends included. The quantile is that of pandas with interpolation="lower". None for an
+        interval with no values on one side, unless it is a single number. The feature must have values."""
         numbers = self.values, self._most_values
         return [self._between(*(int(share * (number - 1)) for number in numbers)) for share in shares]
 
     def gap(self, least: int, factor: float) -> Interval | None:
-        """The ends of the intervals around the widest gap in the values of a feature that are all above 0, as
-        a ratio: at least `factor`, with at least so many rows, and several values, on either side of it."""
+        """The ends of the intervals around the widest gap, as a ratio, in a feature whose values are all
+        above 0. The ratio is at least `factor`, with at least `least` rows, and several values, on either
+        side."""
         starts, size = self._starts[: self._values], 1 << self._widths[: self._values]
         low, high = keys_to_floats(starts), keys_to_floats(starts + size - 1)
         if starts.size < 2 * VALUES_BY_GAP or low[0] <= 0:
@@ -445,13 +450,13 @@ class Told:
         return self._values == 1 and not self._widths[0]
 
     def _between(self, least: int, most: int) -> Interval | None:
-        """The interval of the values with these ranks and those between."""
+        """The interval from the value with the first rank to that with the second."""
         low, high = self._around(least), self._around(most)
         return None if low is None or high is None else [low[0], high[1]]
 
     def _around(self, rank: int) -> Interval | None:
-        """The interval of the value with this rank. The ends of one with no values on one side would be those
-        of all, so it has only one that is a number."""
+        """The interval of the value with this rank. An interval with no values on one side is returned only
+        if it is a single number, because its end would be that of all values."""
         first, last, low, high = 0, self._starts.size, 0, 0
         while (cut := self._cut(first, last)) is not None:
             at = int(np.searchsorted(self._starts, cut))
@@ -470,12 +475,13 @@ class Told:
         return ends
 
     def _cut(self, first: int, last: int) -> int | None:
-        """The key at which the interval with these cells is cut; None if it is not, or where is unknown."""
+        """The key at which the interval of these cells is cut; None if it is not cut, or if the place is
+        unknown."""
         begin, end = int(self._until[first]), int(self._until[last])
         third = (end - begin) // 3
         after = int(np.searchsorted(self._until, begin + third))
         before = int(np.searchsorted(self._until, end - third, side="right")) - 1
-        if after <= before:  # the roundest key of the middle third: it tells of no fewer rows
+        if after <= before:  # the key with most trailing zeros in the middle third, thus a third on each side
             if third < self._floor:
                 return None
             below = int(self._starts[after - 1]) + (1 << int(self._widths[after - 1])) - 1
@@ -484,7 +490,7 @@ class Told:
             return above >> bits << bits
         if self._widths[before]:
             return None
-        # one number has more than the third: it is cut off on the side that has more rows
+        # One number spans the whole third: it is cut off on the side that has more rows.
         smaller, larger = int(self._until[before]) - begin, end - int(self._until[after])
         if max(smaller, larger) < self._floor:
             return None

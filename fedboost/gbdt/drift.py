@@ -1,7 +1,6 @@
-"""Bins in which rows are counted, to see later whether other rows lie elsewhere.
+"""Bins in which rows are counted, to detect later whether other rows are distributed differently.
 
-Promises: counts add over the parties; the same rows and bins give the same counts whoever holds them.
-Refuses nothing: bins are checked before.
+Counts add over the parties: the same rows and bins give the same counts, regardless of who has them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,16 +14,18 @@ from fedboost.gbdt.cut_points import STRETCH, CutPoints
 from fedboost.gbdt.tree import NO_CHILD, Tree
 
 BINS = 10
-"""Bins of a numeric feature, and of the score, at most."""
+"""Most bins of a numeric feature, and of the score."""
 SCORE_CELLS = 512
 """Cells of the score from which its bins are made."""
 
 
 @dataclass(frozen=True)
 class Bins:
-    """The bins of each numeric feature by its edges, increasing (bin b holds [edge[b-1], edge[b])), the
-    numbers of levels of each categorical one, and the edges of the score; classes: of several, whose most
-    probable one is the score, 0 without."""
+    """The bins of the features and of the score.
+
+    numeric: the edges of each numeric feature, increasing: bin b is [edge[b-1], edge[b]); levels: the number
+    of levels of each categorical feature; score: the edges of the score; classes: the number of classes, of
+    which the most probable is then the score; 0 if there are not several."""
 
     numeric: tuple[Float64, ...]
     levels: tuple[int, ...]
@@ -33,12 +34,11 @@ class Bins:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Bins of each feature, the one of missing values last."""
+        """Number of bins of each feature, including that of missing values, the last."""
         return (*(edges.size + 2 for edges in self.numeric), *(levels + 1 for levels in self.levels))
 
     @property
     def of_score(self) -> int:
-        """Bins of the score."""
         return self.classes or self.score.size + 1
 
     def count(self, columns: Sequence[Column], margin: Float64) -> Int64:
@@ -77,8 +77,8 @@ def bins_of(
     trees: Iterable[Tree],
     outputs: int,
 ) -> Bins:
-    """The bins of a training: about BINS of its own for each numeric feature, and SCORE_CELLS of the score.
-    start, trees: of the model."""
+    """The bins of a training: about BINS for each numeric feature, and SCORE_CELLS for the score. start,
+    trees: of the model."""
     edges = tuple(edges_of(cuts) for cuts in cut_points.cuts[:numeric])
     if outputs > 1:
         return Bins(edges, tuple(levels), np.zeros(0), outputs)
@@ -86,23 +86,24 @@ def bins_of(
 
 
 def score_edges(start: float, trees: Iterable[Tree]) -> Float64:
-    """The edges between the cells of the score, from which those of its bins are taken."""
+    """The edges between the cells of the score, from which its bins are made."""
     low = high = start
     for tree in trees:
         leaves = [value for value, left in zip(tree.value, tree.left, strict=True) if left == NO_CHILD]
+        # Every margin lies between the sums of the lowest and of the highest leaf values.
         low, high = low + min(leaves), high + max(leaves)
     edges: Float64 = np.linspace(low, high, SCORE_CELLS + 1)[1:-1]
     return edges
 
 
 def edges_of(cuts: Float32) -> Float64:
-    """The edges between BINS bins of about as many cuts each; all cuts where there are no more."""
+    """The edges between BINS bins with about equally many cuts; all cuts if there are fewer than BINS."""
     every: Float64 = cuts.astype(np.float64)
     return every if every.size < BINS else every[np.arange(1, BINS) * (every.size + 1) // BINS - 1]
 
 
 def runs(counts: Int64, floor: int, empty: bool = True) -> list[list[int]]:
-    """Neighbouring bins together, until each group has `floor` rows; or none, if it may be `empty`."""
+    """Join neighbouring bins until each group has `floor` rows, or none if it may be `empty`."""
     out: list[list[int]] = []
     held: list[int] = []
     for place in range(counts.size):
@@ -111,6 +112,7 @@ def runs(counts: Int64, floor: int, empty: bool = True) -> list[list[int]]:
         if rows >= floor or (empty and rows == 0):
             out.append(held)
             held = []
+    # Too few rows are left at the end: they join the last group, and others before it until these suffice.
     while held and out:
         held = out.pop() + held
         if counts[held].sum() >= floor:
@@ -120,7 +122,7 @@ def runs(counts: Int64, floor: int, empty: bool = True) -> list[list[int]]:
 
 
 def joined(first: Sequence[Sequence[int]], second: Sequence[Sequence[int]]) -> list[list[int]]:
-    """The finest groups that both groupings of the same bins are finer than."""
+    """The finest partition of the bins of which both groupings are refinements."""
     out: list[set[int]] = []
     for group in (*first, *second):
         together = {*group}
@@ -135,16 +137,16 @@ def joined(first: Sequence[Sequence[int]], second: Sequence[Sequence[int]]) -> l
 
 
 def stability_index(before: Int64, after: Int64) -> float:
-    """The population stability index of two counts by bin; half a row is added to each bin, so that an empty
-    one has a share."""
+    """The population stability index of two counts by bin. Half a row is added to each bin, so that empty
+    bins have a share."""
     shares = [(counts + 0.5) / (counts.sum() + 0.5 * counts.size) for counts in (before, after)]
     return float(((shares[1] - shares[0]) * np.log(shares[1] / shares[0])).sum())
 
 
 def by_chance(before: int, after: int, bins: int) -> float:
-    """The stability index that two draws of so many rows from the same rows stay below 999 times in 1,000:
-    it is about chi-squared, times the sum of the inverse numbers of rows (Yurdakul, Western Michigan
-    University 2018); the quantile is that of Wilson and Hilferty."""
+    """The 99.9 % quantile of the stability index between random samples of so many rows from the same rows.
+    The index is about chi-squared, times the sum of the inverse row numbers (Yurdakul, Western Michigan
+    University 2018). The quantile is approximated as by Wilson and Hilferty."""
     freedom = max(bins - 1, 1)
     quantile = freedom * (1 - 2 / (9 * freedom) + 3.0902 * (2 / (9 * freedom)) ** 0.5) ** 3
     return float(quantile * (1 / before + 1 / after))

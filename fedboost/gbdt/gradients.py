@@ -1,8 +1,8 @@
-"""Margins of one party's rows, and the gradients of the objective at them: counted, summed, quantised.
+"""Margins of one party's rows, and the objective's gradients at them: counted, summed, quantised.
 
-Promises: each result is a sum over blocks of rows or is written row by row, so it is the same with any number
-of threads; no block splits a group. Features are never read: labels are enough.
-Refuses: gradients of an installed objective that cannot be summed (Refused).
+Promises: each result is a sum over blocks of rows, or is written row by row, so it does not depend on the
+number of threads. No block splits a group. Only labels are read, never features. Gradients of an installed
+objective that cannot be summed raise Refused.
 """
 
 from collections.abc import Callable
@@ -22,9 +22,9 @@ from fedboost.gbdt.sampling import Block, Keys, Mask, RowIndex, blocks
 from fedboost.gbdt.threads import Threads
 
 Quantise = Callable[[Float64, Float64, Int64], None]
-"""Writes (gradient << 32) + hessian of each row, as fixed-point numbers: float64 [N] twice, to int64 [N]."""
+"""Writes (gradient << 32) + hessian of each row in fixed point: two float64 [N] to int64 [N]."""
 Reweigh = Callable[[RowIndex, Float64, Float64], tuple[Float64, Float64]]
-"""Gradients and hessians of some rows, times the weights that sampling gives these rows."""
+"""Multiplies the gradients and hessians of some rows by their sampling weights."""
 
 
 SumOfRows = Callable[[Objective, Float64, Float32, Float32], Int64]
@@ -32,7 +32,6 @@ SumOfRows = Callable[[Objective, Float64, Float32, Float32], Int64]
 
 
 def in_units(gradient: Scale, hessian: Scale) -> Quantise:
-    """Quantisation in units of these scales."""
     factors, limit = (gradient.factor, hessian.factor), float(gradient.limit)
     return lambda gradients, hessians, pairs: kernels.quantise(gradients, hessians, *factors, limit, pairs)
 
@@ -44,9 +43,8 @@ def _unweighted(_: RowIndex, gradient: Float64, hessian: Float64) -> tuple[Float
 class Gradients:
     """The margins of all rows, and the gradients and hessians that trees grow on.
 
-    margin: float64 [outputs, rows]; pairs: int64 [outputs, rows], each row's gradient and hessian as
-    `quantise` wrote them last. Neither is set to begin with.
-    """
+    margin: float64 [outputs, rows]; pairs: int64 [outputs, rows], each row's gradient and hessian as last
+    written by `quantise`. Neither is initialised."""
 
     def __init__(
         self,
@@ -57,7 +55,7 @@ class Gradients:
         threads: Threads,
         allocate: Allocator = allocate_in_memory,
     ) -> None:
-        """label: float32 [rows], or [2, rows] where labels are intervals; group: as in `sampling.blocks`."""
+        """label: float32 [rows], or [2, rows] if labels are intervals; group: as in `sampling.blocks`."""
         self._objective = objective
         self._is_installed = objective.name not in OBJECTIVES
         self._label = label
@@ -71,7 +69,7 @@ class Gradients:
     def quantise(
         self, slopes: HasGradients, quantise: Quantise, shift: float = 0.0, reweigh: Reweigh = _unweighted
     ) -> None:
-        """Write the gradients of `slopes` into `pairs`. shift: what is added to each margin first."""
+        """Write the gradients of `slopes` to `pairs`. shift: added to each margin first."""
 
         def write(block: Block) -> None:
             rows = block.rows
@@ -82,7 +80,7 @@ class Gradients:
                     quantise(gradients, hessians, block_pairs)
                 else:
                     quantise(gradients[output], hessians[output], block_pairs)
-                if not isinstance(rows, slice):  # an array of row numbers made a copy
+                if not isinstance(rows, slice):  # indexing by row numbers made a copy
                     pairs[rows] = block_pairs
 
         self._threads.each(write, self._blocks)
@@ -92,7 +90,7 @@ class Gradients:
         return self._sum(lambda block: np.array(sum_pairs(self.pairs[0][block.only(among).rows]), np.int64))
 
     def count_exponents(self, slopes: HasGradients) -> Int64:
-        """Exponent counts of the gradients and hessians of rows of weight 1, and of the weights."""
+        """Exponent counts of the gradients and hessians of rows at weight 1, and of the weights."""
 
         def count(block: Block) -> Int64:
             weight = self._weight[block.rows]
@@ -113,11 +111,10 @@ class Gradients:
         return self._sum(count)
 
     def sum_metrics(self, names: tuple[str, ...], weight: Scale, among: Mask) -> Int64:
-        """Sums of these metrics over these rows, whole groups; weight: the scale of weights."""
+        """Sums of these metrics over these rows, in whole groups. weight: the scale of weights."""
         return self.sum_rows(lambda loss, m, y, w: metrics.sums(names, loss, m, y, w, weight), among)
 
     def sum_rows(self, of_rows: SumOfRows, among: Mask) -> Int64:
-        """The sum of a vector over these rows, whole groups."""
 
         def sums(block: Block) -> Int64:
             part = block.only(among)
@@ -137,13 +134,11 @@ class Gradients:
         return in_groups(slopes, block.starts).gradients(*rows)
 
     def _margins(self, block: Block) -> Float64:
-        """Margins of a block, as objectives and metrics take them."""
         if len(self.margin) == 1:
             return self.margin[0, block.rows]
         return np.ascontiguousarray(self.margin[:, block.rows])
 
     def _sum(self, block_values: Callable[[Block], Int64]) -> Int64:
-        """Sum of the vectors of all blocks."""
         total, *others = self._threads.each(block_values, self._blocks)
         for other in others:
             total = total + other

@@ -1,8 +1,7 @@
 """Gradient histograms: integers of shape [bin, stat], features one after the other, stat = gradient, hessian.
 
 Promises: a histogram is exact, so a sibling is its parent minus the other child, and the bins of every
-feature sum to the same node total. Refuses: a sum whose features disagree, or with a negative hessian
-(PeerError).
+feature sum to the same node total. Sums whose features disagree, or with a negative hessian, raise PeerError.
 """
 
 from collections.abc import Iterator
@@ -25,20 +24,20 @@ Features = tuple[int, ...]
 
 STATS = 2
 STRETCH = 1 << 20
-"""Rows of the table that a pass reads."""
+"""Rows of the table read in one pass."""
 Total = tuple[int, int]
 """Gradient and hessian of all rows of a node."""
 Widths = tuple[int, int]
-"""Bits of a sum of gradients, with the sign, and of a sum of hessians, which has none."""
+"""Bits of a sum of gradients, including the sign, and of a sum of hessians, which has none."""
 
 
 @dataclass(frozen=True)
 class Layout:
     """Positions of each feature's bins in a histogram.
 
-    offsets: uint32 [F], first bin; value_bins: int64 [F]; missing: bool [F], True if one bin more follows,
-    for missing values; categorical: bool [F], True if the bins are categories; bins: all bins of all
-    features; features: the numbers of these features, increasing."""
+    offsets: uint32 [F], first bin; value_bins: int64 [F]; missing: bool [F], True if a bin for missing values
+    follows; categorical: bool [F], True if the bins are categories; bins: number of bins of all features;
+    features: the numbers of these features, increasing."""
 
     offsets: npt.NDArray[np.uint32]
     value_bins: Int64
@@ -49,7 +48,7 @@ class Layout:
 
     @classmethod
     def of(cls, cut_points: CutPoints) -> "Layout":
-        """The layout of these cut points; they keep it, as their cached properties."""
+        """The layout of these cut points, cached in them."""
         kept: Layout | None = vars(cut_points).get("_layout")
         if kept is not None:
             return kept
@@ -67,7 +66,7 @@ class Layout:
         return cls(offsets, value_bins, missing, categorical, int(ends[-1]) if ends.size else 0, features)
 
     def with_row_sets(self, count: int) -> "Layout":
-        """The layout of these features, with so many behind them of two bins each, left and right."""
+        """The layout of these features, followed by `count` row sets with two bins each, left and right."""
         apart = np.zeros(count, np.bool_)
         return self._made(
             np.concatenate([self.value_bins, np.full(count, 2, np.int64)]),
@@ -77,7 +76,7 @@ class Layout:
         )
 
     def pick(self, histogram: Int64, features: tuple[int, ...]) -> Int64:
-        """The bins of these features in a histogram; features: increasing."""
+        """The bins of these features, increasing, in a histogram."""
         if features == self.features:
             return histogram
         ends = (*self.offsets.tolist(), self.bins)
@@ -86,27 +85,28 @@ class Layout:
         return np.concatenate([np.zeros(0, np.int64), *slices])
 
     def _indices(self, features: Features) -> Int64:
-        """The positions of these features, which the layout has, among its own."""
         return np.searchsorted(self.features, features)
 
     @property
     def cells(self) -> int:
-        """Integers of one node's histogram."""
         return STATS * self.bins
 
 
 def build(
     binned: BinnedRows, rows: Rows, places: Int64, pairs: Int64, layout: Layout, limit: int, threads: Threads
 ) -> Int64:
-    """Sums of each node, and a last pair of the sums over all its rows, of the gradients above 0 and of the
-    hessians: int64 [nodes, layout.cells + STATS].
+    """The histogram of each node, followed by the sums of the positive gradients and of the hessians over all
+    its rows: int64 [nodes, layout.cells + STATS].
 
-    places: int64 [nodes, 3], the begin and end of a node's rows in `rows`, and its output; pairs: int64
-    [outputs, all rows], packed gradients and hessians (`Gradients.quantise`). `limit` bounds each half of a
-    pair; 2**31 / limit rows may be added before the halves are unpacked.
+    Args:
+        places: int64 [nodes, 3], begin and end of each node's rows in `rows`, and its output.
+        pairs: int64 [outputs, all rows], packed gradients and hessians (`Gradients.quantise`).
+        limit: bound of each half of a pair; up to 2**31 / limit rows are added before the halves are
+            unpacked.
     """
     nodes, columns, sparse = len(places), binned.columns.sizes.size, binned.sparse
     out = np.zeros((nodes + threads.number - 1, layout.cells + STATS), np.int64)
+    # block * limit < 2**31: neither half of a packed sum can overflow (`kernels.histogram`).
     block = (1 << 31) // limit - 1
 
     def add(task: tuple[Int64, Int64, int, int]) -> None:
@@ -119,8 +119,8 @@ def build(
             build_sparse_level(*lists, *node_rows, begins, block, out)
 
     for stretch in stretches(rows, places, binned.by_row.shape[0]):
-        # Threads share the rows of a level, each with sums of its own for a node that it shares with the
-        # thread before it; of few rows, they share the columns.
+        # Threads share the rows of a level. For a node shared with the previous thread, a thread has separate
+        # sums, which are added afterwards. If there are few rows, threads share the columns instead.
         pieces, shares = threads.cut(stretch, threads.number * layout.bins)
         targets = pieces[:, 0].copy()
         if threads.number == 1:
@@ -143,8 +143,8 @@ def build(
 
 
 def stretches(rows: Rows, places: Int64, table_rows: int) -> Iterator[Int64]:
-    """The places of nodes (`kernels.rows`), STRETCH rows of the table at a time: a table in a file is read
-    once for all nodes."""
+    """The places of nodes (`kernels.rows`), for STRETCH rows of the table at a time. A table in a file is
+    thus read once for all nodes."""
     if table_rows <= STRETCH:
         yield places
         return
@@ -158,28 +158,31 @@ def stretches(rows: Rows, places: Int64, table_rows: int) -> Iterator[Int64]:
 
 
 def node_total(histogram: Int64, layout: Layout) -> Total:
-    """Gradient and hessian of the node. PeerError unless every feature gives the same."""
+    """Gradient and hessian of the node. PeerError unless all features agree."""
     pairs = histogram.reshape(layout.bins, STATS)
     totals = np.add.reduceat(pairs, layout.offsets.astype(np.int64), axis=0)
     if (totals != totals[0]).any():
         feature = int(np.flatnonzero((totals != totals[0]).any(axis=1))[0])
-        raise PeerError(f"the bins of feature {feature} do not sum to the same total as those of feature 0")
+        raise PeerError(
+            "histogram-totals-disagree",
+            f"the bins of feature {feature} do not sum to the same total as those of feature 0",
+        )
     if (pairs[:, 1] < 0).any():
-        raise PeerError("a bin has a negative sum of hessians")
+        raise PeerError("histogram-negative-hessian", "a bin has a negative sum of hessians")
     return int(totals[0, 0]), int(totals[0, 1])
 
 
-# ---- Groups of bins -------------------------------------------------------------------------------------
-# What a party reports of a node where the terms have a floor under the rows of a bin.
-# A group of a numeric feature are neighbouring bins, that of missing values behind the last; of a
-# categorical feature levels are by themselves or in the one group of those that are joined, missing values
-# with them. The sum of a group stands in its first bin, and the others are 0: then a best split
-# (`kernels.split`) is by the first bin of a group, and `whole` and `joined_levels` say what goes with it.
-# Promises: two siblings have the same groups, made of their parent's by joining; each has, in each of the
-# two, as many rows as the floor says, or none, if the node has. Refuses nothing: `fault` says what is wrong
-# with groups that were told.
-# `apart` is bool [bins]: True for a bin that is not told with those before it, and for a level that is by
-# itself.
+# ---- Groups of bins: what a party reports of a node if the terms set a minimum for the rows of a bin ----
+# A group of a numeric feature consists of neighbouring bins, with that of missing values after the last. A
+# level of a categorical feature is single or in the only joined group, as are missing values. The sum of a
+# group is in its first bin, and its other bins are 0. A best split (`kernels.split`) is therefore by the
+# first bin of a group; `whole` and `joined_levels` return the rest of the group.
+# Promises: two siblings have the same groups, made by joining those of their parent. In each sibling, a group
+# has at least the minimum of rows or none, if the node has that many. `fault` checks reported groups.
+# `apart` is bool [bins]: True for a bin that begins a group, and for a level that is single.
+#
+#    bins      0   1   2   3   4   5        apart     1   0   0   1   0   1
+#    rows      2   0   4   5   1   9        groups  [ 0 - 2    ][ 3 - 4][ 5 ]      at least 6 rows each
 
 
 def joined(apart: Flags, counts: Int64, layout: Layout, least: int) -> Flags:
@@ -192,7 +195,7 @@ def joined(apart: Flags, counts: Int64, layout: Layout, least: int) -> Flags:
 
 
 def places(apart: Flags, layout: Layout) -> Int64:
-    """The bin in which the sum of each bin stands: int64 [bins]."""
+    """The bin that has the sum of each bin's group: int64 [bins]."""
     own = np.arange(layout.bins)
     out: Int64 = np.maximum.accumulate(np.where(apart, own, 0))
     sizes = layout.value_bins + layout.missing
@@ -205,15 +208,15 @@ def places(apart: Flags, layout: Layout) -> Int64:
 
 
 def grouped(sums: Int64, apart: Flags, layout: Layout) -> Int64:
-    """A histogram, int64 [cells], with the sum of each group where it stands."""
+    """A histogram, int64 [cells], with the sum of each group in its place."""
     out = np.zeros((layout.bins, STATS), np.int64)
     np.add.at(out, places(apart, layout), sums.reshape(layout.bins, STATS))
     return out.reshape(-1)
 
 
 def group_nodes(sums: Int64, groups: Flags | None, layout: Layout) -> None:
-    """Put the sums of each group where they stand, in histograms of nodes with a last pair each. groups: bool
-    [nodes, bins]; None to leave them by bin."""
+    """Replace bin sums by group sums in histograms of nodes with a last pair each. groups: bool [nodes,
+    bins]; None leaves them by bin."""
     if groups is None:
         return
     for of_node, apart in zip(sums.reshape(len(groups), -1), groups, strict=True):
@@ -221,8 +224,8 @@ def group_nodes(sums: Int64, groups: Flags | None, layout: Layout) -> None:
 
 
 def fault(marks: Int64, above: Flags | None, sums: Int64, layout: Layout) -> tuple[int, str] | None:
-    """The feature, and what cannot be, where the marks of a node cannot be those of groups made of those
-    `above` by joining, or sums stand where no mark is; None where all is well.
+    """The feature and fault of a node whose marks cannot be groups joined from those `above`, or which has
+    sums without a mark; None if there is none.
 
     marks: int64 [bins], 1 for bins that are apart; above: None for any; sums: int64 [bins, STATS]."""
     apart = marks == 1
@@ -231,8 +234,11 @@ def fault(marks: Int64, above: Flags | None, sums: Int64, layout: Layout) -> tup
     faults = (
         ((marks >> 1) != 0, "a mark that is neither 0 nor 1"),
         (starts & ~apart, "no mark at the first bin of a column"),
-        (apart & ~(above if above is not None else np.True_), "groups that its parent's do not join to"),
-        ((places(apart, layout) != np.arange(layout.bins)) & sums.any(axis=1), "a sum where no mark is"),
+        (
+            apart & ~(above if above is not None else np.True_),
+            "groups that are not joined from those of its parent",
+        ),
+        ((places(apart, layout) != np.arange(layout.bins)) & sums.any(axis=1), "a sum without a mark"),
     )
     for wrong, what in faults:
         if wrong.any():
@@ -241,7 +247,7 @@ def fault(marks: Int64, above: Flags | None, sums: Int64, layout: Layout) -> tup
 
 
 def keeps_neighbours(apart: Flags, layout: Layout, feature: int, last: int, missing_left: bool) -> bool:
-    """True if a split of a numeric feature, whose bins up to `last` go left, parts no group."""
+    """True if a split of a numeric feature that sends the bins up to `last` left divides no group."""
     first, count = int(layout.offsets[feature]), int(layout.value_bins[feature])
     with_last = bool(layout.missing[feature]) and not apart[first + count]
     if with_last and missing_left != (last >= count - 1):
@@ -250,21 +256,21 @@ def keeps_neighbours(apart: Flags, layout: Layout, feature: int, last: int, miss
 
 
 def keeps_levels(apart: Flags, layout: Layout, feature: int, right: Flags, missing_left: bool) -> bool:
-    """True if a split of a categorical feature parts no group. right: bool [at least its levels]."""
+    """True if a split of a categorical feature divides no group. right: bool [at least its levels]."""
     levels, with_missing = joined_levels(apart, layout, feature)
     sides = {bool(right[level]) for level in levels} | ({not missing_left} if with_missing else set())
     return len(sides) <= 1
 
 
 def whole(apart: Flags, layout: Layout, feature: int, bin_: int) -> int:
-    """The last bin of the group of a numeric feature that has this bin; missing values aside."""
+    """The last bin of a numeric feature's group that contains this bin, disregarding missing values."""
     first, count = int(layout.offsets[feature]), int(layout.value_bins[feature])
     behind = np.flatnonzero(apart[first + bin_ + 1 : first + count])
     return bin_ + int(behind[0]) if behind.size else count - 1
 
 
 def joined_levels(apart: Flags, layout: Layout, feature: int) -> tuple[list[int], bool]:
-    """The levels of a categorical feature that are joined, and True if missing values are with them."""
+    """The joined levels of a categorical feature, and True if missing values are joined with them."""
     first, count = int(layout.offsets[feature]), int(layout.value_bins[feature])
     levels = np.flatnonzero(~apart[first : first + count]).tolist()
     return levels, bool(layout.missing[feature]) and not apart[first + count]

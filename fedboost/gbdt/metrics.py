@@ -1,8 +1,9 @@
 """Metrics: their contract, means, errors, curves, calibration and NDCG; their names; and sums of them.
 
-Promises: the metric of the parties' sums is the metric of the pooled rows, up to the fixed-point resolution
-named at each metric: means of numbers have none to speak of, for their sums lose nothing whatever their size
-(`histogram.add_limbs`). Counts by score add, too, and their bins are the same for every model and all rows.
+Promises: the metric from the parties' sums is the metric of the pooled rows, up to the fixed-point resolution
+given at each metric. Means of numbers have no such limit, since their sums lose nothing at any size
+(`kernels.histogram.add_limbs`). Counts by score add, too, and their bins are the same for every model and all
+rows.
 """
 
 import math
@@ -35,22 +36,23 @@ METRIC_BITS = 32
 
 
 class Metric(ABC):
-    """A metric. `sums` is computed at a party, `value` from the total at the aggregator; `weight` is the
-    public scale of row weights. By default it is one sum of weights, less of which is better."""
+    """A metric: a party computes `sums`, and the aggregator `value` from their total.
+
+    By default, it is one sum of weights, and lower is better. `weight` is the public scale of row weights."""
 
     @property
     def grows(self) -> bool:
-        """True if more of it is better."""
+        """True if higher is better."""
         return False
 
     @property
     def cells(self) -> int:
-        """Integers of `sums`."""
+        """Number of integers of `sums`."""
         return 1
 
     @property
     def signed(self) -> bool:
-        """True if the sums can be below 0."""
+        """True if the sums can be negative."""
         return False
 
     def limit(self, weight: Scale) -> int:
@@ -70,10 +72,10 @@ class Metric(ABC):
 
 @dataclass(frozen=True)
 class BoundedLoss(Metric):
-    """Mean of a loss that is below 2**10, or taken for that; resolution 2**-21 a row."""
+    """Mean of a loss that is below 2**10, or clipped to that; resolution 2**-21 per row."""
 
     losses: Callable[[Float64, Float32, Float32], Float64]
-    """The loss times the weight of each row, from margins, labels and weights."""
+    """The weighted loss of each row, from margins, labels and weights."""
 
     def limit(self, weight: Scale) -> int:
         return 1 << (METRIC_BITS - 1)
@@ -98,7 +100,7 @@ class Mean(Metric):
     transform: Callable[[float], float] = float
     """The metric, from the mean."""
     cap: float = math.inf
-    """The largest magnitude that a number counts with."""
+    """The largest magnitude of a row's number; larger ones are clipped."""
 
     cells = LIMBS
 
@@ -109,7 +111,7 @@ class Mean(Metric):
         self, loss: Objective, margin: Float64, label: Float32, weights: Float32, weight: Scale
     ) -> Int64:
         out = np.zeros(self.cells, np.int64)
-        with np.errstate(over="ignore"):  # what is infinite counts as the largest that limbs take
+        with np.errstate(over="ignore"):  # infinity counts as MAX_IN_LIMBS
             losses = self.losses(loss, margin, label)
             add_limbs(losses if self.cap == math.inf else losses.clip(-self.cap, self.cap), weights, out)
         return out
@@ -121,21 +123,21 @@ class Mean(Metric):
 
 @cache
 def _scale_of_losses(weight_exponent: int, more: int = 0) -> Scale:
-    """The scale of losses up to 2**more, by the exponent of the scale of weights."""
+    """The scale of losses up to 2**more, from the exponent of the scale of weights."""
     return Scale(weight_exponent + more, METRIC_BITS)
 
 
 def encoded_sum(scale: Scale, values: Float64 | Float32) -> Int64:
-    """The sum of the values in units of the scale, as the one integer of a vector."""
+    """The sum of the values in units of the scale, as a vector of one integer."""
     return np.array([sum_units(values, scale.factor, float(scale.limit))], np.int64)
 
 
 OF_TRIAL = "/"
-"""Separates the number of a model from the metric, where several train side by side (`registry.Trials`)."""
+"""Separates the number of a model from the metric if several train side by side (`registry.Trials`)."""
 _OF_ONE = re.compile(rf"^\d+{OF_TRIAL}")
 
 
-# ---- Losses of single rows whose means are metrics: of numbers, counts, amounts and times ---------------
+# ---- Losses of single rows whose means are metrics: for numbers, counts, amounts and times --------------
 
 
 def squared_losses(loss: Objective, margin: Float64, label: Float32) -> Float64:
@@ -172,7 +174,7 @@ def tweedie_losses(power: float) -> Callable[[Objective, Float64, Float32], Floa
 
 
 def within_losses(loss: Objective, margin: Float64, label: Float32) -> Float64:
-    """1 where the prediction lies in the interval."""
+    """1 if the prediction lies in the interval, else 0."""
     time = loss.predict(margin)
     out: Float64 = ((label[0] <= time) & (time <= label[1])).astype(np.float64)
     return out
@@ -184,20 +186,19 @@ def aft_losses(loss: Objective, margin: Float64, label: Float32) -> Float64:
 
 
 # ---- Metrics of classes: shares of rows, curves and calibration -----------------------------------------
-# Curves (auc, aucpr, ks) are those of rounded scores: to 1/32 of a logit in a training, to 1/128 where a
-# model is evaluated.
+# Curves (auc, aucpr, ks) use rounded scores: to 1/32 of a logit in training, to 1/128 in an evaluation.
 
 
 LOGITS = 16
-"""The width of the grid of scores: from -8 to 8, scores beyond them in its first and last cell."""
+"""Width of the grid of scores, from -8 to 8. Scores beyond it are in its first and last cell."""
 CELLS_PER_LOGIT = 32
 FINE_CELLS_PER_LOGIT = 128
-"""Where a model is evaluated: once, and not in each round."""
+"""For an evaluation, which takes place once and not in each round."""
 CALIBRATION_BINS = 15
 
 
 def is_positive(margin: Float64, threshold: float) -> Mask:
-    """True where the probability is above the threshold: bool [rows]."""
+    """True if the probability is above the threshold: bool [rows]."""
     return margin > 0.0 if threshold == 0.5 else sigmoids(margin) > threshold
 
 
@@ -211,7 +212,7 @@ def score_cells(margin: Float64, per_logit: int) -> Int64:
 
 @dataclass(frozen=True)
 class Error(Metric):
-    """Share of rows on the wrong side of a probability."""
+    """Share of rows whose probability is on the wrong side of the threshold."""
 
     threshold: float = 0.5
 
@@ -223,10 +224,11 @@ class Error(Metric):
 
 @dataclass(frozen=True)
 class Curve(Metric):
-    """A number that is read off two histograms of the margin: negatives, then positives."""
+    """A number computed from two histograms of the margin: negatives, then positives."""
 
     read: Callable[[Float64, Float64], float]
-    """The function of the negatives and the positives in each cell, both float64 [cells / 2], by score."""
+    """The number, from the weights of negatives and positives in each cell, both float64 [cells / 2], by
+    score."""
     per_logit: int = CELLS_PER_LOGIT
 
     grows = True
@@ -244,7 +246,6 @@ class Curve(Metric):
         return out
 
     def weights(self, total: Int64, weight: Scale) -> tuple[Float64, Float64]:
-        """The weights of the negatives and the positives in each cell."""
         negatives, positives = total.astype(np.float64).reshape(2, -1) / weight.factor
         return negatives, positives
 
@@ -256,15 +257,15 @@ class Curve(Metric):
 
 
 def roc_area(negatives: Float64, positives: Float64) -> float:
-    """Area under the ROC curve: the pairs in order."""
+    """Area under the ROC curve: the share of pairs in the right order, with ties counting half."""
     below = np.cumsum(negatives) - negatives
     pairs = float(negatives.sum() * positives.sum())
     return float((positives * (below + negatives / 2)).sum()) / pairs
 
 
 def precision_recall_area(negatives: Float64, positives: Float64) -> float:
-    """Area under the curve of precision over recall, between two points as XGBoost has it: true and false
-    positives grow in proportion (Davis and Goadrich, ICML 2006)."""
+    """Area under the precision-recall curve. Between two points, true and false positives grow in proportion,
+    as in XGBoost (Davis and Goadrich, ICML 2006)."""
     area, false, true, every = 0.0, 0.0, 0.0, float(positives.sum())
     for more_false, more_true in zip(negatives[::-1].tolist(), positives[::-1].tolist(), strict=True):
         if more_true > 0.0:
@@ -280,15 +281,15 @@ def precision_recall_area(negatives: Float64, positives: Float64) -> float:
 
 
 def kolmogorov_smirnov(negatives: Float64, positives: Float64) -> float:
-    """The Kolmogorov-Smirnov distance of the scores of the two classes."""
+    """Largest distance between the score distributions of the two classes."""
     apart = np.cumsum(negatives) / negatives.sum() - np.cumsum(positives) / positives.sum()
     return float(np.abs(apart).max())
 
 
 class Calibration(Metric):
-    """Expected calibration error (Guo and others, ICML 2017): how far the mean probability is from the share
-    of positives in each of 15 equal bins of the probability, weighed by the rows in it. So of each bin the
-    sum of probabilities less labels is enough; resolution 2**-32 a row."""
+    """Expected calibration error (Guo and others, ICML 2017): the distance between the mean probability and
+    the share of positives in each of 15 equal bins of the probability, weighted by the bin's rows. The sum of
+    probabilities less labels is enough for each bin; resolution 2**-32 per row."""
 
     cells = CALIBRATION_BINS
     signed = True
@@ -310,7 +311,7 @@ class Calibration(Metric):
 
 
 class MultiError(Metric):
-    """Share of rows whose most probable class, the lowest of several, is another than theirs."""
+    """Share of rows whose most probable class (the lowest of several) is not theirs."""
 
     def sums(
         self, loss: Objective, margin: Float64, label: Float32, weights: Float32, weight: Scale
@@ -318,7 +319,7 @@ class MultiError(Metric):
         return encoded_sum(weight, weights[np.argmax(margin, axis=0) != label])
 
 
-# ---- NDCG: how well the rows of a group are sorted ------------------------------------------------------
+# ---- NDCG: how well the rows of a group are ranked ------------------------------------------------------
 
 
 NDCG_NAME = re.compile(r"ndcg(?:@([1-9][0-9]{0,8}))?(-?)")
@@ -326,13 +327,13 @@ NDCG_NAME = re.compile(r"ndcg(?:@([1-9][0-9]{0,8}))?(-?)")
 
 @dataclass(frozen=True)
 class Ndcg(Metric):
-    """Mean over the groups of the NDCG of their first rows by margin; a group weighs what its rows do.
-    Resolution 2**-31 a group."""
+    """Mean over the groups of the NDCG of their first rows by margin. A group has the weight of its rows.
+    Resolution 2**-31 per group."""
 
     top: int | None = None
-    """Rows of each group that count, None for all."""
+    """Number of first rows of each group, None for all."""
     without: float = 1.0
-    """The NDCG of a group whose labels all are 0."""
+    """The NDCG of a group whose labels are all 0."""
 
     grows = True
     cells = 2
@@ -350,7 +351,6 @@ class Ndcg(Metric):
         return np.concatenate([encoded_sum(scale, group_weights * values), encoded_sum(scale, group_weights)])
 
     def weights(self, total: Int64, weight: Scale) -> float:
-        """The weights of the groups."""
         return _scale_of_losses(weight.exponent).decode(int(total[1]))
 
     def value(self, total: Int64, weights: float, weight: Scale) -> float:
@@ -372,7 +372,7 @@ METRICS: dict[str, Metric] = {
     "mphe": Mean(pseudo_huber_losses),
     "quantile": Mean(pinball_losses),
     "poisson-nloglik": Mean(
-        # -log of the probability of a count; for other labels the gamma function stands in for factorials
+        # -log of the probability of a count; for other labels, the gamma function replaces factorials
         lambda loss, margin, label: exps(margin) - label * margin + log_factorials(label.astype(np.float64)),
         signed=True,
     ),
@@ -391,13 +391,12 @@ SHAPES: dict[str, tuple[Callable[[float], Metric], float, float]] = {
     "error": (Error, 0.0, 1.0),
     "tweedie-nloglik": (lambda power: Mean(tweedie_losses(power)), 1.0, 2.0),
 }
-"""Metrics with a parameter behind an @, and the numbers between which it lies."""
+"""Metrics with a parameter after an @, and the bounds that it lies strictly between."""
 
 
 @lru_cache(maxsize=256)
 def metric_of(name: str) -> Metric:
-    """The metric of that name, such as rmse, error@0.3 or ndcg@5-, whichever model it is of. KeyError if
-    there is none."""
+    """The metric of that name, such as rmse, error@0.3 or ndcg@5-, of any model. KeyError if unknown."""
     name = own_name(name)
     kind, at, parameter = name.partition("@")
     if not at:
@@ -416,8 +415,8 @@ def metric_of(name: str) -> Metric:
 
 @lru_cache(maxsize=256)
 def exact_metric_of(name: str) -> Metric:
-    """The metric of that name, whose sum loses nothing where it is a mean, and of finer cells where it is a
-    curve. KeyError if there is none."""
+    """The metric of that name, with an exact sum if it is a mean, and finer cells if it is a curve. KeyError
+    if there is none."""
     metric = metric_of(name)
     if isinstance(metric, Curve):
         return replace(metric, per_logit=FINE_CELLS_PER_LOGIT)
@@ -428,7 +427,6 @@ def exact_metric_of(name: str) -> Metric:
 
 
 def is_metric(name: str) -> bool:
-    """True if there is a metric of that name."""
     try:
         metric_of(name)
     except KeyError:
@@ -437,13 +435,12 @@ def is_metric(name: str) -> bool:
 
 
 def is_at_threshold(name: str) -> bool:
-    """True if the terms choose a number behind the metric's @ (0.5 is that of error without one): the
-    differences of two such metrics are sums over the few rows between the numbers."""
+    """True if the terms choose a number after the metric's @ (0.5 is the default of error). The difference
+    between two such metrics is a sum over the few rows between their numbers."""
     return "@" in name and metric_of(name) != Error()
 
 
 def grows(name: str) -> bool:
-    """True if more of this metric is better."""
     return metric_of(name).grows
 
 
@@ -453,30 +450,29 @@ def fits(name: str, objective: Objective | type[Objective]) -> bool:
 
 
 def own_name(name: str) -> str:
-    """The name of a metric without the number of a trial."""
     return _OF_ONE.sub("", name)
 
 
 def metrics_for(objective: Objective | type[Objective]) -> list[str]:
-    """The names of the metrics that fit an objective, a parameter as @t, a number of rows as @k."""
+    """The names of the metrics that fit an objective; @t is a parameter, @k a number of rows."""
     names = [*METRICS, *(f"{name}@t" for name in SHAPES), "ndcg@k", "ndcg@k-"]
     return [name for name in names if fits(name, objective)]
 
 
-# ---- Metrics as sums that add: each party sums integers over its rows -----------------------------------
+# ---- Metrics as additive sums: each party sums integers over its rows -----------------------------------
 
 
 Find = Callable[[str], Metric]
-"""The metric of a name: `metric_of`, or `exact_metric_of`."""
+"""Maps a name to its metric: `metric_of` or `exact_metric_of`."""
 TRAIN, VALIDATION = "train", "validation"
-"""The sets of rows of metrics: those that trees grow on, and the others."""
+"""Sets of rows that metrics are computed on: those that trees grow on, and the others."""
 OF_PARTY = ":"
-"""Separates a party's name from the set, or the metric, of its rows alone."""
+"""Separates a party's name from the set, or the metric, of only its rows."""
 MIN_ROWS = 10
-"""Rows of a set whose metrics are published: as many as `min_rows_per_leaf` of a site's policy is by default,
-for the aggregator does not know what the sites' policies say."""
+"""Rows of a set whose metrics are published. This is the default of `min_rows_per_leaf` in a site's policy,
+because the aggregator does not know the policies."""
 DIGITS = 4
-"""Significant digits of a published metric: all digits could reveal exact sums of a few rows."""
+"""Significant digits of a published metric. All digits could reveal exact sums of a few rows."""
 
 
 def limit(names: Iterable[str], weight: Scale, find: Find = metric_of) -> int:
@@ -486,7 +482,6 @@ def limit(names: Iterable[str], weight: Scale, find: Find = metric_of) -> int:
 
 @lru_cache(maxsize=256)
 def cells(names: tuple[str, ...], find: Find = metric_of) -> int:
-    """Integers of `sums`."""
     return 1 + sum(find(name).cells for name in names)
 
 
@@ -512,9 +507,11 @@ def sums(
 def by_set(
     names: tuple[str, ...], sets: tuple[str, ...], total: Int64, weight: Scale, min_rows: int = 0
 ) -> dict[str, float]:
-    """Metric by name, those of another set than the first behind its own name, those of a party behind the
-    party's; none of a party without such rows, nor of a set that may have fewer than `min_rows`: its sum of
-    weights is less than that of `min_rows` rows of the largest weight. PeerError as `values`."""
+    """Metric by name. Names of a set other than the first have the set's name as a prefix, those of a party
+    the party's.
+
+    A party without such rows has no metrics, nor has a set that may have fewer than `min_rows`: one whose sum
+    of weights is less than that of `min_rows` rows of the largest weight. PeerError as in `values`."""
     out: dict[str, float] = {}
     size = cells(names)
     for number, set_name in enumerate(sets):
@@ -523,26 +520,28 @@ def by_set(
         if (not part[0] and colon) or 0 <= part[0] < min_rows * weight.limit:
             continue
         if not part[0] and number:
-            raise ConfigError(f"no party has {rows} rows: give them in the table, or draw a larger share")
+            raise ConfigError(
+                "metric-set-empty",
+                f"no party has {rows} rows: give them in the table, or draw a larger share",
+            )
         prefix = party + colon + ("" if rows == TRAIN else f"{rows}-")
         out |= {prefix + name: value for name, value in values(names, part, weight).items()}
     return out
 
 
 def published(names: tuple[str, ...], sets: tuple[str, ...], total: Int64, weight: Scale) -> dict[str, float]:
-    """The same for the analyst: of no set that may have fewer than MIN_ROWS rows, to DIGITS significant
-    digits."""
+    """The same for the analyst, to DIGITS significant digits, without sets that may have fewer than MIN_ROWS
+    rows."""
     exact = by_set(names, sets, total, weight, MIN_ROWS)
     return {name: float(f"{value:.{DIGITS}g}") for name, value in exact.items()}
 
 
 def of_all(row: Mapping[str, float]) -> dict[str, float]:
-    """The metrics of a round that are over the rows of all parties."""
     return {name: value for name, value in row.items() if OF_PARTY not in name}
 
 
 def by_party(row: Mapping[str, float]) -> dict[str, dict[str, float]]:
-    """The metrics of a round that are of single parties: party to metric by name."""
+    """The metrics of a round over the rows of single parties: party -> metric by name."""
     out: dict[str, dict[str, float]] = {}
     for full_name, value in row.items():
         party, colon, name = full_name.rpartition(OF_PARTY)
@@ -552,21 +551,24 @@ def by_party(row: Mapping[str, float]) -> dict[str, dict[str, float]]:
 
 
 def values(names: Iterable[str], total: Int64, weight: Scale, find: Find = metric_of) -> dict[str, float]:
-    """Metric by name, from the total of all parties. PeerError for sums that cannot be."""
+    """Metric by name, from the total of all parties. PeerError for inconsistent sums."""
     weights, start, out = weight.decode(int(total[0])), 1, {}
     for name in names:
         metric = find(name)
         own = total[start : start + metric.cells]
         if weights <= 0 or (not metric.signed and own.min() < 0):
-            raise PeerError("metric sums that cannot be: no weight, or less than nothing")
+            raise PeerError(
+                "metric-sums-inconsistent",
+                "inconsistent metric sums: their weight is not above 0, or one is negative",
+            )
         out[name] = metric.value(own, weights, weight)
         start += metric.cells
     return out
 
 
 # ---- Counts of rows by score and label: ROC curve, calibration, confusion matrix ------------------------
-# The edges of bins are the same for every model and all rows, so that two evaluations have no rows between
-# two near edges; a bin lies on one side of the threshold.
+# The edges of bins are the same for every model and all rows, so that two evaluations cannot isolate rows
+# between two near edges. Each bin lies on one side of the threshold.
 
 
 EDGES = (
@@ -575,20 +577,18 @@ EDGES = (
 )
 """The probabilities between which bins lie: (0, 0.001], (0.001, 0.002], ..."""
 FINE_CELLS = LOGITS * FINE_CELLS_PER_LOGIT
-"""Cells of scores, for the area under the curve."""
+"""Number of cells of scores for the area under the curve."""
 PROBABILITIES = Scale(exponent=0, bits=32)
-"""The scale of sums of probabilities: resolution 2**-31 a row."""
+"""The scale of sums of probabilities: resolution 2**-31 per row."""
 OUTCOMES = ("tn", "fp", "fn", "tp")
-"""The cells of a confusion matrix of two classes: label 0 and 1, predicted 0 and 1 of each."""
+"""The cells of a binary confusion matrix: labels 0 and 1, each predicted as 0 and 1."""
 
 
 def edges(threshold: float) -> tuple[float, ...]:
-    """The edges of bins, one of which is the threshold."""
     return tuple(sorted({*EDGES, threshold}))
 
 
 def bins(threshold: float) -> int:
-    """Number of bins."""
     return len(edges(threshold)) + 1
 
 
@@ -618,14 +618,14 @@ def count_outcomes(margin: Float64, label: Float32, threshold: float) -> Int64:
 
 
 def count_classes(margin: Float64, label: Float32, classes: int) -> Int64:
-    """Rows by class and by the most probable class, the lowest of several: int64 [classes**2]."""
+    """Rows by class and most probable class (the lowest of several): int64 [classes**2]."""
     pair = label.astype(np.int64) * classes + np.argmax(margin, axis=0)
     return np.bincount(pair, minlength=classes * classes).astype(np.int64)
 
 
 def area(negatives: Int64, positives: Int64) -> tuple[float, float]:
-    """The area under the ROC curve of rows of both labels in fine cells, and how far that of unrounded scores
-    may be from it."""
+    """The area under the ROC curve of rows of both labels in fine cells, and its largest distance from that
+    of unrounded scores."""
     zeros, ones = negatives.astype(np.float64), positives.astype(np.float64)
     tied = float((zeros * ones).sum()) / float(zeros.sum() * ones.sum())
     return roc_area(zeros, ones), tied / 2

@@ -1,8 +1,8 @@
-"""The rows of each leaf of the tree that grows.
+"""The rows of each leaf of a growing tree.
 
-Promises: `RowsOfNodes` reorders one array of row numbers in place and never copies a table; each step is one
-compiled call for all nodes of a level, or one for each thread.
-Refuses: a split of a node that is not a leaf (PeerError: splits come from outside).
+`RowsOfNodes` reorders one array of row numbers in place and never copies a table. Each step is one compiled
+call for all nodes of a level, or one for each thread. Splits come from outside: a split of a node that is not
+a leaf raises PeerError.
 """
 
 from collections.abc import Sequence
@@ -25,21 +25,26 @@ from fedboost.gbdt.threads import ONE, Threads
 from fedboost.gbdt.tree import NO_SPLITS, Splits
 
 SHARED = 1 << 16
-"""Rows of a level from which on threads share its splits."""
+"""Rows of a level from which on its splits are shared among threads."""
 LeafValues = Sequence[tuple[int, float]]
 """Leaves and their values."""
 _FAULTS = {
-    kernels.NODE: "node {node} is not a leaf of the tree that grows",
-    kernels.CHILDREN: "split of node {node} into {left}, which is a leaf already",
-    kernels.FEATURE: "split of node {node} by feature {feature}, which is unknown",
-    kernels.BIN: "split of node {node} at bin {bin} of {bins}",
-    kernels.CATEGORIES: "split of node {node} by levels that feature {feature} has not",
+    kernels.NODE: "node {node} is not a leaf of the growing tree",
+    kernels.CHILDREN: "split of node {node} into child {left}, which is already a leaf",
+    kernels.FEATURE: "split of node {node} by the unknown feature {feature}",
+    kernels.BIN: "split of node {node} at bin {bin}, but the feature has {bins} bins",
+    kernels.CATEGORIES: "split of node {node} by levels that feature {feature} does not have",
 }
 
 
 class RowsOfNodes:
-    """The rows of each leaf of the tree that grows: an array of row numbers for each of its roots, a range
-    for each leaf."""
+    """The rows of each leaf of a growing tree: an array with a section of row numbers for each root, and a
+    range of it for each leaf.
+
+        rows       [ root 0: leaf 5 | leaf 6 | leaf 2     | spare ][ root 1: leaf 1       | spare ]
+                    0                                      room
+
+    A split reorders the range of its node, so that its children's ranges partition it."""
 
     def __init__(
         self, rows: int, roots: int = 1, threads: Threads = ONE, allocate: Allocator = allocate_in_memory
@@ -53,18 +58,18 @@ class RowsOfNodes:
         self.begin()
 
     def _take(self, rows: int) -> None:
-        """Allocate room for so many rows of each root."""
+        """Allocate room for this many rows of each root."""
         self._room = rows
         self._rows, self._scratch = (
             self._allocate((self._roots * rows,), np.dtype(np.uint32)) for _ in range(2)
         )
 
     def begin(self, members: Sequence[Rows] | None = None) -> None:
-        """A new tree: all rows are in each root, or those of these numbers in each, increasing; a row may be
-        there several times."""
+        """Begin a new tree. All rows are in each root, or the given row numbers of each root, increasing; a
+        row may be repeated."""
         largest = 0 if members is None else max(root_rows.size for root_rows in members)
         if largest > self._room:
-            self._take(largest + largest // 16)
+            self._take(largest + largest // 16)  # samples of later trees differ a little in size
         self._leaves.fill(NO_LEAF)
         for root in range(self._roots):
             begin, size = root * self._room, self._all if members is None else members[root].size
@@ -76,15 +81,14 @@ class RowsOfNodes:
 
     @property
     def rows(self) -> Rows:
-        """Row numbers of all leaves."""
         return self._rows
 
     def places(self, nodes: Sequence[int]) -> Int64:
-        """Begins and ends of leaves in `rows`, and their roots: int64 [nodes, 3]."""
+        """Ranges of leaves in `rows`, and their roots: int64 [nodes, 3]."""
         places = np.empty((len(nodes), 3), np.int64)
         known = kernels.find_leaves(np.array(nodes, np.int64), self._leaves, places)
         if known < len(nodes):
-            raise PeerError(_FAULTS[kernels.NODE].format(node=nodes[known]))
+            raise PeerError("split-not-a-leaf", _FAULTS[kernels.NODE].format(node=nodes[known]))
         return places
 
     def of(self, node: int) -> Rows:
@@ -93,7 +97,6 @@ class RowsOfNodes:
         return self._rows[begin:end]
 
     def root_of(self, node: int) -> int:
-        """The root that a leaf is below."""
         return int(self.places([node])[0, 2])
 
     def apply(self, splits: Splits, binned: BinnedRows, layout: Layout) -> None:
@@ -103,6 +106,8 @@ class RowsOfNodes:
         self._make_room(splits)
         first, arrays = 0, (*_kinds(layout), binned.by_feature, self._rows, self._scratch)
         while first < len(splits):
+            # Both ways apply splits up to one that depends on an earlier one (a child's), or that has a
+            # fault. They return where they stopped.
             if self._threads.number == 1 or self._all < SHARED:
                 first, fault = kernels.split_level(*_arrays(splits), first, self._leaves, *arrays)
             else:
@@ -113,19 +118,17 @@ class RowsOfNodes:
                 raise _refusal(splits, first, fault, layout)
 
     def _make_room(self, splits: Splits) -> None:
-        """Have room for the children of these splits."""
         more = kernels.last_child(splits.columns) + 1 - len(self._leaves)
         if more > 0:
             self._leaves = np.concatenate([self._leaves, np.full((more, 3), NO_LEAF, np.int64)])
 
     def _check(self, splits: Splits, first: int, layout: Layout) -> tuple[int, int]:
-        """The end of splits that are sound and independent of each other, and the fault of the next."""
+        """The end of the splits that are sound and independent of each other, and the fault of the next."""
         kinds = layout.value_bins, layout.categorical
         end, fault = kernels.check_splits(*_arrays(splits), first, self._leaves, *kinds)
         return end, fault
 
     def _share(self, splits: Splits, arrays: tuple[Any, ...]) -> None:
-        """Apply splits, independent of each other, by all threads."""
         pieces, shares = self._threads.cut(self._leaves[splits.node], SHARED)
         counts, targets = np.empty(len(pieces), np.int64), np.empty((len(pieces), 2), np.int64)
 
@@ -135,6 +138,8 @@ class RowsOfNodes:
         def join(share: slice) -> None:
             kernels.join_level(self._rows, self._scratch, pieces[share], counts[share], targets[share])
 
+        # Partition into scratch, then assign targets, then copy back: every thread must have finished reading
+        # `rows` before any writes to it.
         self._threads.each(partition, shares)
         kernels.grow_level(splits.columns, self._leaves, pieces, counts, targets)
         self._threads.each(join, shares)
@@ -147,9 +152,9 @@ class RowsOfNodes:
         layout: Layout,
         margin: Float64,
     ) -> None:
-        """Move the margins of each row, float64 [outputs, rows], by the values of its leaves after the last
-        splits of the tree: each output has equally many roots, those of the first output first. Every leaf
-        must have a value. Rows of the last splits are not sent to the children: another tree comes next."""
+        """Add to each row's margin, float64 [outputs, rows], the value of its leaf after the last splits of
+        the tree. Roots are divided evenly among the outputs, those of the first output first. Every leaf must
+        have a value. The last splits do not move rows to the children, since another tree comes next."""
         self._make_room(splits)
         if self._check(splits, 0, layout)[0] < len(splits):
             self.apply(splits, binned, layout)
@@ -157,10 +162,10 @@ class RowsOfNodes:
         value_nodes = np.array([node for node, _ in values], np.int64)
         by_node, own = np.zeros(len(self._leaves)), np.array([value for _, value in values], np.float64)
         if not kernels.match_values(splits.columns, self._leaves, value_nodes, own, by_node):
-            raise PeerError("the leaf values are not those of the leaves of the tree that grew")
+            raise PeerError("leaf-values-mismatch", "the leaf values do not match the leaves of the tree")
         output_roots = self._roots // margin.shape[0]
         table = *_arrays(splits), *_kinds(layout), binned.by_feature, self._rows
-        for tree in range(output_roots):  # one after the other: they move the same margins
+        for tree in range(output_roots):  # one after the other: they add to the same margins
             *leaves, leaf_places = kernels.list_leaves(splits.columns, self._leaves, output_roots, tree)
             listed = *leaves, by_node
             for places in stretches(self._rows, leaf_places, margin.shape[1]):
@@ -173,32 +178,30 @@ class RowsOfNodes:
 
 
 def _arrays(splits: Splits) -> tuple[Any, ...]:
-    """The columns and the categories of splits, in the form of the kernels."""
     return splits.columns, splits.categories
 
 
 def _kinds(layout: Layout) -> tuple[Any, ...]:
-    """The bins and the kind of each feature, in the form of the kernels."""
+    """The arrays of a layout that the kernels take."""
     return layout.value_bins, layout.missing, layout.categorical
 
 
 def _refusal(splits: Splits, number: int, fault: int, layout: Layout) -> PeerError:
-    """The error for the fault of a split."""
     node, feature, bin_, _, left = splits.columns[:, number]
     bins = layout.value_bins[feature] if fault == kernels.BIN else 0
-    return PeerError(_FAULTS[fault].format(node=node, feature=feature, bin=bin_, left=left, bins=bins))
+    return PeerError(
+        "split-invalid", _FAULTS[fault].format(node=node, feature=feature, bin=bin_, left=left, bins=bins)
+    )
 
 
-# ---- The trees that grow in a round at one party --------------------------------------------------------
-# Binned rows, sampled rows by leaf, and the other rows.
-# Promises: rows that a tree does not grow on move down it, too, so that every margin moves.
-# Refuses: splits of nodes that are not leaves (PeerError).
+# ---- The trees of a round at one party: binned rows, sampled rows by leaf, and the other rows -----------
+# Rows that a tree does not grow on descend it too, so that every margin is updated.
 
 
 @dataclass(frozen=True)
 class Bins:
-    """Binned rows, the cut points that made them, the layout of their histograms, and that of the columns
-    that rows are split by: the same, or with row sets behind them."""
+    """Binned rows, their cut points, the layout of their histograms, and the layout of the columns that split
+    rows: the same, or followed by row sets."""
 
     rows: BinnedRows
     cut_points: CutPoints
@@ -214,7 +217,7 @@ class Bins:
         allocate: Allocator,
         row_sets: int = 0,
     ) -> "Bins":
-        """The bins of these columns. row_sets: see `CutPoints.bin_rows`."""
+        """Bin these columns. row_sets: see `CutPoints.bin_rows`."""
         layout = Layout.of(cut_points)
         decisions = layout.with_row_sets(row_sets) if row_sets else layout
         rows = cut_points.bin_rows(columns, threads, allocate, row_sets)
@@ -227,11 +230,11 @@ _NO_LAYOUT = Layout.of(_NO_FEATURES)
 UNBINNED = Bins(
     BinnedRows(_NO_CODES, _NO_CODES, _NONE, _NO_COLUMNS, None), _NO_FEATURES, _NO_LAYOUT, _NO_LAYOUT
 )
-"""Stands for the bins before there are cut points: it has no features to split by."""
+"""The bins before there are cut points: no features to split by."""
 
 
 class GrowingRows:
-    """The rows of each leaf of the trees that grow in a round: num_parallel_tree roots for each output."""
+    """The rows of each leaf of the trees of a round: num_parallel_tree roots for each output."""
 
     def __init__(
         self,
@@ -248,15 +251,15 @@ class GrowingRows:
         self._sampler = sampler
         self._threads = threads
         self._sets = [RowsOfNodes(rows, roots, threads, allocate) for _ in range(sampler.sets)]
-        """The rows that the trees grow on, and any others."""
+        """The rows that the trees grow on, and the others, if any."""
         self.begin(0)
 
     def begin(self, tree: int) -> None:
-        """Sample the rows of the trees of a round, all of them at their roots."""
+        """Sample the rows of the trees of a round and put all of them at the roots."""
         self._begin(self._sampler.sample(tree))
 
     def begin_on(self, masks: Sequence[Mask]) -> None:
-        """Begin the trees again on these rows, bool [rows] for each parallel tree; there are two sets."""
+        """Begin the trees again on these rows, bool [rows] for each parallel tree. There must be two sets."""
         self._begin(split_by_masks(masks))
 
     def _begin(self, sets: Sequence[Members]) -> None:
@@ -264,29 +267,26 @@ class GrowingRows:
             nodes.begin(None if members is None else [*members] * self._outputs)
 
     def apply(self, splits: Splits, bins: Bins) -> None:
-        """Send the rows of split nodes to their children."""
         for nodes in self._sets:
             nodes.apply(splits, bins.rows, bins.decisions)
 
     def of(self, node: int) -> Rows:
-        """Numbers of the sampled rows of a leaf, increasing."""
         return self._sets[0].of(node)
 
     def all_of(self, node: int) -> Rows:
-        """Numbers of all rows of a leaf, of those that trees grow on and of the others; some may be there
-        twice."""
+        """Row numbers of all rows of a leaf, sampled or not; some may be repeated."""
         return np.concatenate([nodes.of(node) for nodes in self._sets])
 
     def sampled(self, tree: int) -> Members:
-        """The rows that the trees of a round grow on, wherever these stand."""
+        """The rows that the trees of a round grow on, independent of their current leaves."""
         return self._sampler.sample(tree)[0]
 
     def output_of(self, node: int) -> int:
-        """The output whose tree a leaf is in."""
+        """The output of the tree that contains this leaf."""
         return self._sets[0].root_of(node) // self._parallel_trees
 
     def histograms(self, nodes: Sequence[int], pairs: Int64, bins: Bins, limit: int) -> Int64:
-        """Histograms of some leaves: int64 [nodes, cells + STATS], as `histogram.build` makes them of the
+        """Histograms of some leaves, int64 [nodes, cells + STATS], as `histogram.build` makes them from the
         packed gradients of all rows, int64 [outputs, rows]."""
         places = self._sets[0].places(nodes)
         if self._parallel_trees > 1:
@@ -295,7 +295,7 @@ class GrowingRows:
         return histogram.build(bins.rows, rows, places, pairs, bins.layout, limit, self._threads)
 
     def move_margins(self, splits: Splits, values: LeafValues, bins: Bins, margin: Float64) -> None:
-        """Move every row's margin, float64 [outputs, rows], by the values of its leaves after the last
-        splits. Other trees come next."""
+        """Add leaf values to every row's margin, float64 [outputs, rows], after the last splits. Other trees
+        come next."""
         for nodes in self._sets[self._sampler.moved]:
             nodes.move_margins(splits, values, bins.rows, bins.decisions, margin)

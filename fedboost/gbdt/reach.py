@@ -1,15 +1,21 @@
-"""Prediction by parties that hold different columns: the leaves that a row can reach, of each party.
+"""Prediction by parties with different columns: each party computes the leaves that a row can reach.
 
-Each party tells, for each row and each tree in which it has a node, a bit for each leaf: 0 where its own
-decisions shut the leaf off. The bits that are 1 with every party are those of the leaves the rows end in.
+For each row and each tree in which it has a node, a party reports one bit for each leaf: 0 where its own
+decisions shut the leaf off. The AND of all parties' bits leaves the leaf in which the row ends.
 
-Promises: exactly one leaf is left in each tree, that of the whole model: `margins` is `Booster.margins` to
-the last bit. Bytes a row follow from the structure of the trees and from who holds which node, not from
-values: ceil(leaves / 8) for each tree in which a party has a node.
-Refuses: bits of another size, and bits that no decisions give, where they leave no leaf or several
-(PeerError, which names the party). Who receives the bits learns how each row falls at every node of the
-party, whether the row reaches it or not, unless another of the party's nodes shuts it off; decisions that are
-made up are not noticed.
+    party A    1 1 0 0 1 1      A's nodes shut leaves 2 and 3
+    party B    0 1 1 1 0 1      B's nodes shut leaves 0 and 4
+    party C    1 1 1 1 1 0      C's node shuts leaf 5
+    AND        0 1 0 0 0 0      leaf 1
+
+Promises: exactly one leaf is left in each tree, that of the whole model: `margins` equals `Booster.margins`
+to the last bit. The bytes of a row follow from the structure of the trees and from which party has which
+node, not from values: ceil(leaves / 8) for each tree in which a party has a node.
+
+Bits of the wrong size raise PeerError, which names the party. So do bits that no decisions produce, if they
+leave no leaf or several. Decisions that are made up are not noticed. The recipient of the bits learns how
+each row falls at every node of the party, whether or not the row reaches it, unless another of the party's
+nodes shuts it off.
 
 Leaf bits: Lucchese et al., QuickScorer, https://doi.org/10.1145/2766462.2767733.
 """
@@ -36,12 +42,11 @@ _JOINED = 1 << 10
 
 @dataclass(frozen=True, eq=False)
 class Structure:
-    """The trees as every party knows them.
+    """The structure of the trees, which every party knows.
 
     roots: int64 [trees], the first node of each; left: int64 [nodes], left children counted from the root,
-    NO_CHILD for leaves; holder: int64 [nodes], the place in `parties` of who holds the column of a node, -1
-    for leaves.
-    """
+    NO_CHILD for leaves; holder: int64 [nodes], index in `parties` of the party that has the node's column, -1
+    for leaves."""
 
     parties: tuple[str, ...]
     roots: Int64
@@ -50,8 +55,9 @@ class Structure:
 
     @classmethod
     def of(cls, trees: Sequence[Tree], parties: tuple[str, ...], holders: Int64) -> "Structure":
-        """The structure of these trees; holders: int64, the place in `parties` of who holds each feature. A
-        feature behind those stands for its holder: the first for the first of the parties, and so on."""
+        """The structure of these trees. holders: int64, for each feature the index in `parties` of the party
+        that has it. Features after those represent their holders: the first one the first party, and so on.
+        """
         roots = np.cumsum([0, *(len(tree.left) for tree in trees)])[:-1].astype(np.int64)
         left = np.array([child for tree in trees for child in tree.left], np.int64)
         feature = np.array([number for tree in trees for number in tree.feature], np.int64)
@@ -61,18 +67,17 @@ class Structure:
         return cls(parties, roots, left, holder)
 
     def size(self, party: str) -> int:
-        """Bytes of the leaf bits of a row."""
+        """Bytes of a row's leaf bits."""
         return self._places[party].size
 
     @cached_property
     def _tree(self) -> Int64:
-        """The tree of each node."""
         return np.repeat(np.arange(self.roots.size), np.diff([*self.roots, self.left.size])).astype(np.int64)
 
     @cached_property
     def _ranges(self) -> Int64:
-        """int64 [3, nodes]: the leaves of each node, from the first to before the third, those of its right
-        child from the second; numbered within the tree from the leftmost on."""
+        """int64 [3, nodes]: begin, middle and end. A node has the leaves from begin to end, its right child
+        those from middle on; numbered within the tree from the left."""
         left = np.where(self.left == NO_CHILD, NO_CHILD, self.left + self.roots[self._tree]).tolist()
         count = [1] * len(left)
         for node in range(len(left) - 1, -1, -1):  # children come after their parents
@@ -88,20 +93,19 @@ class Structure:
 
     @cached_property
     def _leaves(self) -> Int64:
-        """Leaves of each tree."""
         leaves: Int64 = self._ranges[2][self.roots]
         return leaves
 
     @cached_property
     def _nodes(self) -> Int32:
-        """The leaves of each tree in their order: the number of the node in its tree."""
+        """The leaves of each tree in their order, as node numbers within the tree."""
         leaves = np.flatnonzero(self.left == NO_CHILD)
         ordered = leaves[np.lexsort((self._ranges[0][leaves], self._tree[leaves]))]
         return (ordered - self.roots[self._tree[ordered]]).astype(np.int32)
 
     @cached_property
     def _places(self) -> dict[str, Int64]:
-        """Of each party the bytes that it sends, of a row of the bytes of all trees."""
+        """For each party, the indices of the bytes that it sends among the bytes of all trees."""
         sizes = -(-self._leaves // 8)
         return {
             party: np.flatnonzero(np.repeat(self._trees_of(place), sizes)).astype(np.int64)
@@ -110,7 +114,7 @@ class Structure:
 
     @cached_property
     def _runs(self) -> dict[str, Int64]:
-        """Of each party the runs of bytes that `kernels.predict.keep_open` takes."""
+        """For each party, the runs of bytes that `kernels.predict.keep_open` takes."""
         runs = {}
         for party, places in self._places.items():
             starts = np.flatnonzero(np.diff(places, prepend=-2) != 1)
@@ -119,7 +123,6 @@ class Structure:
         return runs
 
     def _trees_of(self, place: int) -> Mask:
-        """True for the trees in which a party has a node."""
         return np.bincount(self._tree[self.holder == place], minlength=self.roots.size) > 0
 
     @cached_property
@@ -133,11 +136,10 @@ class Structure:
 
 @dataclass(frozen=True, eq=False)
 class Decisions:
-    """What a party knows of its own nodes, which stand in the order of the structure's.
+    """A party's decisions at its own nodes, in the order of the structure.
 
     feature: int64 [own], the column; threshold: float32 [own], "x < threshold goes left"; missing_left: bool
-    [own]; by_level: bool [own]; sets: uint64 [own, 4], bit c of the 256 is set if level c goes right.
-    """
+    [own]; by_level: bool [own]; sets: uint64 [own, 4], bit c of the 256 is set if level c goes right."""
 
     structure: Structure
     party: str
@@ -151,8 +153,8 @@ class Decisions:
     def of(
         cls, structure: Structure, party: str, trees: Sequence[Tree], columns: Sequence[int]
     ) -> "Decisions":
-        """The decisions of a party, of the trees that it knows: of the nodes of others only the structure is
-        read. columns: the numbers of its features in the order of its columns."""
+        """A party's decisions in its trees; of the nodes of others, only the structure is read. columns: the
+        numbers of its features in the order of its columns."""
         _, _, _, feature, threshold, missing_left, _, set_of, sets = node_columns(trees)
         own = structure.holder == structure.parties.index(party)
         column_of = {number: column for column, number in enumerate(columns)}
@@ -161,14 +163,19 @@ class Decisions:
         return cls(structure, party, column, threshold[own], missing_left[own], chosen > 0, sets[chosen])
 
     def leaf_bits(self, features: Float32, threads: Threads = ONE) -> Bytes:
-        """The leaf bits of rows, uint8 [rows, `structure.size`], of the party's columns, float32 [rows,
-        columns] (NaN = missing; no category goes left, as for `Booster.predict`). Tree after tree, of each in
-        which the party has a node, they are ceil(leaves / 8) bytes, the leftmost leaf lowest; bits behind the
-        last leaf are 0. LocalProtocolError for rows of too few columns."""
+        """The leaf bits of rows, uint8 [rows, `structure.size`].
+
+        For each tree in which the party has a node there are ceil(leaves / 8) bytes, the leftmost leaf in the
+        lowest bit; the bits after the last leaf are 0. features: the party's columns, float32 [rows, columns]
+        (NaN = missing; a value that is not a category goes left, as in `Booster.predict`). Too few columns
+        raise LocalProtocolError."""
         structure, place = self.structure, self.structure.parties.index(self.party)
         rows = np.ascontiguousarray(features, np.float32)
         if rows.shape[1] <= self.feature.max(initial=-1):
-            raise LocalProtocolError(f"rows of {rows.shape[1]} columns; {self.party} has nodes by more")
+            raise LocalProtocolError(
+                "columns-too-few",
+                f"the rows have {rows.shape[1]} columns, but nodes of {self.party} use more",
+            )
         bits = np.empty((len(rows), structure.size(self.party)), np.uint8)
         own, trees = structure.holder == place, structure._trees_of(place)
         counts = np.bincount(structure._tree[own], minlength=trees.size)[trees]
@@ -189,19 +196,21 @@ class Decisions:
 def joined(
     structure: Structure, bits: Mapping[str, bytes | Bytes], rows: int, threads: Threads = ONE
 ) -> Int32:
-    """The leaf of each row in each tree, int32 [rows, trees]: the number of its node in the tree. bits: what
-    `leaf_bits` gave each party that has a node. PeerError for bits that do not leave one leaf."""
+    """The leaf of each row in each tree, int32 [rows, trees], as a node number within the tree. bits: the
+    result of `leaf_bits` for each party with a node. PeerError for bits that do not leave exactly one leaf.
+    """
     parts = {}
     for party in structure.parties:
         if size := structure.size(party):
             part = np.frombuffer(bits[party], np.uint8)
             if part.size != rows * size:
                 raise PeerError(
-                    f"leaf bits of {party} are {part.size} bytes, not {rows * size}: {size} for each of "
-                    f"{rows} rows"
+                    "leaf-bits-size",
+                    f"the leaf bits of {party} are {part.size} bytes, not {rows * size}: {size} for each of "
+                    f"{rows} rows",
                 )
             parts[party] = part.reshape(rows, size)
-            parts[party].setflags(write=False)  # as those of bytes: one type of array for numba
+            parts[party].setflags(write=False)  # like arrays of bytes objects: one array type for numba
     leaf = np.empty((rows, structure.roots.size), np.int32)
     byte_ends = np.cumsum([0, *-(-structure._leaves // 8)]).astype(np.int64)
     leaf_ends = np.cumsum([0, *structure._leaves]).astype(np.int64)
@@ -222,26 +231,33 @@ def joined(
 
 
 def _fault(structure: Structure, bits: Mapping[str, Bytes], tree: int) -> PeerError:
-    """Who sent bits of a row that no decisions give: where all parties' are decisions, one leaf is left."""
+    """The error that names the party whose bits no decisions produce. If all bits come from decisions,
+    exactly one leaf is left."""
     first_byte = int((-(-structure._leaves[:tree] // 8)).sum())
     last_byte = first_byte + -(-int(structure._leaves[tree]) // 8)
     for party, own in bits.items():
         places = structure._places[party]
         of_tree = own[(places >= first_byte) & (places < last_byte)]
         if of_tree.size and not _decided(structure, party, tree, of_tree):
-            return PeerError(f"leaf bits of {party} for tree {tree} are not those of decisions at its nodes")
+            return PeerError(
+                "leaf-bits-impossible",
+                f"the leaf bits of {party} for tree {tree} cannot result from decisions at its nodes",
+            )
     raise AssertionError("decisions of all parties leave one leaf")
 
 
 def _decided(structure: Structure, party: str, tree: int, of_tree: Bytes) -> bool:
-    """True if there are decisions of a party that give these bits of a tree."""
+    """True if some decisions of a party produce these bits of a tree."""
     place = structure.parties.index(party)
     nodes = np.flatnonzero(structure._tree == tree)
     bits = np.unpackbits(of_tree, bitorder="little").astype(bool).tolist()
     left, holder = structure.left[nodes].tolist(), structure.holder[nodes].tolist()
     begin = structure._ranges[0][nodes].tolist()
+    # From the leaves up, with A and B the children of a node:
+    #     the party's node     sound if one child is sound and the other fully shut
+    #     another's node       sound if both children are sound, as this party shuts neither
     shut = [False] * len(nodes)  # no leaf below is open
-    sound = [False] * len(nodes)  # the leaves below are as decisions leave them if none above shuts them off
+    sound = [False] * len(nodes)  # the leaves below are as decisions leave them, unless shut from above
     for node in range(len(nodes) - 1, -1, -1):  # children come after their parents
         one, other = left[node], left[node] + 1
         if one == NO_CHILD:
@@ -257,7 +273,7 @@ def _decided(structure: Structure, party: str, tree: int, of_tree: Bytes) -> boo
 
 def margins(booster: Booster, leaves: Int32, base_margin: Float32 | None = None) -> Float64:
     """`Booster.margins` of rows that end in these leaves, int32 [rows, trees]: float64 [rows] or [outputs,
-    rows], added up in the same order. Of the trees only leaf values are read."""
+    rows], added up in the same order. Only leaf values of the trees are read."""
     outputs = booster.loss.outputs
     margin = np.empty((outputs, len(leaves)), np.float64)
     margin[:] = booster.constant if base_margin is None else base_margin

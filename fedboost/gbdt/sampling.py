@@ -1,9 +1,9 @@
-"""Sampling of rows and columns by hashes of a seed and a key, so that all parties agree on them.
+"""Sampling of rows and columns by hashing a seed and a key, so that all parties agree on the samples.
 
-Promises: whether a row is sampled depends on its key, and not on its party or on other rows; samples of other
-rounds, or of another kind, are independent of it (as far as a 64-bit mix of SHA-256 salts is). Where the
-probability of a row depends on its gradient, the rest of the rule is one number for all rows, the threshold.
-Refuses nothing: shares are those of the terms. Sampling hides nothing, and need not.
+Promises: whether a row is sampled depends on its key, not on its party or on other rows. Samples of other
+rounds, or of another kind, are independent of it, as far as a 64-bit mix of SHA-256 salts is. Where a row's
+probability depends on its gradient, the only other input is one number for all rows, the threshold. The draw
+is public: anyone who knows the seed and a row's key can repeat it. Sampling hides nothing, and need not.
 """
 
 import hashlib
@@ -31,22 +31,25 @@ BootstrapCounts = npt.NDArray[np.uint8]
 MAX_BOOTSTRAP_COUNT = 15
 """Largest count of a row in a bootstrap: larger ones have a probability below 10**-13."""
 MIN_PROBABILITY_FACTOR = 0.125
-"""Smallest probability of a row, as a part of the share of all rows. So a row is never weighted more than
-1 / (MIN_PROBABILITY_FACTOR * share) times, and no threshold samples only a handful of rows."""
+"""Smallest probability of a row, relative to the share of all rows. So no row is weighted more than 1 /
+(MIN_PROBABILITY_FACTOR * share) times, and no threshold samples only a handful of rows."""
 NORM_CELLS = 1024
 _CELLS_BITS = 3
-"""Eight cells to the octave of norms, from 2**_MIN_EXPONENT on."""
+"""Eight cells per octave of norms, from 2**_MIN_EXPONENT on."""
 _MIN_EXPONENT = -64
 _MANTISSA_BITS, _EXPONENT_BIAS, _UNIFORM_BITS = 52, 1023, 53
 _HALVINGS = 30
-"""Steps of the search for the threshold: a range of 2**128 comes to one part in 10**7."""
+"""Steps of the search for the threshold: they narrow a range of 2**128 to one part in 10**7."""
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
 def mixed(keys: Keys, *salt: int | str) -> Keys:
-    """Numbers that look uniform below 2**64, one a key: the finaliser of SplitMix64 over key + salt."""
+    """Pseudo-random numbers, uniform below 2**64, one for each key: the finaliser of SplitMix64 over key +
+    salt."""
+    # The salt (seed, purpose, round, tree) selects one of 2**64 offsets; sums wrap modulo 2**64. The
+    # finaliser is a bijection: different keys never get the same number under one salt.
     digest = hashlib.sha256(repr(salt).encode()).digest()
     z: Keys = keys + np.uint64(int.from_bytes(digest[:8])) + _GOLDEN
     z = (z ^ (z >> np.uint64(30))) * _FIRST
@@ -58,11 +61,12 @@ def sampled(keys: Keys, share: float, *salt: int | str) -> npt.NDArray[np.bool_]
     """True for the keys that are sampled, each with probability `share`: bool [N]."""
     if share >= 1.0:
         return np.ones(keys.size, np.bool_)
+    # share <= 1 - 2**-53, so the product fits a uint64.
     return mixed(keys, *salt) < np.uint64(int(share * 2.0**64))
 
 
 def _uniform(keys: Keys, *salt: int | str) -> Float64:
-    """Whole numbers below 2**53, one a key, as floats."""
+    """Pseudo-random integers below 2**53, one for each key, as floats."""
     return (mixed(keys, *salt) >> np.uint64(64 - _UNIFORM_BITS)).astype(np.float64)
 
 
@@ -72,7 +76,7 @@ def sampled_with(keys: Keys, probabilities: Probabilities, *salt: int | str) -> 
 
 
 def bootstrap_counts(keys: Keys, share: float, *salt: int | str) -> BootstrapCounts:
-    """Counts of each key in a bootstrap: Poisson numbers of mean `share`, at most MAX_BOOTSTRAP_COUNT."""
+    """Bootstrap counts of each key: Poisson numbers with mean `share`, at most MAX_BOOTSTRAP_COUNT."""
     return np.searchsorted(_poisson(share), _uniform(keys, *salt), side="right").astype(np.uint8)
 
 
@@ -95,10 +99,10 @@ def gradient_norms(gradient: Float64, hessian: Float64, reg_lambda: float) -> Fl
 
 
 def count_norms(norms: Float64) -> Int64:
-    """Counts of gradient norms by cell: int64 [NORM_CELLS]. Those outside count in the first or last cell.
+    """Counts of gradient norms by cell: int64 [NORM_CELLS]. Norms outside the range count in the first or
+    last cell.
 
-    The cell is given by the exponent and the first _CELLS_BITS bits of the mantissa.
-    """
+    A cell is an exponent with the first _CELLS_BITS bits of the mantissa."""
     cells = np.ascontiguousarray(norms).view(np.int64) >> (_MANTISSA_BITS - _CELLS_BITS)
     cells -= (_EXPONENT_BIAS + _MIN_EXPONENT) << _CELLS_BITS
     return np.bincount(np.clip(cells, 0, NORM_CELLS - 1), minlength=NORM_CELLS).astype(np.int64)
@@ -110,17 +114,18 @@ def sampling_probabilities(norms: Float64, threshold: float, share: float) -> Pr
 
 
 def mvs_threshold(counts: Int64, share: float) -> float:
-    """The smallest threshold at which at most this share of the rows is expected to be sampled, where the
-    norm of a row is the middle of its cell; to one part in 10**7. 1 where there are no rows.
+    """The smallest threshold, to one part in 10**7, at which the expected sample is at most this share of the
+    rows. Each row's norm is taken as the middle of its cell. Returns 1 if there are no rows.
 
-    Minimal variance sampling (Ibragimov and Gusev, NeurIPS 2019), as in XGBoost.
-    """
+    Minimal variance sampling (Ibragimov and Gusev, NeurIPS 2019), as in XGBoost."""
     used = np.flatnonzero(counts)
     if not used.size:
         return 1.0
     rows, octave = counts[used].astype(np.float64), 1 << _CELLS_BITS
     middle = np.ldexp(1.0 + (used % octave + 0.5) / octave, used // octave + _MIN_EXPONENT)
     expected = share * math.fsum(rows)
+    # Bisection in the logarithm. Invariant: `high` samples at most the expected rows; a threshold up to `low`
+    # samples more. At the start, norm / high <= share for each row, and all rows have probability 1 at `low`.
     low, high = float(middle[0]), float(middle[-1]) / share
     for _ in range(_HALVINGS):
         between = math.sqrt(low) * math.sqrt(high)
@@ -132,12 +137,11 @@ def mvs_threshold(counts: Int64, share: float) -> float:
 
 
 def keys_of(site: str, places: Keys) -> Keys:
-    """Keys of a site's rows without row identifiers: the site's name and the position in its table."""
+    """Keys for the rows of a site without row identifiers: the site's name and the position in its table."""
     return mixed(places, "row", site)
 
 
 def key_of(text: str) -> int:
-    """The key of a row with this id."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8])
 
 
@@ -145,14 +149,14 @@ def sampled_features(features: Sequence[int], share: float, *salt: int | str) ->
     """A share of these features, at least one, in their order."""
     if share >= 1.0:
         return tuple(features)
+    # A fixed number is drawn, not each with a probability: those with the lowest hashes.
     order = np.argsort(mixed(np.array(features, np.uint64), *salt), kind="stable")
     chosen = order[: max(1, int(share * len(features)))]
     return tuple(features[index] for index in sorted(chosen.tolist()))
 
 
 # ---- Groups of rows, and blocks of rows that do not split groups ----------------------------------------
-# Promises: a block has whole groups, the rows of each in the order of the table, also where rows of other
-# groups are between them. Refuses nothing: the reader of the table gives the group of each row.
+# A block has whole groups, each with its rows in table order, even if rows of other groups lie between them.
 
 
 Mask = npt.NDArray[np.bool_]
@@ -163,13 +167,13 @@ RowIndex = slice | npt.NDArray[Any]
 @dataclass(frozen=True)
 class Block:
     """Rows that are processed together. starts: the first row of each group, and the end of the last one,
-    int64 [groups + 1]; None where rows have no groups."""
+    int64 [groups + 1]; None if rows have no groups."""
 
     rows: RowIndex
     starts: Int64 | None = None
 
     def only(self, chosen: Mask) -> "Block":
-        """The chosen rows of the block, whole groups. chosen: bool [all rows]."""
+        """The chosen rows of the block, in whole groups. chosen: bool [all rows]."""
         kept = chosen[self.rows]
         if kept.all():
             return self
@@ -182,11 +186,11 @@ class Block:
 
 
 def blocks(rows: int, groups: Keys | None) -> list[Block]:
-    """All rows in blocks. groups: uint64 [rows], equal in the rows of a group."""
+    """All rows in blocks. groups: uint64 [rows], equal for the rows of a group."""
     if groups is None:
         return [Block(rows_of_block) for rows_of_block in _blocks(rows)]
     _, begins, group = np.unique(groups, return_index=True, return_inverse=True)
-    first_row = begins[group]  # groups in the order of these: rows that lie together stay together
+    first_row = begins[group]  # groups are ordered by it: adjacent rows stay together
     order = np.argsort(first_row, kind="stable")
     starts = np.append(np.flatnonzero(np.diff(first_row[order], prepend=-1)), rows)
     ends = np.flatnonzero(np.diff(starts[:-1] // BLOCK)) + 1  # groups before which a block begins
@@ -197,10 +201,9 @@ def blocks(rows: int, groups: Keys | None) -> list[Block]:
     ]
 
 
-# ---- Samplers of the rows that the trees of a round grow on; the other rows only move down the trees ----
-# Promises: a sample follows from the keys of the rows, the seed, the number of the tree and, in gradient-
-# based sampling, the gradients; it is the same for all outputs, and different for parallel trees. Refuses
-# nothing: shares are those of the terms.
+# ---- Samplers of the rows that the trees of a round grow on; the other rows only descend the trees ------
+# A sample follows from the row keys, the seed, the tree's number and, in gradient-based sampling, the
+# gradients. It is the same for all outputs, and different for parallel trees.
 
 
 Members = Sequence[Rows] | None
@@ -209,7 +212,7 @@ Members = Sequence[Rows] | None
 
 @dataclass(frozen=True)
 class RowSampling:
-    """The keys and salts that rows are sampled by: different in each round and parallel tree."""
+    """The keys and salts of row samples, different for each round and parallel tree."""
 
     keys: Keys
     seed: int
@@ -217,16 +220,16 @@ class RowSampling:
     parallel_trees: int
 
     def salts(self, tree: int) -> list[tuple[int, str, int, int]]:
-        """Salts of the samples of the parallel trees of a round."""
         round_number = self.first_tree + tree
         return [(self.seed, "subsample", round_number, number) for number in range(self.parallel_trees)]
 
 
 @dataclass(frozen=True)
 class Sampler:
-    """Sampling of the rows that trees grow on. sets: of rows that `sample` gives; moved: those of them that
-    together have each row once; sample: the rows that the trees of a round, by its number, grow on, then, as
-    a second set, those that only go down them."""
+    """Samples the rows that trees grow on.
+
+    sets: number of row sets that `sample` returns; moved: those that together contain each row once; sample:
+    maps a round to the rows its trees grow on and, as a second set, the rows that only descend them."""
 
     sets: int
     moved: slice
@@ -238,7 +241,7 @@ ALL_ROWS = Sampler(1, slice(0, 1), lambda tree: (None,))
 
 
 def subsample(training: Mask, draws: RowSampling, share: float) -> Sampler:
-    """A share of the training rows, each counted once."""
+    """Sample a share of the training rows, each counted once."""
 
     def sample(tree: int) -> Sequence[Members]:
         keys, salts = draws.keys, draws.salts(tree)
@@ -248,12 +251,13 @@ def subsample(training: Mask, draws: RowSampling, share: float) -> Sampler:
 
 
 def bootstrap(training: Mask, draws: RowSampling, share: float) -> Sampler:
-    """Training rows sampled with replacement, each counted as often as it is sampled, beside all rows."""
+    """Sample training rows with replacement, each counted as often as it is drawn. The second set is all
+    rows."""
 
     def sample(tree: int) -> Sequence[Members]:
         rows = np.arange(training.size, dtype=np.uint32)
         counts_of_trees = [bootstrap_counts(draws.keys, share, *salt) for salt in draws.salts(tree)]
-        return [np.repeat(rows, counts * training) for counts in counts_of_trees], None
+        return [np.repeat(rows, counts * training) for counts in counts_of_trees], None  # increasing
 
     return Sampler(2, slice(1, 2), sample)
 
@@ -270,7 +274,7 @@ class NormSample:
         reg_lambda: float,
         threshold: float,
     ) -> None:
-        """threshold: the norm of probability 1 (`sampling_probabilities`)."""
+        """threshold: the norm with probability 1 (`sampling_probabilities`)."""
         self.masks = [np.zeros(training.size, np.bool_) for _ in range(draws.parallel_trees)]
         self._training = training
         self._keys = draws.keys
@@ -280,7 +284,7 @@ class NormSample:
         self._threshold = threshold
 
     def reweigh(self, rows: RowIndex, gradient: Float64, hessian: Float64) -> tuple[Float64, Float64]:
-        """Sample among these rows; their gradients and hessians divided by their probabilities."""
+        """Sample among these rows, and divide their gradients and hessians by their probabilities."""
         norms = gradient_norms(gradient, hessian, self._reg_lambda)
         probabilities = sampling_probabilities(norms, self._threshold, self._share)
         for mask, salt in zip(self.masks, self._salts, strict=True):
@@ -290,5 +294,5 @@ class NormSample:
 
 
 def split_by_masks(masks: Sequence[Mask]) -> Sequence[Members]:
-    """Row numbers of those that are in each mask, and of the others."""
+    """The row numbers in each mask, then those outside each."""
     return [[np.flatnonzero(mask == member).astype(np.uint32) for mask in masks] for member in (True, False)]

@@ -1,8 +1,7 @@
 """Work shared by the cores of one machine.
 
-Promises: results come in the order of the pieces, so that what is computed does not depend on how many
-threads there are, as long as the pieces write to different places.
-Refuses nothing: the first error of a piece is raised.
+Promises: results come in the order of the pieces, so they do not depend on the number of threads, provided
+that the pieces write to different places. The first error of a piece is raised.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,12 +18,11 @@ Piece = TypeVar("Piece")
 Result = TypeVar("Result")
 
 BLOCK = 1 << 14
-"""Rows of a block: intermediate results of one stay in the cache."""
+"""Rows of a block, so that the intermediate results of a block stay in the cache."""
 
 
 class Threads:
-    """Threads that wait for work. Kernels do not hold the interpreter lock. With number 1, the caller's
-    alone."""
+    """A pool of threads; kernels release the interpreter lock. With number 1, only the caller works."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -44,7 +42,7 @@ class Threads:
             for index in indices:  # the next free thread takes the next piece
                 results[index] = work(every[index])
 
-        # One task a thread, this one included: to hand over a piece can cost as much as to process it.
+        # One task per thread, including this one: submitting a piece can cost as much as processing it.
         others = [self._pool.submit(share) for _ in range(1, min(self.number, len(every)))]
         share()
         for other in others:
@@ -52,8 +50,9 @@ class Threads:
         return [results[index] for index in range(len(every))]
 
     def cut(self, places: Int64, whole: int) -> tuple[Int64, list[slice]]:
-        """Cut the rows of leaves (`kernels.rows`) into a share for each thread; into one where they are fewer
-        than `whole`. Returns the pieces, int64 [pieces, 3], and the slices of them that are the shares."""
+        """Cut the rows of leaves (`kernels.rows`) into one share for each thread, or a single share if there
+        are fewer than `whole`. Returns the pieces, int64 [pieces, 3], and their slices that are the shares.
+        """
         pieces = np.empty((len(places) + self.number, 3), np.int64)
         edges = np.empty(self.number + 1, np.int64)
         cut_pieces(places, whole, pieces, edges)
@@ -67,5 +66,5 @@ ONE = Threads(1)
 
 
 def blocks(rows: int) -> list[slice]:
-    """Slices of `rows` rows, block by block; no rows are one empty block."""
+    """Slices of `rows` rows, block by block. Without rows there is one empty block."""
     return [slice(start, min(start + BLOCK, rows)) for start in range(0, max(rows, 1), BLOCK)]

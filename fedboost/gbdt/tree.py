@@ -1,14 +1,15 @@
 """Splits and trees: gains, the best split of a node, leaf values, and a tree as columns.
 
-Promises: the best split depends only on the integer sums; ties go to the lowest feature, then the lowest
-bin, then to sending missing values right. A split by a categorical feature sends a subset of its categories
-right: one if there are few, else those with the lowest leaf values, as many as gain most; ties go to the
-fewest, then to sending missing values left.
+Promises: the best split depends only on the integer sums. Ties go to the lowest feature, then the lowest bin,
+then missing values right. A split by a categorical feature sends a subset of its categories right: a single
+one if there are few categories, otherwise as many of those with the lowest leaf values as gain most. Its ties
+go to the fewest, then to missing values left.
 
-Source of the formulas: Chen and Guestrin, "XGBoost: A Scalable Tree Boosting System", KDD 2016, section 2.2;
-as in XGBoost the gain is not halved, and `gamma` is compared with it. That no other subset of categories can
-gain more than the first or the last ones in the order of their leaf values, without penalties, is shown in
-Fisher, "On Grouping for Maximum Homogeneity", JASA 53, 1958."""
+Source of the formulas: Chen and Guestrin, "XGBoost: A Scalable Tree Boosting System", KDD 2016, section 2.2.
+As in XGBoost, the gain is not halved, and `gamma` is compared with it. Without penalties, no other subset of
+categories can gain more than the first or the last ones in the order of their leaf values: Fisher, "On
+Grouping for Maximum Homogeneity", JASA 53, 1958.
+"""
 
 import dataclasses
 import math
@@ -35,13 +36,13 @@ LEAF = np.dtype(
     [(name, np.int64) for name in f"{_NUMBERS} left open_left open_right sign".split()]
     + [(name, np.float64) for name in ["gain", "lower", "upper", "middle"]]
 )
-"""A leaf of a growing tree: its node, the root it is below, the splits above it; the slot of its histogram;
-its sums, and that of the gradients above 0; the bounds of the values of leaves below it. Its best split:
-gain, feature, bin, where missing values go, the sums of the left child. Once it is split: the left child,
-which children may split again, the constraint of the feature, and the middle of the children's values.
+"""A leaf of a growing tree: its node, its root, and its depth; the slot of its histogram; its sums, and that
+of its positive gradients; the bounds of the values of leaves below it. Its best split: gain, feature, bin,
+where missing values go, and the sums of the left child. After the split: the left child, which children may
+split again, the constraint of the feature, and the midpoint of the children's values.
 
-feature: -1 without a split that gains; bin: by a categorical feature the number of the partition, 0 once it
-is split."""
+feature: -1 if no split gains enough; bin: for a categorical feature the number of the partition, and 0 after
+the split."""
 Leaves = npt.NDArray[np.void]
 Bounds = tuple[float, float]
 FREE: Bounds = (-math.inf, math.inf)
@@ -52,7 +53,7 @@ MIN_GAIN = 1e-6
 
 @dataclass(frozen=True)
 class SplitRule:
-    """The parameters of splits and leaf values, under XGBoost's names; and the scales of the sums."""
+    """The parameters of splits and leaf values, under XGBoost's names, and the scales of the sums."""
 
     reg_lambda: float
     reg_alpha: float
@@ -65,11 +66,11 @@ class SplitRule:
     max_cat_to_onehot: int = 4
     max_cat_threshold: int = 64
     monotone: tuple[int, ...] = ()
-    """For each feature 1, -1 or 0, if there is a constraint."""
+    """For each feature 1, -1 or 0; empty without constraints."""
 
     def scaled(self, share: float) -> "SplitRule":
-        """The rule for a share of the rows alone, with penalties scaled by that share as sums are: it finds
-        the splits of all rows, as far as the rows are alike."""
+        """The rule for a share of the rows, with penalties scaled like the sums. It finds the splits of all
+        rows, as far as the rows are alike."""
         return dataclasses.replace(
             self,
             reg_lambda=self.reg_lambda * share,
@@ -78,17 +79,15 @@ class SplitRule:
         )
 
     def gains(self, histogram: Int64, layout: Layout, total: Total) -> Float64:
-        """The highest gain of a split by each feature, 0 where none has a gain: float64 [features]."""
+        """The highest gain of a split by each feature, 0 if there is none: float64 [features]."""
         gains: Float64 = best_gains(*self._kernel_arguments(histogram, layout, total))
         return gains
 
     @cached_property
     def signs(self) -> Int64:
-        """The constraint of each feature, if there is any."""
         return np.array(self.monotone, np.int64)
 
     def _kernel_arguments(self, histogram: Int64, layout: Layout, total: Total) -> tuple[Any, ...]:
-        """The arguments of both kernels: the node and the rule."""
         features = layout.offsets, layout.value_bins, layout.missing, layout.categorical
         max_categories = self.max_cat_to_onehot, self.max_cat_threshold
         return histogram, *features, *self.scales, max_categories, total
@@ -108,7 +107,7 @@ class SplitRule:
         self, histogram: Int64, layout: Layout, total: Total, bounds: Bounds = FREE
     ) -> "BestSplit | None":
         """The split of highest gain by the features of a layout, or None if none gains enough. bounds: of the
-        values of leaves below, where there are constraints."""
+        values of leaves below, if there are constraints."""
         limits = None
         if self.monotone:
             limits = (*bounds, np.array([self.monotone[feature] for feature in layout.features], np.int64))
@@ -133,7 +132,7 @@ class SplitRule:
 
 @dataclass(frozen=True)
 class BestSplit:
-    """A split of a node and the sums of the two children; bin and categories as in `Split`."""
+    """A split of a node and the sums of the two children. bin and categories as in `Split`."""
 
     gain: float
     feature: int
@@ -145,9 +144,8 @@ class BestSplit:
 
 
 # ---- A tree as columns ----------------------------------------------------------------------------------
-# Children are numbered in the order of the splits, left before right, so every party grows the
-# same tree. Where a round grows a tree for each of several outputs they grow as one, with a root each,
-# numbered first.
+# Children are numbered in the order of the splits, left before right, so every party grows the same tree.
+# The trees of a round's outputs grow as one tree with several roots, which are numbered first.
 
 
 Int32 = npt.NDArray[np.int32]
@@ -159,10 +157,10 @@ _MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True)
 class Split:
-    """A decision, as it travels: rows of `node` with bin <= `bin` go to `left`, the others to left + 1.
+    """A decision as it travels: rows of `node` with bin <= `bin` go to `left`, the others to left + 1.
 
-    By a categorical feature: rows go to left + 1 if the bit of their category, the c-th lowest for category
-    c, is set in `categories`, the others to `left`; bin is 0. By a numeric feature categories is 0."""
+    For a categorical feature, rows go to left + 1 if the bit of their category is set in `categories`, else
+    to `left`; category c has the c-th lowest bit, and bin is 0. For a numeric feature, categories is 0."""
 
     node: int
     feature: int
@@ -172,7 +170,7 @@ class Split:
     categories: int = 0
 
     def fits(self, category_count: int) -> bool:
-        """True if it can be a split by a feature with this number of categories; 0: by a numeric feature."""
+        """True if a feature with this number of categories can have this split; 0 for a numeric feature."""
         if not category_count:
             return self.categories == 0
         return 0 < self.categories < 1 << category_count and self.bin == 0
@@ -182,24 +180,24 @@ NODE = np.dtype(
     [("left", np.int64), ("feature", np.int64), ("missing_left", np.bool_)]
     + [(name, np.float64) for name in ("threshold", "value", "gain", "cover")]
 )
-"""A node of a growing tree: what `Tree` has of it, but for categories."""
+"""A node of a growing tree: the fields of `Tree` except categories."""
 SPLIT_COLUMNS = 5
 BITMAP_BYTES = MAX_CODES // 8
 
 
 class Splits:
-    """Decisions in their order, as columns that do not change.
+    """Decisions in order, as immutable columns.
 
     columns: int32 [5, splits]: node, feature, bin, missing_left (1 or 0), left, as in `Split`; categories:
-    uint8 [splits, 32], the bits of `Split.categories`, the lowest first."""
+    uint8 [splits, 32], the bits of `Split.categories`, lowest first."""
 
     __slots__ = ("_packed", "_sum", "bin", "categories", "columns", "feature", "left", "node")
 
     def __init__(self, columns: Int32, categories: Bytes | None = None) -> None:
-        """categories: None if all features are numeric. The arrays are no longer written to."""
+        """categories: None if all features are numeric. The arrays become read-only."""
         if categories is None:
             categories = np.zeros((columns.shape[1], BITMAP_BYTES), np.uint8)
-        columns = np.ascontiguousarray(columns)  # one type of array for numba
+        columns = np.ascontiguousarray(columns)  # one array type for numba
         columns.setflags(write=False)
         categories.setflags(write=False)
         self.columns = columns
@@ -214,7 +212,6 @@ class Splits:
 
     @classmethod
     def of(cls, splits: "Splits | Iterable[Split]") -> "Splits":
-        """The columns of these decisions."""
         if isinstance(splits, Splits):
             return splits
         listed = [*splits]
@@ -225,7 +222,6 @@ class Splits:
 
     @property
     def packed(self) -> bytes:
-        """Their bytes, one split after the other."""
         if self._packed is None:
             rows = np.empty((self.columns.shape[1], SPLIT_COLUMNS + BITMAP_BYTES // 4), "<i4")
             rows[:, :SPLIT_COLUMNS] = self.columns.T
@@ -266,21 +262,20 @@ NO_SPLITS = Splits.of(())
 
 
 def _numbers(bitmaps: Bytes) -> list[int]:
-    """The bits of each bitmap, the lowest first, as a number."""
-    # Without the zero bytes at its end, which strings of numpy do not have.
+    """The bits of each bitmap, lowest first, as a number."""
+    # numpy strips the trailing zero bytes of strings.
     strings = np.ascontiguousarray(bitmaps).view(f"S{BITMAP_BYTES}").ravel().tolist()
     return [int.from_bytes(string, "little") if string else 0 for string in strings]
 
 
 @dataclass
 class Tree:
-    """A tree, or those of a round with their roots first. Columns with an entry for each node: XGBoost's
-    columns under XGBoost's names, but for `value`.
+    """A tree, or those of a round with their roots first. Each column has an entry for each node, under
+    XGBoost's name except `value`.
 
-    value: float32 leaf values, learning rate included (at inner nodes the value a leaf there would have);
+    value: float32 leaf values, including the learning rate (at inner nodes the value of a leaf there);
     threshold: float32, "x < threshold goes left"; cover: sum of hessians; gain: 0 at leaves; categories: as
-    in `Split`, then the threshold is 0; by default 0 at all nodes.
-    """
+    in `Split`, then the threshold is 0; by default 0 at all nodes."""
 
     left: list[int] = field(default_factory=list)
     feature: list[int] = field(default_factory=list)
@@ -296,12 +291,11 @@ class Tree:
 
     @classmethod
     def of(cls, nodes: npt.NDArray[np.void], bitmaps: Bytes) -> "Tree":
-        """The tree of these nodes (`NODE`); bitmaps: the categories of each, as in `Splits`, or empty."""
+        """The tree of these nodes (`NODE`). bitmaps: the categories of each, as in `Splits`, or empty."""
         columns = {name: nodes[name].tolist() for name in NODE.names or ()}
         return cls(**columns, categories=_numbers(bitmaps))
 
     def add_leaf(self, value: float, cover: float) -> int:
-        """Append a leaf; returns its number."""
         self.left.append(NO_CHILD)
         self.feature.append(0)
         self.threshold.append(0.0)
@@ -313,30 +307,28 @@ class Tree:
         return len(self.left) - 1
 
     def split(self, node: int, best: BestSplit, cut_points: CutPoints, left: int) -> Split:
-        """Make a leaf an inner node whose children are `left` and left + 1 (to be added). Returns the
-        decision."""
+        """Make a leaf an inner node with the children `left` and left + 1, to be added. Returns the split."""
         split = Split(node, best.feature, best.bin, best.missing_left, left, best.categories)
         self.decide(split, cut_points.cuts[best.feature])
         self.gain[node] = float(np.float32(min(best.gain, _MAX_FLOAT32)))
         return split
 
     def decide(self, split: Split, cuts: Float32) -> None:
-        """Make a leaf an inner node by a split; cuts: those of its feature."""
+        """Make a leaf an inner node by a split. cuts: those of its feature."""
         self.left[split.node] = split.left
         self.feature[split.node] = split.feature
         self.missing_left[split.node] = split.missing_left
         self.categories[split.node] = split.categories
-        # A split after the last value bin separates present from missing: every number is below infinity.
+        # A split after the last value bin separates present from missing values: no number reaches infinity.
         above = float(cuts[split.bin]) if split.bin < cuts.size else float("inf")
         self.threshold[split.node] = 0.0 if split.categories else above
 
     @property
     def leaves(self) -> list[int]:
-        """Numbers of the leaves."""
         return [node for node, left in enumerate(self.left) if left == NO_CHILD]
 
     def parts(self, roots: int) -> "list[Tree]":
-        """The tree of each root by itself: its nodes in their order, numbered from 0."""
+        """The tree of each root separately, its nodes in order and numbered from 0."""
         if roots == 1:
             return [self]
         root_of = list(range(roots)) + [0] * (len(self.left) - roots)
@@ -356,12 +348,12 @@ class Tree:
         return Tree(**columns)
 
 
-# ---- Trees to the JSON of XGBoost's model file and back -------------------------------------------------
+# ---- Trees as the JSON of XGBoost's model file, and back ------------------------------------------------
 
 
 _NO_PARENT = 2147483647
 _BEYOND_FLOAT32 = 1e39
-"""Stands for infinity, which JSON lacks: as a float32 it is infinite."""
+"""Represents infinity, which JSON lacks: it is infinite as a float32."""
 
 
 def tree_to_json(number: int, tree: Tree, features: int) -> dict[str, Any]:
@@ -402,7 +394,7 @@ def tree_to_json(number: int, tree: Tree, features: int) -> dict[str, Any]:
 
 
 def _shortest(value: float) -> float:
-    """The float64 of the shortest decimal that names the same float32: as exact, and half as long in JSON."""
+    """The shortest decimal that reads as the same float32: as exact, and half as long in JSON."""
     return float(str(np.float32(value))) if math.isfinite(value) else _BEYOND_FLOAT32
 
 
@@ -434,7 +426,7 @@ def _members(categories: int) -> list[int]:
 
 def _categories_from_json(tree: Mapping[str, Any], size: int) -> list[int]:
     if any(not 0 <= category < MAX_CATEGORIES for category in tree["categories"]):
-        raise ValueError(f"a level beyond the {MAX_CATEGORIES} a feature can have")
+        raise ValueError(f"a level beyond the {MAX_CATEGORIES} that a feature can have")
     out = [0] * size
     columns = (tree[f"categories_{name}"] for name in ("nodes", "segments", "sizes"))
     for node, begin, length in zip(*columns, strict=True):

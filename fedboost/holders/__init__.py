@@ -1,1 +1,1 @@
-"""The holders of rows: parties with whole rows, and parties with some columns of them."""
+"""Holders of rows, which compute a party's answers: with whole rows, or with some columns of them."""

@@ -1,16 +1,20 @@
-"""Alignment: the rows that the parties of a block have in common, by their ids (private set intersection).
+"""Alignment: finds the rows that the parties of a block have in common, by their ids (private set
+intersection).
 
-Each party multiplies the points of its ids by a secret of the session, in an order of its own, and the lists
-go around the ring of the block until all have multiplied them. The last one tells the aggregator the tokens
-of the list; the aggregator knows no ids, and tells each party the places of its own rows that are common.
+1. Each party maps its ids to points of a curve, multiplies them by a secret scalar (blinding), and puts them
+   in a secret order. Scalar and order follow from its secret of the session.
+2. The lists go around the ring of the block. At each hop a party multiplies the list that it received by its
+   scalar. After K - 1 hops all K parties have multiplied each list, so equal ids have equal points.
+3. The last multiplier of a list, which is never its owner, reports tokens (short hashes) of its points to the
+   aggregator. The aggregator joins the tokens, without knowing any id.
+4. The aggregator sends each party the places of its own common rows in its own list.
+5. The label holder sends a keyed hash of the common ids in order, and every other party compares its own.
 
-Promises: no party sees a list that all have multiplied and that is its own; order and secret follow from the
-session's secret, so a question that is asked again gets the same bytes, and after a restart the rows are
-those that they were; the label holder has every other party check that it has the same ids in the same
-order; where all rows of the label holder take part it shows a hash of ids for those rows alone that a party
-says it has, and the aggregator, too, says so.
-Refuses: lists of points that cannot be, or that are others than before when a question is asked again; places
-that are none, and common rows whose ids differ (PeerError: they come from outside).
+Promises: no party sees its own list multiplied by all, so it cannot compare it with other lists. A repeated
+query gets the same bytes, and after a restart the rows are the same. If all rows of the label holder take
+part, it hashes for a party only ids of rows that the party and the aggregator both report as the party's.
+Refuses (PeerError, since they come from outside): impossible lists of points, lists that differ from before
+when a query is repeated, impossible places, and common rows with different ids.
 """
 
 import hashlib
@@ -51,11 +55,9 @@ from fedboost.protocol.contracts import Answering, Receive, Send
 from fedboost.terms.terms import Terms
 from fedboost.version import VERSION
 
-# ---- How often the label holder has each row id, where several of its rows may have the sam -------------
-# (`repeated_ids`).
-# Promises: ids are matched once each; the rows of an id stand together, in the order of the label holder's
-# table, and the other parties repeat their row of it as often.
-
+# ---- How many rows of the label holder have each row id (`repeated_ids`) --------------------------------
+# Promises: each id is matched once. The rows of an id stay together, in the order of the label holder's
+# table, and the other parties repeat their row for it as often.
 
 REPEATS = "how many rows each id has"
 """Kind of a relay."""
@@ -63,20 +65,20 @@ NUMBER = np.dtype(f"<i{REPEAT_BYTES}")
 
 
 class RepeatedIds:
-    """The ids of the label holder's rows. ids: of each row of its table."""
+    """The ids of the label holder's rows. ids: one per row of its table."""
 
     def __init__(self, ids: RowIds) -> None:
         numbers: dict[bytes, int] = {}
         of_row = np.array([numbers.setdefault(row_id, len(numbers)) for row_id in ids], np.int64)
         self.distinct: RowIds = list(numbers)
-        """Each id once, as it first comes."""
+        """Each id once, in the order of first occurrence."""
         self.counts: Int64 = np.bincount(of_row)
-        """The rows of each: int64 [distinct]."""
+        """Number of rows of each distinct id, int64 [distinct]."""
         self._rows = np.argsort(of_row, kind="stable")
         self._begins = np.cumsum(self.counts) - self.counts
 
     def rows_of(self, ids: Int64) -> Int64:
-        """All rows of these distinct ids, by their numbers, id after id: int64 [rows]."""
+        """Indices of all rows with these distinct ids, id after id: int64 [rows]."""
         counts = self.counts[ids]
         ends = np.cumsum(counts)
         first = np.repeat(self._begins[ids] - ends + counts, counts)
@@ -85,26 +87,30 @@ class RepeatedIds:
 
 
 def check(counts: Int64, holder: str, most: int) -> None:
-    """PeerError for numbers of rows of a label holder that cannot be, or are more than `most` together."""
+    """Raise PeerError if a label holder's row counts are impossible, or more than `most` in all."""
     if counts.min() < 1:
-        raise PeerError(f"label holder {holder} says that it has an id in common in {counts.min()} rows")
+        raise PeerError(
+            "align-wrong-repeats", f"label holder {holder} reports {counts.min()} rows for a common id"
+        )
     if (rows := int(counts.sum())) > most:
         raise PeerError(
-            f"label holder {holder} has {rows:,} rows with the ids in common, and the terms allow {most:,}: "
-            f"raise max_ids if that many are known to be its own"
+            "align-many-ids",
+            f"label holder {holder} has {rows:,} rows with common ids, and the terms allow {most:,}: raise "
+            f"max_ids only if it is known to have that many rows",
         )
 
 
-# ---- Alignment: the rows that the parties of a block have in common, by their id ------------------------
-
+# ---- The matching of one party's row ids ----------------------------------------------------------------
 
 IDS, KNOWN, CHECK = "blinded row ids", "which rows it has", "a hash of the row ids in common"
 """Kinds of relays."""
 
 
 class Alignment:
-    """The row ids of one party in one session. ids: in the order of its table, distinct but at a label holder
-    that may repeat them, whose rows here are those of its distinct ids; secret: of the session, 32 bytes."""
+    """The row ids of one party in one session.
+
+    ids: in the order of its table, and distinct. A label holder may repeat ids (`repeated_ids`); then "rows"
+    below means its distinct ids. secret: the party's secret of the session, 32 bytes."""
 
     def __init__(self, terms: Terms, name: str, ids: RowIds, secret: bytes) -> None:
         _, block = place_of(terms, name)
@@ -113,50 +119,57 @@ class Alignment:
         self._takes_all_rows = terms.vertical.takes_all_rows
         self._block = block
         self._ring = tuple(terms.parties.index(party) for party in block.parties)
-        """The parties of the block, by their numbers in the terms, in the order in which lists go around."""
+        """Numbers of the block's parties in the terms, in the order in which lists go around."""
         self._parties = terms.parties
         self._context = terms.digest.encode()
         self._most = terms.vertical.most_ids
         self._repeated: RepeatedIds | None = None
-        """At a label holder whose rows may have the same id."""
+        """Set at a label holder that may repeat ids."""
         if terms.vertical.repeated_ids and name == block.label_holder:
             self._repeated = RepeatedIds(ids)
             ids = self._repeated.distinct
         self._ids = ids
+        # Scalar, key and order are derived from the secret, which survives restarts: so a repeated query gets
+        # the same bytes.
         self._scalar = derive(secret, b"fedboost/1/align/multiply")
         self._key = derive(secret, b"fedboost/1/align/check")
         stream = hashlib.shake_256(derive(secret, b"fedboost/1/align/order"))
         self._order = np.argsort(np.frombuffer(stream.digest(8 * len(ids)), np.uint64))
 
     def count(self, query: IdCountQuery) -> Int64:
-        """The number of own ids, at the place of this party."""
+        """The number of own ids at this party's place, 0 elsewhere."""
         counts = np.zeros(query.cells, np.int64)
         counts[self._place] = len(self._ids)
         return counts
 
     def tokens(self, query: AlignQuery) -> Answering:
-        """The tokens of the list that this party multiplies last, at its place among those of all."""
+        """The tokens of the list that this party multiplies last, at the place of that list; 0 elsewhere."""
         sizes, ring = query.sizes, self._ring
         if sizes[self._place] != len(self._ids):
-            raise PeerError(f"{sizes[self._place]} row ids are said to be here, there are {len(self._ids)}")
+            raise PeerError(
+                "align-wrong-size", f"the query has {sizes[self._place]} row ids here, not {len(self._ids)}"
+            )
         mine = ring.index(self._place)
         before, after = ring[mine - 1], ring[(mine + 1) % len(ring)]
         owner, points = self._place, self._blinded()
+        # Invariant: before hop h, `points` is the list of `owner`, multiplied by h parties, this one last.
+        # After the last hop it has been multiplied by all; `owner` is then the next party in the ring.
         for hop in range(1, len(ring)):
             yield Send(IDS, (self._parties[after],), points, sizes[owner])
             owner = ring[mine - hop]
             points = yield Receive(IDS, self._parties[before], POINT_BYTES * sizes[owner], once=True)
             check_points(points, sizes[owner], self._parties[before])
             points = multiply(points, self._scalar, list_of(self._parties[before]))
-            check_points(points, sizes[owner], self._parties[before])  # a sum with a small point is no other
+            # Points that differ by a point of small order have the same product: check for repeats again.
+            check_points(points, sizes[owner], self._parties[before])
         answer = np.zeros(query.cells, np.int64)
         begin, end = (TOKEN_WORDS * sum(sizes[:last]) for last in (owner, owner + 1))
         answer[begin:end] = tokens_of(points).view(np.int32).reshape(-1)
         return answer
 
     def check(self, query: PlacesQuery) -> Answering:
-        """Take the places of common rows, and check that the others have the same ids there. The number of
-        rows, from the label holder."""
+        """Take the places of common rows, and check that all parties have the same ids there. Answers the
+        number of rows at the label holder, else 0."""
         rows, holder = self.rows_at(query), self._block.label_holder
         if self._takes_all_rows:
             yield from self.show(query) if self._me == holder else self.tell_known(query)
@@ -168,8 +181,9 @@ class Alignment:
         return np.zeros(query.cells, np.int64)
 
     def tell_known(self, query: ToldPlaces) -> Exchange:
-        """Say which rows of the label holder are known here, and have it shown that these are the same. The
-        number in the table of each, UNKNOWN where there is none: int64 [query.total]."""
+        """Report to the label holder which of its rows are known here, and check its hash of their ids.
+
+        Returns the index of each row in this party's table, or UNKNOWN: int64 [query.total]."""
         rows, holder = self.rows_at(query), self._block.label_holder
         known = rows != UNKNOWN
         yield Send(KNOWN, (holder,), np.packbits(known).tobytes(), query.total)
@@ -177,58 +191,66 @@ class Alignment:
         return rows
 
     def show(self, query: ToldPlaces) -> Exchange:
-        """Have each feature holder say which rows of this label holder it knows, and show it that these are
-        the same: bool [feature holders, query.total], in the order of the list of this session."""
+        """Receive from each feature holder which rows of this label holder it knows, and send it a hash of
+        their ids.
+
+        Returns bool [feature holders, query.total], in the order of this session's list."""
         rows, others = self.rows_at(query), self._block.feature_holders
         known = np.zeros((len(others), query.total), np.bool_)
         matched = query.of(self._place).reshape(-1, HASH_WORDS).tolist() or [[]] * len(others)
         for own, other, due in zip(known, others, matched, strict=True):
             told = yield Receive(KNOWN, other, -(-query.total // 8))
             own[:] = np.unpackbits(np.frombuffer(told, np.uint8), count=query.total)
+            # `due` is the aggregator's hash of the bits. It is checked before the hash of ids leaves: else a
+            # feature holder could name a few rows, and try ids until their hash is the one it received.
             if hash_of(own).tolist() != due:
                 raise PeerError(
-                    f"party {other} says it has other rows than those that the aggregator matched: ask both"
+                    "align-rows-differ",
+                    f"party {other} reports other known rows than the aggregator matched: ask both",
                 )
             yield self._vouch(rows[own], (other,))
         return known
 
     def _vouch(self, rows: Int64, to: tuple[str, ...]) -> Send:
-        """A hash of the ids of these rows of the table, for parties that hold it against their own."""
+        """Send a keyed hash of the ids of these rows, with its key, to parties that compare their own."""
         return Send(CHECK, to, self._key + self._hashed(self._key, rows), rows.size)
 
     def _compare(self, rows: Int64, told: bytes) -> None:
-        """PeerError unless these rows of the table have the ids of which the label holder told the hash."""
+        """Raise PeerError unless these rows have the ids that the label holder hashed. told: key and hash."""
         key, expected = told[:KEY_BYTES], told[KEY_BYTES:]
         if not hmac.compare_digest(self._hashed(key, rows), expected):
             raise PeerError(
-                f"the rows that are said to be common have other ids here than at label holder "
-                f"{self._block.label_holder}: the aggregator joined them wrongly, or a party entered other "
-                f"ids than it has"
+                "align-ids-differ",
+                f"the common rows have other ids here than at label holder {self._block.label_holder}: the "
+                f"aggregator joined them wrongly, or a party entered ids that are not its own",
             )
 
     def _hashed(self, key: bytes, rows: Int64) -> bytes:
-        """HMAC of the ids of these rows, in order: 32 bytes."""
+        """HMAC-SHA-256 of the ids of these rows, in order: 32 bytes."""
         return hmac.digest(key, packing.pack(*map(self._ids.__getitem__, rows.tolist())), "sha256")
 
     def rows_at(self, query: ToldPlaces) -> Int64:
-        """The numbers of the common rows in the table of this party, in the common order, UNKNOWN where it
-        has none: int64 [rows]. PeerError where none is known, and for places of another list."""
+        """Indices of the matched rows in this party's table, in matched order, or UNKNOWN: int64 [rows]."""
         if self._takes_all_rows and self._me == self._block.label_holder:
             if query.total != len(self._ids):
-                raise PeerError(f"{query.total} rows are said to be all there are, {len(self._ids)} are here")
+                raise PeerError(
+                    "align-wrong-size", f"the query has {query.total} rows in all, not {len(self._ids)}"
+                )
             return self._order
         places = query.of(self._place)
         known = places != UNKNOWN
         number = np.count_nonzero(known)
         if not 0 < number <= len(self._ids) or places.max() >= len(self._ids):
-            raise PeerError(f"{number} common rows, or one of another list, where {len(self._ids)} are")
+            raise PeerError(
+                "align-wrong-places", f"{number} common rows, or one beyond the list of {len(self._ids)} ids"
+            )
         rows = np.full(places.size, UNKNOWN, np.int64)
         rows[known] = self._order[places[known]]
         return rows
 
     def tell_repeats(self, query: PlacesQuery) -> Exchange:
-        """How many rows of the label holder have each common id, which it tells the feature holders, whose
-        row of it counts as often: int64 [common ids]."""
+        """The number of label holder rows with each common id, int64 [common ids]. The label holder relays it
+        to the feature holders, which repeat their row for the id as often."""
         ids, holder = self.rows_at(query), self._block.label_holder
         if self._repeated is not None:
             counts = self._repeated.counts[ids]
@@ -243,7 +265,7 @@ class Alignment:
 
     @property
     def size(self) -> int:
-        """Number of ids."""
+        """Number of (distinct) ids."""
         return len(self._ids)
 
     @property
@@ -252,31 +274,29 @@ class Alignment:
         return self._repeated is not None
 
     def rows_of_each(self, ids: Int64) -> Int64:
-        """How many rows of the table have each of these ids, by their numbers: int64 [ids]."""
+        """Number of rows of the table with each of these ids, given by number: int64 [ids]."""
         return np.ones(ids.size, np.int64) if self._repeated is None else self._repeated.counts[ids]
 
     def repeated(self, query: ToldPlaces, counts: Int64 | None) -> Int64:
-        """The numbers of the rows in the table: all with a common id at a label holder that repeats ids, else
-        that of each as often as `counts` says, or once: int64 [rows]."""
+        """Indices of the session's rows in the table, int64 [rows]: at a label holder that repeats ids all
+        rows with a common id; else each matched row as often as in `counts`, or once."""
         ids = self.rows_at(query)
         if self._repeated is not None:
             return self._repeated.rows_of(ids)
         return ids if counts is None else np.repeat(ids, counts)
 
     def _blinded(self) -> bytes:
-        """The points of own ids times the secret, in the order of this session."""
+        """The points of own ids, multiplied by the scalar, in the secret order of this session."""
         ids = self._ids
         return multiply(points_of([ids[row] for row in self._order.tolist()], self._context), self._scalar)
 
 
-# ---- The rows of a party in a session -------------------------------------------------------------------
-# All of its table, or those that the parties of its block have in common.
-# Promises: rows that are matched stand in the order that the aggregator told; while they are not, nothing
-# is computed of them; a row of a feature holder is repeated as often as the label holder has its id, where
-# it may have it several times.
-# Refuses: questions about rows that are not matched yet (PeerError), and another number of rows than the
-# label holder has (Refused).
-
+# ---- The rows of a party in a session: all of its table, or those common to its block -------------------
+# Promises: matched rows are in the order of the aggregator's places. Nothing is computed from rows before
+# they are matched. With `repeated_ids`, a feature holder's row is repeated as often as the label holder has
+# its id.
+# Refuses: queries about rows that are not matched yet (PeerError), and another number of rows than the label
+# holder has (Refused).
 
 ROWS = "the number of rows"
 """Kind of a relay."""
@@ -284,8 +304,7 @@ _WHOLE = np.dtype("<i8")
 
 
 class CommonRows:
-    """The rows of party `name`. read: returns all rows of its table; secret: of the session; row_sets: see
-    `CutPoints.bin_rows`."""
+    """read: returns all rows of the table; secret: of the session; row_sets: see `CutPoints.bin_rows`."""
 
     def __init__(
         self,
@@ -301,13 +320,12 @@ class CommonRows:
         self._settings = name, nthread, row_sets
         self._held: OwnRows | None = None
         self._places: PlacesQuery | None = None
-        """By which the rows that are held were chosen."""
+        """The query whose places chose the held rows."""
         self._repeats: Int64 | None = None
-        """How often each common id is repeated, where ids may be, once that is known."""
+        """The number of label holder rows with each common id, once known, if ids may be repeated."""
         self._alignment: Alignment | None = None
-        """How rows are matched, where they are."""
         self._whole: Shard | None = None
-        """All rows of the table, until those in common are known."""
+        """All rows of the table, until the common rows are known."""
         if terms.vertical.aligns:
             self._whole = whole = read(terms)
             assert whole.ids is not None
@@ -317,8 +335,7 @@ class CommonRows:
 
     @property
     def rows(self) -> int:
-        """Number of rows: those in common, once they are known; of their ids, until it is known how often the
-        label holder repeats them."""
+        """Number of rows; of common rows or ids, once they are known."""
         if self._held is not None:
             return self._held.rows
         if self._alignment is not None and self._places is not None:
@@ -327,25 +344,23 @@ class CommonRows:
 
     @property
     def held(self) -> OwnRows | None:
-        """The rows in common; None until they are known."""
         return self._held
 
     @property
     def own(self) -> OwnRows:
-        """The rows in common. PeerError until they are known."""
+        """The common rows. Raises PeerError until they are known."""
         if self._held is None:
-            raise PeerError("asked about rows before they are matched")
+            raise PeerError("query-order", "rows must be matched before other queries")
         return self._held
 
     def hashed(self, key: bytes) -> bytes:
-        """HMAC of all that answers depend on: 32 bytes."""
+        """HMAC of everything that answers depend on, 32 bytes."""
         if self._alignment is None:
             return self.own.rows_hashed(key)
         return self._table.hashed(key, self._table.columns, VERSION)
 
     def match(self, places: PlacesQuery | None) -> bool:
-        """Hold the rows at these places of the table; none, if there are no places yet. True if these are
-        others than before."""
+        """Hold the rows at these places of the table, or none. Returns True if they differ from before."""
         if self._alignment is None or _digest(places) == _digest(self._places):
             return False
         self._held, self._places, self._repeats = None, places, None
@@ -354,8 +369,8 @@ class CommonRows:
         return True
 
     def repeat(self) -> Exchange:
-        """Have the label holder tell how often it has each common id, where it may repeat ids, and hold the
-        rows. PeerError if this differs from what it told before."""
+        """With `repeated_ids`, exchange how often the label holder has each common id, and hold the rows.
+        Raises PeerError if it reports other numbers than before."""
         if self._alignment is None or self._places is None or not self._terms.vertical.repeated_ids:
             return
         repeats = yield from self._alignment.tell_repeats(self._places)
@@ -365,10 +380,10 @@ class CommonRows:
             self._repeats = repeats
             self._hold(self._alignment.repeated(self._places, repeats))
         elif not np.array_equal(repeats, self._repeats):
-            raise PeerError("the label holder repeats other row ids than before")
+            raise PeerError("align-wrong-repeats", "the label holder repeats other row ids than before")
 
     def compare(self) -> Exchange:
-        """The label holder tells the others how many rows it holds. Refused where this party holds others."""
+        """The label holder relays its number of rows. Raises Refused if this party has another number."""
         name = self._settings[0]
         _, block = place_of(self._terms, name)
         own, holder = np.array([self.rows], _WHOLE).tobytes(), block.label_holder
@@ -376,12 +391,13 @@ class CommonRows:
             yield Send(ROWS, block.feature_holders, own, 0)
         elif (told := (yield Receive(ROWS, holder, len(own)))) != own:
             raise Refused(
-                f"party {name} holds {self.rows} rows, and label holder {holder} "
-                f"{np.frombuffer(told, _WHOLE)[0]}: both must hold the same rows in the same order"
+                "align-rows-differ",
+                f"party {name} has {self.rows} rows, and label holder {holder} "
+                f"{np.frombuffer(told, _WHOLE)[0]}: both must have the same rows in the same order",
             )
 
     def _hold(self, chosen: Int64) -> None:
-        """Hold these rows of the table."""
+        """Hold the rows with these indices in the table."""
 
         def read(terms: Terms) -> Shard:
             table, self._whole = self._table, None
@@ -390,7 +406,7 @@ class CommonRows:
         self._held = local_rows(read, self._terms, *self._settings)
 
     def answering(self, query: OfRows) -> Answering:
-        """The integers of a query that matches rows. PeerError for one that predicts them."""
+        """The integers of a query that matches rows. Raises PeerError for one that predicts rows."""
         assert self._alignment is not None
         match query:
             case IdCountQuery():
@@ -398,7 +414,7 @@ class CommonRows:
             case AlignQuery():
                 return (yield from self._alignment.tokens(query))
             case ReachQuery():
-                raise PeerError("asked to predict rows in a session that trains")
+                raise PeerError("query-task", "the query predicts rows, and the session trains")
         rows = yield from self._alignment.check(query)
         self.match(query)
         yield from self.repeat()
@@ -406,7 +422,7 @@ class CommonRows:
 
     @property
     def _table(self) -> Shard:
-        """All rows, read again if those in common were taken out of them before."""
+        """All rows of the table, read again if the common ones have been picked."""
         return self._whole or self._read(self._terms)
 
 

@@ -1,7 +1,7 @@
-"""The rows of a party that holds some of their columns, and what it computes of these columns alone.
+"""The rows of a party that holds some of their columns, and what it computes from these columns alone.
 
-A query comes with features numbered as the party's own, and without splits: rows were sent to the children
-before (`row_sets`).
+Queries arrive with the party's own feature numbers and without splits: rows have already been sent to the
+children (`RowSets`).
 
 Promises: histograms and counts are those of whole rows, restricted to these columns.
 """
@@ -48,14 +48,14 @@ from fedboost.version import VERSION
 
 
 class LabelRows(HorizontalHolder):
-    """Rows with labels."""
+    """The rows of a label holder."""
 
     _earlier: Float64 | None = None
-    """The margins before the last finished tree."""
+    """Margins before the last finished tree."""
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """Values of the features; of a party that has none, a column of zeros."""
+        """Values of the features; a column of zeros if the party has none."""
         return super().columns or (np.zeros(self.rows, np.float32),)
 
     def begin_margins(self) -> None:
@@ -73,8 +73,8 @@ class LabelRows(HorizontalHolder):
         super().end_tree(tree, splits, values)
 
     def gradients_of(self, query: HistogramQuery) -> Int64:
-        """The packed gradients that each tree grows on, int64 [roots, rows]: 0 for a row that it does not
-        grow on, and as often as it is sampled."""
+        """The packed gradients that each tree grows on, int64 [roots, rows]: multiplied by how often the tree
+        has drawn the row, so 0 for rows that it does not grow on."""
         self._quantise(query)
         pairs, sampled = self._gradients.pairs, self.growing.sampled(query.tree)
         if sampled is None:
@@ -83,8 +83,7 @@ class LabelRows(HorizontalHolder):
         return np.stack([of_output * times for of_output in pairs for times in counts])
 
     def drawn(self, tree: int) -> Mask:
-        """The rows whose gradients are in the sums of a tree, bool [rows]: those drawn for it, but for those
-        of weight 0."""
+        """The rows in a tree's sums, bool [rows]: those drawn for it, without those of weight 0."""
         sampled, weight = self.growing.sampled(tree), self._shard.weight
         out = np.full(self.rows, sampled is None)
         if sampled is not None:
@@ -92,46 +91,44 @@ class LabelRows(HorizontalHolder):
         return out if weight is None else out & (weight > 0)
 
     def compute_gradients(self, gradient: Scale, hessian: Scale) -> None:
-        """Compute the gradients of the tree that grows in these scales, unless they are there."""
+        """Compute the gradients of the growing tree in these scales, unless they are known."""
         if not self.has_gradients:
             self._gradients.quantise(self._terms.objective.loss, in_units(gradient, hessian))
 
     def sums_over(self, node: int) -> tuple[int, int]:
-        """The sums of gradients and hessians over the sampled rows of a leaf."""
+        """Sums of gradients and hessians over the sampled rows of a leaf."""
         pairs = self._gradients.pairs[self.growing.output_of(node), self.growing.of(node)]
         return int((pairs >> 32).sum()), int((pairs & 0xFFFFFFFF).sum())
 
 
 class FeatureRows(GrowingHolder):
-    """Rows without labels, whose gradients are relayed."""
+    """The rows of a feature holder, to which gradients are relayed."""
 
     def __init__(
         self, read: Callable[[], Shard], terms: Terms, nthread: int, name: str, row_sets: int
     ) -> None:
-        """name: of this party in the terms."""
         super().__init__(read, terms, nthread, row_sets)
         shape = self.rows, len(terms.roots), 1
         self.growing = GrowingRows(*shape, ALL_ROWS, self._threads, self._shard.allocate)
         self.gradients: Any = None
-        """The packed gradients of the tree that grows, int64 [roots, rows], or encrypted ones."""
+        """The packed gradients of the growing tree, int64 [roots, rows], or encrypted ones."""
 
     @property
     def has_gradients(self) -> bool:
-        """True if gradients of the tree that grows are here."""
         return self.gradients is not None
 
     def rows_hashed(self, key: bytes) -> bytes:
-        """HMAC of the rows and of the version of the software: 32 bytes."""
+        """HMAC of the rows and of the software version, 32 bytes."""
         return self._shard.hashed(key, self.columns, repr((VERSION, None)))
 
     def begin_margins(self) -> None:
-        """None: the label holder has them."""
+        """Nothing to do: the label holder has the margins."""
 
     def forget_gradients(self) -> None:
         self.gradients = None
 
     def compute(self, query: Query) -> Int64:
-        """The integers of a query: 0 for all that is about labels."""
+        """The integers of a query, 0 for everything about labels."""
         match query:
             case HistogramQuery():
                 return self._histograms(query)
@@ -145,7 +142,7 @@ class FeatureRows(GrowingHolder):
 
     def _histograms(self, query: HistogramQuery) -> Int64:
         if self.gradients is None:
-            raise PeerError("histograms before the gradients of the tree")
+            raise PeerError("query-order", "histograms are asked for before the gradients of the tree")
         limit = query.gradient.limit * self._terms.draws.max_bootstrap_count
         return self.growing.histograms(query.nodes, self.gradients, self.bins, limit).reshape(-1)
 
@@ -156,14 +153,14 @@ OwnRows = LabelRows | FeatureRows
 def local_rows(
     read: Callable[[Terms], Shard], terms: Terms, name: str, nthread: int, row_sets: int
 ) -> OwnRows:
-    """The rows of a party. `read` raises Refused."""
+    """The rows of a party, with or without labels. `read` raises Refused."""
     kind = LabelRows if terms.blocks.has_labels(name) else FeatureRows
     return kind(partial(read, terms), terms, nthread, name, row_sets)
 
 
-# ---- Counts of a party's own numeric columns, and their cut points where nobody else is told them -------
-# Promises: the same cut points as counts over the rows of one table with all columns give, whenever they are
-# found; others learn their numbers, and at the end the thresholds of splits.
+# ---- Counts of a party's own numeric columns, and cut points that only it knows -------------------------
+# Promises: the cut points are those that counts over one table with all columns would lead to, whenever they
+# are computed. Others learn how many there are, and at the end the thresholds of splits.
 
 
 class OwnCuts:
@@ -174,7 +171,7 @@ class OwnCuts:
         self._view = view
         self._numeric = view.own_features[view.own_features < len(terms.columns.numeric)]
         self._found: tuple[OwnRows, CutPoints] | None = None
-        """The cut points, and the rows that they are of."""
+        """Rows, and the cut points computed from them."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._numeric.size} features)"
@@ -197,7 +194,7 @@ class OwnCuts:
         return quantiles.cut_points()
 
     def count_rows(self, query: QuantileQuery, rows: OwnRows) -> Int64:
-        """Rows in the subcells of own columns, 0 elsewhere."""
+        """Rows in each subcell of own columns, 0 elsewhere."""
         grids, out = query.grids, np.zeros(query.cells, np.int64)
         if self._numeric.size:
             own = np.zeros(grids.features, np.bool_)
@@ -207,22 +204,22 @@ class OwnCuts:
         return out
 
     def count_bins(self, query: BinsQuery, rows: OwnRows) -> Int64:
-        """The number of cuts of each own feature, and if it has missing values; 0 elsewhere."""
+        """For each own feature the number of cut points, and whether it has missing values; 0 elsewhere."""
         own, out = self.of(rows), np.zeros((2, query.features), np.int64)
         out[:, self._numeric] = own.sizes, own.missing
         return out.reshape(-1)
 
     def put_into(self, start: StartQuery, rows: OwnRows) -> StartQuery:
-        """A question that has the cut points of own features alone, with those of these rows."""
+        """The query, in which own cut points are numbers, with the real cut points of these rows."""
         own, told = self.of(rows), start.cut_points
         numeric = told.head(self._numeric.size)
         if not (np.array_equal(numeric.sizes, own.sizes) and np.array_equal(numeric.missing, own.missing)):
-            raise PeerError("told of other numbers of bins than the columns here have")
+            raise PeerError("query-cuts", "the query has other numbers of bins than the columns here")
         values = np.concatenate([own.values, told.values[own.values.size :]])
         return replace(start, cut_points=replace(told, values=values))
 
     def trees(self, state: BoostingState, rounds: int, rows: OwnRows) -> tuple[Tree, ...]:
-        """The trees after this number of rounds, with the thresholds of own columns."""
+        """The trees after this number of rounds, with thresholds of own columns only."""
         if state.start is None or not state.rounds:
             return ()
         cuts: list[Float32] = [np.zeros(0, np.float32)] * self._view.features
@@ -232,19 +229,20 @@ class OwnCuts:
         return tuple(state.trees(rounds, tuple(cuts)))
 
 
-# ---- Row sets: which rows of a split node go left, a bit for each row and root --------------------------
-# The party that holds the column of a split tells the others of its block; they send their rows to the
-# children as by a column of two bins.
-# Promises: a row set has a bit for every row, 0 for rows that no node of its splits has, so that its size
-# tells nothing; every party of a block has the same rows in the same nodes.
-
+# ---- Row sets: which rows of split nodes go left, a bit per row and root --------------------------------
+# The holder of a split's column relays the row set to others of its block. They treat it as a column with two
+# bins, and send their rows to the children by it.
+# Bit root * rows + row is 1 if the row goes left at the one node below that root that it is in, if that node
+# is split by a column of the sender, and else 0. One row set covers all of the sender's splits of a query.
+# Promises: a row set has a bit for every row and root, so its size reveals nothing about nodes. Every party
+# of a block has the same rows in the same nodes.
 
 ROW_SET = "which rows go left"
-"""The kind of a relay."""
+"""Kind of a relay."""
 
 
 class RowSets:
-    """The exchange of row sets of one party with the others of its block."""
+    """Exchanges row sets of one party with the others of its block."""
 
     def __init__(self, terms: Terms, name: str) -> None:
         view, block = place_of(terms, name)
@@ -259,24 +257,28 @@ class RowSets:
         self._root_of: dict[int, int] = {}
         self._terms = terms
         self._alone = False
-        """True if the tree grows on the label holder's columns alone: nobody else is told where rows are."""
+        """True if the tree uses only the label holder's columns: others do not learn where rows are."""
 
     @property
     def columns(self) -> int:
-        """Columns of row sets: one for each other party and root."""
+        """Number of row-set columns: one for each other party and root."""
         return len(self.others) * self._roots
 
     def begin_tree(self, tree: int) -> None:
-        """All rows are at the roots of this tree."""
+        """Start with all rows at the roots of this tree."""
         self._alone = self._terms.vertical.grows_alone(tree)
         self._root_of = {root: root for root in range(self._roots)}
 
     def split(self, rows: OwnRows, splits: Splits, to_all: bool) -> Exchange:
-        """Send rows to the children of split nodes. to_all: all others of the block are told, else the label
-        holder alone, and a party that is not told leaves the rows where they are. Of a tree that grows
-        on the label holder's columns alone nobody is told."""
+        """Send rows to the children of split nodes, and exchange row sets.
+
+        to_all: row sets go to all others of the block, else only to the label holder; a party that gets none
+        leaves its rows where they are. Nothing is relayed about a tree that uses only the label holder's
+        columns."""
         if not len(splits):
             return
+        # All checks come before a bit leaves: whose columns the splits are by, that they are of existing
+        # leaves, and that no other party's column is used in `alone_rounds`.
         self._view.check(splits)
         self._follow(splits)
         holder = splits.feature - self._view.features
@@ -285,8 +287,9 @@ class RowSets:
             place = self._parties.index(self._label_holder)
             if not (holder < 0 if is_label_holder else holder == place).all():
                 raise PeerError(
-                    f"a split by a column of another party in a round that grows on those of label holder "
-                    f"{self._label_holder} alone"
+                    "query-splits",
+                    f"a split uses another party's column in a round that may use only those of label holder "
+                    f"{self._label_holder}",
                 )
         if len(own):
             rows.growing.apply(_by_features(own, np.searchsorted(self._own, own.feature)), rows.bins)
@@ -302,55 +305,52 @@ class RowSets:
                 self._split_foreign(rows, foreign, slot, packed)
 
     def root_of(self, node: int) -> int:
-        """The root that a node is below. PeerError for one that is none."""
+        """The root above a node. Raises PeerError for a node that does not exist."""
         if node not in self._root_of:
-            raise PeerError(f"histograms of node {node}, which the tree does not have")
+            raise PeerError("query-nodes", f"histograms of node {node}, which the tree does not have")
         return self._root_of[node]
 
     def size(self, rows: int) -> int:
-        """Bytes of a row set."""
         return -(-self._roots * rows // 8)
 
     def _follow(self, splits: Splits) -> None:
-        """Note the roots of the children of these splits. PeerError for splits of nodes that are none, or
-        that others of these splits make."""
+        """Record the roots of children. PeerError for splits of nodes that do not exist yet."""
         known, root_of = {}, self._root_of
         for node, left in zip(splits.node.tolist(), splits.left.tolist(), strict=True):
             if node not in root_of:
-                raise PeerError(f"a split of node {node}, which is no leaf")
+                raise PeerError("query-splits", f"a split of node {node}, which is not a leaf")
             known[left] = known[left + 1] = root_of[node]
         root_of.update(known)
 
     def _packed(self, rows: OwnRows, splits: Splits) -> bytes:
-        """The row set of splits that were applied."""
+        """The row set of own splits, which have been applied."""
         bits = np.zeros(self.size(rows.rows), np.uint8)
         for left in splits.left.tolist():
             set_bits(rows.growing.all_of(left), self._root_of[left] * rows.rows, bits)
         return bits.tobytes()
 
     def _split_foreign(self, rows: OwnRows, splits: Splits, slot: int, packed: bytes) -> None:
-        """Send rows to the children of the splits of another party, by its row set."""
+        """Send rows to the children of another party's splits, by its row set. slot: see `others`."""
         bits = np.unpackbits(np.frombuffer(packed, np.uint8), count=self._roots * rows.rows)
         first = self._own.size + slot * self._roots
+        # In the columns of row sets, behind the party's own: bin 0 goes left, bin 1 right.
         rows.bins.rows.by_feature[first : first + self._roots] = 1 - bits.reshape(self._roots, rows.rows)
         roots = np.array([self._root_of[node] for node in splits.node.tolist()], np.int32)
         rows.growing.apply(_by_features(splits, first + roots), rows.bins)
 
 
 def some(splits: Splits, chosen: Mask) -> Splits:
-    """The splits where `chosen` is True."""
     return Splits(splits.columns[:, chosen], splits.categories[chosen])
 
 
 def _by_features(splits: Splits, features: npt.NDArray[np.integer[Any]]) -> Splits:
-    """The same splits by features of these numbers."""
     columns = splits.columns.copy()
     columns[1] = features
     return Splits(columns, splits.categories.copy())
 
 
 def levels(splits: Splits) -> Iterator[Mask]:
-    """The splits of each depth, from the roots of a tree down."""
+    """Yield a mask of the splits of each depth, from the roots of a tree down."""
     depth: dict[int, int] = {}
     depths = []
     for node, left in zip(splits.node.tolist(), splits.left.tolist(), strict=True):
@@ -361,9 +361,8 @@ def levels(splits: Splits) -> Iterator[Mask]:
 
 
 # ---- Gradients, which the label holder relays to its block: in plain, or encrypted row by row -----------
-# Promises: what a feature holder reports of encrypted gradients is, once it is opened, integer for integer
-# the histograms of its columns; a party computes with the keys of the attempt that it is in.
-
+# Promises: sums over encrypted gradients, once decrypted, are exactly the histograms of the feature holder's
+# columns. A party computes with the keys of its current attempt.
 
 GRADIENTS, ENCRYPTED = "gradients", "gradients, encrypted"
 """Kinds of relays."""
@@ -372,7 +371,7 @@ PAIR_BYTES = 8
 
 
 class GradientExchange:
-    """One party's end: that of the label holder, or that of a feature holder."""
+    """One end of the exchange: at the label holder, or at a feature holder."""
 
     def __init__(self, threads: Threads) -> None:
         self._threads = threads
@@ -381,7 +380,7 @@ class GradientExchange:
         self._sums: RowSums | None = None
 
     def send(self, to: tuple[str, ...], pairs: Int64, hidden: HiddenSums | None) -> Exchange:
-        """Relay packed gradients, int64 [roots, rows]; hidden: what they are summed to, if that is hidden."""
+        """Relay packed gradients, int64 [roots, rows]. hidden: the sums of them, if they are encrypted."""
         if hidden is None:
             yield Send(GRADIENTS, to, pairs.astype("<i8").tobytes(), pairs.shape[1])
             return
@@ -390,7 +389,7 @@ class GradientExchange:
         yield Send(ENCRYPTED, to, self._encryption.encrypt(pairs), pairs.shape[1])
 
     def receive(self, sender: str, roots: int, rows: int, hidden: HiddenSums | None) -> Exchange:
-        """The packed gradients, int64 [roots, rows], or encrypted ones, as `report` takes them."""
+        """Receive packed gradients, int64 [roots, rows], or encrypted ones as `report` takes them."""
         if hidden is None:
             packed = yield Receive(GRADIENTS, sender, PAIR_BYTES * roots * rows)
             return np.frombuffer(packed, "<i8").astype(np.int64).reshape(roots, rows)
@@ -403,13 +402,15 @@ class GradientExchange:
     def report(
         self, gradients: Any, nodes: Sequence[Node], bins: Bins, groups: Flags | None = None
     ) -> Exchange:
-        """The encrypted sums of all columns over the rows of these nodes, bytes. groups: bool [nodes, bins],
-        of bins whose sums are told together."""
+        """The encrypted sums of all columns over the rows of these nodes, as bytes. groups: groups of bins
+        whose sums are reported together, bool [nodes, bins]."""
         keys: Keys = yield NeedKeys()
         if self._sums is None or self._made_for is None:
-            raise LocalProtocolError("sums of gradients that did not arrive")
+            raise LocalProtocolError("gradients-missing", "sums are asked for before gradients have arrived")
         if keys.public.n != self._made_for[0]:
-            raise PeerError("the label holder has another key than when it relayed the gradients")
+            raise PeerError(
+                "key-changed", "the label holder's key has changed since it relayed the gradients"
+            )
         layout = bins.layout
         sizes = (layout.value_bins + layout.missing).tolist()
         codes = bins.rows.by_feature[: len(sizes)]
@@ -420,7 +421,7 @@ class GradientExchange:
         return self._sums.close(sums)
 
     def _prepare(self, keys: Keys, hidden: HiddenSums) -> None:
-        """Make this end for these keys and slots, unless it is."""
+        """Set up this end for these keys and slots, unless it is already."""
         from fedboost.privacy.rowsums.sums import RowEncryption, RowSums
 
         public = keys.public
@@ -434,22 +435,22 @@ class GradientExchange:
         self._made_for = public.n, slots
 
 
-# ---- The label holder counts again what others reported of gradients that they cannot read --------------
-# A feature holder that makes sums up, or an aggregator that changes them, can have splits win that tell it
-# labels. The sums over the rows of each leaf are the label holder's own, so it finds values that do not
-# follow from them. Inner nodes need no look: their totals come from the label holder's own columns with the
-# next level, and the aggregator compares them.
+# ---- The label holder checks what others reported about gradients that they cannot read -----------------
+# A feature holder that makes up sums, or an aggregator that changes them, can make splits win that reveal
+# labels to it. The label holder has the rows and gradients of each leaf, so it recomputes all leaf values.
+# Inner nodes need no check: their totals come from the label holder's own columns with the next level, and
+# the aggregator compares them.
 # Promises: values that follow from the rows pass, to the last bit.
-# Refuses: others, with who split the leaf's parent (PeerError).
-# Not found: sums that win no split; and, where leaf values are not those of sums alone, those of the last
-# level of a tree (objectives with quantile leaves, monotone constraints).
+# Refuses: other values, naming the party that split the leaf's parent (PeerError).
+# Not detected: made-up sums that win no split; and those of a tree's last level if leaf values do not follow
+# from sums alone (objectives with quantile leaves, monotone constraints).
 
 
 def check_leaf_values(
     terms: Terms, rows: LabelRows, scales: Scales | None, splits: Splits, query: EndRoundQuery
 ) -> None:
-    """Raise PeerError unless the values of all leaves follow from the gradients of their rows. splits: all of
-    the tree that ends, as the label holder sees them."""
+    """Raise PeerError unless the values of all leaves follow from the gradients of their rows. splits: all
+    splits of the ending tree, in the label holder's view."""
     if query.tree < 0 or scales is None:
         return
     if terms.objective.loss.quantile is not None or terms.trees.monotone(terms.columns):
@@ -465,46 +466,47 @@ def check_leaf_values(
             holders = [terms.parties[at] for at in above - len(terms.columns.features) if at >= 0]
             suspect = f"party {holders[0]}" if holders else "a party"
             raise PeerError(
+                "party-wrong-sums",
                 f"the value of leaf {leaf} of tree {query.tree} does not follow from its rows: {suspect} "
-                f"made up sums, or the aggregator changed them; ask them before you train with them again"
+                f"made up sums, or the aggregator changed them; ask them before you train with them again",
             )
 
 
-# ---- The groups of bins in which a party tells the sums of a node ---------------------------------------
-# Each of as many rows as the terms say, or of none.
-# Promises: groups follow from the rows that a tree grows on and from its splits alone, so after a restart
-# they are what they were; first groups are made of all rows, for all trees the same; a group that has rows
-# has, in both children of a split, the rows of as many ids as the floor says, or of none.
-# Refuses: trees that grow on fewer rows than a group has (Refused); splits between the bins of one group,
-# which show a part of its sums, and splits of a tree whose rows are not known (PeerError).
-
+# ---- The groups of bins whose sums a party reports for a node (`min_rows_per_bin`) ----------------------
+# Each group has at least that many rows of the node, or none.
+# The groups of a node are made from its parent's by joining, until the floor holds in both children at once:
+# the sibling's sums follow by subtraction, group by group. The groups of roots are made from those of all
+# rows, which are the same for all trees.
+# Promises: groups depend only on the rows that a tree grows on and on its splits, so they are the same after
+# a restart.
+# Refuses: trees that grow on fewer rows than a group needs (Refused); splits inside of a group, which would
+# reveal a part of its sums, and splits of a tree whose rows are not known (PeerError).
 
 DRAWN = "which rows a tree grows on"
-"""The kind of a relay."""
+"""Kind of a relay."""
 
 
 class BinFloor:
-    """The groups of own bins at the nodes of the tree that grows; none without a floor in the terms."""
+    """The groups of own bins at the nodes of the growing tree; none if the terms have no floor."""
 
     def __init__(self, terms: Terms, view: View, block: Block) -> None:
-        """view: of the party; block: that it is in."""
+        """view, block: those of the party."""
         self._least = terms.vertical.min_rows_per_bin
         self._grows_alone = terms.vertical.grows_alone
         self._view = view
         self._block = block
         self._first: tuple[Bins, Flags] | None = None
-        """The groups that all rows make, and the bins that they are of."""
+        """Bins, and the groups made from all rows."""
         self._drawn: Mask | None = None
         """The rows that the tree grows on, once they are known."""
         self._of: dict[int, tuple[Flags, Int64]] = {}
-        """The groups of a node, and its ids in each own bin."""
+        """Maps node -> (its groups, its number of ids in each own bin)."""
 
     def __repr__(self) -> str:
         return f"BinFloor({self._least})"
 
     def share(self, rows: OwnRows, tree: int) -> Exchange:
-        """Know the rows that a tree grows on: the label holder relays them to the others, but for a tree that
-        grows on its columns alone."""
+        """Relay or receive the rows that a tree grows on; not if it uses only the label holder's columns."""
         alone, size = self._grows_alone(tree), -(-rows.rows // 8)
         if self._least == 1:
             return
@@ -518,28 +520,28 @@ class BinFloor:
             self._begin_tree(np.unpackbits(np.frombuffer(packed, np.uint8), count=rows.rows) != 0)
 
     def forget(self) -> None:
-        """Another tree comes, and its rows are not known yet."""
+        """Forget the tree: another one begins, whose rows are not known yet."""
         self._drawn, self._of = None, {}
 
     def _begin_tree(self, drawn: Mask) -> None:
         self._drawn, self._of = drawn, {}
         if np.count_nonzero(drawn) < self._least:
             raise Refused(
+                "data-few-rows",
                 f"a tree would grow on {np.count_nonzero(drawn)} rows, and the terms have min_rows_per_bin = "
-                f"{self._least}: lower it, or have more rows in common"
+                f"{self._least}: lower it, or use more common rows",
             )
 
     def groups(self, nodes: tuple[int, ...], splits: Splits, rows: OwnRows) -> Flags | None:
-        """The groups of own bins at each of these nodes: bool [nodes, bins]; None without a floor. splits:
-        all of the tree that grows, whose rows were sent to the children."""
+        """The groups of own bins at each of these nodes, bool [nodes, bins] as in `histogram.joined`; None
+        without a floor. splits: all splits of the growing tree, which have been applied."""
         if self._least == 1:
             return None
         family = _Family(splits)
         return np.array([self._node(node, family, rows)[0] for node in nodes])
 
     def check(self, new: Splits, splits: Splits, rows: OwnRows) -> None:
-        """Raise PeerError unless those of the new splits that are by own columns are by whole groups. splits:
-        as in `groups`."""
+        """Raise PeerError unless new splits by own columns are by whole groups. splits: as in `groups`."""
         if self._least == 1 or not len(new):
             return
         layout, family = rows.bins.layout, _Family(splits)
@@ -554,12 +556,14 @@ class BinFloor:
                 is_whole = histogram.keeps_neighbours(apart, layout, own, last, bool(missing_left))
             if not is_whole:
                 raise PeerError(
-                    f"a split of node {node} within a group of bins, which min_rows_per_bin = {self._least} "
-                    f"of the terms keeps together"
+                    "query-splits",
+                    f"a split of node {node} is inside a group of bins, which min_rows_per_bin = "
+                    f"{self._least} keeps together",
                 )
 
     def _node(self, node: int, family: "_Family", rows: OwnRows) -> tuple[Flags, Int64]:
         if node not in self._of:
+            # Siblings get the same groups, from the counts of both: one is counted, the other the difference.
             if node in family.parent:
                 above, of_parent = self._node(family.parent[node], family, rows)
                 own = self._count(node, family, rows)
@@ -580,33 +584,31 @@ class BinFloor:
         return self._first[1]
 
     def _count(self, node: int, family: "_Family", rows: OwnRows) -> Int64:
-        """The ids of a node in each own bin, of the rows that the tree grows on: int64 [bins]."""
+        """Number of ids of a node in each own bin, among the rows that the tree grows on: int64 [bins]."""
         if node in family.left:
             left = family.left[node]
             return self._count(left, family, rows) + self._count(left + 1, family, rows)
         if self._drawn is None:
-            raise PeerError("splits of a tree before the sums of its root were told")
+            raise PeerError("query-order", "splits of a tree come before the sums of its root")
         members = rows.growing.of(node)
         return _ids_by_bin(rows.bins, members[self._drawn[members]])
 
 
 class _Family:
-    """The parent and the left child of nodes of a tree, by these splits."""
+    """Parents and left children of a tree's nodes, from its splits."""
 
     def __init__(self, splits: Splits) -> None:
         self.left: dict[int, int] = dict(zip(splits.node.tolist(), splits.left.tolist(), strict=True))
         self.parent = {child: node for node, left in self.left.items() for child in (left, left + 1)}
 
     def sibling(self, node: int) -> int:
-        """The other child of the parent."""
         left = self.left[self.parent[node]]
         return left + (node == left)
 
 
 def _ids_by_bin(bins: Bins, members: Any) -> Int64:
-    """Numbers of the distinct ids of these rows, uint32, increasing, in each bin: int64 [bins].
-
-    A row may be there several times, and is one id: the terms allow no floor where ids repeat."""
+    """Number of distinct rows in each bin, int64 [bins]. members: indices of rows, uint32, increasing; a row
+    may be repeated. Rows are ids here, as the terms exclude a floor with `repeated_ids`."""
     out = np.zeros(bins.layout.bins, np.int64)
     count_bins(bins.rows.by_feature, members, bins.layout.offsets, out)
     return out

@@ -1,14 +1,14 @@
-"""A party that holds some columns of its rows: `answering` turns a query into one vector of integers.
+"""Holders with some columns of their rows: `answering` turns a query into one vector of integers.
 
-The vector has the party's own columns, and 0 elsewhere; the label holder's has what is about labels, too.
-What a party needs to know of the other columns of its block is relayed to it: gradients at the root of a
-tree, and row sets of the splits behind it (`row_sets`).
+The vector covers the party's own columns, with 0 elsewhere; the label holder's also covers labels. What a
+party needs from others of its block is relayed to it: gradients at the root of a tree, and row sets of its
+splits (`column_rows.RowSets`).
 
-Promises: adding the vectors of all parties gives what one party with all rows and columns would have
-answered, bit for bit; after a restart the parties of a block tell each other again what one of them lost, and
-nothing that it was not told before.
-Refuses: queries out of order or that do not fit the tree, gradients and row sets of other rows (PeerError:
-they come from outside).
+Promises: the vectors of all parties sum to the answer of one party with all rows and columns, bit for bit.
+After a restart, the parties of a block relay again what one of them lost, and nothing that it did not receive
+before.
+Refuses: queries that are out of order or do not fit the tree, and gradients and row sets of other rows
+(PeerError, since they come from outside).
 """
 
 import hmac
@@ -64,14 +64,16 @@ from fedboost.protocol.contracts import Answered, Answering, Holder, Receive, Se
 from fedboost.terms.terms import Terms
 from fedboost.version import VERSION
 
-# ---- A session that predicts: each party tells the label holder which leaves rows can reach -------------
-# The model is what this party was told of it (`queries.base`): its own splits whole, of all others who holds
-# them, and at the label holder the leaf values.
-# Promises: the margins are those of the whole model on a table with all columns, to the last bit, with
-# missing values where a feature holder does not have an id; leaf bits leave a feature holder only once it
-# was shown that their rows are those of the label holder, and the label holder shows a hash of ids for rows
-# alone that the aggregator, too, says they are; the same question gets the same bytes.
-
+# ---- A session that predicts: feature holders relay to the label holder which leaves rows can reach -----
+# A party's model is its view of it (`queries.base.View`): its own splits in full, the holders of all others,
+# and at the label holder the leaf values.
+# Bits leave in this order, and a repeated query gets the same bytes:
+# 1. feature holder -> label holder: which of the label holder's rows it knows, a bit per row (KNOWN);
+# 2. label holder -> feature holder: a keyed hash of their ids, once the bits match the aggregator's hash;
+# 3. feature holder -> label holder: leaf bits of all rows (LEAF_BITS), once its own ids have that hash. So
+#    nothing about values leaves unless both mean the same rows, and the number of leaf bits does not depend
+#    on values: rows that it does not know are sent as rows of missing values.
+# Promises: margins are those of the whole model on a table with all columns, to the last bit.
 
 LEAF_BITS = "leaf bits"
 """Kind of a relay."""
@@ -79,11 +81,13 @@ LEAF_BITS = "leaf bits"
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """Rows of the label holder, in the order of its table.
+    """Predictions for the label holder's rows, in the order of its table.
 
-    margins: float64 [rows], or [outputs, rows]; values: probabilities or values, float64 [rows], or [rows,
-    outputs]; known: bool [feature holders, rows], True where that one has the row's id, in the order of
-    `Block.feature_holders`.
+    Args:
+        margins: float64 [rows] or [outputs, rows].
+        values: probabilities or values, float64 [rows] or [rows, outputs].
+        known: True if a feature holder has the row's id, bool [feature holders, rows], in the order of
+            `Block.feature_holders`.
     """
 
     margins: Float64 = field(repr=False)
@@ -92,7 +96,7 @@ class Prediction:
 
 
 class PredictionHolder(BaseHolder):
-    """The columns of a party in one session that predicts, and its part of the model."""
+    """A party's columns in one session that predicts, and its part of the model."""
 
     def __init__(
         self,
@@ -103,15 +107,17 @@ class PredictionHolder(BaseHolder):
         model: Booster,
         nthread: int = 1,
     ) -> None:
-        """read, secret: see `VerticalHolder`; model: as this party was told it."""
+        """read, secret: see `VerticalHolder`; model: this party's part of it."""
         super().__init__(terms, nthread)
         view, block = place_of(terms, name)
         self.prediction: Prediction | None = None
-        """At the label holder, once the rows are predicted."""
+        """Set at the label holder, once the rows are predicted."""
         self._me, self._block = name, block
         self._holder = terms.parties.index(block.label_holder)
         if model.features != terms.columns.features:
-            raise Refused(f"party {name} has a model of other columns than those of the terms")
+            raise Refused(
+                "model-columns-differ", f"party {name} has a model with other columns than the terms"
+            )
         check_batch(terms)
         self._shard = shard = read(terms)
         assert shard.ids is not None
@@ -125,17 +131,16 @@ class PredictionHolder(BaseHolder):
 
     @property
     def rows(self) -> int:
-        """Number of rows of the table."""
         return self._shard.rows
 
     def rows_hashed(self, key: bytes) -> bytes:
-        """HMAC of the table, and of the party's part of the model: 32 bytes."""
+        """HMAC of the table and of the party's part of the model, 32 bytes."""
         model = structure(self._model.base_score, self._model.trees)
         hashed = self._shard.hashed(key, self._shard.columns, VERSION)
         return hmac.digest(key, packing.pack(hashed, model), "sha256")
 
     def answering(self, query: OfTurn) -> Answering:
-        """This party's integers: int64 [query.cells]."""
+        """This party's answer: int64 [query.cells]."""
         match query:
             case IdCountQuery():
                 return self._alignment.count(query)
@@ -148,13 +153,12 @@ class PredictionHolder(BaseHolder):
             case ReachQuery():
                 yield from self._tell(query)
                 return np.zeros(query.cells, np.int64)
-        raise PeerError(f"{query.name} is asked in a session that predicts")
+        raise PeerError("query-task", f"query {query.name} is not part of a session that predicts")
 
-    # ---- a feature holder ---------------------------------------------------------------------------
+    # ---- At a feature holder ------------------------------------------------------------------------
 
     def _tell(self, query: ReachQuery) -> Exchange:
-        """Say which rows are known here, have it shown that these are the label holder's, and only then say
-        which leaves the rows reach."""
+        """Report which rows are known here, check that they are the label holder's, then relay leaf bits."""
         rows, holder = (yield from self._alignment.tell_known(query)), self._block.label_holder
         known = rows != UNKNOWN
         if self._structure.size(self._me):
@@ -165,17 +169,17 @@ class PredictionHolder(BaseHolder):
                 yield Send(LEAF_BITS, (holder,), bits.tobytes(), len(bits))
 
     def _features(self, rows: Int64) -> Float32:
-        """The values of these rows of the table: float32 [rows, columns], NaN = missing."""
+        """The values of these rows of the table, float32 [rows, columns]; NaN = missing."""
         values = np.empty((rows.size, len(self._shard.columns)), np.float32)
         for number, column in enumerate(self._shard.columns):
             values[:, number] = column[0 : column.size][rows]
         return values
 
-    # ---- the label holder ---------------------------------------------------------------------------
+    # ---- At the label holder ------------------------------------------------------------------------
 
     def _predict(self, query: ReachQuery) -> Exchange:
-        """Have each feature holder say which rows it knows, show it that these are the rows here, and join
-        the leaf bits of all."""
+        """Receive from each feature holder which rows it knows, send it a hash of their ids, and join the
+        leaf bits of all. Others relay bits per id; here they are repeated for each row of the id."""
         order, others = self._alignment.repeated(query, None), self._block.feature_holders
         times = self._alignment.rows_of_each(self._alignment.rows_at(query))
         known = np.repeat((yield from self._alignment.show(query)), times, axis=1)
@@ -199,13 +203,22 @@ class PredictionHolder(BaseHolder):
         self.prediction = Prediction(margins, self._model.loss.predict(margins), has)
 
     def _batches(self, rows: int) -> list[slice]:
-        """The rows whose leaf bits are relayed together, the same at all parties."""
+        """Slices of rows whose leaf bits are relayed together, the same at all parties."""
         step = rows_of_batch(max(map(self._structure.size, self._structure.parties)))
         return [slice(first, first + step) for first in range(0, rows, step)]
 
 
 # ---- A training: the columns of a party, and the relays of its block ------------------------------------
-
+# What leaves a party besides its answers and the matching of rows (`alignment`), and when:
+# - label holder -> feature holders, before the histograms of a tree's root: with `min_rows_per_bin` which
+#   rows the tree grows on, then gradients, encrypted if the terms hide columns. Not in `alone_rounds`.
+# - holder of a split -> others of its block: the row set of the split, before anything is computed after it.
+#   To all parties if histograms follow, since all must know the rows of the new nodes; only to the label
+#   holder if the tree ends, which alone moves margins.
+# - each party, after a restart: how far it has come, then the same bytes again (`_catch_up`).
+# A row set is sent only if the query is in order in this state, each split is of an existing leaf, and its
+# column is this party's own (`RowSets.split`). All parties of a block go through the same relays in the same
+# order, so none waits for a party that waits for it.
 
 STANDING = "how far it has come"
 """Kind of a relay."""
@@ -213,15 +226,17 @@ _WHOLE = np.dtype("<i8")
 
 
 class OwnBins(NamedTuple):
-    """places: of each own bin among those of all features, int64 [own bins]; all: the number of all bins;
-    alone: that of the label holder's."""
+    """Where a party's own bins are.
+
+    places: place of each own bin among those of all features, int64 [own bins]; all: number of all bins;
+    alone: number of the label holder's bins."""
 
     places: Int64
     all: int
     alone: int
 
     def among_all(self, query: HistogramQuery, sums: Int64, has_labels: bool) -> Int64:
-        """Histograms of own columns among those of all, with 0 elsewhere."""
+        """Put histograms of own columns into those of all columns, with 0 elsewhere."""
         nodes = len(query.nodes)
         own = sums.reshape(nodes, -1, STATS)
         out = np.zeros((nodes, query.bins + 1, STATS), np.int64)
@@ -231,7 +246,7 @@ class OwnBins(NamedTuple):
         return out.reshape(-1)
 
     def with_marks(self, query: HistogramQuery, sums: Int64, groups: Flags | None) -> Int64:
-        """An answer of these sums, and where these groups of own bins begin, bool [nodes, own bins]."""
+        """Append the marks of groups to the sums, if the query is grouped. groups: see `BinFloor.groups`."""
         if not query.grouped:
             return sums
         marks = np.zeros((len(query.nodes), query.bins), np.int64)
@@ -242,12 +257,12 @@ class OwnBins(NamedTuple):
 
 
 class VerticalHolder(BaseHolder):
-    """The columns of a party in one session, and the state of the training (`state`)."""
+    """A party's columns in one training session, and the state of the training (`state`)."""
 
     def __init__(
         self, read: Callable[[Terms], Shard], terms: Terms, name: str, secret: bytes, nthread: int = 1
     ) -> None:
-        """read: returns the rows, see `HorizontalHolder`; secret: of the session, the same over restarts."""
+        """read: returns the rows, see `HorizontalHolder`; secret: the party's, the same after a restart."""
         super().__init__(terms, nthread)
         self._name = name
         self._view, self._block = view, block = place_of(terms, name)
@@ -258,19 +273,18 @@ class VerticalHolder(BaseHolder):
         self._bins = OwnBins(np.zeros(0, np.int64), 0, 0)
         self._floor = BinFloor(terms, view, block)
         self._finished = 0
-        """Rounds by which margins have moved."""
+        """Number of rounds, the constant included, that margins have moved by."""
         self._is_whole = True
-        """True if the tree that grows stands where `state` says."""
+        """True if the rows of the growing tree are where `state` has them."""
         self._has_met = True
-        """True if the parties of the block know how far each has come."""
+        """True if the parties of the block have exchanged how far each has come."""
 
     def rows_hashed(self, key: bytes) -> bytes:
-        """HMAC of all that answers depend on: 32 bytes."""
         return self._common.hashed(key)
 
     @property
     def rows(self) -> int:
-        """Number of rows: those in common, once they are known."""
+        """Number of rows; of the common ones, once they are known."""
         return self._common.rows
 
     @property
@@ -278,14 +292,12 @@ class VerticalHolder(BaseHolder):
         return self._common.own
 
     def trees(self, rounds: int) -> tuple[Tree, ...]:
-        """The trees after this number of rounds as this party was told them, with the thresholds of its
-        columns."""
+        """This party's view of the trees after this number of rounds, with the thresholds of its columns."""
         return self._own_cuts.trees(self.state, rounds, self._own)
 
     def go_to(self, state: BoostingState) -> None:
-        """Move to this state, whatever was answered before. What is needed of other parties for that is
-        relayed before the next answer."""
-        # The label holder tells again how often ids are repeated, since one of the others may have lost it.
+        """Move to this state. What this needs from other parties is relayed before the next answer."""
+        # The label holder relays again how often ids are repeated, since another party may have lost it.
         repeats = state.places is not None and self._terms.vertical.repeated_ids
         self._has_met = len(state.rounds) <= 1 and not state.levels and not repeats
         if state.position == self.state.position and self._is_whole:
@@ -298,7 +310,7 @@ class VerticalHolder(BaseHolder):
         self._stand(state)
 
     def _stand(self, state: BoostingState) -> None:
-        """Move rows that are held to this state, as far as nothing is needed of other parties."""
+        """Move the held rows to this state, as far as nothing is needed from other parties."""
         starts = [None if each.start is None else each.start.digest for each in (state, self.state)]
         if state.start is not None and starts[0] != starts[1]:
             self._place_bins(state.start.cut_points)
@@ -313,7 +325,7 @@ class VerticalHolder(BaseHolder):
             self._begin_tree(state.tree)
 
     def _take_back(self, rounds: tuple[Round, ...]) -> None:
-        """Undo the finished trees that are none of these rounds: one, or all there are."""
+        """Undo finished trees that are not in these rounds: the last one if margins are kept, else all."""
         own, finished = self._own, self.state.rounds[: self._finished]
         if finished and rounds[: len(finished)] == finished:
             return
@@ -323,12 +335,13 @@ class VerticalHolder(BaseHolder):
         self._finished = 0
         own.begin_margins()
 
-    # ---- an answer ----------------------------------------------------------------------------------
+    # ---- Answers ------------------------------------------------------------------------------------
 
     def answering(self, query: OfTurn) -> Answering:
-        """This party's integers: int64 [query.cells]."""
+        """This party's answer: int64 [query.cells]."""
         if not self._has_met:
             yield from self._catch_up()
+        # If the exchange below is cut off, rows may be split halfway: go_to then starts the tree again.
         self._is_whole = False
         answers, encrypted = list[Int64](), b""
         for part in cast(tuple[Query, ...], query.parts):
@@ -345,6 +358,8 @@ class VerticalHolder(BaseHolder):
         if isinstance(query, OfRows):
             return (yield from self._common.answering(query))
         own = self._own
+        # Row sets first: whatever the query asks is about the nodes after its splits. The floor counts the
+        # rows of these nodes, so it is checked after that, and before any sum leaves.
         yield from self._row_sets.split(own, query.splits, to_all=isinstance(query, HistogramQuery))
         self._floor.check(query.splits, self.state.splits + query.splits, own)
         match query:
@@ -366,13 +381,13 @@ class VerticalHolder(BaseHolder):
         return own.compute(query)
 
     def _histograms(self, query: HistogramQuery, alone: bool) -> Answering:
-        """alone: the tree grows on the label holder's columns, of which the others know nothing."""
+        """alone: the tree uses only the label holder's columns, and others know nothing about it."""
         own, bins, splits = self._own, self._bins[1 + alone], self.state.splits + query.splits
         if query.bins != bins:
-            raise PeerError(f"histograms of {query.bins} bins, the cut points make {bins}")
+            raise PeerError("query-bins", f"the query has {query.bins} bins, and the cut points make {bins}")
         if alone and isinstance(own, FeatureRows):
             return np.zeros(query.cells, np.int64)
-        if not own.has_gradients:
+        if not own.has_gradients:  # at the root: the rows of the tree first, then their gradients
             yield from self._floor.share(own, query.tree)
             if not alone:
                 yield from self._share_gradients(query)
@@ -380,6 +395,7 @@ class VerticalHolder(BaseHolder):
         if isinstance(own, FeatureRows) and self._terms.hides_columns:
             nodes = [(self._row_sets.root_of(node), own.growing.of(node)) for node in query.nodes]
             report = yield from self._gradients.report(own.gradients, nodes, own.bins, groups)
+            # Sums leave only encrypted: the cells of the answer are 0, apart from the marks of groups.
             nothing = np.zeros(query.cells - query.marks, np.int64)
             return Answered(self._bins.with_marks(query, nothing, groups), report)
         layout = own.bins.layout
@@ -391,7 +407,7 @@ class VerticalHolder(BaseHolder):
         return self._bins.with_marks(query, sums, groups)
 
     def _share_gradients(self, query: HistogramQuery) -> Exchange:
-        """Have the gradients of the tree that grows: the label holder relays them to the others."""
+        """Exchange the gradients of the growing tree: the label holder relays them to the others."""
         own, hidden = self._own, query.hidden(self._terms, self.state)
         if isinstance(own, LabelRows):
             yield from self._gradients.send(self._block.feature_holders, own.gradients_of(query), hidden)
@@ -401,6 +417,7 @@ class VerticalHolder(BaseHolder):
 
     def _end_round(self, query: EndRoundQuery) -> Int64:
         own, state = self._own, self.state
+        # It cannot recompute the sums that others report: check that the leaf values follow from its rows.
         if isinstance(own, LabelRows) and self._terms.hides_columns:
             check_leaf_values(self._terms, own, state.scales, state.splits + query.splits, query)
         answer = own.compute(replace(query, splits=NO_SPLITS))
@@ -420,12 +437,14 @@ class VerticalHolder(BaseHolder):
         holder = self._terms.parties.index(self._block.label_holder)
         self._bins = OwnBins(places, layout.bins, int(sizes[self._view.holders == holder].sum()))
 
-    # ---- after a restart ----------------------------------------------------------------------------
+    # ---- After a restart ----------------------------------------------------------------------------
 
     def _catch_up(self) -> Exchange:
-        """Stand where the state says, together with the others of the block. Each tells how far it has come;
-        then the finished trees that the label holder lacks are gone through again, and, if any party lacks
-        it, the tree that grows."""
+        """Get to where the state is, together with the others of the block.
+
+        Each party relays how far it has come. Then the finished trees that the label holder lacks are
+        repeated and, if any party lacks it, the growing tree. Only the label holder has margins, so finished
+        trees that only others lack are skipped."""
         state, others, held = self.state, self._row_sets.others, self._common.held
         yield from self._common.repeat()
         if held is not self._common.held:
@@ -453,9 +472,10 @@ class VerticalHolder(BaseHolder):
         self._has_met = self._is_whole = True
 
     def _follow(self, splits: Splits, to_all: bool) -> Exchange:
-        """Send rows down a tree again, level by level. to_all: also by splits that no other split follows,
-        of which else the label holder alone is told: where they were the last ones of a tree, nobody else
-        was told before."""
+        """Send rows down a tree again, level by level.
+
+        Row sets of splits that another split follows went to all parties, and do so again. Others were the
+        last of their tree, and went only to the label holder; to_all: they went to all, too."""
         inner = np.isin(splits.left, splits.node) | np.isin(splits.left + 1, splits.node) | to_all
         for level in levels(splits):
             yield from self._row_sets.split(self._own, some(splits, level & inner), to_all=True)
@@ -467,7 +487,7 @@ class VerticalHolder(BaseHolder):
         self._floor.forget()
 
     def _end_tree(self, tree: int, done: Round) -> None:
-        """Move the margins by a finished tree, or the constant (-1)."""
+        """Move the margins by a finished tree, or by the constant (-1)."""
         self._own.end_tree(tree, NO_SPLITS, done.values)
         self._finished = tree + 2
 
@@ -479,10 +499,14 @@ def holder_for(
     model_of: Callable[[Terms], Booster] | None = None,
     table_of: TableOf | None = None,
 ) -> Callable[[Terms, bytes], Holder]:
-    """A `Site.holder`: reads the rows of party `name` and holds them, all of their columns or some, as the
-    terms say. `read` raises Refused. model_of: the model that the terms predict with, as this party was told
-    it; raises Refused where it is not here; table_of: the table of the training of a model that is
-    measured."""
+    """A `Site.holder`: for some terms, a holder of the rows of party `name` with all their columns or some.
+
+    Args:
+        read: returns the rows; raises Refused.
+        model_of: returns this party's part of the model that the terms predict with; raises Refused if it
+            does not have it.
+        table_of: returns the training table of a model that is measured.
+    """
     own = OwnTable(read, name, nthread, model_of, table_of)
     return lambda terms, secret: HOLDERS[terms.task.name](own, terms, secret)
 
@@ -495,7 +519,7 @@ def _training(own: OwnTable, terms: Terms, secret: bytes) -> Holder:
 
 def _predicting(own: OwnTable, terms: Terms, secret: bytes) -> Holder:
     if own.model_of is None:
-        raise Refused(f"party {own.name} is asked to predict, and has no models to predict with")
+        raise Refused("model-missing", f"party {own.name} has no models to predict with")
     return PredictionHolder(own.read, terms, own.name, secret, own.model_of(terms), own.nthread)
 
 
@@ -505,4 +529,4 @@ HOLDERS: dict[str, Callable[[OwnTable, Terms, bytes], Holder]] = {
     **OTHER_HOLDERS,
     "predict": _predicting,
 }
-"""The holder of each task."""
+"""Maps task -> the function that makes its holder."""

@@ -1,7 +1,7 @@
-"""A holder in sessions that train nothing: descriptions, evaluations and drift as sums over its rows.
+"""Holders in sessions that do not train: descriptions, evaluations and drift as sums over rows.
 
-Promises: sums depend on this party's rows and the model alone; adding those of all parties gives the sums of
-one party with all rows.
+Promises: sums depend only on this party's rows and the model. Those of all parties add to the sums of one
+party with all rows.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,33 +31,31 @@ from fedboost.protocol.contracts import HeldTable, Holder
 from fedboost.terms.tasks import bins_in, level_sets
 from fedboost.terms.terms import Terms
 
-# ---- The rows that a model is measured on ---------------------------------------------------------------
-# All, those that its training held out, or those added since.
-# Promises: held-out rows are drawn again as the terms of the training say, or named by its column; a site
-# that took no part in the training held all its rows out. Where that depends on the places of rows, the
-# table has to be that of the training: the site's memory has its hash. Refuses (Refused): rows that cannot
-# be told apart, because the table is another one or its training is not known here.
-
+# ---- The rows that a model is measured on: all, those that its training held out, or those added since --
+# Held-out rows are drawn again under the terms of the training, or marked by its column. All rows of a site
+# that took no part in the training are held out. If draws depend on the places of rows, the table must be
+# that of the training, whose hash is in the site's memory.
+# Refuses: rows that cannot be told apart, because the table differs or its training is unknown (Refused).
 
 ALL = 'measure all rows (--rows all, evaluate_rows = "all")'
 
 
 @dataclass(frozen=True)
 class TrainingTable:
-    """The table of a training. rows: their number; has: tells whether a table with this hash is the same."""
+    """The table of a training. rows: their number; has: returns whether another table's hash is the same."""
 
     rows: int
     has: Callable[[Callable[[bytes], bytes]], bool]
 
 
 TableOf = Callable[[Terms], TrainingTable | None]
-"""The table of the training of the model in terms, None where it is not known here."""
+"""Returns the training table of the model in the terms; None if it is not known here."""
 
 
 @dataclass(frozen=True)
 class MeasuredRows:
-    """The rows of a party that a model is measured on. chosen: bool [rows], None for all; grown_on: how many
-    of them trees were grown on; unknown: of how many that is not known."""
+    """The rows of a party that a model is measured on. chosen: bool [rows], or None for all; grown_on: number
+    of rows that trees grew on; unknown: number of rows for which that is not known."""
 
     chosen: Mask | None
     grown_on: int = 0
@@ -67,8 +65,10 @@ class MeasuredRows:
 def measured_rows(
     terms: Terms, read: Callable[[Terms], Shard], rows: int, name: str, table_of: TableOf | None
 ) -> MeasuredRows:
-    """The rows of a party that terms measure a model on. rows: all there are; name: of the party; table_of:
-    by a site's memory, None in one process, where the tables are taken for those of the training."""
+    """The rows of a party that the terms measure a model on.
+
+    rows: number of all rows; name: of the party; table_of: from the site's memory, or None in one process,
+    which assumes that tables are those of the training."""
     trained, kind = terms.trained, terms.evaluation.evaluate_rows
     if trained is None:
         return MeasuredRows(None, 0, rows)
@@ -87,7 +87,10 @@ def measured_rows(
         return MeasuredRows(None, int(row_sets(then, trained)[TRAIN].sum()))
     if table is None or then is None:
         why = "does not know the table" if table is None else "has a table that does not begin with that"
-        raise Refused(f"party {name} {why} of the training, so it cannot tell new rows apart; {ALL}")
+        raise Refused(
+            "table-not-trained",
+            f"party {name} {why} of the training, so it cannot tell new rows apart; {ALL}",
+        )
     return MeasuredRows(np.arange(rows) >= table.rows)
 
 
@@ -99,7 +102,6 @@ def _check_places(
     name: str,
     table_of: TableOf | None,
 ) -> None:
-    """Raise Refused unless rows have the places of the training."""
     if table_of is None:
         if name in trained.parties:
             return
@@ -110,16 +112,18 @@ def _check_places(
         return
     else:
         why = "has another table than in the training, and its rows have no ids"
-    raise Refused(f"party {name} {why}, so it cannot tell which rows were held out; {ALL}")
+    raise Refused(
+        "table-not-trained", f"party {name} {why}, so it cannot tell which rows were held out; {ALL}"
+    )
 
 
 def _as_then(table: TrainingTable, trained: Terms, read: Callable[[Terms], Shard], rows: int) -> Shard | None:
-    """The rows of the training, with which the table begins; None if it does not."""
+    """The rows of the training, if the table begins with them; else None."""
     if rows < table.rows:
         return None
     try:
         then = read(trained).first(table.rows)
-    except Refused:  # a column of the training is gone, say
+    except Refused:  # e.g. a column of the training is gone
         return None
     return then if table.has(lambda key: then.hashed(key, then.columns)) else None
 
@@ -128,7 +132,7 @@ def _as_then(table: TrainingTable, trained: Terms, read: Callable[[Terms], Shard
 
 
 class EvaluationHolder(RowsHolder):
-    """The rows of a party in one session that evaluates a model, with their margins."""
+    """The rows of a party in a session that evaluates a model, with their margins."""
 
     def __init__(
         self,
@@ -153,7 +157,7 @@ class EvaluationHolder(RowsHolder):
 
     @property
     def table(self) -> HeldTable | None:
-        """The rows that are measured, where these are not all."""
+        """The table and its measured rows, unless all are measured."""
         chosen = self._about.chosen
         return None if chosen is None else HeldTable(chosen.size, self.rows_hashed, chosen)
 
@@ -167,10 +171,10 @@ class EvaluationHolder(RowsHolder):
                 masks = [self._rows_of(each.column, each.place) for each in levels]
                 return measured(query, self._gradients, self.rows, masks, self._name)
             case _:
-                raise PeerError(f"{query.description}: asked where a model is evaluated")
+                raise PeerError("query-task", f"{query.description}: not part of an evaluation")
 
     def _rows_of(self, column: str, place: int | None) -> Mask:
-        """The rows of a level of a categorical column, or of no declared one."""
+        """The rows with one level of a categorical column, or (None) with no declared level."""
         columns = self._terms.columns
         if column in columns.subgroups:
             codes = self._shard.subgroups[[*columns.subgroups].index(column)]
@@ -182,11 +186,10 @@ class EvaluationHolder(RowsHolder):
 
 
 def magnitudes(query: MagnitudesQuery, gradients: Gradients, rows: tuple[int, int, int]) -> Int64:
-    """The answer to the first query: int64 [query.cells]. rows: their number, that of rows that trees were
-    grown on, and of those of which it is not known."""
+    """The answer to the first query. rows: of all rows, rows that trees grew on, and unknown ones."""
 
     def count(loss: Objective, margin: Float64, label: Float32, weights: Float32) -> Int64:
-        with np.errstate(over="ignore"):  # what is infinite is counted in the last cell
+        with np.errstate(over="ignore"):  # infinite losses are counted in the last cell
             losses = [metric.losses(loss, margin, label) for metric in means]
         return np.concatenate([exponent_counts(each) for each in (weights.astype(np.float64), *losses)])
 
@@ -197,8 +200,8 @@ def magnitudes(query: MagnitudesQuery, gradients: Gradients, rows: tuple[int, in
 def measured(
     query: EvaluationQuery, gradients: Gradients, rows: int, masks: Sequence[Mask] = (), name: str = ""
 ) -> Int64:
-    """The answer to a query: int64 [query.cells]. gradients: with the margins of the rows; masks: the rows of
-    each set after that of all; name: of the site whose rows they are."""
+    """The answer to the second query: int64 [query.cells]. gradients: with the margins of the rows; masks:
+    the rows of each level set; name: the site of these rows."""
     everybody = np.ones(rows, np.bool_)
     of_set = partial(_of_set, query)
     parts = [gradients.sum_rows(of_set, among) for among in (everybody, *masks)]
@@ -216,7 +219,7 @@ def measured(
 def _of_set(
     query: EvaluationQuery, loss: Objective, margin: Float64, label: Float32, weights: Float32
 ) -> Int64:
-    """The integers of some rows of a set: int64 [query.cells_of_set]."""
+    """The integers for some rows of a set: int64 [query.cells_of_set]."""
     rows = np.array([weights.size], np.int64)
     find = query.figures.__getitem__
     parts = [rows, metrics.sums(query.metrics, loss, margin, label, weights, query.weight, find)]
@@ -227,14 +230,12 @@ def _of_set(
 
 # ---- A party of a session that describes rows: it counts them -------------------------------------------
 
-
 UNDECLARED = -1.0
-"""The value of a category that the terms do not declare."""
+"""The code of categories that the terms do not declare, in rows that are described."""
 
 
 class SummaryHolder(RowsHolder):
-    """The rows of a party in one session that describes them: `UNDECLARED` stands for categories that the
-    terms do not declare."""
+    """The rows of a party in a session that describes them."""
 
     def compute(self, query: Query) -> Int64:
         match query:
@@ -247,7 +248,7 @@ class SummaryHolder(RowsHolder):
             case RangeQuery():
                 return count_ranges(self._shard.columns, self._terms, self._threads)
             case _:
-                raise PeerError(f"{query.description}: asked where rows are described")
+                raise PeerError("query-task", f"{query.description}: not part of a description")
 
     def _summary(self, query: SummaryQuery) -> Int64:
         columns, classes = self._shard.columns, query.classes
@@ -260,20 +261,19 @@ class SummaryHolder(RowsHolder):
 
 
 def count_ranges(columns: Sequence[Column], terms: Terms, threads: Threads) -> Int64:
-    """Rows in each part of the declared range of each numeric feature."""
+    """Rows in each part of the declared range of each numeric feature, int64 [features * RANGE_PARTS]."""
     ranges = [terms.columns.ranges[name] for name in terms.columns.numeric]
     pieces = zip(columns[: len(ranges)], ranges, strict=True)
     return np.concatenate(threads.each(lambda piece: count_parts(*piece), pieces))
 
 
 def _missing(column: Column) -> int:
-    """Missing values of a column."""
     steps = range(0, column.size, STRETCH)
     return sum(int(np.isnan(column[start : start + STRETCH]).sum()) for start in steps)
 
 
 def _by_level(column: Column, levels: int) -> Int64:
-    """Rows of a categorical column: missing, of each level, of no declared one: int64 [levels + 2]."""
+    """Rows with a missing value, with each level, and with undeclared levels: int64 [levels + 2]."""
     out = np.zeros(levels + 2, np.int64)
     for start in range(0, column.size, STRETCH):
         values = column[start : start + STRETCH]
@@ -286,11 +286,11 @@ def _by_level(column: Column, levels: int) -> Int64:
 
 
 class DriftHolder(RowsHolder):
-    """The rows of a party in one session that holds them against the reference of a model."""
+    """The rows of a party in a session that compares them with the reference of a model."""
 
     def compute(self, query: Query) -> Int64:
         if not isinstance(query, BinCountsQuery):
-            raise PeerError(f"{query.description}: asked where rows are held against a reference")
+            raise PeerError("query-task", f"{query.description}: not part of a comparison with a reference")
         model, shard = self._terms.earlier, self._shard
         assert model is not None
         return _count(query, bins_in(self._terms), model, shard.columns, shard.base_margin)
@@ -303,7 +303,7 @@ def count_bins(
     columns: Sequence[Column],
     base_margin: Float32 | None,
 ) -> Int64:
-    """The counts at the end of a training that stands here. base_margin: where it began."""
+    """The counts by bin at the end of a training in this state. base_margin: its initial margins."""
     assert state.start is not None
     cut_points, constant = state.start.cut_points, state.rounds[0].values[0][1]
     trees, earlier = tuple(state.trees(query.rounds, cut_points.cuts)), terms.earlier
@@ -328,7 +328,7 @@ def _count(
     base: Float64 | Float32 | None,
 ) -> Int64:
     if (query.sizes, query.score) != (bins.sizes, bins.of_score):
-        raise PeerError("rows by other bins than those of the model")
+        raise PeerError("query-bins", "the query has other bins than the model")
     margin = np.empty((model.loss.outputs, columns[0].size), np.float64)
     continue_margins(margin, base, model, columns)
     return bins.count(columns, margin)
@@ -339,7 +339,7 @@ def _count(
 
 @dataclass(frozen=True)
 class OwnTable:
-    """What a party holds rows with, as `holder_for` takes it."""
+    """The arguments of `columns.holder_for`, from which a party's holders are made."""
 
     read: Callable[[Terms], Shard]
     name: str
@@ -353,4 +353,4 @@ OTHER_HOLDERS: dict[str, Callable[[OwnTable, Terms, bytes], Holder]] = {
     "evaluate": lambda own, terms, _: EvaluationHolder(own.read, terms, own.nthread, own.name, own.table_of),
     "drift": lambda own, terms, _: DriftHolder(partial(own.read, terms), terms, own.nthread),
 }
-"""The holder of each task that trains nothing; the secret of the session is not needed."""
+"""Maps task that does not train -> the function that makes its holder, without the session's secret."""

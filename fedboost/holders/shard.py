@@ -1,8 +1,8 @@
-"""The rows of one party, in the form of the terms, and the base of what holds them in a session.
+"""The rows of one party as arrays, and base classes of their holders in a session.
 
-Promises: arrays of a fixed type, one number a row; the hash covers all that answers depend on.
-Refuses: queries out of order (PeerError: they come from outside). The reader of tables checks rows against
-the terms.
+Promises: arrays have a fixed type, with one number per row. The hash covers everything that answers depend
+on. The reader of tables has checked the rows against the terms.
+Refuses: queries out of order (PeerError, since they come from outside).
 """
 
 import hashlib
@@ -30,17 +30,15 @@ from fedboost.terms.terms import Terms
 from fedboost.terms.vertical import Block
 from fedboost.version import VERSION
 
-# ---- A keyed hash of rows, by which a site knows that its rows are the same as before -------------------
-# Promises: each row counts with its values and its place, so that the hashes of shares of a table add up to
-# the hash of the whole table, however it is shared out; a table that differs in one value has another hash.
-# Refuses nothing. Whoever knows the key can make rows of the same hash: it is the site's own, and stays
-# there.
-
+# ---- A keyed hash of rows, by which a site recognises its rows ------------------------------------------
+# Promises: the hash is a sum over rows, of their values and places. So the hashes of a table's shares add up
+# to the hash of the table, however it is shared out. A table that differs in one value has another hash.
+# Anyone with the key could construct rows with the same hash: the key never leaves the site.
 
 LANES = 4
 """64-bit words of a hash."""
 _BLOCK = 1 << 14
-"""Rows whose sums stay in the cache."""
+"""Rows that are hashed at a time, so that their sums stay in the cache."""
 _READ = 1 << 20
 """Rows of a column that are read at a time."""
 Values = Column | npt.NDArray[np.generic]
@@ -48,8 +46,13 @@ Words = npt.NDArray[np.uint64]
 
 
 def hash_rows(key: bytes, software: str, columns: Iterable[tuple[str, Values]], places: Keys) -> bytes:
-    """The hash of rows: 32 bytes. columns: each with a name, of one, four or eight bytes a value; places: of
-    the rows in the whole table, uint64 [rows]; software: what else answers depend on."""
+    """The keyed hash of rows, 32 bytes.
+
+    Args:
+        software: everything else that answers depend on.
+        columns: pairs of name and values, of one, four or eight bytes each.
+        places: places of the rows in the whole table, uint64 [rows].
+    """
     key = hmac.digest(key, software.encode(), "sha256")
     tags = np.zeros((LANES, places.size), np.uint64)
     for name, column in columns:
@@ -62,19 +65,19 @@ def hash_rows(key: bytes, software: str, columns: Iterable[tuple[str, Values]], 
 
 
 def add_hashes(hashes: Sequence[bytes]) -> bytes:
-    """The hash of rows whose shares have these hashes."""
+    """The hash of a table whose shares have these hashes."""
     words = [np.frombuffer(share, "<u8") for share in hashes]
     return np.sum(words, axis=0, dtype=np.uint64).astype("<u8").tobytes()
 
 
 def words_of(texts: Sequence[bytes]) -> Keys:
-    """A column of texts, as numbers."""
+    """Hashes of texts, uint64 [texts]."""
     return np.array([int.from_bytes(hashlib.sha256(text).digest()[:8]) for text in texts], np.uint64)
 
 
 def _add(tags: Words, column: Values, half: int, multipliers: Words) -> bool:
-    """Add one half of each value of a column, of eight bytes, or all of it; False if there is no such
-    half."""
+    """Add one half of each value of a column to the tags: the first half is all of a value with up to four
+    bytes. Returns False if there is no second half."""
     for start in range(0, tags.shape[1], _READ):
         values = np.ascontiguousarray(column[start : start + _READ])
         if values.dtype.itemsize == 1:
@@ -90,31 +93,36 @@ def _add(tags: Words, column: Values, half: int, multipliers: Words) -> bool:
 
 
 def _words(key: bytes, what: str) -> Words:
-    """Words that nobody knows without the key."""
+    """Pseudorandom words, which cannot be computed without the key."""
     return np.frombuffer(hmac.digest(key, what.encode(), "sha256"), "<u8")
 
 
-# ---- The rows of one party, in the form of the terms ----------------------------------------------------
-
+# ---- The rows of one party ------------------------------------------------------------------------------
 
 RowIds = Sequence[bytes]
-"""The ids of rows, as they are compared."""
+"""Row ids, in the form in which they are compared."""
 Ranges = Sequence[tuple[int, int]]
-"""First row, and the row behind the last, of each stretch of rows."""
+"""Half-open ranges [first, end) of rows."""
 _MAX_VALUES = 1 << 22
-"""Values of features that are read at a time."""
+"""Feature values that are read at a time."""
 
 
 @dataclass(frozen=True)
 class Shard:
-    """Rows of a party in the form of the terms: a float32 column a feature (NaN = missing), label, weight;
-    and the allocator of derived arrays. Labels that are intervals are float32 [2, N].
+    """The rows of a party, with the columns of the terms.
 
-    keys: uint64, by which rows are sampled, where the terms sample any; validation: bool, the rows that no
-    tree grows on, where the terms name such a column; base_margin: float32, the initial margins, 0 without;
-    group: uint64, the key of each row's group, where the terms rank rows; ids: of each row, distinct, where
-    rows are matched by them; subgroups: float32, the level of each column of subgroups; ranges: the places of
-    the rows in the whole table, where these are a share of it.
+    Args:
+        columns: one float32 [rows] per feature; NaN = missing.
+        label: float32 [rows], or [2, rows] for intervals.
+        weight: float32 [rows].
+        allocate: allocator of derived arrays.
+        keys: keys that rows are sampled by, uint64 [rows], if the terms sample any.
+        validation: rows that no tree grows on, bool [rows], if the terms have such a column.
+        base_margin: initial margins, float32 [rows]; None means 0.
+        group: key of each row's group, uint64 [rows], in rankings.
+        ids: distinct id of each row, if rows are matched by them.
+        subgroups: level of each subgroup column, float32 [rows] each.
+        ranges: places of the rows in the whole table, if they are a share of it.
     """
 
     columns: tuple[Column, ...]
@@ -131,16 +139,14 @@ class Shard:
 
     @property
     def rows(self) -> int:
-        """Number of rows."""
         return int(self.weight.size)
 
     def without_columns(self) -> "Shard":
-        """The same rows once their values are binned."""
+        """The same rows without feature values, once these are binned."""
         return replace(self, columns=())
 
     def pick(self, rows: Int64) -> "Shard":
-        """These rows, in this order, without their ids; a row -1 has missing values in all columns, which is
-        for rows without labels alone."""
+        """These rows, in this order, without ids. Row -1 has missing values; it needs rows without labels."""
         beside: dict[str, Any] = {
             name: None if values is None else values[rows]
             for name, values in vars(self).items()
@@ -155,16 +161,15 @@ class Shard:
         return replace(self, columns=columns, label=label, weight=self.weight[rows], ids=None, **beside)
 
     def first(self, rows: int) -> "Shard":
-        """The rows before this one."""
+        """The first rows, this many."""
         return self if rows == self.rows else self.pick(np.arange(rows))
 
     def hashed(self, key: bytes, columns: Sequence[Column], software: str = "") -> bytes:
-        """Keyed hash of the rows, with these columns, and of the versions of the software: 32 bytes."""
+        """Keyed hash of the rows with these feature columns, and of the software's versions: 32 bytes."""
         places = places_of(self.ranges or ((0, self.rows),))
         return hash_rows(key, software, self._named(columns), places)
 
     def _named(self, columns: Sequence[Column]) -> Iterator[tuple[str, Values]]:
-        """All that there is of the rows."""
         for name in ("weight", "keys", "validation", "base_margin", "group"):
             if (values := getattr(self, name)) is not None:
                 yield name, values
@@ -177,14 +182,14 @@ class Shard:
 
 
 def places_of(ranges: Ranges) -> Keys:
-    """The places of the rows in these stretches: uint64 [rows]."""
+    """The places of the rows in these ranges, uint64 [rows]."""
     return np.concatenate([np.arange(first, last, dtype=np.uint64) for first, last in ranges])
 
 
 def continue_margins(
     margin: Float64, base_margin: Float64 | Float32 | None, earlier: Booster, columns: Sequence[Column]
 ) -> None:
-    """Write the margins of an earlier model that starts from the base margins: float64 [outputs, rows]."""
+    """Write into `margin`, float64 [outputs, rows], the margins of a model that starts from base margins."""
     step = _MAX_VALUES // len(columns) + 1
     for start in range(0, margin.shape[1], step):
         rows = slice(start, start + step)
@@ -193,12 +198,12 @@ def continue_margins(
 
 
 def holds_out(terms: Terms) -> bool:
-    """True if there are rows that no tree grows on."""
+    """True if the terms hold out rows, which no tree grows on."""
     return terms.columns.validation is not None or terms.evaluation.validation_fraction > 0.0
 
 
 def row_sets(shard: Shard, terms: Terms) -> dict[str, Mask]:
-    """The rows that trees grow on, and those held out: by a column, or sampled by whole groups."""
+    """Masks of the rows that trees grow on, and of those held out: marked, or sampled by whole groups."""
     if not holds_out(terms):
         return {
             TRAIN: np.ones(shard.rows, np.bool_),
@@ -213,15 +218,14 @@ def row_sets(shard: Shard, terms: Terms) -> dict[str, Mask]:
     return {TRAIN: ~held_out, VALIDATION: held_out}
 
 
-# ---- The base of holders --------------------------------------------------------------------------------
-
+# ---- Base classes of holders ----------------------------------------------------------------------------
 
 Exchange = Generator[Send | Receive | NeedKeys, Any, Any]
-"""What a party sends to others of its block, and waits for, while it answers."""
+"""A generator that sends bytes to others of the block, and waits for theirs, while a party answers."""
 
 
 def place_of(terms: Terms, name: str) -> tuple[View, Block]:
-    """The view and the block of a party that holds some columns."""
+    """The view and the block of a party that holds some of the columns."""
     view, block = view_of(terms, name), terms.blocks.of(name)
     assert view is not None
     assert block is not None
@@ -229,7 +233,7 @@ def place_of(terms: Terms, name: str) -> tuple[View, Block]:
 
 
 class BaseHolder:
-    """A party in one session that trains nothing, and where it stands (`state`)."""
+    """A party in one session, and the session's state (`state`); by default it does not train."""
 
     def __init__(self, terms: Terms, nthread: int) -> None:
         self.state = NOTHING_YET
@@ -238,20 +242,19 @@ class BaseHolder:
 
     @property
     def table(self) -> HeldTable | None:
-        """None: no later session needs to know it."""
+        """The table that later sessions need to recognise; None if there is none."""
         return None
 
     def go_to(self, state: BoostingState) -> None:
-        """Move to this state: answers do not depend on it."""
         self.state = state
 
     def trees(self, rounds: int) -> tuple[Tree, ...]:
-        """None: nothing is trained, or all parties are told the same."""
+        """This party's view of the trees; empty if all parties see the same, or there are none."""
         return ()
 
 
 class RowsHolder(BaseHolder, ABC):
-    """The rows of a party in one session, which answer without other parties."""
+    """The rows of a party in one session, which need nothing from other parties for an answer."""
 
     def __init__(self, read: Callable[[], Shard], terms: Terms, nthread: int = 1) -> None:
         """read: returns the rows; called again if their values are needed after binning."""
@@ -261,26 +264,24 @@ class RowsHolder(BaseHolder, ABC):
 
     @property
     def rows(self) -> int:
-        """Number of rows."""
         return self._shard.rows
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """Values of the features, read again if they were binned before."""
+        """Values of the features, read again if they have been binned."""
         return self._shard.columns or self._read().columns
 
     def rows_hashed(self, key: bytes) -> bytes:
-        """HMAC of all that answers depend on: the rows in the form of the terms, and the versions of the
-        software. 32 bytes."""
+        """HMAC of everything that answers depend on, 32 bytes: the rows, and the software's versions."""
         return self._shard.hashed(key, self.columns, repr((VERSION, self._terms.objective.package)))
 
     def answering(self, query: OfTurn) -> Answering:
-        """This party's integers, for which it needs nothing of others: int64 [query.cells]."""
+        """This party's answer: int64 [query.cells]."""
         yield from ()
         return self.answer(query)
 
     def answer(self, query: OfTurn) -> Int64:
-        """This party's integers: int64 [query.cells]."""
+        """This party's answer: int64 [query.cells]."""
         answers = []
         for part in cast(tuple[Query, ...], query.parts):
             part.check_order(self._terms, self.state)
@@ -290,5 +291,4 @@ class RowsHolder(BaseHolder, ABC):
 
     @abstractmethod
     def compute(self, query: Query) -> Int64:
-        """The integers of one query, wherever the session stands: int64 [query.cells]. PeerError for those
-        of other sessions."""
+        """The answer to one query, int64 [query.cells]. PeerError for a query of other tasks."""

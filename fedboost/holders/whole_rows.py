@@ -1,8 +1,8 @@
-"""A party that holds whole rows: `answer` turns a query into one vector of integers.
+"""Holders with whole rows: `answer` turns a query into one vector of integers.
 
-Promises: the vector depends on this party's rows and the queries so far alone; adding the vectors of all
-parties gives what one party with all rows would have answered, bit for bit.
-Refuses: queries out of order or that do not fit the tree (PeerError: they come from outside).
+Promises: the vector depends only on this party's rows and the queries so far. The vectors of all parties add
+to the answer of one party with all rows, bit for bit.
+Refuses: queries that are out of order or do not fit the tree (PeerError, since they come from outside).
 """
 
 from abc import abstractmethod
@@ -57,37 +57,36 @@ from fedboost.holders.shard import RowsHolder, Shard, continue_margins, holds_ou
 from fedboost.protocol.contracts import MAX_CELLS, HeldTable
 from fedboost.terms.terms import Terms, have_folds, slots_of
 
-# ---- A party's votes on features, and its own histograms of the nodes that may split --------------------
-# Promises: each histogram is built once, and of two siblings only the one with fewer rows here; they leave
-# this party as votes, and as the bins of elected features.
+# ---- Votes on features, and a party's own histograms of the nodes that may split ------------------------
+# Promises: each histogram is built once, and of two siblings only the one with fewer rows here. Only votes,
+# and the bins of elected features, leave the party.
 
 
 class OwnHistograms:
-    """A party's histograms of the nodes of a level, as `histogram.build` makes them."""
+    """A party's own histograms of the nodes of a level, as from `histogram.build`."""
 
     def __init__(self, growing: GrowingRows, bins: Bins, pairs: Int64) -> None:
-        """pairs: the packed gradients of all rows, int64 [outputs, rows], the same while a tree grows."""
+        """pairs: packed gradients of all rows, int64 [outputs, rows], the same for a whole tree."""
         self._growing = growing
         self._bins = bins
         self._pairs = pairs
         self._known: dict[int, Int64] = {}
 
     def clear(self) -> None:
-        """Forget all histograms: those of another tree come next."""
         self._known = {}
 
     def of(self, node: int, limit: int) -> Int64:
-        """Histogram of a leaf, and the last pair of its sums; limit: of the gradients' scale."""
+        """The histogram of a leaf, with the last pair of sums. limit: of the gradient scale."""
         if node not in self._known:
             self._known[node] = self._growing.histograms([node], self._pairs, self._bins, limit)[0]
         return self._known[node]
 
     def descend(self, splits: Splits, nodes: tuple[int, ...], limit: int, max_cells: int) -> None:
-        """Keep the histograms of these nodes alone, after these splits; max_cells: limit of their
-        integers."""
+        """Keep only the histograms of these nodes, after these splits. max_cells: most integers of all."""
         if len(nodes) * self._bins.layout.cells > max_cells:
             raise Refused(
-                f"own histograms of {len(nodes)} nodes, more than {max_cells} integers; lower max_depth"
+                "query-size",
+                f"own histograms of {len(nodes)} nodes take more than {max_cells} integers; lower max_depth",
             )
         for split in splits:
             parent = self._known.pop(split.node, None)
@@ -98,36 +97,35 @@ class OwnHistograms:
         self._known = {node: cells for node, cells in self._known.items() if node in nodes}
 
     def of_vote(self, query: VoteQuery) -> Int64:
-        """The histograms that a vote is by, after its splits: int64 [nodes, cells]."""
+        """The histograms that a vote is based on, after its splits: int64 [nodes, cells]."""
         limit, cells = query.gradient.limit, self._bins.layout.cells
         self.descend(query.splits, query.nodes, limit, MAX_CELLS)
         return np.stack([self.of(node, limit)[:cells] for node in query.nodes])
 
     def elected(self, query: HistogramQuery) -> Int64:
-        """The bins of elected features of each node, after the splits; of all features at the root."""
+        """The bins of each node's elected features, after the splits; of all features at the root."""
         layout, parts = self._bins.layout, []
         everything = [Elected(layout.features, layout.bins)] * len(query.nodes)
         for node, elected in zip(query.nodes, query.elected or everything, strict=True):
             sums = self.of(node, query.gradient.limit)
             picked = layout.pick(sums[: layout.cells], elected.features)
             if picked.size != histogram.STATS * elected.bins:
-                raise PeerError(f"histograms of {elected.bins} bins, the elected features have others")
+                raise PeerError(
+                    "query-bins", f"the query has {elected.bins} bins, and the elected features have others"
+                )
             parts += [picked, sums[layout.cells :]]
         return np.concatenate(parts)
 
 
 def votes(query: VoteQuery, terms: Terms, rows: int, layout: Layout, own: Int64) -> Int64:
-    """Votes for features of each node, of a party with so many rows and these histograms of them, int64
-    [nodes, cells]."""
+    """The votes of a party with this many rows, int64 [nodes * features]. own: int64 [nodes, cells]."""
+    # Penalties such as min_child_weight are for all rows: scale them by this party's share.
     rule = terms.rule(query.gradient, query.hessian).scaled(min(rows / query.rows, 1.0))
     return np.concatenate([vote(node, layout, rule, terms.histograms.vote_top_k) for node in own])
 
 
 def vote(own: Int64, layout: Layout, rule: SplitRule, top: int) -> Int64:
-    """1 for the `top` features of highest positive gain, 0 for others: int64 [features].
-
-    Ties go to the lowest feature.
-    """
+    """1 for the `top` features with the highest positive gain, else 0; ties go to the lowest feature."""
     votes = np.zeros(len(layout.features), np.int64)
     gains = rule.gains(own, layout, histogram.node_total(own, layout))
     best = np.argsort(-gains, kind="stable")[:top]
@@ -135,21 +133,19 @@ def vote(own: Int64, layout: Layout, rule: SplitRule, top: int) -> Int64:
     return votes
 
 
-# ---- A party's part in target means: sums of its labels by level, and its levels as means ---------------
-# Promises: sums are integers, so that those of parties add to those of the pooled rows, bit for bit; the mean
-# of a row depends on its level and its fold alone.
-
+# ---- Target means: sums of a party's labels by level, and its levels as means ---------------------------
+# Promises: sums are integers, so those of parties add to those of the pooled rows, bit for bit. The mean of a
+# row depends only on its level and its fold.
 
 _HESSIAN = 0xFFFFFFFF
-"""The lower half of a row's pair."""
+"""Mask of the lower half of a row's pair."""
 
 
 class LevelColumns:
-    """The columns of a party whose levels become means. Among the features they stand behind the numeric
-    ones."""
+    """A party's target-mean columns, which follow the numeric features."""
 
     def __init__(self, shard: Shard, terms: Terms, trained: Mask) -> None:
-        """trained: the rows that trees grow on, which are in folds."""
+        """trained: the rows that trees grow on, which are in folds, bool [rows]."""
         self._slots = [*slots_of(terms).values()]
         self._first = len(terms.columns.numeric)
         self._weight = shard.weight
@@ -159,7 +155,7 @@ class LevelColumns:
             self._folds = np.where(trained, folds_of(shard.keys, terms.draws.seed), np.uint8(ALL))
 
     def sums(self, query: LevelSumsQuery, columns: Sequence[Column], pairs: Int64) -> Int64:
-        """The answer to the query: int64 [query.cells]. pairs: gradient and hessian of each row."""
+        """The answer to the query: int64 [query.cells]. pairs: packed gradients, int64 [rows]."""
         every = [query.all_slots] * (query.counted + (query.weight is not None))
         sums, *counts = [np.zeros((query.all_slots, 2), np.int64), *(np.zeros(n, np.int64) for n in every)]
         begin = 0
@@ -183,8 +179,8 @@ class LevelColumns:
     def encoded(
         self, columns: Sequence[Column], means: Sequence[Float32], trained: bool = True
     ) -> tuple[Column, ...]:
-        """The columns, with means in place of levels: float32 [buckets, folds] of each. trained: False
-        for the last means, those of the model, in all rows."""
+        """The columns with means, float32 [buckets, folds] each, in place of levels. trained: False to use
+        the last means, those of the model, for all rows."""
         folds = self._folds if trained else None
         behind = self._first + len(self._slots)
         own = zip(columns[self._first : behind], self._slots, means, strict=True)
@@ -195,72 +191,68 @@ class LevelColumns:
         )
 
     def predicted(self, columns: Sequence[Column], state: BoostingState) -> tuple[Column, ...]:
-        """The columns as the model of a training that stands here has them."""
+        """The columns as the model of a training in this state encodes them."""
         means = () if state.start is None else state.start.means
         return self.encoded(columns, means, trained=False)
 
 
 def _by_slot(slots_of_rows: Int64, values: Int64, slots: Slots) -> Int64:
-    """Sums of integers by slot. Those of a stretch of rows are exact in float64."""
+    # Exact in float64: values are below 2**32, and a stretch has 2**20 rows, so sums are at most 2**52.
     sums = np.bincount(slots_of_rows, values.astype(np.float64), slots.with_missing)
     return sums.astype(np.int64)
 
 
-# ---- A party that holds whole rows: `answer` turns a query into one vector of integers ------------------
-
+# ---- A party with whole rows ----------------------------------------------------------------------------
 
 MAX_ROWS_OF_TREES = 1 << 31
-"""Most rows times trees of a round: each takes 8 bytes, or 16 where rows are sampled."""
-
-
+"""Most rows x trees of a round: each takes 8 bytes, or 16 if rows are sampled."""
 NO_FEATURE = CutPoints.of([np.zeros(0, np.float32)], [False])
-"""Stands for the columns of a label holder that has none: one bin, which all rows are in."""
+"""Placeholder for the columns of a label holder without any: one bin with all rows."""
 
 
 class GrowingHolder(RowsHolder):
     """Rows that trees grow on."""
 
     growing: GrowingRows
-    """The rows of the leaves of the tree that grows."""
+    """The rows of each leaf of the growing tree."""
     bins = UNBINNED
-    """The columns in bins, and behind them row sets."""
+    """The binned columns, followed by those of row sets."""
 
     def __init__(self, read: Callable[[], Shard], terms: Terms, nthread: int, sets: int) -> None:
-        """sets: of rows that other parties relay, see `CutPoints.bin_rows`."""
+        """sets: number of row-set columns of other parties, see `CutPoints.bin_rows`."""
         super().__init__(read, terms, nthread)
         self._relayed = sets
 
     @abstractmethod
     def begin_margins(self) -> None:
-        """Margins where training begins."""
+        """Set the margins that training begins with."""
 
     @abstractmethod
     def forget_gradients(self) -> None:
-        """Another tree comes, and its gradients are not known yet."""
+        """Forget the gradients, before another tree."""
 
     def begin_tree(self, tree: int) -> None:
-        """All rows at the roots of a tree."""
+        """Put all rows at the roots of a tree."""
         self.growing.begin(tree)
         self.forget_gradients()
 
     def end_tree(self, tree: int, splits: Splits, values: Values) -> None:
-        """Split the last nodes of a tree, and move each row's margin by its leaf's value; the next begins."""
+        """Split the last nodes of a tree, move margins by leaf values, and begin the next tree."""
         self.begin_tree(tree + 1)
 
     def take_back(self) -> bool:
-        """Margins as they were before the last finished tree. False if they are not known."""
+        """Restore the margins before the last finished tree. Returns False if they are not known."""
         return False
 
     def encoded(self, start: StartQuery) -> tuple[Column, ...]:
-        """The columns as they are binned."""
+        """The columns to bin."""
         return self.columns
 
     def use(self, bins: Bins) -> None:
-        """Grow trees on these bins."""
         self.bins = bins
 
     def bin(self, start: StartQuery) -> None:
-        """Bin the columns, and drop their values: four bytes each that are seldom needed again."""
+        """Bin the columns, and drop their values, which take four bytes each and are seldom needed again."""
         cut_points = start.cut_points if start.cut_points.sizes.size else NO_FEATURE
         settings = self._threads, self._shard.allocate, self._relayed
         self.use(Bins.of(self.encoded(start), cut_points, *settings))
@@ -268,7 +260,7 @@ class GrowingHolder(RowsHolder):
 
 
 class HorizontalHolder(GrowingHolder):
-    """The rows of a party in one session, and the state of the training (`state`)."""
+    """The rows of a party in one training session, and the state of the training (`state`)."""
 
     def __init__(
         self,
@@ -278,18 +270,18 @@ class HorizontalHolder(GrowingHolder):
         name: str = "",
         sets: int = 0,
     ) -> None:
-        """name: of this party in the terms; sets: row sets, see `GrowingHolder`."""
+        """name: of this party in the terms; sets: see `GrowingHolder`."""
         super().__init__(read, terms, nthread, sets)
         self._name = name
         shard, threads = self._shard, self._threads
         if len(terms.roots) * shard.rows > MAX_ROWS_OF_TREES:
-            many = f"{len(terms.roots)} trees a round are too many for the rows of a party"
-            raise Refused(f"{many}; lower num_class or num_parallel_tree")
+            many = f"{len(terms.roots)} trees per round are too many for a party's number of rows"
+            raise Refused("terms-too-many-trees", f"{many}; lower num_class or num_parallel_tree")
         objective, labels = terms.objective.loss, (shard.label, shard.weight, shard.group)
         self._gradients = Gradients(objective, *labels, threads, shard.allocate)
         self.begin_margins()
         self._sets = row_sets(shard, terms)
-        """The rows of each set of metrics: bool [rows]."""
+        """Maps set of rows for metrics -> bool [rows]."""
         self._levels = LevelColumns(shard, terms, self._sets[metrics.TRAIN])
         assert shard.keys is not None or not terms.draws.draws_for_trees
         keys = np.broadcast_to(np.uint64(0), shard.rows) if shard.keys is None else shard.keys
@@ -299,7 +291,7 @@ class HorizontalHolder(GrowingHolder):
         self.growing = GrowingRows(*shape, self._sampler(), threads, shard.allocate)
         self.use(UNBINNED)
         self.has_gradients = False
-        """True if gradients are those of the tree that grows: from its first histogram on."""
+        """True if gradients are those of the growing tree: from its first histogram on."""
 
     @property
     def table(self) -> HeldTable:
@@ -308,16 +300,18 @@ class HorizontalHolder(GrowingHolder):
         return HeldTable(self.rows, lambda key: self._shard.hashed(key, self.columns), held_out)
 
     def own_histograms(self, query: VoteQuery) -> Int64:
-        """The histograms that a vote is by, for a party whose rows are shared out: int64 [nodes, cells]."""
+        """The histograms that a vote is based on, for a party with workers: int64 [nodes, cells]."""
         query.check_order(self._terms, self.state)
         histograms = self._of_vote(query)
         self.state = self.state.after(query)
         return histograms
 
     def go_to(self, state: BoostingState) -> None:
-        """Move to this state, whatever was answered before. PeerError if its splits are invalid."""
+        """Move to this state, whatever was answered before. Raises PeerError if its splits are invalid."""
         if state.position == self.state.position:
             return
+        # Keep what both states share: bins if the cut points are the same, margins if finished rounds are a
+        # prefix of the new ones. Everything else is computed again.
         finished = len(self.state.rounds)
         starts = [None if each.start is None else each.start.digest for each in (state, self.state)]
         if starts[0] != starts[1]:
@@ -363,7 +357,7 @@ class HorizontalHolder(GrowingHolder):
             case ResidualQuery():
                 return self._residuals(query)
             case IdCountQuery() | AlignQuery() | PlacesQuery() | ReachQuery() | BinsQuery():
-                raise PeerError(f"{query.description}: asked where all parties hold the same columns")
+                raise PeerError("query-task", f"{query.description}: for parties with different columns only")
             case LevelSumsQuery():
                 self._quantise_start(query)
                 return self._levels.sums(query, self.columns, self._gradients.pairs[0])
@@ -371,14 +365,14 @@ class HorizontalHolder(GrowingHolder):
                 columns = self._levels.predicted(self.columns, self.state)
                 return count_bins(query, self._terms, self.state, columns, self._shard.base_margin)
             case SummaryQuery() | MagnitudesQuery() | EvaluationQuery():
-                raise PeerError(f"{query.description}: asked where a model is trained")
+                raise PeerError("query-task", f"{query.description}: not part of a training")
             case _:
                 assert_never(query)
 
     def _histograms(self, query: HistogramQuery) -> Int64:
         bins = self.bins.layout.bins
         if query.bins != bins:
-            raise PeerError(f"histograms of {query.bins} bins, the cut points make {bins}")
+            raise PeerError("query-bins", f"the query has {query.bins} bins, and the cut points make {bins}")
         self._grow(query)
         if self._terms.histograms.vote_top_k:
             return self._own.elected(query)
@@ -390,7 +384,7 @@ class HorizontalHolder(GrowingHolder):
         return self._own.of_vote(query)
 
     def _residuals(self, query: ResidualQuery) -> Int64:
-        """Weights of the residuals of each node, by cell."""
+        """Weights of rows by residual, for each part of each node's cell."""
         self.growing.apply(query.splits, self.bins)
         if query.tree == CONSTANT_TREE:
             nodes = [np.flatnonzero(self._sets[metrics.TRAIN]).astype(np.uint32)]
@@ -417,7 +411,7 @@ class HorizontalHolder(GrowingHolder):
         return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.int64), *parts])
 
     def _metrics(self, query: EndRoundQuery) -> list[Int64]:
-        """Metric sums of each set that is asked for; zeros for the sets of other parties."""
+        """Metric sums of each set of rows in the query; zeros for sets of other parties."""
         sets = [name.rpartition(metrics.OF_PARTY) for name in query.sets]
         sums = {
             rows: self._gradients.sum_metrics(query.metrics, query.weight, self._sets[rows])
@@ -427,7 +421,7 @@ class HorizontalHolder(GrowingHolder):
         return [sums[rows] if not sep or party == self._name else zeros for party, sep, rows in sets]
 
     def begin_margins(self) -> None:
-        """Margins where training begins: 0, the base margins, or those of the model that is continued."""
+        """Set the margins to 0, the base margins, or those of the model that is continued."""
         margin, base, earlier = self._gradients.margin, self._shard.base_margin, self._terms.earlier
         if earlier is not None:
             continue_margins(margin, base, earlier, self.columns)
@@ -435,22 +429,20 @@ class HorizontalHolder(GrowingHolder):
             margin[:] = 0.0 if base is None else base
 
     def encoded(self, start: StartQuery) -> tuple[Column, ...]:
-        """The columns, with means in place of levels."""
         return self._levels.encoded(self.columns, start.means)
 
     def use(self, bins: Bins) -> None:
-        """Grow trees on these bins."""
         super().use(bins)
         self._own = OwnHistograms(self.growing, bins, self._gradients.pairs)
 
     def _grow(self, query: TreeQuery) -> None:
-        """Apply the splits of a query about the tree that grows, whose gradients are computed at its root."""
+        """Apply the splits of a query about the growing tree. Its gradients are computed at the root."""
         if not self.has_gradients:
             self._quantise(query)
         self.growing.apply(query.splits, self.bins)
 
     def _quantise(self, query: TreeQuery) -> None:
-        """Compute the gradients of the tree that grows; in gradient-based sampling, sample its rows."""
+        """Compute the gradients of the growing tree; with gradient-based sampling, also sample its rows."""
         terms, quantise = self._terms, self._quantiser(query)
         if terms.draws.by_gradient_norm:
             assert isinstance(query, HistogramQuery)  # the terms allow no votes
@@ -470,7 +462,7 @@ class HorizontalHolder(GrowingHolder):
         self._gradients.quantise(loss.start, self._quantiser(query), shift)
 
     def _quantiser(self, query: StartQuery | LevelSumsQuery | TreeQuery | SumsQuery) -> Quantise:
-        """Quantisation for a query; bounded where its answer gets noise."""
+        """The quantisation for a query; clipped to the bound of a row if answers get noise."""
         if self._terms.noise is not None:
             return self._terms.bound.quantise
         return in_units(query.gradient, query.hessian)
@@ -480,12 +472,12 @@ class HorizontalHolder(GrowingHolder):
         super().end_tree(tree, splits, values)
 
     def forget_gradients(self) -> None:
-        """Have gradients computed again, and own histograms built again, when they are next needed."""
+        """Have gradients and own histograms computed again when they are next needed."""
         self.has_gradients = False
         self._own.clear()
 
     def _sampler(self) -> Sampler:
-        """The sampler of the terms; gradient-based sampling begins only once gradients are known."""
+        """The sampler of rows. Gradient-based sampling needs gradients, so it starts with all rows."""
         terms, sample = self._terms, (self._sets[metrics.TRAIN], self._draws)
         if terms.draws.max_bootstrap_count > 1:
             return bootstrap(*sample, terms.draws.subsample)

@@ -1,1 +1,1 @@
-"""Protections: how a party's vector is sealed, added and opened. Siblings of gbdt; pure."""
+"""Protections: how a party's vector is sealed, added and opened. Pure; independent of gbdt."""

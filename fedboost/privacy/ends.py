@@ -1,9 +1,8 @@
-"""The two ends of each protection: `plain`, `masked` in one leg and in two, `paillier` over whole rows.
+"""The two ends of each protection: `plain`, `masked` in one leg and in two legs, `paillier` over whole rows.
 
-`plain` hides nothing: the aggregator sees every party's vector before it adds it. It is for benchmarks, tests
-and parties that trust the aggregator; an ordinary data-parallel allreduce. Where few bins of a node have
-rows, only their cells travel; then lengths, which others see, depend on rows.
-"""
+`plain` hides nothing: the aggregator sees every party's vector before adding it, as in an ordinary
+data-parallel allreduce. It is for benchmarks, tests, and parties that trust the aggregator. Where few bins of
+a node have rows, only their cells travel, so message lengths, which others see, depend on rows."""
 
 import contextlib
 import hashlib
@@ -42,20 +41,19 @@ if TYPE_CHECKING:
     from fedboost.privacy.paillier import PaillierSecret as Secret
 
 NAME_BYTES = 16
-"""Bytes of a public key's digest, before every sealed chunk."""
+"""Bytes of the public key's digest at the start of every sealed chunk."""
 
 
 class PlainSealer(Sealer):
-    """Packs the integers into cells. sparsely: zeros may be left out."""
+    """Packs a vector's integers into cells. sparsely: zeros may be left out."""
 
-    unexpected_help = "protection plain needs no help"
+    unexpected_help = "received a request for help, which protection plain does not need"
 
     def __init__(self, sparsely: bool = True) -> None:
         self._sparsely = sparsely
         self._last: Tag | None = None
 
     def seal(self, values: Int64, tag: Tag) -> Iterator[bytes]:
-        """The chunks of the vector as packed cells."""
         check_newer(tag, self._last)
         self._last = tag
         words = np.ascontiguousarray(values).view(np.uint64)
@@ -64,10 +62,10 @@ class PlainSealer(Sealer):
 
 
 class PlainOpener(Opener):
-    """Adds packed cells into one running sum."""
+    """Adds packed cells to one running sum."""
 
-    unexpected_note = "a note where protection plain has none"
-    unexpected_help = "help that protection plain did not ask for"
+    unexpected_note = "a note, which protection plain does not have"
+    unexpected_help = "help, which protection plain does not request"
 
     def __init__(self, tag: Tag) -> None:
         self.chunks = len(tag.chunks)
@@ -75,19 +73,17 @@ class PlainOpener(Opener):
         self._sum = np.zeros(tag.cells, np.uint64)
 
     def add(self, party: str, number: int, cells: bytes) -> None:
-        """Add one chunk."""
         chunk = self._tag.chunk(number)
         chunk.add_sparsely(chunk.of(self._sum), cells)
 
     def open(self) -> Int64:
-        """The sum."""
         return signed(self._sum, self._tag.segments)
 
 
 # ---- Protection `masked`: pairwise masks in one leg, and in two legs where the roster may change --------
 # Designed for: an aggregator that is curious, or lies about the messages it relays, together with up to
-# `colluding` parties. In one leg a party answers for all parties of the session or not at all, so no vector
-# is ever one of a smaller roster, and nothing is given away for the sum to open
+# `colluding` parties. In one leg a party answers for all parties of the session or not at all. So a vector is
+# never part of a smaller roster's sum, and nothing needs to be disclosed for the sum to open
 # (docs/decisions/0016-masks-in-one-leg.md).
 #
 # A turn in one leg, with ctx = everything both ends must agree on:
@@ -95,14 +91,21 @@ class PlainOpener(Opener):
 #     upload   each u: y_u = x_u + sum_{v > u} PRG(k_uv, ctx) - sum_{v < u} PRG(k_uv, ctx)
 #     open     the sum of y
 #
-# Promises: the sum of all parties opens, and no smaller one; what was sealed counts as opened, since it is
-# once all others sealed, however late their vectors come; nobody is asked for help.
-# Refuses (PeerError): every roster but all parties of the session, and the tags that `PairMasks.check` names;
-# notes and help, which one leg does not use.
+# Promises: the sum over all parties opens, and no smaller sum. A sealed vector is treated as opened: it is
+# open once all others have sealed theirs, however late those arrive. No party is asked for help.
+# Refuses (PeerError): every roster other than all parties of the session, and the tags that `PairMasks.check`
+# lists; notes and help, which one leg does not use.
+#
+# Why a smaller roster is refused, and not just unopenable: a party that sealed for all parties and later for
+# all but one would release two sums whose difference is that party. Nothing withholds the first sum
+# afterwards, since its masks need no help to cancel. So there is one roster, and a loss before the upload
+# costs the attempt.
+# Why an older or equal (turn, attempt) is refused: under one key and ctx two vectors have the same masks, and
+# their difference is that of this party's own integers. So a tag is sealed once, and its keys are replaced.
 
 
 class _MaskingSealer(Sealer):
-    """Base of a party's end whose vectors are masked with the streams of its pairs."""
+    """Base of the party's ends that mask vectors with the streams of its pairs."""
 
     way = ONE_LEG
 
@@ -116,17 +119,17 @@ class _MaskingSealer(Sealer):
 
     @property
     def ctx(self) -> bytes:
-        """The context of the last vector."""
         return self._pairs.ctx
 
 
 class OneLegSealer(_MaskingSealer):
     """Masks one party's vectors with the streams of its pairs."""
 
-    unexpected_help = "asked to help with masks that cancel without help"
+    unexpected_help = "received a request for help with masks that cancel without help"
 
     def seal(self, values: Int64, tag: Tag) -> Iterator[bytes]:
-        """The masked chunks of a vector."""
+        # Check first, then replace keys, then yield: keys are gone before the first masked byte leaves, so no
+        # later request can make this party expand the same streams for another vector.
         self._pairs.check(tag)
         check_whole(tag, self._group)
         streams = self._pairs.streams(tag)
@@ -134,10 +137,10 @@ class OneLegSealer(_MaskingSealer):
 
 
 class OneLegOpener(Opener):
-    """Adds masked chunks into one running sum, in which the masks cancel."""
+    """Adds masked chunks to one running sum, in which the masks cancel."""
 
-    unexpected_note = "a note where masks in one leg have none"
-    unexpected_help = "help that masks in one leg did not ask for"
+    unexpected_note = "a note, which masks in one leg do not have"
+    unexpected_help = "help, which masks in one leg do not request"
 
     def __init__(self, tag: Tag, setup: AggregatorSetup) -> None:
         self.chunks = len(tag.chunks)
@@ -146,11 +149,10 @@ class OneLegOpener(Opener):
         self._sum = pairwise.zeros(tag)
 
     def add(self, party: str, number: int, cells: bytes) -> None:
-        """Add one masked chunk."""
         pairwise.add(self._sum, self._tag, number, cells)
 
     def open(self) -> Int64:
-        """The sum, once every party's chunks are added. SessionFailed if the masks did not cancel."""
+        """Return the sum, once every party's chunks are added. SessionFailed if the masks did not cancel."""
         return pairwise.checked_sum(self._sum, self._tag)
 
 
@@ -160,33 +162,33 @@ class OneLegOpener(Opener):
 COMMIT, RECOVER = b"commit", b"recover"
 """Kinds of requests for help."""
 NONCE = bytes(12)
-"""Always the same: a key is used for one share."""
+"""Constant, since each key encrypts one share."""
 SEALED_SHARE = pairwise.SHARE_BYTES + 16
-"""Bytes of a share with GCM's tag."""
+"""Bytes of a share with its GCM tag."""
 
 
 def commitment(mask: bytes, ctx: bytes, party: str) -> bytes:
-    """A hash that commits a party to its self mask of a context: 32 bytes."""
+    """Hash that commits a party to its self mask of a context: 32 bytes."""
     return hashlib.sha256(packing.pack(b"fedboost/1/commitment", mask, ctx, party.encode())).digest()
 
 
 def name_of(field: bytes) -> str:
-    """The party's name in a field. PeerError if it is not text."""
+    """Decode a party's name. Raises PeerError if the field is not text."""
     try:
         return field.decode()
     except UnicodeDecodeError:
-        raise PeerError("a party's name that is not text") from None
+        raise PeerError("help-name-invalid", "a party's name is not text") from None
 
 
 def by_name(entries: list[bytes]) -> dict[str, bytes]:
-    """Party to bytes, from fields that alternate between the two."""
+    """Return party -> bytes, from fields that alternate between the two."""
     if len(entries) % 2 or len(set(entries[::2])) != len(entries) // 2:
-        raise PeerError("fields that are not one for each party")
+        raise PeerError("help-fields-invalid", "a list of fields that does not have one field for each party")
     return {name_of(name): value for name, value in zip(entries[::2], entries[1::2], strict=True)}
 
 
 def self_stream(mask: bytes, ctx: bytes, party: str) -> Stream:
-    """The stream of a party's self mask under a context."""
+    """Return the stream of a party's self mask under a context."""
     return Stream(derive(mask, b"self", ctx, party.encode()))
 
 
@@ -196,11 +198,10 @@ def self_stream(mask: bytes, ctx: bytes, party: str) -> Stream:
 class TwoLegSealer(_MaskingSealer):
     """Seals one party's vectors, and helps to open the sums they went into.
 
-    Refuses, and says so (PeerError): a roster with strangers, without this party, smaller than the threshold,
-    or another one than before; a turn or attempt that is not greater than the last; an upload after this
+    Refuses (PeerError): a roster that names unknown parties, lacks this party, is smaller than the threshold,
+    or differs from the one before; a turn or attempt that is not greater than the last; an upload after this
     turn's commit; a commit of an old attempt, with a share missing or not authentic, or of a turn that
-    committed another attempt; a recovery before this party's own commit, or of too many.
-    """
+    committed another attempt; a recovery before this party's own commit, or of too many parties."""
 
     way = TWO_LEGS
 
@@ -210,12 +211,11 @@ class TwoLegSealer(_MaskingSealer):
         self._mask: bytes | None = None
         self._note = b""
         self._shares: dict[str, bytes] | None = None
-        """Other parties' shares of this turn, once this party committed to them."""
+        """Other parties' shares of this turn, once this party has committed to them."""
         self._share_keys: dict[tuple[str, str], bytes] = {}
-        """Sender and receiver to the key of a share of this turn."""
+        """(sender, receiver) -> key of a share of this turn."""
 
     def seal(self, values: Int64, tag: Tag) -> Iterator[bytes]:
-        """The masked chunks of a vector."""
         self._check(tag)
         self._pairs.begin(tag)
         peers = set(tag.roster) - {self._me}
@@ -223,23 +223,25 @@ class TwoLegSealer(_MaskingSealer):
         self._share_keys = {way: self._pairs.derived(peer, b"share", *way) for peer, way in ways}
         streams = self._pairs.masks(tag)
         self._pairs.replace_keys()
+        # The new self mask overwrites that of an abandoned attempt, which this party then cannot disclose any
+        # more: the vector of that attempt stays shut under any roster.
         mask = self._mask = self._draw(KEY_BYTES)
         self._note, self._shares = b"", None
         streams.append((self_stream(mask, self._pairs.ctx, self._me), True))
         return (chunk.packed(words) for chunk, words in masked_chunks(values, tag, streams))
 
     def note(self) -> bytes:
-        """The note of the last chunk: a commitment to the self mask, and its sealed share for each peer.
+        """Return the note of the last chunk: a commitment to the self mask, and a sealed share of it per
+        peer.
 
-        Made once: other shares under the same key would give both away.
-        """
+        It is made once: encrypting other shares under the same keys and nonce would reveal both."""
         tag = self._pairs.tag
         assert tag is not None
         if self._note:
             return self._note
         assert self._mask is not None
         peers = [peer for peer in sorted(tag.roster) if peer != self._me]
-        points = [self._group.point(party) for party in (*peers, self._me)]  # its own share is thrown away
+        points = [self._group.point(party) for party in (*peers, self._me)]  # its own share is discarded
         shares = pairwise.split(int.from_bytes(self._mask), self._group.threshold, points, self._draw)
         sealed = []
         for peer, share in zip(peers, shares, strict=False):
@@ -249,46 +251,53 @@ class TwoLegSealer(_MaskingSealer):
         return self._note
 
     def assist(self, request: bytes) -> bytes:
-        """This party's self mask, or its shares of lost parties' masks."""
+        """Return this party's self mask, or its shares of lost parties' masks, as the request wants."""
         try:
             kind, ctx, *rest = packing.unpack(request)
         except ValueError:
-            raise PeerError("a request for help that asks nothing") from None
+            raise PeerError("help-request-empty", "an empty request for help") from None
         if self._pairs.tag is None or not hmac.compare_digest(ctx, self._pairs.ctx):
-            raise PeerError("asked to help with a turn or attempt that is not the last")
+            raise PeerError("help-stale", "a request for help with a turn or attempt that is not the last")
         if kind == COMMIT:
             return self._commit(by_name(rest))
         if kind == RECOVER:
             return self._recover([name_of(party) for party in rest])
-        raise PeerError("asked for help of an unknown kind")
+        raise PeerError("help-kind-unknown", "a request for an unknown kind of help")
 
     def _check(self, tag: Tag) -> None:
         self._pairs.check(tag)
         last = self._pairs.tag
         if len(tag.roster) < self._group.min_roster:
-            raise PeerError(f"a roster of {len(tag.roster)} parties, fewer than {self._group.min_roster}")
+            raise PeerError(
+                "roster-too-small",
+                f"a roster of {len(tag.roster)}, fewer than {self._group.min_roster} parties",
+            )
         if last is not None and tag.turn == last.turn and self._shares is not None:
-            raise PeerError(f"turn {tag.turn} was committed: no other attempt of it is sealed")
+            raise PeerError("turn-committed", f"turn {tag.turn} was committed: no other attempt is sealed")
+        # A roster changes only with the attempt, which has new keys and a new sealer.
         if last is not None and set(tag.roster) != set(last.roster):
-            raise PeerError("the roster changed under the same keys")
+            raise PeerError("roster-changed", "the roster changed under the same keys")
 
     def _commit(self, sealed: dict[str, bytes]) -> bytes:
         assert self._pairs.tag is not None
         assert self._mask is not None
         peers = set(self._pairs.tag.roster) - {self._me}
         if set(sealed) != peers:
-            raise PeerError("asked to commit without the share of every party of the roster")
+            raise PeerError("commit-shares-missing", "asked to commit without every party's share")
+        # A share opens only if its sender derived the same key, so under this ctx and roster. Once all shares
+        # open, every party of the roster has sealed for this attempt, and this party may disclose its mask.
         shares = {}
         for peer in sorted(peers):
             try:
                 shares[peer] = AESGCM(self._share_keys[peer, self._me]).decrypt(NONCE, sealed[peer], None)
             except InvalidTag:
                 raise PeerError(
-                    f"the share of party {peer} is not authentic: it sealed under another session, turn, "
-                    f"or roster, or its share was changed on the way"
+                    "share-not-authentic",
+                    f"the share of party {peer} is not authentic: it was sealed under another session, turn "
+                    f"or roster, or was changed in transit",
                 ) from None
         if self._shares is not None and shares != self._shares:
-            raise PeerError("asked to commit twice with different shares")
+            raise PeerError("commit-repeated", "asked to commit twice with different shares")
         self._shares = shares
         return self._mask
 
@@ -296,11 +305,14 @@ class TwoLegSealer(_MaskingSealer):
         assert self._pairs.tag is not None
         roster = self._pairs.tag.roster
         if self._shares is None:
-            raise PeerError("asked to recover before this party committed")
+            raise PeerError("recover-before-commit", "asked to recover before this party committed")
+        # Only after its own commit: before, this party does not know that all sealed for this attempt, and
+        # its share could help to open an abandoned one. If fewer than `threshold` parties are left, no honest
+        # recovery can succeed, so such a request is refused as well.
         left = len(roster) - len(lost)
         twice = len(set(lost)) != len(lost)
         if twice or not set(lost) <= set(self._shares) or left < self._group.threshold:
-            raise PeerError(f"asked to recover {len(lost)} of {len(roster)} parties")
+            raise PeerError("recover-too-many", f"asked to recover {len(lost)} of {len(roster)} parties")
         answer = []
         for party in lost:
             answer += [party.encode(), self._shares[party]]
@@ -308,31 +320,38 @@ class TwoLegSealer(_MaskingSealer):
 
 
 # ---- Protection `masked` where the roster may shrink, in two legs ---------------------------------------
-# The aggregator learns the sum of a turn and nothing else of it.
+# The aggregator learns the sum of a turn and nothing else about it.
 # Designed for: an aggregator that is curious, or lies about the messages it relays, together with up to
-# `colluding` parties; a party lost after its upload does not cost the turn. The design is Bonawitz and
-# others' secure aggregation (CCS 2017) with pairwise keys that are never shared and one short-lived self
-# mask a turn; it has not been reviewed by others yet.
+# `colluding` parties; a party lost after its upload does not cost the turn. The design is the secure
+# aggregation of Bonawitz et al. (CCS 2017), with pairwise keys that are never shared and a short-lived self
+# mask per turn. It has not been reviewed by others yet.
 #
 # A turn in two legs:
 #
 #     upload   each u: y_u = x_u + PRG(b_u) + sum_{v > u} PRG(k_uv, ctx) - sum_{v < u} PRG(k_uv, ctx), and for
 #              every other v a share of b_u, sealed under k_uv
-#     commit   the aggregator relays the shares; each u holds them all to ctx and then gives b_u away
-#     recover  for a party that was lost after its upload: the others give their shares of its b
+#     commit   the aggregator relays the shares; each u checks that all are bound to ctx, then discloses b_u
+#     recover  for a party that was lost after its upload: the others disclose their shares of its b
 #     open     the sum of y minus the self masks
 #
-# Promises: a tag is sealed once; a vector that was uploaded for an attempt that did not commit can never be
-# opened; pairwise keys are replaced after each vector and never leave the party.
-# Refuses: see `TwoLegSealer`; each rule has a test of its name in tests/privacy/masked.
+# Why in this order. Until all have uploaded, the aggregator may still abandon the attempt and ask a smaller
+# roster. A b disclosed by then would let it open both sums, whose difference is the parties that left. So b
+# is disclosed only in exchange for the shares of the whole roster, which prove that all sealed for this
+# attempt. After that, this sealer seals no other attempt of the turn, and the site remembers the roster that
+# it helped (`check_due` in protocol/party.py).
+# A party lost between upload and commit cannot disclose its b although its vector is in the sum, so its b is
+# recovered from shares. Pairwise keys are never shared: no request can reveal a b and the masks of its pairs.
+#
+# Promises: a tag is sealed once; a vector uploaded for an attempt that did not commit can never be opened;
+# pairwise keys are replaced after each vector and never leave the party.
+# Refuses: see `TwoLegSealer`; each rule has a test named after it in tests/privacy/masked.
 
 
 class TwoLegOpener(Opener):
-    """Adds masked chunks into one running sum, collects the help, and opens the sum.
+    """Adds masked chunks to one running sum, collects the help, and opens the sum.
 
-    It can never open the sum of less than the whole roster: pairwise masks cancel in the whole only.
-    Raises RosterTooSmall when too few parties are left to recover a self mask.
-    """
+    It can never open a sum over less than the whole roster: pairwise masks cancel only in the whole sum.
+    Raises RosterTooSmall when too few parties are left to recover a self mask."""
 
     def __init__(self, tag: Tag, setup: AggregatorSetup) -> None:
         self.chunks = len(tag.chunks)
@@ -349,30 +368,29 @@ class TwoLegOpener(Opener):
         """The parties whose masks the others were asked to recover."""
 
     def add(self, party: str, number: int, cells: bytes) -> None:
-        """Add one masked chunk."""
         pairwise.add(self._sum, self._tag, number, cells)
 
     def note(self, party: str, note: bytes) -> None:
-        """Take in a party's commitment to its self mask, and its shares of that."""
+        """Take in a party's commitment to its self mask, and its sealed shares of the mask."""
         try:
             commitment, *sealed = packing.unpack(note)
         except ValueError:
-            raise PeerError("its report came without a commitment") from None
+            raise PeerError("commitment-missing", "its report has no commitment") from None
         shares = by_name(sealed)
         if set(shares) != set(self._tag.roster) - {party}:
-            raise PeerError("its shares are not one for every other party of the roster")
+            raise PeerError("shares-incomplete", "its shares are not one for every other party of the roster")
         if len(commitment) != KEY_BYTES or any(len(share) != SEALED_SHARE for share in shares.values()):
-            raise PeerError("its commitment or its shares are of another length than those can be")
+            raise PeerError("commitment-length", "its commitment or its shares have an invalid length")
         self._commitments[party], self._sealed[party] = commitment, shares
 
     def requests(self) -> dict[str, bytes]:
-        """Party to its request for help; empty when the sum can be opened."""
         present = [party for party in sorted(self._tag.roster) if party not in self._lost]
         missing = sorted(party for party in self._lost if party not in self._masks)
         if missing and len(present) < self._group.threshold:
             raise RosterTooSmall(
+                "roster-too-small",
                 f"{len(present)} of {len(self._tag.roster)} parties are left, {self._group.threshold} are "
-                f"needed to open the sum without {', '.join(missing)}"
+                f"needed to open the sum without {', '.join(missing)}",
             )
         uncommitted = [party for party in present if party not in self._masks]
         if uncommitted:
@@ -389,49 +407,48 @@ class TwoLegOpener(Opener):
         return dict.fromkeys(present, request)
 
     def lose(self, party: str) -> None:
-        """Note that a party whose upload is in is disconnected: its mask is recovered from the others."""
+        """Note that a party disconnected after its upload: its mask is recovered from the others."""
         self._lost.add(party)
 
     def assist(self, party: str, answer: bytes) -> None:
-        """Take in a party's help; PeerError if it does not answer the request, SessionFailed if the shares do
-        not recover a lost party's mask."""
+        """Take in a party's help. Raises PeerError if it does not answer the request, SessionFailed if the
+        shares do not recover a lost party's mask."""
         if party not in self._commitments:
-            raise PeerError("its help came without its report")
+            raise PeerError("help-without-report", "it sent help without a report")
         if party not in self._masks:
             if not self._is_of(party, answer):
-                raise PeerError(f"the self mask of party {party} is not the one it committed to")
+                raise PeerError("self-mask-wrong", f"party {party} did not commit to this self mask")
             self._masks[party] = answer
             return
         answered = by_name(packing.unpack(answer))
         if not answered or set(answered) != self._missing:
-            raise PeerError("its help is not what was asked for")
+            raise PeerError("help-mismatched", "its help does not answer the request")
         for lost, share in answered.items():
             if len(share) != pairwise.SHARE_BYTES:
-                raise PeerError("its help is not what was asked for")
+                raise PeerError("help-mismatched", "its help does not answer the request")
             shares = self._shares.setdefault(lost, {})
             shares[self._group.point(party)] = int.from_bytes(share)
             if len(shares) == self._group.threshold and lost not in self._masks:
                 self._masks[lost] = self._recovered(lost, shares)
 
     def _recovered(self, lost: str, shares: Mapping[int, int]) -> bytes:
-        """A lost party's mask. Who spoilt it is unknown, so the party that helped last is not to blame."""
+        """Recover a lost party's mask. If that fails, it is unknown who is at fault: not the last helper."""
         with contextlib.suppress(PeerError, OverflowError):
             mask = pairwise.combine(shares).to_bytes(KEY_BYTES)
             if self._is_of(lost, mask):
                 return mask
         raise SessionFailed(
-            f"the self mask of party {lost}, which was lost, cannot be recovered: the shares of it do not "
-            f"fit its commitment, so party {lost} dealt wrong ones, or a party that helped changed its own"
+            "self-mask-unrecoverable",
+            f"the self mask of the lost party {lost} cannot be recovered: its shares do not match its "
+            f"commitment, so party {lost} dealt wrong shares, or a party that helped changed its share",
         )
 
     def _is_of(self, party: str, mask: bytes) -> bool:
-        """True if this party committed to the mask."""
         return hmac.compare_digest(commitment(mask, self.ctx, party), self._commitments[party])
 
     def open(self) -> Int64:
-        """The sum, once `requests` is empty."""
         if self.requests():
-            raise PeerError("the sum cannot be opened yet")
+            raise PeerError("sum-not-open", "the sum cannot be opened yet")
         scratch = scratch_of(self._tag)
         for party in self._tag.roster:
             stream = self_stream(self._masks[party], self.ctx, party)
@@ -441,34 +458,34 @@ class TwoLegOpener(Opener):
 
 
 # ---- Protection `paillier`: the aggregator adds masked ciphertexts, and a key holder opens the sum ------
-# Designed for: consortia whose rules ask for encryption. The aggregator never has the secret key, unless it
-# lies: what it has opened may be something else than a sum, which the key holder cannot tell. So the masks of
-# `pairwise` lie beneath the encryption: even with the secret key a party's vector is uniformly random, and
-# only the sum of all parties is not.
+# Designed for: consortia whose rules require encryption. The aggregator never has the secret key. But if it
+# lies, it can have something other than a sum opened, and the key holder cannot detect that. So the masks of
+# `pairwise` lie beneath the encryption: even with the secret key, a party's vector is uniformly random, and
+# only the sum over all parties is not.
 #
 # A turn, with ctx = everything that both ends must agree on:
 #
-#     upload   each party: its cells and its masks modulo the cell's 2**bits, encrypted under the key of the
-#              session
-#     blind    the aggregator adds the ciphertexts up, adds a number drawn from all plaintexts to each, which
-#              randomises it again, and sends them with ctx to the key holder
-#     assist   the key holder decrypts the blinded sum, which is uniform noise to it, once a turn, and counts
-#     open     the aggregator subtracts its numbers, and cuts off what the masks carried above a cell's bits
+#     upload   each party: its cells plus its masks modulo the cell's 2**bits, encrypted under the session's
+# key
+#     blind    the aggregator adds up the ciphertexts, adds a number drawn from all plaintexts to each, which
+#              also randomises it again, and sends them with ctx to the key holder
+#     assist   the key holder decrypts the blinded sum, which is uniform noise to it, once per turn, and
+# counts
+#     open     the aggregator subtracts its numbers, and drops what the masks carried above a cell's bits
 #
-# Promises: the key holder learns nothing of a sum but how many cells it has; an aggregator that lies, or has
-# the key, learns no more than the sum over all parties, as long as two of them with rows do not collude with
-# it; a tag is sealed once; the same request gets the same answer, another one of the same turn gets none.
-# Refuses: rosters other than all parties; ciphertexts of another key, out of range or of another number than
-# the cells have; keys that are too short or cannot be keys; more openings than the terms have sums
-# (PeerError).
+# Promises: the key holder learns nothing about a sum except its number of cells. An aggregator that lies, or
+# has the key, learns no more than the sum over all parties, as long as two parties with rows do not collude
+# with it. A tag is sealed once; the same request gets the same answer, another one in the same turn gets
+# none.
+# Refuses (PeerError): rosters other than all parties; ciphertexts of another key, out of range, or not as
+# many as the cells need; keys that are too short or invalid; more openings than the terms have sums.
 
 
 class KeyHolder:
-    """Opens blinded sums: of the tag that was announced last, and of each turn only one.
+    """Opens blinded sums: only of the tag announced last, and only one per turn.
 
-    Two sums of one turn could differ in a single party alone. So once a sum of a turn was opened, no other
-    attempt of that turn is opened.
-    """
+    Two sums of one turn could differ in a single party. So once a sum of a turn was opened, no other attempt
+    of that turn is opened."""
 
     def __init__(self, secret: "Secret", group: Group, session: bytes, max_openings: int) -> None:
         self._secret = secret
@@ -479,37 +496,38 @@ class KeyHolder:
         self._opened_turn = -1
         self._request, self._answer = b"", b""
         self.openings = 0
-        """Sums opened so far."""
+        """Number of sums opened so far."""
 
     def __repr__(self) -> str:
         return f"KeyHolder({self.openings} of at most {self._most} sums opened)"
 
     def announce(self, tag: Tag) -> None:
-        """Allow a request for this sum from now on. PeerError if it is not newer than the last."""
+        """Allow a request for this sum from now on. Raises PeerError if the tag is not newer than the last,
+        if its turn was opened, or if its roster is not all parties."""
         check_newer(tag, self._tag)
         if tag.turn <= self._opened_turn:
-            raise PeerError(f"turn {tag.turn} was opened: no other attempt of it is")
+            raise PeerError("turn-opened", f"turn {tag.turn} was opened: no other attempt of it can be")
         check_whole(tag, self._group)
         self._tag = tag
         self._request, self._answer = b"", b""
 
     def assist(self, request: bytes) -> bytes:
-        """The plaintexts of the blinded sum of the tag announced last."""
+        """Return the plaintexts of the blinded sum of the tag announced last."""
         if not request:
-            raise PeerError("a request for help that asks nothing")
+            raise PeerError("help-request-empty", "an empty request for help")
         ctx, *sealed = packing.unpack(request)
         tag = self._tag
         if tag is None or not hmac.compare_digest(ctx, context(BENEATH, self._session, self._group, tag)):
-            raise PeerError("asked to open a turn or attempt that is not the last, or another session's sum")
+            raise PeerError("help-stale", "asked to open a sum that is not this session's last")
         request_digest = hashlib.sha256(request).digest()
         if self._request:
             if not self._answer or not hmac.compare_digest(request_digest, self._request):
-                raise PeerError(f"asked to open turn {tag.turn} a second time, and with another request")
+                raise PeerError("opening-other", f"asked to open turn {tag.turn} again with another request")
             return self._answer
         if self.openings >= self._most:
-            raise PeerError(f"asked to open more than the {self._most} sums that the terms have")
+            raise PeerError("openings-exceeded", f"asked to open more than the terms' {self._most} sums")
         if len(sealed) != len(tag.chunks):
-            raise PeerError(f"asked to open {len(sealed)} parts of a vector of {len(tag.chunks)} parts")
+            raise PeerError("opening-parts", f"asked to open {len(sealed)} of {len(tag.chunks)} parts")
         parties = len(self._group.members)
         ciphers = [self._secret.public.cipher(chunk, parties) for chunk in tag.checked]
         read = [cipher.read(chunk) for cipher, chunk in zip(ciphers, sealed, strict=True)]
@@ -521,17 +539,16 @@ class KeyHolder:
 
 
 def name_of_key(public: "Public") -> bytes:
-    """The beginning of a digest of a public key."""
+    """Return the first NAME_BYTES bytes of a public key's digest."""
     return hashlib.sha256(packing.pack(b"fedboost/1/public", public.to_bytes())).digest()[:NAME_BYTES]
 
 
 class EncryptedSealer(_MaskingSealer):
-    """Masks one party's vectors and encrypts them under the session's key; with the secret key it also helps
+    """Masks one party's vectors and encrypts them under the session's key. With the secret key, it also helps
     to open the sums.
 
     Refuses (PeerError): the tags that `PairMasks.check` refuses; a roster other than all parties; help
-    without the secret key, and the requests that `KeyHolder` refuses.
-    """
+    without the secret key, and the requests that `KeyHolder` refuses."""
 
     way = BENEATH
 
@@ -546,11 +563,10 @@ class EncryptedSealer(_MaskingSealer):
 
     @property
     def openings(self) -> int:
-        """Sums that this party helped to open."""
+        """Number of sums that this party helped to open."""
         return self._holder.openings if self._holder else 0
 
     def seal(self, values: Int64, tag: Tag) -> Iterator[bytes]:
-        """The masked and encrypted chunks of a vector."""
         self._pairs.check(tag)
         check_whole(tag, self._group)
         if self._holder is not None:
@@ -563,19 +579,17 @@ class EncryptedSealer(_MaskingSealer):
         return self._name + cipher.encrypt(chunk.residues(masked))
 
     def assist(self, request: bytes) -> bytes:
-        """The plaintexts of the blinded sum of the last sealed vectors."""
         if self._holder is None:
-            raise PeerError("asked to open a sum without the secret key")
+            raise PeerError("secret-key-missing", "asked to open a sum without having the secret key")
         return self._holder.assist(request)
 
 
 class EncryptedOpener(Opener):
-    """Adds encrypted chunks into one running sum, has it opened by the key holder, and takes the blind away.
+    """Adds encrypted chunks to one running sum, has it opened by the key holder, and removes the blind.
 
-    Raises RosterTooSmall when the key holder is lost: nobody else can open the sum.
-    """
+    Raises RosterTooSmall when the key holder is lost: no other party can open the sum."""
 
-    unexpected_note = "a note where encrypted cells have none"
+    unexpected_note = "a note, which encrypted cells do not have"
 
     def __init__(self, tag: Tag, setup: AggregatorSetup) -> None:
         public, group = setup.public, setup.group
@@ -598,31 +612,29 @@ class EncryptedOpener(Opener):
         return f"EncryptedOpener(turn {self._tag.turn}, key holder {self._keyholder!r})"
 
     def add(self, party: str, number: int, cells: bytes) -> None:
-        """Add one encrypted chunk."""
         self._tag.chunk(number)
         cipher = self._ciphers[number]
         if len(cells) < NAME_BYTES:
             raise PeerError(
-                f"{len(cells)} bytes of an encrypted part, which has {NAME_BYTES} of its key alone"
+                "cells-length",
+                f"{len(cells)} bytes of cells, fewer than the key name's {NAME_BYTES}",
             )
         if not hmac.compare_digest(cells[:NAME_BYTES], self._name):
-            raise PeerError("cells that were encrypted under another key than this session's")
+            raise PeerError("cells-other-key", "cells encrypted under a key that is not this session's")
         more, total = cipher.read(cells[NAME_BYTES:]), self._sums[number]
         self._sums[number] = more if total is None else cipher.add(total, more)
 
     def lose(self, party: str) -> None:
-        """Note that a party is disconnected: its vector is in the sum, only the key holder is needed
-        again."""
         self._lost |= party == self._keyholder
 
     def requests(self) -> dict[str, bytes]:
-        """The request to the key holder, until it has decrypted. The same bytes in every call."""
+        """Return the request to the key holder, the same bytes in every call, until it has decrypted."""
         if self._opened is not None:
             return {}
         if self._lost:
-            raise RosterTooSmall(f"{self._keyholder}, who alone can open the sum, is lost")
+            raise RosterTooSmall("key-holder-lost", f"{self._keyholder} is lost: no one else can open sums")
         if any(total is None for total in self._sums):
-            raise LocalProtocolError("a sum that nobody has added to is not opened")
+            raise LocalProtocolError("sum-empty", "a sum to which no party has added cannot be opened")
         if not self._request:
             blinded = [
                 cipher.blind(total, self._draw)
@@ -633,23 +645,22 @@ class EncryptedOpener(Opener):
         return {self._keyholder: self._request}
 
     def assist(self, party: str, answer: bytes) -> None:
-        """Take in the plaintexts; PeerError if they do not answer the request, SessionFailed if they are no
-        sum that the parties can have: the fault of the key holder or of a party, it is unknown which."""
+        """Take in the plaintexts. Raises PeerError if they do not answer the request, SessionFailed if they
+        cannot be a sum of the parties: the fault of the key holder or of a party, it is unknown which."""
         if party != self._keyholder or not self._request or self._opened is not None:
-            raise PeerError("help that was not asked for")
+            raise PeerError("help-unexpected", "help that was not requested")
         answers = packing.unpack(answer)
         if len(answers) != self.chunks:
-            raise PeerError(f"{len(answers)} parts of plaintexts where {self.chunks} were asked for")
+            raise PeerError("opening-parts", f"{len(answers)} parts of plaintexts, expected {self.chunks}")
         opened = pairwise.zeros(self._tag)
         for chunk, cipher, plain, blind in zip(
             self._tag.checked, self._ciphers, answers, self._blinds, strict=True
         ):
             chunk.of(opened)[:] = cipher.unblind(plain, blind)
-        self._opened = pairwise.checked_sum(opened, self._tag)  # modulo each cell's size: no carry
+        self._opened = pairwise.checked_sum(opened, self._tag)  # modulo each cell's 2**bits: no carry
         self._sums, self._blinds = [], []
 
     def open(self) -> Int64:
-        """The sum, once `requests` is empty."""
         if self._opened is None:
-            raise PeerError("the sum cannot be opened yet")
+            raise PeerError("sum-not-open", "the sum cannot be opened yet")
         return self._opened

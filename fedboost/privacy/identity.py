@@ -1,4 +1,4 @@
-"""Identities: X.509 certificates of a consortium, how they are issued, and signatures."""
+"""Identities: a consortium's X.509 certificates, how they are issued, and signatures."""
 
 import hashlib
 import re
@@ -19,37 +19,37 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from fedboost.errors import ConfigError, PeerError, quoted
 
 # ---- Certificates of a consortium: names, roles, and chains to its root ---------------------------------
-# Promises: `identify` accepts a certificate only along a chain of signatures up to a root that was given,
-# at the time that was given; its name is the subject's common name, its role the organizational unit. What
-# one role may do no certificate of another role can: only the aggregator's carries `SERVER_NAME`, the name
-# that clients insist on when they dial. A signature covers its message under a prefix of its own, so that
-# nothing signed for TLS with the same key passes for a message. Private keys never print.
-# Refuses: certificates of another root, out of date, denied, without a known role, that are authorities
-# themselves, or that constrain their use in ways not understood here (PeerError). What is denied is the
-# certificate, by serial number: a name can be issued again with another one.
+# Promises: `identify` accepts a certificate only along a chain of signatures up to one of the given roots, at
+# the given time. The name is the subject's common name, the role its organizational unit. No certificate of
+# one role passes for another role: only the aggregator's carries `SERVER_NAME`, the name that clients require
+# when they connect. A signature covers its message under a prefix, so nothing signed for TLS with the same
+# key passes for a message. Private keys never print.
+# Refuses: certificates of another root, outside their validity, on the deny list, without a known role, that
+# are authorities themselves, or with constraints that are not understood here (PeerError). The deny list has
+# serial numbers, so a name can be issued again under another one.
 # Issuing draws keys and serial numbers from the cryptography library; nothing here reads a clock.
 
 
 ROLES = ("party", "aggregator", "analyst")
 
 SERVER_NAME = "aggregator.fedboost"
-"""The DNS name in the aggregator's certificate, and in no other."""
+"""The DNS name in the aggregator's certificate and in no other."""
 
 MAX_NAME_BYTES = 64
-"""RFC 5280, ub-common-name: the longest common name, here counted in UTF-8."""
+"""Longest common name (RFC 5280, ub-common-name), here in bytes of UTF-8."""
 
 MAX_CHAIN_BYTES = 32 * 1024
-"""Size of a presented chain: a leaf and its intermediates."""
+"""Largest presented chain: a leaf and its intermediates."""
 
 CLOCK_SKEW = timedelta(minutes=5)
-"""New certificates are valid from this long ago: the sites' clocks differ."""
+"""New certificates are valid from this long before now, since the sites' clocks differ."""
 
 PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | ed25519.Ed25519PrivateKey
 PublicKey = ec.EllipticCurvePublicKey | rsa.RSAPublicKey | ed25519.Ed25519PublicKey
 _STRONG_HASHES = (hashes.SHA256, hashes.SHA384, hashes.SHA512)
 _UNDERSTOOD = (x509.BasicConstraints, x509.KeyUsage, x509.ExtendedKeyUsage, x509.SubjectAlternativeName)
 _MALFORMED = (
-    KeyError,  # of cryptography 48, for a name with text of an unknown type
+    KeyError,  # from cryptography 48, for a name whose text has an unknown type
     ValueError,
     TypeError,
     UnsupportedAlgorithm,
@@ -61,7 +61,7 @@ _MALFORMED = (
 
 @dataclass(frozen=True)
 class Identified:
-    """The owner of a verified certificate. `serial` is the certificate's, hex as in a deny list."""
+    """The owner of a verified certificate. serial: the certificate's, in hex as in a deny list."""
 
     name: str
     role: str
@@ -72,23 +72,32 @@ class Identified:
 def identify(certificate: bytes, roots: bytes, now: datetime, denied: Collection[str]) -> Identified:
     """Verify a certificate and return its owner.
 
-    `certificate`: one in DER, or PEM with the leaf first and then the intermediates, each the issuer of the
-    one before. `roots`: PEM, what is trusted. `now` knows its time zone. `denied`: serial numbers in hex.
-    PeerError says in one sentence what is wrong; ConfigError is for `roots` and `denied` themselves.
-    """
+    Args:
+        certificate: one certificate in DER, or PEM with the leaf first, then each issuer of the one before.
+        roots: trusted roots, PEM.
+        now: the time, with a time zone.
+        denied: serial numbers in hex.
+
+    Raises:
+        PeerError: the certificate is not accepted; the message is one sentence.
+        ConfigError: `roots` or `denied` cannot be read."""
     trusted = read_roots(roots)
     forbidden = {serial_of(text) for text in denied}
     if len(certificate) > MAX_CHAIN_BYTES:
-        raise PeerError(f"a certificate chain of {len(certificate)} bytes; {MAX_CHAIN_BYTES} are allowed")
+        raise PeerError(
+            "certificate-too-long",
+            f"a certificate chain of {len(certificate)} bytes; {MAX_CHAIN_BYTES} are allowed",
+        )
     try:
         leaf, *others = _read(certificate)
     except _MALFORMED:
-        raise PeerError("what was presented is not an X.509 certificate") from None
+        raise PeerError("certificate-invalid", "the presented bytes are not an X.509 certificate") from None
     name = common_name(leaf)
     if name is None:
         raise PeerError(
+            "certificate-without-name",
             f"a certificate without a name: its subject must have one common name (CN) of 1 to "
-            f"{MAX_NAME_BYTES} bytes of printable characters in UTF-8"
+            f"{MAX_NAME_BYTES} bytes of printable characters in UTF-8",
         )
     fault = None
     for path in _paths(leaf, others, trusted):
@@ -99,67 +108,68 @@ def identify(certificate: bytes, roots: bytes, now: datetime, denied: Collection
             assert role is not None
             return Identified(name, role, f"{leaf.serial_number:x}", key)
     raise PeerError(
+        "certificate-untrusted",
         fault
         or f"the certificate of {name!r} was issued by another consortium: its issuer "
         f"{leaf.issuer.rfc4514_string()[:100]!r} does not lead to a root that is trusted here "
-        f"(fingerprint {', '.join(fingerprint(root)[:8] + '...' for root in trusted)})"
+        f"(fingerprint {', '.join(fingerprint(root)[:8] + '...' for root in trusted)})",
     )
 
 
 def role_of(certificate: x509.Certificate) -> str | None:
-    """The role in a certificate's organizational units: the only one of them that is a role, else None."""
+    """Return the organizational unit of a certificate that is a role; None unless exactly one is."""
     roles = [v for v in _attributes(certificate, NameOID.ORGANIZATIONAL_UNIT_NAME) if v in ROLES]
     return roles[0] if len(roles) == 1 else None
 
 
 def common_name(certificate: x509.Certificate) -> str | None:
-    """The name in a certificate, None unless there is exactly one that is allowed."""
+    """Return the common name of a certificate; None unless there is exactly one and it is allowed."""
     names = _attributes(certificate, NameOID.COMMON_NAME)
     return names[0] if len(names) == 1 and is_name(names[0]) else None
 
 
 def is_name(text: str) -> bool:
-    """True if a certificate, and so the terms, can hold this name."""
+    """True if a certificate, and so the terms, can contain this name."""
     return text.isprintable() and 1 <= len(text.encode()) <= MAX_NAME_BYTES
 
 
 def fingerprint(certificate: x509.Certificate) -> str:
-    """SHA-256 of a certificate, in hex and in groups, for people to compare."""
+    """Return the SHA-256 of a certificate, in groups of hex digits that people can compare."""
     return certificate.fingerprint(hashes.SHA256()).hex(" ", 4)
 
 
 def key_fingerprint(key: PublicKey) -> str:
-    """SHA-256 of a public key, in hex: the same for every certificate of the key."""
+    """Return the SHA-256 of a public key in hex, the same for every certificate of the key."""
     return hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
 
 
 def serial_of(text: str) -> str:
-    """A serial number as others write it (AB:CD, 0xabcd, 00abcd) in the one form used here (abcd)."""
+    """Normalise a serial number in any usual form (AB:CD, 0xabcd, 00abcd) to the form used here (abcd)."""
     if not re.fullmatch(r"(0[xX])?[0-9a-fA-F]+(:[0-9a-fA-F]+)*", text):
         raise ConfigError(
-            f"{quoted(text, 100)!r} is not a certificate's serial number; write it in hex, such as 4f:a0:17"
+            "certificate-serial-invalid",
+            f"{quoted(text, 100)!r} is not a certificate's serial number; write it in hex, such as 4f:a0:17",
         )
     return f"{int(text.replace(':', ''), 16):x}"
 
 
 def read_roots(roots: bytes) -> tuple[x509.Certificate, ...]:
-    """The certificates of a consortium's file, PEM; ConfigError if it has none."""
+    """Read the certificates in a consortium's PEM file. Raises ConfigError if there are none."""
     try:
         return tuple(_read(roots))
     except _MALFORMED:
-        raise ConfigError("the consortium's file holds no X.509 certificates in PEM") from None
+        raise ConfigError("roots-missing", "the consortium's file has no X.509 certificates in PEM") from None
 
 
 def to_pem(*certificates: x509.Certificate) -> bytes:
-    """Certificates in PEM, one after the other."""
     return b"".join(certificate.public_bytes(Encoding.PEM) for certificate in certificates)
 
 
 def _read(data: bytes) -> Sequence[x509.Certificate]:
-    """Read one certificate in DER, or all in PEM: at least one; every field used here can be read. Raises one
-    of _MALFORMED otherwise."""
+    """Read one certificate in DER, or all in PEM, at least one. Raises one of _MALFORMED unless every field
+    used here can be read."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # oddities are errors below, or do not matter
+        warnings.simplefilter("ignore")  # oddities either raise below or do not matter
         if b"-----BEGIN" in data:
             certificates = x509.load_pem_x509_certificates(data)
         else:
@@ -189,8 +199,8 @@ def _extension(certificate: x509.Certificate, kind: type[_Value]) -> _Value | No
 def _paths(
     leaf: x509.Certificate, others: Sequence[x509.Certificate], roots: Sequence[x509.Certificate]
 ) -> Iterator[Sequence[x509.Certificate]]:
-    """The chains of right signatures from a leaf to each root that ends one. Others count as far as each
-    issued the one before; a root that came along is left out of them."""
+    """Yield a chain of valid signatures from the leaf to each root that ends one. `others` are used as long
+    as each issued the one before; a root among them is left out."""
     path = [leaf]
     for issuer in others:
         if issuer in roots or not _issued(path[-1], issuer):
@@ -210,7 +220,7 @@ def _issued(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
 
 
 def _fault_of_path(path: Sequence[x509.Certificate], now: datetime, denied: Collection[str]) -> str | None:
-    """The fault of a chain of right signatures, leaf first and root last; None if there is none."""
+    """Return the fault of a chain of valid signatures, leaf first and root last; None without any."""
     for depth, certificate in enumerate(path):
         is_root, serial = depth == len(path) - 1, f"{certificate.serial_number:x}"
         who = "the consortium's root" if is_root else f"the certificate of {_subject(certificate)!r}"
@@ -238,7 +248,7 @@ def _subject(certificate: x509.Certificate) -> str:
 
 
 def _weakness(certificate: x509.Certificate, is_root: bool) -> str | None:
-    """The weakness of a key, or of the signature over it where that is not its own; None if there is none."""
+    """Return the weakness of a key, or of the signature over it unless it is a root's; None without any."""
     key, digest = certificate.public_key(), certificate.signature_hash_algorithm
     if not isinstance(key, PublicKey):
         return "a key that is neither EC nor RSA nor Ed25519"
@@ -252,7 +262,7 @@ def _weakness(certificate: x509.Certificate, is_root: bool) -> str | None:
 
 
 def _may_issue(certificate: x509.Certificate, below: int) -> bool:
-    """True if it is an authority over a chain with `below` intermediates below it."""
+    """True if this is an authority for chains with `below` intermediates below it."""
     constraints = _extension(certificate, x509.BasicConstraints)
     usage = _extension(certificate, x509.KeyUsage)
     if constraints is None or not constraints.ca or not (usage is None or usage.key_cert_sign):
@@ -261,11 +271,11 @@ def _may_issue(certificate: x509.Certificate, below: int) -> bool:
 
 
 def _fault_of_leaf(leaf: x509.Certificate, path: Sequence[x509.Certificate]) -> str | None:
-    """The fault of a leaf whose chain is valid, as a certificate of one of ROLES; None if there is none."""
+    """Return why a leaf with a valid chain is not a certificate of one of ROLES; None if it is."""
     who = f"the certificate of {_subject(leaf)!r}"
     constraints, usage = _extension(leaf, x509.BasicConstraints), _extension(leaf, x509.KeyUsage)
     if constraints is not None and constraints.ca:
-        return f"{who} is an authority's own; a {' or '.join(ROLES)} needs one that is not"
+        return f"{who} is a certificate authority's; a {' or '.join(ROLES)} needs one that is not"
     if usage is not None and not usage.digital_signature:
         return f"{who} may not sign (keyUsage lacks digitalSignature)"
     role = role_of(leaf)
@@ -278,7 +288,7 @@ def _fault_of_leaf(leaf: x509.Certificate, path: Sequence[x509.Certificate]) -> 
     for certificate in path[:-1]:
         purposes = _extension(certificate, x509.ExtendedKeyUsage)
         if purposes is not None and purpose_of(role) not in purposes:
-            return f"{who} may not serve as that of the role {role!r} (extendedKeyUsage)"
+            return f"{who} may not be used in the role {role!r} (extendedKeyUsage)"
     if role == "aggregator" and not _passes_as_server(leaf):
         return f"{who} has the role 'aggregator' but not the DNS name {SERVER_NAME}"
     if role != "aggregator" and _passes_as_server(leaf):
@@ -291,8 +301,7 @@ def purpose_of(role: str) -> x509.ObjectIdentifier:
 
 
 def _passes_as_server(certificate: x509.Certificate) -> bool:
-    """True if TLS takes the certificate for that of SERVER_NAME; as in TLS, a certificate without alternative
-    names stands for its common name."""
+    """True if TLS accepts the certificate for SERVER_NAME, by common name without alternative names."""
     alternative = _extension(certificate, x509.SubjectAlternativeName)
     names = [] if alternative is None else alternative.get_values_for_type(x509.DNSName)
     names = names or _attributes(certificate, NameOID.COMMON_NAME)
@@ -301,7 +310,7 @@ def _passes_as_server(certificate: x509.Certificate) -> bool:
 
 
 def day(moment: datetime) -> str:
-    """A moment as text for people."""
+    """Format a moment for people, in UTC."""
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
@@ -315,8 +324,7 @@ PSS = padding.PSS(padding.MGF1(hashes.SHA256()), padding.PSS.DIGEST_LENGTH)
 
 @dataclass(frozen=True)
 class Signer:
-    """A name, its certificate and its key. `certificate` is PEM: the leaf first, then its intermediates if it
-    has any."""
+    """A name with its certificate and private key. certificate: PEM, the leaf first, then intermediates."""
 
     name: str
     role: str
@@ -325,11 +333,11 @@ class Signer:
 
     @property
     def der(self) -> bytes:
-        """The leaf alone, DER."""
+        """The leaf certificate in DER."""
         return x509.load_pem_x509_certificate(self.certificate).public_bytes(Encoding.DER)
 
     def sign(self, message: bytes) -> bytes:
-        """A signature that `verify` accepts: ECDSA or RSA-PSS, both over SHA-256, or Ed25519."""
+        """Sign a message so that `verify` accepts it: ECDSA or RSA-PSS over SHA-256, or Ed25519."""
         data = SIGNED + message
         if isinstance(self.key, ec.EllipticCurvePrivateKey):
             return self.key.sign(data, ECDSA)
@@ -339,7 +347,7 @@ class Signer:
 
 
 def verify(identified: Identified, message: bytes, signature: bytes) -> None:
-    """Raise PeerError unless it is the signature of `identified` over this message."""
+    """Raise PeerError unless `signature` is that of `identified` over this message."""
     data, key = SIGNED + message, identified.public_key
     try:
         if isinstance(key, ec.EllipticCurvePublicKey):
@@ -349,27 +357,26 @@ def verify(identified: Identified, message: bytes, signature: bytes) -> None:
         else:
             key.verify(signature, data)
     except InvalidSignature:
-        raise PeerError(f"the signature of {identified.name!r} is wrong") from None
+        raise PeerError("signature-invalid", f"the signature of {identified.name!r} is invalid") from None
 
 
-# ---- Requests for certificates (X.509 CSRs) -------------------------------------------------------------
-# A member makes its key itself and the root's owner signs for it.
-# Promises: a request that `read_request` returns was signed with the key that it is about, and asks for a
-# name and a role and nothing else; the certificate says what the consortium wants, whatever the request is
-# like.
-# Refuses: requests with a wrong signature, another role, further names or attributes, extensions, and keys
-# that are too weak or that TLS does not take (ConfigError).
+# ---- Certificate signing requests (X.509 CSRs) ----------------------------------------------------------
+# A member generates its key itself, and the root's owner signs for it.
+# Promises: a request that `read_request` returns was signed with the key in it, and contains a name and a
+# role and nothing else. The certificate contains what the consortium wants, not what the request has.
+# Refuses: requests with an invalid signature, an unknown role, further names or attributes, extensions, and
+# keys that are too weak or that gRPC's TLS does not support (ConfigError).
 
 
 MAX_REQUEST_BYTES = 32 * 1024
 CURVES = ("secp256r1", "secp384r1")
-"""The elliptic curves that gRPC's TLS takes."""
+"""The elliptic curves that gRPC's TLS supports."""
 _HASHES_OF_REQUESTS = (hashes.SHA256, hashes.SHA384, hashes.SHA512)
 
 
 @dataclass(frozen=True)
 class CertificateRequest:
-    """A request of a member for a certificate of its key."""
+    """A member's request for a certificate of its key."""
 
     name: str
     role: str
@@ -377,58 +384,61 @@ class CertificateRequest:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the key, in hex and in groups, for people to compare."""
+        """SHA-256 of the key, in groups of hex digits that people can compare."""
         return bytes.fromhex(key_fingerprint(self.key)).hex(" ", 4)
 
 
 def new_request(name: str, role: str) -> tuple[ec.EllipticCurvePrivateKey, x509.CertificateSigningRequest]:
-    """A new P-256 key, and the request for its certificate. ConfigError for a name or role that cannot be."""
+    """Generate a P-256 key and the request for its certificate. ConfigError for an invalid name or role."""
     key = ec.generate_private_key(ec.SECP256R1())
     builder = x509.CertificateSigningRequestBuilder(subject_of(name, role))
     return key, builder.sign(key, hashes.SHA256())
 
 
 def subject_of(name: str, role: str) -> x509.Name:
-    """The subject of a member's certificate. ConfigError for a name or role that cannot be."""
+    """Build the subject of a member's certificate. ConfigError for an invalid name or role."""
     if role not in ROLES:
-        raise ConfigError(f"{quoted(role, 70)!r} is no role; the roles are {', '.join(ROLES)}")
+        raise ConfigError("role-unknown", f"{quoted(role, 70)!r} is not a role; use {', '.join(ROLES)}")
     unit = x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, role)
     return x509.Name([unit, x509.NameAttribute(NameOID.COMMON_NAME, checked_name(name))])
 
 
 def checked_name(name: str) -> str:
-    """Return a name that a certificate can hold. ConfigError for any other."""
+    """Return the name if a certificate can contain it. Raises ConfigError otherwise."""
     if not is_name(name):
         raise ConfigError(
-            f"{name[:70]!r} cannot be a name in a certificate; it takes 1 to {MAX_NAME_BYTES} bytes of "
-            f"printable characters in UTF-8"
+            "certificate-name-invalid",
+            f"{name[:70]!r} cannot be a name in a certificate; a name has 1 to {MAX_NAME_BYTES} bytes of "
+            f"printable characters in UTF-8",
         )
     return name
 
 
 def read_request(data: bytes) -> CertificateRequest:
-    """The request in these bytes, PEM. ConfigError for one that is not to be signed."""
+    """Read a request in PEM. Raises ConfigError for one that must not be signed."""
     if len(data) > MAX_REQUEST_BYTES:
-        raise ConfigError(f"a request of {len(data)} bytes; {MAX_REQUEST_BYTES} are allowed")
+        raise ConfigError("csr-too-long", f"a request of {len(data)} bytes; {MAX_REQUEST_BYTES} are allowed")
     try:
         request = x509.load_pem_x509_csr(data)
         key, subject, extensions = request.public_key(), request.subject, [*request.extensions]
         signed, digest = request.is_signature_valid, request.signature_hash_algorithm
     except (ValueError, TypeError, UnsupportedAlgorithm, x509.DuplicateExtension, x509.InvalidVersion):
-        raise ConfigError("not a certificate request in PEM, as `fedboost keys request` writes") from None
+        raise ConfigError(
+            "csr-invalid", "not a PEM certificate request, as from `fedboost keys request`"
+        ) from None
     if not signed:
-        raise ConfigError("its signature is not that of the key in it: it was changed, or made wrongly")
+        raise ConfigError("csr-signature-invalid", "its signature does not match its key")
     if digest is None or not isinstance(digest, _HASHES_OF_REQUESTS):
-        raise ConfigError("its signature is not over SHA-256 or better")
+        raise ConfigError("csr-hash-weak", "its signature is not over SHA-256 or better")
     if extensions or [*request.attributes]:
         asked = ", ".join(extension.oid.dotted_string for extension in extensions) or "attributes"
-        raise ConfigError(f"it asks for more than a name and a role (extensions: {asked})")
+        raise ConfigError("csr-asks-more", f"it asks for more than a name and a role (extensions: {asked})")
     values = {attribute.oid: str(attribute.value) for attribute in subject}
     role = values.get(NameOID.ORGANIZATIONAL_UNIT_NAME, "")
     name = values.get(NameOID.COMMON_NAME, "")
     wanted = subject_of(name, role)
     if sorted(_values(subject)) != sorted(_values(wanted)):
-        raise ConfigError("its subject has more than one name (CN) and one role (OU)")
+        raise ConfigError("csr-subject-invalid", "its subject has more than one name (CN) and one role (OU)")
     _check_key(key)
     return CertificateRequest(name, role, key)  # type: ignore[arg-type]
 
@@ -438,23 +448,22 @@ def _values(subject: x509.Name) -> list[tuple[str, str]]:
 
 
 def _check_key(key: object) -> None:
-    """Raise ConfigError for a key that is too weak, or that gRPC's TLS does not take."""
     if isinstance(key, rsa.RSAPublicKey) and key.key_size >= 2048:
         return
     if isinstance(key, ec.EllipticCurvePublicKey) and key.curve.name in CURVES:
         return
-    raise ConfigError("its key is none of P-256, P-384 and RSA of 2048 bits or more")
+    raise ConfigError("csr-key-invalid", "its key is not P-256, P-384, or RSA of at least 2048 bits")
 
 
 # ---- Issuing certificates: a consortium's root, and certificates of parties, aggregator and analysts ----
 
 
 MAX_HOST = 253
-"""Characters of a host's name."""
+"""Most characters of a host name."""
 
 
 def new_root(consortium: str, now: datetime, days: int) -> tuple[ed25519.Ed25519PrivateKey, x509.Certificate]:
-    """A consortium's root: an Ed25519 key and its own certificate, which issues leaves only."""
+    """Generate a root: an Ed25519 key and its self-signed certificate, which issues only leaves."""
     key = ed25519.Ed25519PrivateKey.generate()
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, checked_name(consortium))])
     builder = _builder(name, name, key.public_key(), now, days)
@@ -472,8 +481,8 @@ def issue(
     days: int,
     hosts: Iterable[str] = (),
 ) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
-    """A new P-256 key and its certificate for a member of the consortium: P-256 because gRPC's TLS knows no
-    Ed25519 leaves. hosts: as for `certify`. ConfigError for names that a certificate cannot hold."""
+    """Generate a member's P-256 key and its certificate (gRPC's TLS does not support Ed25519 leaves). hosts:
+    as for `certify`. Raises ConfigError for names that a certificate cannot contain."""
     key = ec.generate_private_key(ec.SECP256R1())
     return key, certify(root_key, root, key.public_key(), name, role, now, days, hosts)
 
@@ -488,15 +497,18 @@ def certify(
     days: int,
     hosts: Iterable[str] = (),
 ) -> x509.Certificate:
-    """The certificate of a member's key. Every leaf has an alternative name, since TLS would take its common
-    name for a host's without one; the aggregator's is SERVER_NAME. hosts: further names and IP addresses, by
-    which browsers know the machine. ConfigError for names that it cannot hold."""
+    """Issue the certificate of a member's key.
+
+    Every leaf has an alternative name, since TLS would otherwise use its common name as a host name. The
+    aggregator's is SERVER_NAME. hosts: further names and IP addresses, under which browsers reach the
+    machine. Raises ConfigError for names that a certificate cannot contain."""
     subject = subject_of(name, role)
     if now + timedelta(days=days) > root.not_valid_after_utc:
         left = (root.not_valid_after_utc - now).days
         raise ConfigError(
+            "certificate-root-expires",
             f"the consortium's root itself expires on {day(root.not_valid_after_utc)}: "
-            + (f"ask for at most {left} days" if left > 0 else "set up a new consortium")
+            + (f"choose at most {left} days" if left > 0 else "set up a new consortium"),
         )
     names = [x509.DNSName(f"{role}.fedboost"), *map(_host, hosts)]
     alternative = x509.SubjectAlternativeName(names)
@@ -512,8 +524,7 @@ def certify(
 
 
 def in_memory(parties: Iterable[str], now: datetime) -> tuple[dict[str, Signer], bytes]:
-    """A consortium for one day that is written nowhere, for simulations: the signer of each party, and the
-    root, PEM."""
+    """Create a one-day consortium in memory, for simulations: the signer of each party, the root's PEM."""
     root_key, root = new_root("in memory", now, 2)
     signers = {}
     for name in parties:
@@ -528,7 +539,7 @@ def _host(name: str) -> x509.GeneralName:
     except ValueError:
         pass
     if not re.fullmatch(r"[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*", name) or len(name) > MAX_HOST:
-        raise ConfigError(f"{quoted(name, 100)!r} is no name of a host, such as fed.example.org")
+        raise ConfigError("host-invalid", f"{quoted(name, 100)!r} is not a host name, e.g. fed.example.org")
     return x509.DNSName(name.lower())
 
 

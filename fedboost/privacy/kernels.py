@@ -1,14 +1,13 @@
 """Compiled loops of the protections: cells of any number of bits, packed, added and subtracted.
 
-Promises: what the references in tests/privacy/reference/kernels.py compute, without temporary arrays, at the
-pace of memory, and without the lock of the interpreter.
-Refuses nothing: callers have validated the lengths.
+Promises: the same results as the references in tests/privacy/reference/kernels.py, without temporary arrays,
+at memory speed, and without holding the interpreter lock. Callers have validated the lengths.
 
-`pieces` is int64 [P, 2]: the cells and the bits of each piece, one piece after the other in `total` (uint64,
-a word a cell) and in `packed` (uint64, ceil(cells * bits / 64) words a piece). In a piece of 64 L + r cells
-the first 64 L are 64 rows of L cells: lane l is the cells l, L + l, 2 L + l, ..., a stream of bits, lowest
-first, of which word k is word k L + l of the piece; so the same shift holds for a whole row, and processors
-do several lanes at once. The r others are one more stream, behind the lanes."""
+`pieces`, int64 [P, 2], has the cells and the bits of each piece. Pieces follow each other in `total` (uint64,
+one word per cell) and in `packed` (uint64, ceil(cells * bits / 64) words per piece). In a piece of 64 L + r
+cells, the first 64 L are 64 rows of L cells. Lane l is the cells l, L + l, 2 L + l, ...: a stream of bits,
+lowest first, whose word k is word k L + l of the piece. So one shift applies to a whole row, and processors
+handle several lanes at once. The other r cells are one more stream after the lanes."""
 
 import numpy as np
 
@@ -17,13 +16,13 @@ from fedboost.kernel_cache import kernel
 _loop = kernel(nogil=True)
 
 MANY_LANES = 16
-"""Lanes from which on processors are faster with a row of them at a time."""
+"""From this number of lanes on, processors are faster row by row than lane by lane."""
 
 
 @_loop
 def _add_lanes(total, packed, rows, lanes, bits):
-    """total += the first `rows` rows of `lanes` cells, lane after lane; what stands above a cell's bits is
-    not cleared."""
+    """total += the first `rows` rows of `lanes` cells, lane by lane. Bits above a cell's are not cleared:
+    they only ever reach bits above, which `sign` discards."""
     width, full = np.uint64(bits), np.uint64(64)
     for lane in range(lanes):
         word, used, held = lane - lanes, full, np.uint64(0)
@@ -42,7 +41,7 @@ def _add_lanes(total, packed, rows, lanes, bits):
 
 @_loop
 def _add_rows(total, packed, rows, lanes, bits):
-    """As `_add_lanes`, but row after row: several lanes at once where there are many."""
+    """As `_add_lanes`, but row by row: several lanes at once where there are many."""
     if lanes < MANY_LANES:
         _add_lanes(total, packed, rows, lanes, bits)
         return
@@ -62,7 +61,6 @@ def _add_rows(total, packed, rows, lanes, bits):
 
 @_loop
 def _subtract_rows(total, packed, rows, lanes, bits):
-    """As `_add_rows`, but subtracted."""
     for row in range(rows):
         word, shift = (row * bits) >> 6, np.uint64((row * bits) & 63)
         cells = total[row * lanes : (row + 1) * lanes]
@@ -79,7 +77,7 @@ def _subtract_rows(total, packed, rows, lanes, bits):
 
 @_loop
 def _pack_lanes(total, packed, rows, lanes, bits):
-    """The rows as streams of bits, lane after lane."""
+    """Pack the rows as streams of bits, lane by lane."""
     mask = np.uint64(0xFFFFFFFFFFFFFFFF) >> np.uint64(64 - bits)
     width, full = np.uint64(bits), np.uint64(64)
     for lane in range(lanes):
@@ -98,7 +96,7 @@ def _pack_lanes(total, packed, rows, lanes, bits):
 
 @_loop
 def _pack_rows(total, packed, rows, lanes, bits):
-    """As `_pack_lanes`, but row after row: several lanes at once where there are many."""
+    """As `_pack_lanes`, but row by row: several lanes at once where there are many."""
     if lanes < MANY_LANES:
         _pack_lanes(total, packed, rows, lanes, bits)
         return
@@ -122,7 +120,7 @@ def _pack_rows(total, packed, rows, lanes, bits):
 
 @_loop
 def add(total, packed, pieces):
-    """total += packed, cell by cell modulo 2**64: the low bits of each cell are right."""
+    """total += packed, cell by cell modulo 2**64: the low `bits` bits of each cell are right."""
     cell, word = 0, 0
     for piece in range(pieces.shape[0]):
         cells, bits = pieces[piece, 0], pieces[piece, 1]
@@ -158,15 +156,16 @@ def pack(total, packed, pieces):
 
 @_loop
 def _choose(total, pieces, bitmap, chosen, counts):
-    """Select the nonzero cells: bit i of `bitmap` (uint64, all 0 before) is cell i, `chosen` has them in
-    order and one element more, `counts` (int64 [P, 2]) has the number in each piece, and their bits."""
+    """Select the nonzero cells. Bit i of `bitmap` (uint64, zeros before) is set if cell i is nonzero;
+    `chosen` gets these cells in order and has one spare element; `counts`, int64 [P, 2], gets their number
+    and bits for each piece."""
     cell, count = 0, 0
     for piece in range(pieces.shape[0]):
         before = count
         for i in range(cell, cell + pieces[piece, 0]):
             nonzero = np.int64(total[i] != 0)
             bitmap[i >> 6] |= np.uint64(nonzero) << np.uint64(i & 63)
-            chosen[count] = total[i]  # without a branch, which no processor would predict
+            chosen[count] = total[i]  # no branch, which processors could not predict
             count += nonzero
         cell += pieces[piece, 0]
         counts[piece, 0], counts[piece, 1] = count - before, pieces[piece, 1]
@@ -187,7 +186,7 @@ def _count_chosen(bitmap, pieces, counts):
 
 @_loop
 def _add_chosen(total, bitmap, chosen):
-    """Add the chosen cells at their positions; `chosen` has one more behind them, of any value."""
+    """Add the chosen cells at their positions. `chosen` has one spare element of any value at its end."""
     count = 0
     for i in range(total.size):
         nonzero = (bitmap[i >> 6] >> np.uint64(i & 63)) & np.uint64(1)
@@ -196,12 +195,11 @@ def _add_chosen(total, bitmap, chosen):
 
 
 LONG_BITMAP = -(1 << 62)
-"""Returned by `add_sparsely` for a bitmap with more bits than there are cells."""
+"""Returned by `add_sparsely` for a bitmap with bits beyond the cells."""
 
 
 @_loop
 def _count_words(pieces):
-    """The words that pieces take."""
     words = 0
     for piece in range(pieces.shape[0]):
         words += (pieces[piece, 0] * pieces[piece, 1] + 63) >> 6
@@ -210,8 +208,8 @@ def _count_words(pieces):
 
 @_loop
 def pack_sparsely(total, packed, pieces, most):
-    """packed = a bitmap of the nonzero cells, and those cells; or all cells, where more than `most` are not
-    zero or that is no shorter. Returns the number of words."""
+    """packed = a bitmap of the nonzero cells, then those cells; or all cells if more than `most` are nonzero
+    or the bitmap saves nothing. Returns the number of words."""
     nonzero = 0
     for cell in range(total.size):
         nonzero += np.int64(total[cell] != 0)
@@ -230,8 +228,8 @@ def pack_sparsely(total, packed, pieces, most):
 
 @_loop
 def add_sparsely(total, packed, pieces):
-    """Add what `pack_sparsely` wrote behind a bitmap. Returns the number n of cells; LONG_BITMAP, or ~n where
-    the words behind the bitmap are not those of n cells, and then adds nothing."""
+    """Add what `pack_sparsely` wrote with a bitmap. Returns the number n of cells. Adds nothing and returns
+    LONG_BITMAP for bits beyond the cells, or ~n if the words after the bitmap are not those of n cells."""
     start, spare = (total.size + 63) >> 6, total.size & 63
     if spare and packed[start - 1] >> np.uint64(spare):
         return np.int64(LONG_BITMAP)
@@ -247,7 +245,7 @@ def add_sparsely(total, packed, pieces):
 
 @_loop
 def sign(cells, pieces):
-    """Take the sign of each cell, int64 in place, from the highest of its bits."""
+    """Sign-extend each cell from the highest of its bits, int64 in place."""
     cell = 0
     for piece in range(pieces.shape[0]):
         spare = 64 - pieces[piece, 1]
@@ -258,14 +256,15 @@ def sign(cells, pieces):
 
 # ---- discrete Gaussians -----------------------------------------------------------------------------
 #
-# Every choice is one of a whole number below another, so the distribution is exact (Canonne, Kamath and
-# Steinke 2020, with t = sigma; their fractions are split so that no number is beyond 64 bits). `at` is int64
-# [1], the position of the next of `words`; beyond their end they have run out, and the result is discarded.
+# Every random choice draws a whole number uniformly below another. No float is involved, so the distribution
+# is exact (Canonne, Kamath and Steinke 2020, with t = sigma; their fractions are split so that no number
+# needs more than 64 bits). `at`, int64 [1], is the position of the next word. Once it is beyond the end, the
+# words have run out and the result is discarded.
 
 
 @_loop
 def _below(words, at, bound):
-    """A uniform whole number below `bound`."""
+    """Return a uniform whole number below `bound`, by rejection: no modulo, so no bias."""
     mask = np.uint64(bound - 1)
     for shift in (1, 2, 4, 8, 16, 32):
         mask |= mask >> np.uint64(shift)
@@ -280,7 +279,10 @@ def _below(words, at, bound):
 
 @_loop
 def _falls(words, at, part, whole):
-    """True with probability exp(-part / whole), 0 <= part <= whole."""
+    """True with probability exp(-part / whole), 0 <= part <= whole.
+
+    The loop passes step k with probability x / k, x = part / whole, so it stops at an odd k with probability
+    1 - x + x**2 / 2! - ... = exp(-x) (von Neumann)."""
     k = 1
     while at[0] <= words.size and _below(words, at, whole) < part and _below(words, at, k) == 0:
         k += 1
@@ -303,7 +305,8 @@ def _falls_squared(words, at, part, whole):
 
 @_loop
 def _stays(words, at, off, sigma):
-    """True with probability exp(-(off / sigma)**2 / 2): of off = q sigma + r, factor by factor."""
+    """True with probability exp(-(off / sigma)**2 / 2), factor by factor of off = q sigma + r:
+    (off / sigma)**2 / 2 = q * q / 2 + q * (r / sigma) + (r / sigma)**2 / 2."""
     times, rest = off // sigma, off % sigma
     for _ in range(times * times):
         if not _falls(words, at, 1, 2):
@@ -316,6 +319,8 @@ def _stays(words, at, off, sigma):
 
 @_loop
 def _gaussian(words, at, sigma):
+    # Proposes from a discrete Laplace distribution of scale sigma, and accepts in proportion to the ratio of
+    # the two densities. A negative zero is rejected, or 0 would come up twice as often.
     while at[0] <= words.size:
         near = _below(words, at, sigma)
         if not _falls(words, at, near, sigma):
@@ -332,7 +337,7 @@ def _gaussian(words, at, sigma):
 
 @_loop
 def gaussians(words, sigma, out):
-    """Fill `out`, int64 [N], with discrete Gaussians from uint64 words, as far as they suffice. Returns the
+    """Fill `out`, int64 [N], with discrete Gaussians from uint64 words until those run out. Returns the
     numbers filled and the words used. sigma: a whole number, at most 2**61."""
     at = np.zeros(1, np.int64)
     for i in range(out.size):

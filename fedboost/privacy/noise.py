@@ -11,24 +11,30 @@ from fedboost.fixedpoint import Float32, Int64
 from fedboost.privacy import kernels, packing
 
 # ---- Discrete Gaussian noise ----------------------------------------------------------------------------
-# Whole numbers, so that it adds to vectors of integers under any protection.
-# Promises: exactly distributed, from a cryptographic stream (AES-256 in counter mode) of a secret key; the
-# same key gives the same noise, so a repeated answer has the same bytes in every process.
-# Refuses: a standard deviation that is no whole number of at least 1 (ValueError).
+# Why integers. Vectors are integers modulo 2**bits, so integer noise adds to them before any mask or
+# encryption, and the shares of several parties add up exactly in the opened sum. An integer sampler can also
+# be exact. A float sampler only reaches some of the floats around its value, and which ones it reaches
+# depends on the value that it should hide (Mironov, CCS 2012).
+# What sigma is measured against. A row changes a released vector only by its own integers. Those are rounded
+# toward zero, so their Euclidean norm is at most `UNITS * sensitivity`: rounding never adds to it. A row that
+# is in k sums of a release, one for each feature, say, has sqrt(k) times that norm. `terms.hiding.plan_of`
+# derives sigma from it.
+# Promises: noise is exactly distributed, drawn from a cryptographic stream (AES-256 in counter mode) of a
+# secret key. The same key yields the same noise, so a repeated answer has the same bytes in every process.
+# Refuses: a standard deviation that is not a whole number from 1 to MAX_SIGMA (ValueError).
 
 
 MAX_SIGMA = 1 << 52
-"""Largest standard deviation: no practical sum of such numbers is beyond 64 bits."""
+"""Largest standard deviation. 63 bits then span 2**11 of them: no practical sum exceeds 64 bits."""
 _WORDS = 48
-"""Words that a number takes on average; more are drawn where they do not suffice."""
+"""Words drawn per number; more are drawn where they do not suffice."""
 _MAX_WORDS = 1 << 20
 
 
 def noise_of(key: bytes, sigma: int, count: int) -> Int64:
-    """Independent discrete Gaussians of this standard deviation: int64 [count].
+    """Return independent discrete Gaussians with this standard deviation, int64 [count].
 
-    key: 32 secret bytes, used for nothing else.
-    """
+    key: 32 secret bytes, used for nothing else."""
     if not 1 <= sigma <= MAX_SIGMA:
         raise ValueError(f"a standard deviation of {sigma}: it must be 1 to {MAX_SIGMA}")
     stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
@@ -43,15 +49,15 @@ def noise_of(key: bytes, sigma: int, count: int) -> Int64:
 
 
 # ---- The privacy loss of noisy releases -----------------------------------------------------------------
-# Gaussian differential privacy and zero-concentrated beside it.
-# A release whose L2 sensitivity to one row is `sensitivity`, with Gaussian noise of standard deviation
-# `sigma` in the same unit, is (sensitivity / sigma)-Gaussian private: telling whether a row is in it is no
-# easier than telling N(0, 1) from N(mu, 1) (Dong, Roth and Su, 2022). Releases together, each chosen after
-# those before, are as private as one with the root of the sum of the squares of their mu. So `cost`, mu
+# Gaussian differential privacy, and zero-concentrated differential privacy for comparison.
+# A release with L2 sensitivity `sensitivity` to one row and Gaussian noise of standard deviation `sigma`, in
+# the same unit, is mu-Gaussian private for mu = sensitivity / sigma: to decide whether a row is in it is at
+# least as hard as N(0, 1) against N(mu, 1) (Dong, Roth and Su, 2022). Several releases, each chosen after
+# those before it, are as private as one whose mu is the root of the sum of their squared mu. So `cost`, mu
 # squared, adds.
-# Promises: `delta_of` is exact for that curve up to float rounding; `mu_of` and `epsilon_of` err on the
-# side of less privacy claimed. The noise drawn is discrete; how near it is to a Gaussian is in
-# `sum_distance`, and the figure that holds for discrete noise without it is `zcdp_epsilon` (Bun and Steinke
+# Promises: `delta_of` is exact for that curve up to float rounding; `mu_of` and `epsilon_of` err toward
+# claiming less privacy. The noise drawn is discrete. `sum_distance` in tests/privacy/noise bounds how far a
+# sum of it is from a Gaussian; `zcdp_epsilon` is valid for discrete noise without that bound (Bun and Steinke
 # 2016; conversion of Canonne, Kamath and Steinke 2020).
 # Refuses: epsilon and delta out of range (ValueError).
 
@@ -61,7 +67,7 @@ TOLERANCE = 1e-12
 
 
 def delta_of(epsilon: float, mu: float) -> float:
-    """The smallest delta such that mu-Gaussian privacy is (epsilon, delta)-differential privacy."""
+    """Return the smallest delta for which mu-Gaussian privacy is (epsilon, delta)-differential privacy."""
     if mu == 0.0:
         return 0.0
     first = _normal(mu / 2.0 - epsilon / mu)
@@ -70,7 +76,7 @@ def delta_of(epsilon: float, mu: float) -> float:
 
 
 def epsilon_of(mu: float, delta: float) -> float:
-    """The smallest epsilon such that mu-Gaussian privacy is (epsilon, delta)-differential privacy."""
+    """Return the smallest epsilon for which mu-Gaussian privacy is (epsilon, delta)-differential privacy."""
     _check(1.0, delta)
     if delta_of(0.0, mu) <= delta:
         return 0.0
@@ -78,24 +84,24 @@ def epsilon_of(mu: float, delta: float) -> float:
 
 
 def mu_of(epsilon: float, delta: float) -> float:
-    """The largest mu that epsilon and delta allow."""
+    """Return the largest mu that epsilon and delta allow."""
     _check(epsilon, delta)
     return 1.0 / _first(lambda inverse: delta_of(epsilon, 1.0 / inverse) <= delta)
 
 
 def zcdp_epsilon(cost: float, delta: float) -> float:
-    """Epsilon at this delta by zero-concentrated privacy: rho = cost / 2, for discrete noise as for other."""
+    """Return epsilon by zero-concentrated privacy, rho = cost / 2, also valid for discrete noise."""
     _check(1.0, delta)
     rho = cost / 2.0
     if rho == 0.0:
         return 0.0
 
     def at(log_excess: float) -> float:
-        excess = math.exp(log_excess)  # of alpha over 1
+        excess = math.exp(log_excess)  # alpha - 1
         alpha = 1.0 + excess
         return rho * alpha + math.log1p(-1.0 / alpha) - (math.log(delta) + math.log(alpha)) / excess
 
-    low, high = -20.0, 20.0  # `at` falls, then rises
+    low, high = -20.0, 20.0  # `at` falls, then rises: ternary search for its minimum
     while high - low > 1e-9:
         third = (high - low) / 3.0
         low, high = (low + third, high) if at(low + third) > at(high - third) else (low, high - third)
@@ -108,7 +114,7 @@ def _check(epsilon: float, delta: float) -> None:
 
 
 def _first(holds: Callable[[float], bool]) -> float:
-    """Smallest number above 0 from which on a condition holds; from above."""
+    """Return the smallest positive number from which on a condition holds, approached from above."""
     high = 1.0
     while not holds(high):
         high *= 2.0
@@ -122,12 +128,11 @@ def _first(holds: Callable[[float], bool]) -> float:
 
 
 def _normal(x: float) -> float:
-    """The normal distribution function."""
     return 0.5 * math.erfc(-x / math.sqrt(2.0))
 
 
 def _log_normal(x: float) -> float:
-    """Logarithm of the normal distribution function; far below 0 by the continued fraction of Laplace."""
+    """Logarithm of the normal distribution function; by Laplace's continued fraction far below 0."""
     if x > -30.0:
         return math.log(_normal(x))
     fraction = -x
@@ -137,22 +142,27 @@ def _log_normal(x: float) -> float:
 
 
 # ---- Noise on labels: randomised response, drawn once for each person and label -------------------------
-# Each label stays as it is with probability e**epsilon / (e**epsilon + classes - 1), and is else one of the
-# others, each as likely. What was drawn follows from a secret of the site, the person's id and the label,
-# so that it is the same whenever it is asked for: noise that is drawn anew each time averages out.
-# Promises: whatever is computed from the result alone, in however many sessions under one epsilon, is
-# epsilon-differentially private in the label of each id (for others than who has the secret); the chance to
-# keep a label is never above the one above, and each other label's is within 2**-60 of it.
+# A label stays as it is with probability e**epsilon / (e**epsilon + classes - 1); otherwise it becomes one of
+# the others, each equally likely. The draw follows from a secret of the site, the person's id and the label,
+# so it is the same in every session: noise drawn again each time would average out.
+# Promises: anything computed from only the result, in any number of sessions under one epsilon, is
+# epsilon-differentially private in the label of each id, toward anyone without the secret. The probability
+# of keeping a label is never above that formula, and that of each other label is within 2**-60 of its share.
 # Warner, Randomized response, https://doi.org/10.1080/01621459.1965.10480775.
 
 
 _WORD = 8
 _DOUBLE = 2.0**-50
-"""More than a double loses in the probability: so much is taken from the chance that a label stays."""
+"""More than the rounding error of a double. It is subtracted from the probability that a label stays."""
 
 
 def noised(labels: Float32, ids: Iterable[bytes], classes: int, epsilon: float, key: bytes) -> Float32:
-    """Labels 0, 1, ..., classes - 1 with noise: float32 [rows]. ids: of each row; key: 32 secret bytes."""
+    """Return labels 0, 1, ..., classes - 1 with noise, float32 [rows].
+
+    Args:
+        ids: the id of each row.
+        epsilon: privacy of a single label; lower is noisier.
+        key: 32 secret bytes of the site."""
     stays = math.floor((1 / (1 + (classes - 1) * math.exp(-epsilon)) - _DOUBLE) * 2.0**64)
     drawn = np.empty(len(labels), np.float32)
     for row, (label, row_id) in enumerate(zip(labels.astype(np.int64).tolist(), ids, strict=True)):

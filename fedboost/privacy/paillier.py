@@ -1,18 +1,18 @@
-"""Paillier's scheme, many cells in a ciphertext. The one file that imports phe, which is under the GPLv3.
+"""Paillier's scheme, with many cells per ciphertext. The only file that imports phe, which is under the
+GPLv3.
 
-Promises: ciphertexts are as phe's, and decrypt with its keys; each is randomised by a power that is used for
-it alone; keys and powers come from the operating system's generator.
-Refuses: keys of fewer than MIN_KEY_BITS bits, and numbers that are evidently no products of two large primes
-(PeerError, or ConfigError for a key that is to be made here).
+Promises: ciphertexts are phe's and decrypt with its keys; each is randomised by a power that is used only for
+it; keys and powers come from the operating system's generator.
+Refuses: keys of fewer than MIN_KEY_BITS bits, and numbers that are evidently not products of two large primes
+(PeerError, or ConfigError for a key to be generated here).
 
-A ciphertext of m is (1 + n m) r**n modulo n**2. Instead of r**n, which takes an exponent of |n| bits, a
-random power of one h**n is taken, h = -x**2: its exponent has |n| / 2 bits and its base never changes, so
-that a table of powers of the base leaves one product a byte of the exponent (Damgård, Jurik and Nielsen, "A
+A ciphertext of m is (1 + n m) r**n modulo n**2. Computing r**n takes an exponent of |n| bits. Instead, a
+random power of a fixed h**n is used, h = -x**2. Its exponent has |n| / 2 bits and its base never changes, so
+a table of powers of the base leaves one product per byte of the exponent (Damgård, Jurik and Nielsen, "A
 generalization of Paillier's public-key system with applications to electronic voting", 2010; their primes are
-3 modulo 4, and so are those made here). Decryption works modulo p**2 and q**2 apart, as phe's does, and takes
-its powers in a time that does not depend on the key: anyone who chooses ciphertexts may also measure. The
-lookups in the table are not constant in time; but an exponent is used once, by a party on its own machine.
-"""
+3 modulo 4, and so are those generated here). Decryption works modulo p**2 and q**2 separately, as phe's does,
+and computes powers in a time independent of the key: anyone who chooses ciphertexts may also measure time.
+Table lookups are not constant in time, but an exponent is used once, by a party on its own machine."""
 
 import math
 import secrets
@@ -32,49 +32,52 @@ from fedboost.errors import ConfigError, PeerError, SessionFailed
 from fedboost.privacy.packing import IMPOSSIBLE, Chunk, Layout, RandomBytes, Words
 
 MIN_KEY_BITS = 2048
-"""112 bits of security; NIST SP 800-57 allows no less."""
+"""112 bits of security, the least that NIST SP 800-57 allows."""
 MAX_KEY_BITS = 8192
-"""Larger keys only cost time, so a peer that sends one wants nothing else."""
+"""Larger keys only cost time, so a peer that sends one is up to nothing else."""
 POOL = 2048
-"""Powers kept ready: a megabyte at 2048 bits, enough for 86,000 cells of 46 bits."""
+"""Powers kept in stock: a megabyte at 2048 bits, enough for 86,000 cells of 46 bits."""
 FACTOR_BITS = 16
-"""A key has no prime factor below 2**16."""
+"""A valid key has no prime factor below 2**16."""
 SMALL_PRIMES = gmpy2.primorial(1 << FACTOR_BITS)
 
 if not hasattr(gmpy2, "powmod_sec"):  # as in builds without GMP
     raise ConfigError(
-        f"protection paillier needs gmpy2 2.2 or later, built with GMP, for powers in constant time; "
-        f'installed is {gmpy2.version()}: pip install --upgrade "fedboost[paillier]"'
+        "paillier-gmpy2-build",
+        f"protection paillier needs gmpy2 2.2 or later, built with GMP, for constant-time powers; version "
+        f'{gmpy2.version()} is installed: pip install --upgrade "fedboost[paillier]"',
     )
 
 
 class Paillier:
-    """An additively homomorphic encryption: makes and reads keys."""
+    """An additively homomorphic encryption scheme: generates and reads keys."""
 
     def new_secret(self, bits: int) -> "PaillierSecret":
-        """A new key pair; ConfigError below MIN_KEY_BITS bits."""
+        """Generate a key pair. ConfigError unless `bits` is a multiple of 16 in the allowed range."""
         if not MIN_KEY_BITS <= bits <= MAX_KEY_BITS or bits % 16:
             raise ConfigError(
-                f"a Paillier key of {bits} bits: it takes {MIN_KEY_BITS} to {MAX_KEY_BITS}, in steps of 16"
+                "paillier-key-bits",
+                f"a Paillier key cannot have {bits} bits: use {MIN_KEY_BITS} to {MAX_KEY_BITS} (steps of 16)",
             )
         return generate(bits)
 
     def read_public(self, data: bytes, min_bits: int) -> "PaillierPublic":
-        """A key from the bytes of n; PeerError if it is too small, or no key."""
+        """Read a key from the bytes of n. Raises PeerError if it is too short or not a valid key."""
         n, least = mpz(int.from_bytes(data)), max(min_bits, MIN_KEY_BITS)
         if not least <= 8 * len(data) <= MAX_KEY_BITS:
             raise PeerError(
-                f"a Paillier key of {8 * len(data)} bits; this session takes {least} to {MAX_KEY_BITS}"
+                "paillier-key-bits",
+                f"a Paillier key of {8 * len(data)} bits; this session allows {least} to {MAX_KEY_BITS}",
             )
         if n.bit_length() != 8 * len(data):
-            raise PeerError("a Paillier key of another length than it has bytes")
+            raise PeerError("paillier-key-length", "a Paillier key with leading zero bits")
         if gmpy2.gcd(n, SMALL_PRIMES) != 1 or gmpy2.is_power(n) or gmpy2.is_prime(n):
-            raise PeerError("a Paillier key that is no product of two large primes")
+            raise PeerError("paillier-key-invalid", "a Paillier key is not a product of two large primes")
         return PaillierPublic(n)
 
 
 def generate(bits: int) -> "PaillierSecret":
-    """A key pair of any size: of primes 3 modulo 4 that have only 2 in common when 1 is taken away."""
+    """Generate a key pair of any size from primes p, q = 3 modulo 4 with gcd(p - 1, q - 1) = 2."""
     while True:
         p, q = (_prime(bits // 2) for _ in range(2))
         if p != q and (p * q).bit_length() == bits and math.gcd((p - 1) // 2, (q - 1) // 2) == 1:
@@ -89,11 +92,11 @@ def _prime(bits: int) -> int:
             return p
 
 
-# ---- the public key -------------------------------------------------------------------------------------
+# ---- The public key -------------------------------------------------------------------------------------
 
 
 class PaillierPublic:
-    """n, and the powers that randomise ciphertexts under it."""
+    """A public key n, with the powers that randomise ciphertexts under it."""
 
     def __init__(self, n: Any) -> None:
         self.n = mpz(n)
@@ -106,46 +109,46 @@ class PaillierPublic:
         return f"PaillierPublic({self.n.bit_length()} bits)"
 
     def to_bytes(self) -> bytes:
-        """n, most significant byte first."""
+        """Return n, most significant byte first."""
         return int(self.n).to_bytes(self.bytes)
 
     def cipher(self, chunk: Chunk, parties: int) -> "PaillierCipher":
-        """Encryption of one chunk, with room for the sum over these parties."""
+        """Return the encryption of one chunk, with room for the sum over this many parties."""
         return PaillierCipher(self, Layout(chunk.pieces, parties, (self.n.bit_length() - 1) // 8))
 
     def read(self, sealed: bytes, rows: int) -> list[Any]:
-        """The numbers of `rows` ciphertexts: units modulo n**2. PeerError if they are others."""
+        """Read `rows` ciphertexts. Raises PeerError unless all are units modulo n**2."""
         numbers = split(sealed, 2 * self.bytes, rows)
         if numbers and not 1 <= min(numbers) <= max(numbers) < self.square:
-            raise PeerError("a ciphertext that is out of range")
+            raise PeerError("ciphertext-out-of-range", "a ciphertext is out of range")
         if not self.units(numbers):
-            raise PeerError("a ciphertext that is no unit, which no encryption gives")
+            raise PeerError("ciphertext-not-unit", "a ciphertext is not a unit, so not an encryption")
         return numbers
 
     def units(self, numbers: list[Any]) -> bool:
-        """True if none of these has a factor in common with n."""
+        """True if none of these numbers has a factor in common with n."""
         product = mpz(1)
         for number in numbers:
             product = product * (number % self.n) % self.n
         return bool(gmpy2.gcd(product, self.n) == 1)
 
     def written(self, numbers: list[Any]) -> bytes:
-        """Ciphertexts as they travel, each of 2 * `bytes` bytes, least significant first."""
+        """Encode ciphertexts as they travel: 2 * `bytes` bytes each, least significant first."""
         return b"".join([number.to_bytes(2 * self.bytes, "little") for number in numbers])
 
     def prepare(self) -> None:
-        """Begin to fill the pool."""
+        """Start to fill the pool in the background."""
         self.pool()
 
     def pool(self) -> "Pool":
-        """The powers of this process: a forked process has none of its parent's."""
+        """Return this process's pool: a fork that shared its parent's would use the same powers."""
         with self._lock:
             if self._pool is None or not self._pool.alive:
                 self._pool = Pool(self.n, POOL)
             return self._pool
 
     def close(self) -> None:
-        """End the thread that fills the pool."""
+        """Stop the thread that fills the pool."""
         with self._lock:
             if self._pool is not None:
                 self._pool.close()
@@ -153,7 +156,7 @@ class PaillierPublic:
 
 
 class Powers:
-    """Random powers of a base of its own: n-th powers modulo n**2."""
+    """Random powers of a base drawn for this object: n-th powers modulo n**2."""
 
     def __init__(self, n: Any) -> None:
         self._square = n * n
@@ -170,7 +173,7 @@ class Powers:
             self._tables.append(row)
 
     def next(self) -> Any:
-        """A power with a random exponent of half the bits of n."""
+        """Return a power with a random exponent of half the bits of n."""
         square, power = self._square, mpz(1)
         for table, digit in zip(self._tables, secrets.token_bytes(self._digits), strict=True):
             power = power * table[digit] % square
@@ -178,7 +181,7 @@ class Powers:
 
 
 class Pool:
-    """Powers made in advance by a thread, each handed out once. The thread ends with the pool."""
+    """Powers computed in advance by a thread, each handed out once. The thread ends with the pool."""
 
     def __init__(self, n: Any, max_ready: int) -> None:
         self._stock = _Stock(n, max_ready)
@@ -197,7 +200,7 @@ class Pool:
         return len(self._stock.ready)
 
     def take(self, count: int) -> list[Any]:
-        """Return `count` powers: those that are ready, and others made now."""
+        """Return `count` powers: those in stock, and others computed now."""
         stock = self._stock
         taken: list[Any] = []
         while len(taken) < count:
@@ -209,13 +212,12 @@ class Pool:
         return taken
 
     def close(self) -> None:
-        """End the thread, and discard the powers that are ready."""
+        """Stop the thread and discard the powers in stock."""
         self._finish()
 
 
 class _Stock:
-    """State shared by a pool and its thread. It has no reference to the pool, which ends with its last
-    user."""
+    """State shared by a pool and its thread. It does not reference the pool, which ends with its user."""
 
     def __init__(self, n: Any, max_ready: int) -> None:
         self._n = n
@@ -228,7 +230,6 @@ class _Stock:
 
     @property
     def powers(self) -> Powers:
-        """The tables, made on first use."""
         with self._lock:
             if self._powers is None:
                 self._powers = Powers(self._n)
@@ -236,7 +237,7 @@ class _Stock:
 
 
 def _fill(stock: _Stock) -> None:
-    gmpy2.get_context().allow_release_gil = True  # of this thread: the others go on meanwhile
+    gmpy2.get_context().allow_release_gil = True  # a setting of this thread: others run meanwhile
     powers = stock.powers
     while not stock.stopped:
         if len(stock.ready) < stock.max_ready:
@@ -254,19 +255,18 @@ def _finish(stock: _Stock, thread: threading.Thread) -> None:
     stock.ready.clear()
 
 
-# ---- ciphertexts ----------------------------------------------------------------------------------------
+# ---- Ciphertexts ----------------------------------------------------------------------------------------
 
 
 class PaillierCipher:
-    """Ciphertexts of the rows of a layout: lists of numbers, bytes of equal length as they travel."""
+    """Ciphertexts of a layout's rows: lists of numbers, which travel as bytes of equal length."""
 
     def __init__(self, public: PaillierPublic, layout: Layout) -> None:
         self._public = public
         self._layout = layout
 
     def encrypt(self, words: Words) -> bytes:
-        """The ciphertexts of uint64 [cells], each below 2**bits: the cells are packed, each row is
-        encrypted."""
+        """Pack cells below 2**bits, uint64 [cells], into rows and encrypt each row."""
         rows = self._layout.pack(words)
         return self._public.written(
             self._encrypted([mpz.from_bytes(row.tobytes(), "little") for row in rows])
@@ -278,56 +278,55 @@ class PaillierCipher:
         return [(m * n + 1) * power % square for m, power in zip(plain, powers, strict=True)]
 
     def read(self, sealed: bytes) -> list[Any]:
-        """The numbers: units modulo n**2, one a row."""
         return self._public.read(sealed, self._layout.rows)
 
     def add(self, total: list[Any], more: list[Any]) -> list[Any]:
-        """Products are the ciphertexts of sums."""
+        """Add two lists of ciphertexts: their products encrypt the sums."""
         square = self._public.square
         return [left * right % square for left, right in zip(total, more, strict=True)]
 
     def blind(self, total: list[Any], draw: RandomBytes) -> tuple[bytes, list[Any]]:
-        """The ciphertexts of the sum and a number below n for each row, whose encryption also randomises the
-        sum again; and these numbers."""
+        """Add a number below n, uniform to within 2**-128, to each row's sum. Its encryption also randomises
+        the sum again. Returns the ciphertexts and these numbers."""
         blinds = [below(self._public.n, draw) for _ in total]
         return self._public.written(self.add(total, self._encrypted(blinds))), blinds
 
     def unblind(self, answer: bytes, blind: list[Any]) -> Words:
-        """The lowest 64 bits of each sum. PeerError for another length, SessionFailed for numbers that are no
-        sum."""
+        """Subtract the blinds and return the lowest 64 bits of each sum, uint64 [cells]. Raises PeerError for
+        a wrong length, SessionFailed for numbers that cannot be sums."""
         n, row_bytes = self._public.n, self._layout.row_bytes
         opened = split(answer, self._public.bytes, self._layout.rows)
         plain = [(m - taken) % n for m, taken in zip(opened, blind, strict=True)]
         if any(m.bit_length() > 8 * row_bytes for m in plain):
-            raise SessionFailed(IMPOSSIBLE)
+            raise SessionFailed("plaintext-impossible", IMPOSSIBLE)
         rows = b"".join([m.to_bytes(row_bytes, "little") for m in plain])
         return self._layout.unpack(np.frombuffer(rows, np.uint8).reshape(-1, row_bytes))
 
 
 def below(n: Any, draw: RandomBytes) -> Any:
-    """A number that is uniform below n, but for 2**-128."""
+    """Draw a number below n, uniform to within 2**-128."""
     return mpz.from_bytes(draw((n.bit_length() + 7) // 8 + 16), "little") % n
 
 
 def unit(n: Any, draw: RandomBytes) -> Any:
-    """Such a number that has no factor in common with n."""
+    """Draw a number as `below` that has no factor in common with n."""
     while gmpy2.gcd(x := below(n, draw), n) != 1:
         pass
     return x
 
 
 def split(data: bytes, size: int, rows: int) -> list[Any]:
-    """The numbers of rows of `size` bytes, least significant byte first. PeerError at another length."""
+    """Read numbers of `size` bytes, least significant byte first. Raises PeerError for another length."""
     if len(data) != rows * size:
-        raise PeerError(f"{len(data)} bytes of {size} a row where {rows} rows were due")
+        raise PeerError("numbers-length", f"{len(data)} bytes, expected {rows} numbers of {size} bytes")
     return [mpz.from_bytes(data[at : at + size], "little") for at in range(0, len(data), size)]
 
 
-# ---- the secret key -------------------------------------------------------------------------------------
+# ---- The secret key -------------------------------------------------------------------------------------
 
 
 class PaillierSecret:
-    """A key pair of phe."""
+    """A key pair, in phe's form."""
 
     def __init__(self, key: PaillierPrivateKey) -> None:
         self._key = key
@@ -337,16 +336,15 @@ class PaillierSecret:
 
     @cached_property
     def public(self) -> PaillierPublic:
-        """n."""
         return PaillierPublic(self._key.public_key.n)
 
     @property
     def primes(self) -> tuple[Any, Any]:
-        """p and q, whose product is n."""
+        """The primes p and q, whose product is n."""
         return mpz(self._key.p), mpz(self._key.q)
 
     def decrypt(self, ciphertexts: list[Any]) -> bytes:
-        """The plaintexts, numbers below n, one a row."""
+        """Decrypt to numbers below n, each of `public.bytes` bytes, least significant first."""
         key = self._key
         p, q, inverse = mpz(key.p), mpz(key.q), mpz(key.p_inverse)
         modulo_p = _residues(ciphertexts, p, mpz(key.hp))
@@ -355,7 +353,7 @@ class PaillierSecret:
         return b"".join([m.to_bytes(self.public.bytes, "little") for m in plain])
 
     def roots(self, numbers: list[Any]) -> list[Any]:
-        """The n-th roots modulo n of units, numbers below n: the r of a ciphertext (1 + n m) r**n."""
+        """Return the n-th roots modulo n of units below n: the r of a ciphertext (1 + n m) r**n."""
         key, n = self._key, self.public.n
         p, q, inverse = mpz(key.p), mpz(key.q), mpz(key.p_inverse)
         modulo_p, modulo_q = (_roots(numbers, n, prime) for prime in (p, q))
@@ -363,13 +361,13 @@ class PaillierSecret:
 
 
 def _residues(numbers: list[Any], prime: Any, h: Any) -> list[Any]:
-    """The plaintexts modulo one of the primes; h: phe's. The exponent is secret: powers in constant time."""
+    """Return plaintexts modulo a prime; h: phe's. The exponent is secret: constant-time powers."""
     square = prime * prime
     powers = [gmpy2.powmod_sec(number % square, prime - 1, square) for number in numbers]
     return [(power - 1) // prime * h % prime for power in powers]
 
 
 def _roots(numbers: list[Any], n: Any, prime: Any) -> list[Any]:
-    """The n-th roots modulo one of the primes. The exponent is secret: powers in constant time."""
+    """Return n-th roots modulo a prime. The exponent is secret: constant-time powers."""
     exponent = gmpy2.invert(n, prime - 1)
     return [gmpy2.powmod_sec(number % prime, exponent, prime) for number in numbers]

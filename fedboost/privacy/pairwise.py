@@ -1,14 +1,13 @@
-"""What two parties do with the secret that they share: the masks of `masked` and `paillier`, and relays.
+"""Uses of the secret that two parties share: the masks of `masked` and `paillier`, and relays.
 
 The masked vector of party u, cell by cell modulo the cell's 2**bits, with ctx = everything that both ends
 must agree on:
 
     y_u = x_u + sum_{v > u} PRG(k_uv, ctx) - sum_{v < u} PRG(k_uv, ctx)
 
-Promises: the masks cancel in the sum of all parties of a tag, and in no smaller one; a stream is used once;
+Promises: the masks cancel in the sum over all parties of a tag, and in no smaller sum; a stream is used once;
 keys never leave the party, and are replaced after each vector.
-Refuses: invalid public keys, and the tags that `PairMasks.check` names (PeerError).
-"""
+Refuses: invalid public keys, and the tags that `PairMasks.check` lists (PeerError)."""
 
 import hashlib
 import hmac
@@ -37,8 +36,8 @@ if TYPE_CHECKING:
     from fedboost.privacy.paillier import PaillierSecret as Secret
 
 # ---- Shamir's secret sharing over the integers modulo 2**521 - 1 ----------------------------------------
-# Promises: any `threshold` shares give the secret; fewer say nothing about it.
-# Refuses: secrets and shares outside the field, points that are not distinct (PeerError).
+# Promises: any `threshold` shares determine the secret; fewer reveal nothing about it.
+# Refuses: secrets and shares outside the field, and points that are not distinct (PeerError).
 # Source: A. Shamir, "How to share a secret", Communications of the ACM 22 (1979).
 
 
@@ -48,7 +47,7 @@ SHARE_BYTES = 66
 
 
 def draw_number(draw: RandomBytes) -> int:
-    """A uniformly random number below the prime."""
+    """Draw a uniformly random number below the prime."""
     while True:
         number = int.from_bytes(draw(SHARE_BYTES)) >> (8 * SHARE_BYTES - 521)
         if number < PRIME:
@@ -56,11 +55,11 @@ def draw_number(draw: RandomBytes) -> int:
 
 
 def split(secret: int, threshold: int, points: Sequence[int], draw: RandomBytes) -> list[int]:
-    """The shares at these points of a random polynomial of degree threshold - 1 that is `secret` at 0."""
+    """Return the values at `points` of a random polynomial of degree threshold - 1 that is `secret` at 0."""
     if not (0 <= secret < PRIME and 0 < threshold <= len(points)):
-        raise PeerError(f"cannot share among {len(points)} with threshold {threshold}")
+        raise PeerError("share-threshold", f"cannot make {len(points)} shares with threshold {threshold}")
     if len(set(points)) != len(points) or any(not 0 < point < PRIME for point in points):
-        raise PeerError("the points of shares must be distinct and not zero")
+        raise PeerError("share-points-invalid", "the points of shares must be distinct and nonzero")
     coefficients = [secret, *(draw_number(draw) for _ in range(threshold - 1))]
     shares = []
     for point in points:
@@ -72,11 +71,11 @@ def split(secret: int, threshold: int, points: Sequence[int], draw: RandomBytes)
 
 
 def combine(shares: Mapping[int, int]) -> int:
-    """The secret, from point to share: the polynomial through them, at 0."""
+    """Recover the secret from point -> share: the polynomial through them, at 0."""
     secret = 0
     for point, share in shares.items():
         if not (0 < point < PRIME and 0 <= share < PRIME):
-            raise PeerError("a share is outside the field")
+            raise PeerError("share-invalid", "a share is outside the field")
         above, below = 1, 1
         for other in shares:
             if other != point:
@@ -86,36 +85,35 @@ def combine(shares: Mapping[int, int]) -> int:
     return secret
 
 
-# ---- Which pairs of parties share masks: every pair of a small group ------------------------------------
-# The pairs of a graph in a large one.
-# Once the aggregator and the parties that collude have taken away all masks they know, the sum over each
-# connected piece of the other parties is bare: the graph of the parties that do not collude must be
-# connected. Here it is a circulant graph. The parties stand on a ring, and each is a neighbour of the
-# `degree / 2` before it and behind it. Two runs of `degree / 2` colluding parties are needed to part the
-# others, so fewer than `degree` never do, whoever they are. The places on the ring follow from hashes of
-# the session's digest, in which is a fresh nonce of every party: more colluding parties, who were chosen
-# before, part the others only by chance (`failure_bound`). The argument is in docs/decisions/0017-a-graph-
-# of-pairs.md.
+# ---- Which pairs of parties share masks -----------------------------------------------------------------
+# Every pair of a small group, the edges of a graph in a large one.
+# The aggregator and the parties that collude can remove all masks that they know. What remains hides a party
+# only through neighbours that do not collude: each connected component of the honest parties adds up to a
+# bare sum. So the graph of the honest parties must be connected. It is a circulant graph. The parties stand
+# on a ring, and each is a neighbour of the `degree / 2` before and after it. Separating the honest parties
+# takes two runs of `degree / 2` colluding ones, so fewer than `degree` never do, whichever they are.
+# Positions on the ring follow from hashes of the session digest, which contains a fresh nonce of every party:
+# more colluding parties, if chosen before, separate the others only by chance (`failure_bound`). The argument
+# is in docs/decisions/0017-a-graph-of-pairs.md.
 # Promises: the neighbours follow from the digest, the names and the number that may collude, so every party
-# computes the same graph; of two parties either both are neighbours of each other or none is.
+# computes the same graph, and neighbourhood is mutual.
 
 
 MAX_COMPLETE_PARTIES = 60
-"""Up to so many parties every pair shares masks: any two that do not collude hide each other, and the masks
-of 59 others are no burden to a party with a machine of its own."""
+"""Up to this many parties, every pair shares masks: any two that do not collude hide each other, and the
+masks of 59 others are not a burden for a party's own machine."""
 MAX_GRAPH_PARTIES = 1_000
-"""So many were tried. What each greets with goes to all others: some gigabyte an attempt, and four with twice
-as many."""
+"""The largest number tried. All greetings are about a gigabyte per attempt; for twice as many, four."""
 MIN_SHARE = 3
-"""Beyond, one of so many parties may collude at least, whatever the terms say."""
+"""In larger groups, at least one in this many parties is assumed to collude, regardless of the terms."""
 MAX_FAILURE = 2.0**-100
-"""Probability at most that colluding parties part the others. Whoever greets last may try other nonces until
-the ring suits: 2**40 of them leave 2**-60."""
+"""Largest probability that colluding parties separate the others. The last party to greet may try nonces
+until the ring suits it: 2**40 of them leave 2**-60."""
 
 
 def neighbours(me: str, members: tuple[str, ...], colluding: int, session: bytes) -> tuple[str, ...]:
-    """The parties that a party shares masks with, sorted. members: all parties, sorted; session: the digest
-    of the attempt."""
+    """Return the parties with which party `me` shares masks, sorted. members: all parties, sorted; session:
+    the digest of the attempt."""
     count = degree(len(members), colluding)
     if count == len(members) - 1:
         return tuple(member for member in members if member != me)
@@ -127,9 +125,9 @@ def neighbours(me: str, members: tuple[str, ...], colluding: int, session: bytes
 
 @lru_cache(maxsize=64)
 def degree(parties: int, colluding: int) -> int:
-    """The neighbours of a party: the fewest, an even number, with which `colluding` parties, or a third of
-    all if those are more, part the others with no more than MAX_FAILURE; all others in a group of up to
-    MAX_COMPLETE_PARTIES, and where more than half may collude."""
+    """Return the number of a party's neighbours: the smallest even number for which `colluding` parties, or a
+    third of all if that is more, separate the others with a probability of at most MAX_FAILURE. It is all
+    other parties in groups of up to MAX_COMPLETE_PARTIES, and where more than half may collude."""
     bad = max(colluding, parties // MIN_SHARE)
     if parties <= MAX_COMPLETE_PARTIES or 2 * bad > parties:
         return parties - 1
@@ -140,17 +138,16 @@ def degree(parties: int, colluding: int) -> int:
 
 
 def failure_bound(parties: int, colluding: int, reach: int) -> float:
-    """A bound on the probability that so many colluding parties, placed at random on a ring where each is a
-    neighbour of the `reach` before it and behind it, part the others.
+    """Bound the probability that `colluding` parties, placed at random on a ring where each is a neighbour of
+    the `reach` before and after it, separate the others.
 
-    They do if and only if the ring has two runs of at least `reach` of them: then the others lie in two arcs
-    that no pair crosses; and with one such run at most, the others, in the order of the ring behind it, are
-    each a neighbour of the next. Two such runs begin with two disjoint windows of a party that does not
-    collude and `reach` that do. There are n (n - 2 reach - 1) / 2 pairs of disjoint windows, and each has
-    colluding parties in just those places with probability
+    They do if and only if the ring has two runs of at least `reach` of them. With two such runs, the others
+    lie in two arcs that no pair crosses. With at most one, the others are each a neighbour of the next, in
+    ring order from that run on. Two such runs begin with two disjoint windows, each of an honest party
+    followed by `reach` colluding ones. There are n (n - 2 reach - 1) / 2 pairs of disjoint windows, and each
+    has colluding parties in exactly those places with probability
     binomial(n - 2 reach - 2, colluding - 2 reach) / binomial(n, colluding). The bound is the sum over all
-    pairs. It grows with the number that collude up to half of all, so that it holds for fewer, too.
-    """
+    pairs. It grows with `colluding` up to half of all parties, so it also covers fewer."""
     if colluding < 2 * reach:
         return 0.0
     ways = comb(parties - 2 * reach - 2, colluding - 2 * reach)
@@ -159,8 +156,7 @@ def failure_bound(parties: int, colluding: int, reach: int) -> float:
 
 @lru_cache(maxsize=1)
 def _ring(members: tuple[str, ...], session: bytes) -> tuple[dict[str, int], tuple[str, ...]]:
-    """The place of each party, and the parties in the order of the ring. The parties of a simulation have the
-    same: it is kept for the one after."""
+    """Return each party's position, and the parties in ring order. Cached for the parties of a simulation."""
     lots = {
         member: hashlib.sha256(packing.pack(b"fedboost/1/ring", session, member.encode())).digest()
         for member in members
@@ -169,23 +165,23 @@ def _ring(members: tuple[str, ...], session: bytes) -> tuple[dict[str, int], tup
     return {member: place for place, member in enumerate(ring)}, ring
 
 
-# ---- Check cells: behind the cells of each masked chunk stands one more of 64 bits, which is 1 ----------
-# Promises: in the opened sum each is the number of parties if their masks cancelled there, and any other
-# number with a probability of 1 - 2**-64 if they did not. That says nothing of the cells themselves.
-# Refuses: a sum whose check cells are other numbers (SessionFailed: whose fault it is is unknown).
+# ---- Check cells: each masked chunk ends with one more cell of 64 bits, which is 1 ----------------------
+# Promises: in the opened sum, a check cell is the number of parties if their masks cancelled there. If they
+# did not, it is another number, except with probability 2**-64. It proves nothing about the cells themselves.
+# Refuses: a sum with other check cells (SessionFailed: it is unknown who is at fault).
 
 
 CHECK = 1
-"""The check cell of each party."""
+"""The value of every party's check cell."""
 
 
 def zeros(tag: Tag) -> Words:
-    """A sum that nobody has added to, with check cells."""
+    """Return an empty running sum with check cells, uint64 [cells + chunks]."""
     return np.zeros(tag.cells + len(tag.checked), np.uint64)
 
 
 def with_checks(values: Int64, tag: Tag) -> Words:
-    """A copy of a vector, as words with check cells."""
+    """Copy a vector into words with check cells, uint64 [cells + chunks]."""
     words, whole = zeros(tag), values.view(np.uint64)
     for chunk, checked in zip(tag.chunks, tag.checked, strict=True):
         cells = checked.of(words)
@@ -194,61 +190,62 @@ def with_checks(values: Int64, tag: Tag) -> Words:
 
 
 def add(total: Words, tag: Tag, number: int, packed: bytes) -> None:
-    """Add one masked chunk to such a sum; PeerError if it cannot be one."""
+    """Add a masked chunk to a running sum. Raises PeerError for a wrong number or length."""
     tag.chunk(number)
     checked = tag.checked[number]
     checked.add(checked.of(total), packed)
 
 
 def checked_sum(words: Words, tag: Tag) -> Int64:
-    """The sum of all parties of a tag, once its check cells were looked at; overwrites the words."""
+    """Verify the check cells and return the sum over all parties of a tag, int64 [cells]. Overwrites the
+    words. Raises SessionFailed if the masks did not cancel."""
     due = CHECK * len(tag.roster)
     if any(int(checked.of(words)[-1]) != due for checked in tag.checked):
         raise SessionFailed(
-            f"the masks of the {due} parties did not cancel in turn {tag.turn}, so a party sent something "
-            f"else than was due, or it was changed on the way; train again, and if that fails, too, see that "
-            f"all sites and the aggregator run the same version of fedboost"
+            "masks-not-cancelled",
+            f"the masks of the {due} parties did not cancel in turn {tag.turn}: a party sent a wrong vector, "
+            f"or it was changed in transit; train again, and if that fails too, check that all sites and the "
+            f"aggregator run the same version of fedboost",
         )
     for chunk, checked in zip(tag.chunks, tag.checked, strict=True):
         chunk.of(words)[:] = checked.of(words)[:-1]
     return signed(words[: tag.cells], tag.segments)
 
 
-# ---- Masks that every two parties share: they hide a party's vector in `masked` and `paillier` ----------
+# ---- Groups of parties that share masks, in `masked` and `paillier` -------------------------------------
 
 
 KEY_BYTES = 32
 ONE_LEG, TWO_LEGS, BENEATH = b"one leg", b"two legs", b"beneath encryption"
-"""Ways in which masks are used: each has streams of its own."""
+"""The uses of masks. The label is in ctx, so each use has separate streams."""
 
 MIN_GROUP_PARTIES = 3
-"""With two parties each can subtract itself from any sum: below three, masks hide nothing from a party."""
+"""With two parties, each can subtract its own vector from any sum: masks hide nothing from the other."""
 
 MAX_GROUP_PARTIES = 100
-"""Where every pair has its key and its mask: beyond this the work of all pairs is not worth it."""
+"""Most parties where every pair has a key and a mask: beyond this, the work of all pairs is too much."""
 
 
 @dataclass(frozen=True)
 class Group:
     """The parties of a session, and how many of them may help the aggregator without learning anything.
 
-    `threshold` answers open a lost party's self mask. It is chosen so that no two rosters of one turn can
-    both be opened, whatever the aggregator and `colluding` parties do: two rosters would need
-    2 * threshold - colluding > parties honest answers.
-    """
+    `threshold` answers open a lost party's self mask. An honest party answers for one roster of a turn, a
+    colluding one for any. So opening two rosters takes at least 2 * threshold - colluding answers from
+    different parties. That is more than there are parties: no two rosters of a turn can both be opened, no
+    matter what the aggregator and `colluding` parties do."""
 
     members: tuple[str, ...]
     colluding: int
 
     @classmethod
     def of(cls, parties: tuple[str, ...], colluding: int | None = None) -> "Group":
-        """Make a group. One colluding party is tolerated from four parties on, unless the terms say
-        otherwise."""
+        """Make a group. By default, one colluding party is tolerated from four parties on."""
         return cls(tuple(sorted(parties)), int(len(parties) >= 4) if colluding is None else colluding)
 
     @property
     def majority(self) -> int:
-        """Parties of which any two sets have an honest one in common, and each has two."""
+        """Size of a set of parties such that any two sets share an honest party, and each has two of them."""
         return max((len(self.members) + self.colluding) // 2 + 1, self.colluding + 2)
 
     @property
@@ -258,44 +255,49 @@ class Group:
 
     @property
     def min_roster(self) -> int:
-        """Parties that a sum is of, at least: enough to open it, and not two if the group has more."""
+        """Fewest parties in a sum: enough to open it, and not two if the group has more."""
         return max(self.threshold, min(MIN_GROUP_PARTIES, len(self.members)))
 
     @property
     def min_signers(self) -> int:
-        """Parties that sign a model, at least: two models cannot have so many each."""
+        """Fewest parties that sign a model, so many that two different models cannot both have them."""
         return max(self.majority, min(MIN_GROUP_PARTIES, len(self.members)))
 
     def peers(self, me: str, session: bytes, every_pair: bool) -> tuple[str, ...]:
-        """The parties that a party shares masks with: its neighbours in the graph of pairs, or all others.
-        session: the digest of the attempt."""
+        """Return the parties with which `me` shares masks: its neighbours in the graph of pairs, or all
+        others. session: the digest of the attempt."""
         if every_pair:
             return tuple(member for member in self.members if member != me)
         return neighbours(me, self.members, self.colluding, session)
 
     def point(self, party: str) -> int:
-        """The point of a party's share."""
+        """Return the nonzero point at which a party's share is evaluated."""
         return self.members.index(party) + 1
 
     def digest(self) -> bytes:
-        """Bytes of the group, to which the session's name is bound."""
+        """Encode the group, as session digests and contexts are bound to it."""
         names = (member.encode() for member in self.members)
         return packing.pack(packing.number(self.majority), packing.number(self.colluding), *names)
 
 
-# ---- what the ends of a protection are made from ---------------------------------------------------------
+# ---- The facts from which a protection's ends are made ---------------------------------------------------
 
 
 @dataclass(frozen=True)
 class PartySetup:
-    """The facts that a sealer is made from, once the parties have met.
+    """The facts from which a sealer is made, once the parties were introduced.
 
-    me: the name of this party; group: all parties of the session; session: the digest of the attempt;
-    pair_keys: returns the key shared with each of some other parties, and may be called once; draw:
-    cryptographic randomness; public: the key that sums are encrypted under; secret: the pair it belongs to,
-    at the key holder alone; max_openings: sums that the key holder opens; sparse: zeros may be left out, so
-    that lengths depend on rows; shrinks: the session may go on without parties that were lost.
-    """
+    Args:
+        me: the name of this party.
+        group: all parties of the session.
+        session: the digest of the attempt.
+        pair_keys: returns the key shared with each of the given parties; may be called once.
+        draw: cryptographic randomness.
+        public: the key under which sums are encrypted.
+        secret: its key pair, only at the key holder.
+        max_openings: most sums that the key holder opens.
+        sparse: zeros may be left out, so lengths depend on rows.
+        shrinks: the session may go on without parties that were lost."""
 
     me: str
     group: Group
@@ -311,10 +313,9 @@ class PartySetup:
 
 @dataclass(frozen=True)
 class AggregatorSetup:
-    """The facts that an opener is made from, besides the tag of its turn; as in `PartySetup`.
+    """The facts from which an opener is made besides the tag of its turn; fields as in `PartySetup`.
 
-    keyholder: the name of the party that has the secret key.
-    """
+    keyholder: the name of the party that has the secret key."""
 
     group: Group
     session: bytes
@@ -326,11 +327,24 @@ class AggregatorSetup:
     """Sums of this turn that are reported encrypted."""
 
 
-# ---- keys of a session ----------------------------------------------------------------------------------
+# ---- The keys of an attempt, and the streams that they make ---------------------------------------------
+# Why a pair's mask cancels. The two parties u < v expand the same stream from the same key and ctx. u adds
+# it, v subtracts it, and both reduce modulo the cell's own 2**bits, so in a sum that contains both vectors
+# the stream is 0 modulo 2**bits, in every cell. In a sum that lacks one of the two it remains, and is uniform
+# to anyone without k_uv.
+# Why ctx is in the stream's key. A party that was given another roster, query, attempt or shape has another
+# ctx, hence an independent stream. Nothing cancels then, and the sum is noise instead of a sum of fewer rows.
+# What the loss of a party reveals. Before its upload: the others' vectors still carry their masks with it, so
+# their sum is noise. The attempt starts over with fresh keys. If the lost vector still arrives, in one leg
+# the abandoned sum opens after all. It is the sum that the next attempt asks for, since a vector is a
+# function of only rows, terms, state and query, so it reveals nothing new. After its upload: nothing, its
+# vector is in the sum. In no case does it reveal a pair's key. But masks do not protect the sums themselves:
+# those over a roster with and without a party reveal its vector. So where the roster may shrink, there are
+# two legs.
 
 
 class Handshake:
-    """The fresh key of a party in a session; in memory only, until the pairs have their keys."""
+    """A party's fresh key pair of an attempt, kept only in memory until the pair keys are derived."""
 
     def __init__(self, draw: RandomBytes) -> None:
         self._private: X25519PrivateKey | None = X25519PrivateKey.from_private_bytes(draw(KEY_BYTES))
@@ -339,33 +353,34 @@ class Handshake:
     def pair_keys(
         self, me: str, publics: Mapping[str, bytes], session: bytes, peers: Collection[str]
     ) -> dict[str, bytes]:
-        """The key shared with each of these parties that greeted, bound to the session's transcript and to
-        both names.
+        """Derive the key shared with each of `peers` that greeted, bound to the session's digest and to both
+        names.
 
-        Forgets the private key, from which the first keys could be derived again.
-        """
+        Drops the private key, from which the keys could be derived again. Raises PeerError on a second call,
+        and for a peer's key that is not an X25519 key."""
+        # A second derivation would return keys that `PairMasks.replace_keys` has erased since, and with them
+        # the streams of vectors that were sealed already.
         private, self._private = self._private, None
         if private is None:
-            raise PeerError("the keys of this session were derived already")
+            raise PeerError("keys-derived-twice", "the keys of this attempt were already derived")
         keys = {}
         for peer in (publics.keys() & peers) - {me}:
             try:
                 secret = private.exchange(X25519PublicKey.from_public_bytes(publics[peer]))
             except ValueError:
-                raise PeerError(f"the key of party {peer} is no X25519 key") from None
+                raise PeerError("key-not-x25519", f"the key of party {peer} is not an X25519 key") from None
             names = (name.encode() for name in sorted((me, peer)))
             info = packing.pack(b"fedboost/2/pair", *names)
             keys[peer] = HKDF(hashes.SHA256(), KEY_BYTES, salt=session, info=info).derive(secret)
         return keys
 
 
-@lru_cache(maxsize=1)  # the parties of a simulation have the same
+@lru_cache(maxsize=1)  # all parties of a simulation need the same one
 def context(way: bytes, session: bytes, group: Group, tag: Tag) -> bytes:
-    """Everything both ends must agree on for masks to cancel and shares to open: 32 bytes, which are public.
+    """Hash everything both ends must agree on for masks to cancel and shares to open: 32 public bytes.
 
-    session: the digest of the attempt, in which session, attempt, terms and greetings are; the check cells
-    follow from the shape.
-    """
+    session: the digest of the attempt, which covers session, attempt, terms and greetings. Check cells need
+    no field, since they follow from the shape."""
     roster = packing.pack(*(party.encode() for party in sorted(tag.roster)))
     shape = (number for segment in tag.segments for number in (segment.cells, segment.bits))
     numbers = (tag.turn, tag.attempt, *shape)
@@ -383,7 +398,7 @@ def context(way: bytes, session: bytes, group: Group, tag: Tag) -> bytes:
 
 
 def derive(key: bytes, what: bytes, *about: bytes) -> bytes:
-    """HKDF-Expand with SHA-256 (RFC 5869) to 32 bytes, which is one block of it."""
+    """Derive 32 bytes, one block of HKDF-Expand with SHA-256 (RFC 5869), for one use of a key."""
     return _expand(key, packing.pack(what, *about))
 
 
@@ -392,37 +407,39 @@ def _expand(key: bytes, info: bytes) -> bytes:
 
 
 class Stream:
-    """AES-256 in counter mode under a key that is used for one vector: the mask of its chunks in order.
+    """The mask of one vector's chunks, in order: AES-256 in counter mode, under a key used for that vector
+    only.
 
-    It is the counter mode inside GCM, whose tag is not used: OpenSSL makes it faster than CTR itself
-    (docs/decisions/0006-masks-from-gcms-counter-mode.md). GCM allows 2**36 bytes under a key.
-    """
+    It is the counter mode inside GCM, without its tag: OpenSSL computes it faster than CTR itself
+    (docs/decisions/0006-masks-from-gcms-counter-mode.md). GCM allows 2**36 bytes under a key."""
 
     def __init__(self, key: bytes) -> None:
         self._encryptor = Cipher(algorithms.AES(key), modes.GCM(_NONCE)).encryptor()
 
     def next(self, size: int, scratch: memoryview | None = None) -> memoryview:
-        """The next bytes of the mask, in `scratch` if there is one."""
+        """Return the next bytes of the mask, written to `scratch` if given."""
         out = memoryview(bytearray(size)) if scratch is None else scratch[:size]
         self._encryptor.update_into(_ZEROS[:size], out)
         return out
 
 
-_ZEROS = memoryview(bytes(8 * (CHUNK_CELLS + 1)))  # no chunk is larger
+_ZEROS = memoryview(
+    bytes(8 * (CHUNK_CELLS + 1))
+)  # the largest chunk: all cells and its check cell in 64 bits
 _NONCE = bytes(12)
-"""Always the same: a key is used for one stream."""
+"""Constant, since each key makes one stream or one encryption."""
 
 
 def scratch_of(tag: Tag) -> memoryview:
-    """Memory for the mask of any chunk."""
+    """Allocate memory that holds the mask of any chunk."""
     return memoryview(bytearray(max(chunk.size for chunk in tag.checked)))
 
 
 def masked_chunks(
     values: Int64, tag: Tag, streams: Iterable[tuple[Stream, bool]]
 ) -> Iterator[tuple[Chunk, Words]]:
-    """Each chunk with its masked cells and check cell, uint64 [cells], of which the lowest bits are right.
-    streams: each with True if it is added, False if it is subtracted; nothing else holds them."""
+    """Yield each chunk with its masked cells and check cell, uint64 [cells]; only the lowest `bits` bits of a
+    cell are valid. streams: (stream, True if added, False if subtracted); no one else uses them."""
     scratch, whole, streams = scratch_of(tag), with_checks(values, tag), tuple(streams)
     for chunk in tag.checked:
         words = chunk.of(whole)
@@ -433,7 +450,7 @@ def masked_chunks(
 
 
 class PairMasks:
-    """The keys of a party with those that it shares masks with, and its masks for one tag after the other."""
+    """A party's keys with its peers, and its masks for one tag after the other."""
 
     def __init__(self, setup: PartySetup, way: bytes) -> None:
         self._me, self._group, self._session = setup.me, setup.group, setup.session
@@ -442,25 +459,25 @@ class PairMasks:
         self.tag: Tag | None = None
         """The tag of the last masked vector."""
         self.ctx = b""
-        """The context of that tag."""
+        """Its context."""
 
     def __repr__(self) -> str:
         return f"PairMasks({self._me!r})"
 
     def check(self, tag: Tag) -> None:
-        """Raise PeerError for a roster with strangers, without this party, or with a party twice, and for a
-        turn or attempt that is not greater than the last."""
+        """Raise PeerError for a roster with parties outside the group, without this party, or with a repeated
+        party, and unless (turn, attempt) is greater than the last."""
         if self.tag is None or tag.roster != self.tag.roster:
             roster = set(tag.roster)
             if self._me not in roster or not roster <= set(self._group.members):
-                raise PeerError("the roster has strangers, or lacks this party")
+                raise PeerError("roster-invalid", "the roster names unknown parties, or lacks this party")
             if len(roster) != len(tag.roster):
-                raise PeerError("the roster names a party twice")
+                raise PeerError("roster-repeats-party", "the roster names a party twice")
         check_newer(tag, self.tag)
 
     def streams(self, tag: Tag) -> list[tuple[Stream, bool]]:
-        """Move to a tag that `check` allows: its masks, each with True if it is added. The keys that made
-        them are replaced."""
+        """Move to a tag that `check` allows, and return its masks, each with True if it is added. Replaces
+        the keys that made them."""
         self.begin(tag)
         streams = self.masks(tag)
         self.replace_keys()
@@ -471,43 +488,46 @@ class PairMasks:
         self.tag, self.ctx = tag, context(self._way, self._session, self._group, tag)
 
     def masks(self, tag: Tag) -> list[tuple[Stream, bool]]:
-        """The masks of the last tag, each with True if it is added."""
+        """Return the masks of the last tag, each with True if it is added."""
         streams = []
         for peer in sorted(self._keys.keys() & tag.roster):
             low, high = sorted((self._me, peer))
+            # Both ends derive one key from the sorted names; only the sign depends on who is first.
             streams.append((Stream(self.derived(peer, b"pair", low, high)), peer > self._me))
         return streams
 
     def derived(self, peer: str, what: bytes, *names: str) -> bytes:
-        """A key for one use within the last tag, derived from the key shared with a peer."""
+        """Derive a key for one use within the last tag from the key shared with a peer."""
         return derive(self._keys[peer], what, self.ctx, *(name.encode() for name in names))
 
     def replace_keys(self) -> None:
-        """Replace every key, so that no earlier vector can be opened with this party's memory later."""
+        """Replace every key, so that this party's later memory opens no earlier vector."""
         info = packing.pack(b"next", self.ctx)
         self._keys = {peer: _expand(key, info) for peer, key in self._keys.items()}
 
 
 def check_whole(tag: Tag, group: Group) -> None:
-    """Raise PeerError unless the roster is all parties, each once."""
+    """Raise PeerError unless the roster is all parties of the group, each once."""
     if len(tag.roster) != len(group.members) or set(tag.roster) != set(group.members):
-        raise PeerError(f"a roster of {len(tag.roster)} parties that is not all {len(group.members)}")
+        raise PeerError(
+            "roster-partial", f"a roster of {len(tag.roster)}, not all {len(group.members)} parties"
+        )
 
 
-# ---- Relays: bytes of one party for some others, which the aggregator passes on and cannot read ---------
-# The bytes are encrypted once, under a fresh key; that key is encrypted for each receiver under a key
-# derived from the secret that sender and receiver share, with the ciphertext as associated data. So nobody
-# but the receivers reads them, and none of these can put others in their place.
+# ---- Relays: bytes from one party to some others, which the aggregator passes on and cannot read --------
+# The bytes are encrypted once, under a fresh key. That key is encrypted for each receiver, under a key
+# derived from the secret of sender and receiver, with the ciphertext as associated data. So only the
+# receivers can read the bytes, and no receiver can replace them with others.
 #
-# A key is used for one encryption; bytes open only for the receiver, sender and context that they were sealed
-# for, and are refused otherwise (PeerError).
+# A key is used for one encryption. Bytes open only for the receiver, sender and context for which they were
+# sealed, and are refused otherwise (PeerError).
 
 
 _TAG_BYTES = 16
 
 
 def sealed_size(content: int, receivers: Iterable[str]) -> int:
-    """Number of bytes that `seal` makes of so many for these receivers."""
+    """Return the size of `content` bytes once `seal` has sealed them for these receivers."""
     wrapped = 2 * packing.LENGTH_BYTES + KEY_BYTES + _TAG_BYTES
     return (
         packing.LENGTH_BYTES
@@ -518,12 +538,15 @@ def sealed_size(content: int, receivers: Iterable[str]) -> int:
 
 
 MIN_SEALED_BYTES = sealed_size(0, ["a"])
-"""Fewest bytes of anything sealed."""
+"""Fewest sealed bytes."""
 
 
 def seal(content: bytes, sender: str, keys: Mapping[str, bytes], context: bytes, draw: RandomBytes) -> bytes:
-    """Encrypt for the parties of `keys`, each with the secret that it shares with the sender. context: all
-    that both ends must agree on; never the same twice."""
+    """Encrypt for the parties in `keys`.
+
+    Args:
+        keys: receiver -> secret that it shares with the sender.
+        context: everything both ends must agree on; never used twice."""
     key = draw(KEY_BYTES)
     ciphertext = AESGCM(key).encrypt(_NONCE, content, context)
     wrapped = []
@@ -534,8 +557,7 @@ def seal(content: bytes, sender: str, keys: Mapping[str, bytes], context: bytes,
 
 
 def open_sealed(sealed: bytes, sender: str, receiver: str, secret: bytes, context: bytes) -> bytes:
-    """Decrypt what `seal` encrypted for this receiver. PeerError if it is for another, or of another sender
-    or context."""
+    """Decrypt bytes that `seal` encrypted. Raises PeerError for another receiver, sender or context."""
     try:
         ciphertext, *wrapped = packing.unpack(sealed)
         keys = dict(zip(wrapped[::2], wrapped[1::2], strict=True))
@@ -544,8 +566,9 @@ def open_sealed(sealed: bytes, sender: str, receiver: str, secret: bytes, contex
         return AESGCM(key).decrypt(_NONCE, ciphertext, context)
     except (PeerError, ValueError, KeyError, InvalidTag):
         raise PeerError(
-            f"what party {sender} relayed does not open: it was changed on the way, or is of another turn "
-            f"or tree"
+            "relay-not-authentic",
+            f"the bytes relayed by party {sender} cannot be opened: they were changed in transit, or belong "
+            f"to another turn or tree",
         ) from None
 
 

@@ -1,15 +1,16 @@
-"""Ids of rows as points of Curve25519, multiplied by the secret of each party: private set intersection.
+"""Row ids as points of Curve25519, multiplied by each party's secret: private set intersection.
 
-Promises: equal ids give equal points, whoever makes them. A product does not depend on the order of its
-secrets, so lists that every party has multiplied have equal points where they have equal ids. Whoever sees
-products and lacks the secret of one party cannot tell an id by trying ids (decisional Diffie-Hellman). A
-party that enters ids of others in its own list learns which of them all have: callers bound lists. A point is
-written as its x, 32 bytes, little-endian, below the prime; points stand one behind the other.
-Refuses: lists cut within a point, of another length, with a point twice, zero, or not below the prime, and
-points of small order (PeerError).
+A point is written as its x coordinate: 32 bytes, little-endian, below the prime. Points are concatenated.
 
-One core multiplies: cryptography holds the interpreter's lock in `exchange`, so threads do not help (20,000
-products took 0.83 s in one thread, 0.85 s in two).
+Promises: equal ids map to equal points at every party. A product does not depend on the order of its secrets,
+so lists that every party has multiplied have equal points exactly where they have equal ids. Anyone who sees
+products but lacks one party's secret cannot find an id by trying ids (decisional Diffie-Hellman). A party
+that enters other parties' ids in its own list learns which of them all parties have, so callers bound the
+lists. Refuses: lists that end within a point, have another length, repeat a point, or contain zero, a number
+that is not below the prime, or a point of small order (PeerError).
+
+Multiplication uses one core: cryptography holds the interpreter lock in `exchange`, so threads do not help
+(20,000 products took 0.83 s in one thread, 0.85 s in two).
 
 Sources: S. C. Pohlig, M. E. Hellman, "An improved algorithm for computing logarithms" (1978), for ciphers
 that commute; C. Meadows, "A more efficient cryptographic matchmaking protocol" (1986); RFC 7748 for X25519.
@@ -29,11 +30,11 @@ from fedboost.privacy.packing import number, pack
 
 
 def euler(value: int, prime: int) -> int:
-    """1 for squares modulo the prime that are not 0, another number for all else."""
+    """Return 1 for nonzero squares modulo the prime, another number otherwise (Euler's criterion)."""
     return pow(value, prime // 2, prime)
 
 
-try:  # the same, many times faster
+try:  # the same result, many times faster
     from gmpy2 import jacobi
 except ImportError:
     jacobi = euler
@@ -42,20 +43,19 @@ Tokens = npt.NDArray[np.uint32]
 PRIME = (1 << 255) - 19
 POINT_BYTES = 32
 TOKEN_WORDS = 4
-"""128 bits: among 2**40 ids two have one token with a probability of 2**-49."""
+"""128 bits: among 2**40 ids, two have the same token with a probability of 2**-49."""
 _DOMAIN, _A = b"fedboost/1/id", 486662
 _TOP = np.array([(1 << 64) - 19, (1 << 64) - 1, (1 << 64) - 1, (1 << 63) - 1], np.uint64)
-"""The prime in words, lowest first."""
+"""The prime in 64-bit words, lowest first."""
 
 
 def points_of(ids: Sequence[bytes], context: bytes) -> bytes:
-    """The point of each id, 32 bytes an id. context: what the points are for, such as the session; under
-    another one they are others.
+    """Return the point of each id, 32 bytes per id. context: what the points are for, such as a session.
+    Different contexts yield different points.
 
-    x is the first of SHA-512(domain, n, context, id) modulo the prime, n = 0, 1, ..., for which
-    x^3 + 486662 x^2 + x is a square and not 0: a point of the curve, not of its twist, which would tell a bit
-    of the id. About 8 us an id with gmpy2, 200 us without.
-    """
+    x is the first SHA-512(domain, n, context, id) modulo the prime, n = 0, 1, ..., for which
+    x^3 + 486662 x^2 + x is a nonzero square. It is then on the curve and not on its twist, which would reveal
+    a bit of the id. About 8 us per id with gmpy2, 200 us without."""
     return b"".join(_point_of(pack(context, row_id)) for row_id in ids)
 
 
@@ -75,44 +75,43 @@ def _prefix(n: int) -> bytes:
 
 
 def multiply(points: bytes, secret: bytes, what: str = "a list of points") -> bytes:
-    """Each point times the secret, in the same order; about 34 us a point. secret: 32 random bytes, clamped
-    as X25519 does. PeerError for a list that ends within a point, and for a point whose product is zero;
-    what: how it names the list."""
+    """Multiply each point by the secret, in the same order; about 34 us per point.
+
+    secret: 32 random bytes, clamped as X25519 does; what: names the list in errors. Raises PeerError for a
+    list that ends within a point, and for a point whose product is zero."""
     _check_whole(points, what)
     product, read = X25519PrivateKey.from_private_bytes(secret).exchange, X25519PublicKey.from_public_bytes
     try:
         return b"".join(
             product(read(points[begin : begin + POINT_BYTES])) for begin in range(0, len(points), POINT_BYTES)
         )
-    except ValueError:  # cryptography's word for a product that is zero
-        raise PeerError(f"{what} has one of small order: its product is zero") from None
+    except ValueError:  # raised by cryptography for a product that is zero
+        raise PeerError("points-small-order", f"{what} has one of small order: its product is zero") from None
 
 
 def check_points(points: bytes, count: int, sender: str) -> None:
-    """PeerError unless these are `count` distinct points, none zero, each below the prime. sender: the party
-    that is named."""
+    """Raise PeerError, naming `sender`, unless these are `count` distinct, nonzero points below the prime."""
     what = list_of(sender)
     _check_whole(points, what)
     words = np.frombuffer(points, "<u8").reshape(-1, POINT_BYTES // 8)
     if len(words) != count:
-        raise PeerError(f"{what} has {len(words)} points instead of {count}")
+        raise PeerError("points-count", f"{what} has {len(words)} points instead of {count}")
     beyond = (words[:, 1:3] == _TOP[1:3]).all(axis=1) & (words[:, 0] >= _TOP[0]) & (words[:, 3] == _TOP[3])
     if (beyond | (words[:, 3] > _TOP[3])).any():
-        raise PeerError(f"{what} has one that is not below the prime")
+        raise PeerError("points-beyond-prime", f"{what} has one that is not below the prime")
     if not words.any(axis=1).all():
-        raise PeerError(f"{what} has a zero")
+        raise PeerError("points-zero", f"{what} has a zero")
     if len(np.unique(np.frombuffer(points, f"S{POINT_BYTES}"))) != count:
-        raise PeerError(f"{what} has a point twice")
+        raise PeerError("points-repeated", f"{what} has a point twice")
 
 
 def list_of(sender: str) -> str:
-    """How a refusal names the list that a party sent."""
+    """Return the name of a party's list in error messages."""
     return f"the list of points of party {sender}"
 
 
 def tokens_of(points: bytes) -> Tokens:
-    """What is told of each point to whoever compares: uint32 [points, 4], the first 16 bytes of its SHA-256
-    as little-endian words."""
+    """Return tokens to compare points by: the first 16 bytes of SHA-256, little-endian uint32 [points, 4]."""
     _check_whole(points, "a list of points")
     size = 4 * TOKEN_WORDS
     digests = b"".join(
@@ -123,17 +122,17 @@ def tokens_of(points: bytes) -> Tokens:
 
 
 def intersect(lists: Sequence[Tokens]) -> list[Int64]:
-    """The places in each list of the tokens that all have, int64 [common] a list, in the order of the tokens
-    (first word first). lists: uint32 [tokens, 4] each. PeerError for a list with a token twice."""
+    """Return, for each list, the indices of the tokens that all lists have, int64 [common], sorted by token
+    (first word first). lists: uint32 [tokens, 4] each. Raises PeerError if a list repeats a token."""
     tokens = np.concatenate(lists)
-    order = np.lexsort(tokens.T[::-1])  # stable: equal tokens in the order of their lists
+    order = np.lexsort(tokens.T[::-1])  # stable: equal tokens keep the order of their lists
     tokens = tokens[order]
     again = (tokens[1:] == tokens[:-1]).all(axis=1)
     ends = np.cumsum([len(one) for one in lists])
     owner = np.searchsorted(ends, order, side="right")
     twice = owner[1:][again & (owner[1:] == owner[:-1])]
     if twice.size:
-        raise PeerError(f"list {twice[0] + 1} of {len(lists)} has a token twice")
+        raise PeerError("tokens-repeated", f"list {twice[0] + 1} of {len(lists)} has a token twice")
     begins = np.flatnonzero(np.concatenate([[True], ~again])[: len(tokens)])
     common = begins[np.diff(begins, append=len(tokens)) == len(lists)]
     return [order[common + place] - (ends[place] - len(one)) for place, one in enumerate(lists)]
@@ -141,4 +140,4 @@ def intersect(lists: Sequence[Tokens]) -> list[Int64]:
 
 def _check_whole(points: bytes, what: str) -> None:
     if len(points) % POINT_BYTES:
-        raise PeerError(f"{what} ends within a point")
+        raise PeerError("points-cut-short", f"{what} ends within a point")

@@ -1,14 +1,14 @@
-"""The contract of a protection, which decides who may see the vector of a single party.
+"""The contract of a protection, which decides who may see a single party's vector.
 
 A **Sealer** lives at a party and turns its vector of integers into sealed chunks. An **Opener** lives at the
-aggregator, one a turn: it adds the sealed chunks of all parties into one running sum, never a copy per party,
-asks parties for help if the protection needs it, and opens the sum. Where vectors fit together only if all
-were sealed under the same context, both have it as `ctx`, a public hash: a party that has another one is
-named before its vector is added.
+aggregator, one per turn. It adds the sealed chunks of all parties to one running sum, never a copy per party,
+requests help from parties if the protection needs it, and opens the sum. Where vectors only fit together if
+all were sealed under the same context, both ends expose it as `ctx`, a public hash: a party with a different
+context is named before its vector is added.
 
-Promises of every protection: the opened sum is the exact sum of the vectors; the order in which messages of
-different parties arrive does not matter; a tag is sealed once.
-Refuses: a chunk of another length or number than the vector has, help that was not asked for (PeerError).
+Every protection promises that the opened sum is the exact sum of the vectors, that messages of different
+parties may arrive in any order, and that a tag is sealed once.
+Refuses: a chunk whose length or number the vector does not have, and help that was not requested (PeerError).
 """
 
 from abc import ABC, abstractmethod
@@ -23,11 +23,13 @@ from fedboost.privacy.packing import Chunk, Segment, chunks_of
 
 @dataclass(frozen=True)
 class Tag:
-    """The unique label of one sealing, and the shape of what is sealed.
+    """The unique label of one sealed vector, and the vector's shape.
 
-    turn, attempt: grow strictly; roster: the parties whose vectors go into the sum; transcript: hash of all
-    queries of the session up to this one; segments: the number and width of the cells.
-    """
+    Args:
+        turn, attempt: a pair that grows strictly.
+        roster: the parties whose vectors go into the sum.
+        transcript: hash of all queries of the session up to and including this one.
+        segments: number and width of the cells."""
 
     turn: int
     attempt: int
@@ -36,9 +38,9 @@ class Tag:
     segments: tuple[Segment, ...]
 
     chunks: tuple[Chunk, ...] = field(init=False, repr=False, compare=False)
-    """The chunks that the vector travels in: at least one."""
+    """The chunks in which the vector travels, at least one."""
     cells: int = field(init=False, repr=False, compare=False)
-    """Integers of the vector."""
+    """Number of integers in the vector."""
 
     def __post_init__(self) -> None:
         chunks = chunks_of(self.segments)
@@ -47,29 +49,33 @@ class Tag:
 
     @cached_property
     def checked(self) -> tuple[Chunk, ...]:
-        """The same chunks, each with a check cell behind its cells."""
+        """The same chunks, each with a check cell after its cells."""
         return chunks_of(self.segments, checked=True)
 
     @property
     def size(self) -> int:
-        """Bytes of all chunks."""
+        """Total bytes of all chunks."""
         return sum(chunk.size for chunk in self.chunks)
 
     def chunk(self, number: int) -> Chunk:
-        """The chunk of that number; PeerError if there is none."""
+        """Return the chunk with this number. Raises PeerError if there is none."""
         if not 0 <= number < len(self.chunks):
-            raise PeerError(f"part {number} of a vector of {len(self.chunks)} parts")
+            raise PeerError("chunk-number", f"part {number} of a vector of {len(self.chunks)} parts")
         return self.chunks[number]
 
 
 @dataclass(frozen=True)
 class HiddenSums:
-    """Sums of gradients that some parties report encrypted.
+    """Gradient sums that some parties report encrypted.
 
-    limit: the magnitude of a row's gradient and hessian, at most; rows: rows of a sum, at most; places: of
-    each such party, for each pair of its sums the cell of the answer that has the gradients' (the hessians'
-    is the next), int64 [pairs]; cells: of the answer; to_cells: an answer as it is sealed; marks: of each
-    such party, the cells that it alone tells, in plain, where there are any, int64 [marks]."""
+    Args:
+        limit: largest magnitude of a row's gradient and hessian.
+        rows: largest number of rows in a sum.
+        places: party -> index of the answer cell with the gradient sum of each of its pairs, int64 [pairs].
+            The hessian sum is in the next cell.
+        cells: cells of the answer.
+        to_cells: maps an answer to the cells that are sealed.
+        marks: party -> answer cells that this party alone reports, unencrypted, int64 [marks]."""
 
     limit: int
     rows: int
@@ -80,70 +86,68 @@ class HiddenSums:
 
 
 def check_newer(tag: Tag, last: Tag | None) -> None:
-    """Raise PeerError unless the turn, or its attempt, is greater than that of the last tag."""
+    """Raise PeerError unless (turn, attempt) is greater than that of the last tag."""
     if last is not None and (tag.turn, tag.attempt) <= (last.turn, last.attempt):
-        raise PeerError(f"turn {tag.turn}, attempt {tag.attempt} was sealed already, or is older")
+        raise PeerError("tag-used", f"turn {tag.turn}, attempt {tag.attempt} was already sealed, or is older")
 
 
 class Sealer(ABC):
-    """The end at a party."""
+    """The party's end of a protection."""
 
-    unexpected_help = "asked for help that is not needed"
+    unexpected_help = "received a request for help that is not needed"
 
     @property
     def ctx(self) -> bytes:
-        """The context of the last sealed vector, 32 bytes; empty where the protection has none."""
+        """The context of the last sealed vector: 32 bytes, or empty if the protection has none."""
         return b""
 
     @abstractmethod
     def seal(self, values: Int64, tag: Tag) -> Iterator[bytes]:
-        """The sealed chunks of a vector, in order. PeerError if this tag must not be sealed."""
+        """Yield the sealed chunks of a vector, in order. Raises PeerError if this tag must not be sealed."""
 
     def note(self) -> bytes:
-        """Bytes for the opener that travel with the last chunk of the last vector."""
+        """Return the bytes for the opener that travel with the last chunk of the last vector."""
         return b""
 
     def assist(self, request: bytes) -> bytes:
-        """Help to open the sum of the last turn. PeerError if it must not be given: unless a sum needs it."""
-        raise PeerError(self.unexpected_help)
+        """Help to open the sum of the last turn. Raises PeerError if no sum needs it, or it is forbidden."""
+        raise PeerError("help-unexpected", self.unexpected_help)
 
 
 class Opener(ABC):
-    """The end at the aggregator, one a turn."""
+    """The aggregator's end of a protection, one object per turn."""
 
-    unexpected_note = "a note where there are none"
-    unexpected_help = "help that was not asked for"
+    unexpected_note = "a note, where the protection has none"
+    unexpected_help = "help that was not requested"
 
     ctx = b""
-    """The context that each party's vector must be sealed under, as in `Sealer`."""
+    """The context under which each party's vector must be sealed, as in `Sealer`."""
     chunks: int
     """Chunks in which each party's vector arrives."""
 
     @abstractmethod
     def add(self, party: str, number: int, cells: bytes) -> None:
-        """Add one chunk of a party's vector; PeerError if it cannot be one."""
+        """Add one chunk of a party's vector. Raises PeerError if the bytes cannot be that chunk."""
 
     def note(self, party: str, note: bytes) -> None:
-        """Take in the note of a party, which travels with its last chunk: none, unless a sum needs more than
-        the vectors."""
+        """Take in the note with a party's last chunk, empty unless the sum needs more than the vectors."""
         if note:
-            raise PeerError(self.unexpected_note)
+            raise PeerError("note-unexpected", self.unexpected_note)
 
     def lose(self, party: str) -> None:  # noqa: B027 - most sums need nothing then
-        """Note that a party whose whole vector was added is disconnected. Its vector stays in the sum."""
+        """Note that a party disconnected after its whole vector was added. Its vector stays in the sum."""
 
     def requests(self) -> dict[str, bytes]:
-        """Party to its request for help; empty when the sum can be opened.
+        """Return party -> its request for help, empty once the sum can be opened.
 
-        Raises RosterTooSmall if it never can.
-        """
+        Raises RosterTooSmall if it never can."""
         return {}
 
     def assist(self, party: str, answer: bytes) -> None:
-        """Take in a party's help; PeerError if it does not answer the request, SessionFailed if the help of
-        all can never open the sum."""
-        raise PeerError(self.unexpected_help)
+        """Take in a party's help. Raises PeerError if it does not answer the request, and SessionFailed if
+        the help of all parties can never open the sum."""
+        raise PeerError("help-unexpected", self.unexpected_help)
 
     @abstractmethod
     def open(self) -> Int64:
-        """The sum, once every party's chunks are added and `requests` is empty."""
+        """Return the sum, once every party's chunks are added and `requests` is empty."""

@@ -1,8 +1,9 @@
 """The protections, one row each: what a protection hides, its limits, and how its two ends are made.
 
-Promises: nothing else in fedboost branches on a protection's name; every fact about one is looked up here.
-Importing this module imports none of the packages that only encryption needs. Refuses: names that are not in
-the table, and encryption whose package is not installed (ConfigError)."""
+Promises: nothing else in fedboost branches on a protection's name, and every fact about one is looked up
+here. Importing this module does not import the packages that only encryption needs.
+Refuses: names that are not in the table (ValueError), and encryption whose package is not installed
+(ConfigError)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from fedboost.privacy.paillier import PaillierSecret as Secret
 
 MAX_ENCRYPTED_CELLS = 200_000
-"""Cells of a sum that a key holder opens: its answer is one message."""
+"""Most cells of a sum that a key holder opens: its answer is a single message."""
 _SUMS = "sums over the parties, never this site's own numbers"
 
 
@@ -44,17 +45,22 @@ _SUMS = "sums over the parties, never this site's own numbers"
 class Protection:
     """A way to keep a party's vector from the aggregator.
 
-    hides: the aggregator sees sums alone, and no party's vector; aggregator_observes: what it sees, in words
-    for people; sealer, opener: make the two ends; min_parties: parties with rows, max_parties and
-    max_cells: parties of a session and cells of a sum, None for any number; max_shrinking: as max_parties,
-    where the roster may shrink; sealed_size: bytes of the sealed chunks of a tag, None where they are not
-    known before they are made; may_shrink: a session may continue without parties that were lost;
-    min_roster: parties of a group that a sum is of, at least, where it may; min_signers: parties that sign a
-    model, at least; scheme: loads the encryption that a key holder decrypts, None where nobody holds a key;
-    may_be_vertical: it needs no other party with the same columns; by_columns: what it is where parties hold
-    different columns, None if that is the same; proves_key: the key holder proves that its key hides what is
-    blinded; sample_cells: cells that an estimate of its speed seals.
-    """
+    Args:
+        hides: the aggregator sees only sums, never a party's vector.
+        aggregator_observes: what the aggregator sees, in words for people.
+        sealer, opener: make the two ends.
+        min_parties: fewest parties with rows.
+        max_parties, max_cells: most parties of a session and most cells of a sum, None for no limit.
+        max_shrinking: as max_parties, where the roster may shrink.
+        sealed_size: bytes of a tag's sealed chunks, None where they are unknown until they are made.
+        may_shrink: a session may continue without parties that were lost.
+        min_roster: fewest parties of a group in a sum, where the roster may shrink.
+        min_signers: fewest parties that sign a model.
+        scheme: loads the encryption whose key the key holder has, None where no one holds a key.
+        may_be_vertical: no other party needs to have the same columns.
+        by_columns: the row used where parties hold different columns, None for this one.
+        proves_key: the key holder proves that its key hides what is blinded.
+        sample_cells: cells that a speed estimate seals."""
 
     name: str
     hides: bool
@@ -77,23 +83,24 @@ class Protection:
 
     @property
     def uses_key_holder(self) -> bool:
-        """True if sums are encrypted, and one party alone can decrypt them."""
+        """True if sums are encrypted and only one party can decrypt them."""
         return self.scheme is not None
 
     def encryption(self) -> "Paillier":
-        """The scheme, where a key holder is used. ConfigError if its package is not installed."""
+        """Load the scheme of a protection with a key holder. ConfigError if its package is not installed."""
         assert self.scheme is not None
         try:
             return self.scheme()
         except ImportError as error:
             raise ConfigError(
+                "protection-package-missing",
                 f"protection {self.name} needs the package {error.name}, which is not installed: "
-                f'pip install "fedboost[{self.name}]"'
+                f'pip install "fedboost[{self.name}]"',
             ) from None
 
     def key_greeting(self, agreement: bytes, secret: "Secret | None", context: bytes) -> bytes:
-        """The public keys that a party greets with: its X25519 key, and the key holder's own. context: of
-        the attempt and the party, which a proof of the key is bound to."""
+        """Return the public keys in a party's greeting: its X25519 key, and the key holder's encryption key.
+        context: the attempt and party to which a proof of the key is bound."""
         if not self.uses_key_holder:
             return agreement
         key = b"" if secret is None else secret.public.to_bytes()
@@ -104,12 +111,12 @@ class Protection:
         return greeting_of(agreement, key)
 
     def agreement_key(self, greeted: bytes) -> bytes:
-        """The X25519 key that a party greeted with. PeerError if there is none."""
+        """Return the X25519 key in a party's greeting. Raises PeerError if there is none."""
         return greeted_keys(greeted)[0] if self.uses_key_holder else greeted
 
     def read_public(self, greeted: bytes, key_bits: int, context: bytes) -> "Public":
-        """The key that sums are encrypted under, as the key holder greeted with it. PeerError for one that
-        cannot be, has fewer bits, or lacks a proof that it needs."""
+        """Return the key that sums are encrypted under, from the key holder's greeting. Raises PeerError for
+        an invalid key, one with fewer bits, or one without a required proof."""
         key, scheme = greeted_keys(greeted)[1], self.encryption()
         if not self.proves_key:
             return scheme.read_public(key, key_bits)
@@ -122,31 +129,34 @@ class Protection:
 
 
 def greeting_of(agreement: bytes, key: bytes) -> bytes:
-    """The public keys that a party greets with: an X25519 key for its masks, and the key holder's own that
-    sums are encrypted under, empty of others."""
+    """Pack the public keys of a greeting: an X25519 key for masks, and the encryption key of the key holder,
+    empty for other parties."""
     return packing.pack(agreement, key)
 
 
 def greeted_keys(greeted: bytes) -> list[bytes]:
-    """The two keys of a greeting. PeerError if it has others."""
+    """Unpack the two keys of a greeting. Raises PeerError if there are not two."""
     keys = packing.unpack(greeted)
     if len(keys) != 2:
-        raise PeerError("a greeting without the two keys that encrypted sums need")
+        raise PeerError("greeting-keys-missing", "a greeting without the two keys that encrypted sums need")
     return keys
 
 
 def check_name(name: str) -> str:
-    """Return the name of a protection. ValueError if it is unknown."""
+    """Return the name of a protection. Raises ValueError if it is unknown."""
     if name not in PROTECTIONS:
         raise ValueError(f"unknown protection {quoted(name)!r}; known: {', '.join(PROTECTIONS)}")
     return name
 
 
 def scheme_of(name: str) -> "Paillier":
-    """The encryption of a protection. ConfigError if it has none, or its package is not installed."""
+    """Load a protection's encryption. ConfigError if it has none, or its package is not installed."""
     known = [row.name for row in PROTECTIONS.values() if row.uses_key_holder]
     if name not in known:
-        raise ConfigError(f"no encryption is named {quoted(name)!r}; known: {', '.join(known)}")
+        raise ConfigError(
+            "protection-without-encryption",
+            f"protection {quoted(name)!r} has no encryption; those that do: {', '.join(known)}",
+        )
     return PROTECTIONS[name].encryption()
 
 
@@ -211,7 +221,7 @@ _ROWS = (
         min_parties=MIN_GROUP_PARTIES,
         max_parties=MAX_GROUP_PARTIES,
         max_cells=MAX_ENCRYPTED_CELLS,
-        may_shrink=False,  # nothing holds two rosters of one turn apart
+        may_shrink=False,  # no self mask keeps the sums over two rosters of one turn apart
         min_roster=lambda group: len(group.members),
         min_signers=lambda group: len(group.members) // 2 + 1,
         scheme=_paillier,
@@ -221,4 +231,4 @@ _ROWS = (
 )
 
 PROTECTIONS: dict[str, Protection] = {row.name: row for row in _ROWS}
-"""The protections that terms can name."""
+"""Name -> protection, for each name that terms can give."""

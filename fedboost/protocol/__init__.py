@@ -1,1 +1,1 @@
-"""Who says what, and when: terms, queries, messages, and the two sessions. Pure: no sockets, no clocks."""
+"""The protocol: queries, messages, and the two ends of a session. Pure: no sockets, no clocks."""

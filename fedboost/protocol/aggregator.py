@@ -1,14 +1,13 @@
-"""The aggregator's end of a session: messages of parties in, messages to parties out. Sans-IO.
+"""The aggregator's end of a session: messages from parties in, messages to parties out. Sans-IO.
 
-`RULES` is the session: for each phase and each event the handler, and the phases that it may lead to. The
-handlers are methods of `AggregatorSession`, grouped by what they are about: joining, a turn, the end.
+`RULES` defines the session: for each phase and event, the handler and the phases that it may lead to.
+Handlers are methods of `AggregatorSession`, grouped by topic: joining, a turn, the end.
 
-Promises: one running sum a turn, never a copy per party; the order in which messages of different parties
-arrive does not matter; what is repeated, or was sent to an earlier attempt, is ignored; every sum is recorded
-before anything that follows from it is sent, and a session that is begun again from its records goes on.
-Refuses: parties the terms do not name (they are ignored), joins under other terms, reports out of turn or
-order (SessionFailed, kept in `error`). A party that left, or was lost again and again, is not taken back.
-"""
+Promises: one running sum per turn, never a copy per party; messages of different parties may arrive in any
+order; repeated messages, and those of an earlier attempt, are ignored; every sum is recorded before anything
+that follows from it is sent, and a session that restarts from its records goes on.
+Refuses: joins under other terms, and reports out of turn or order (SessionFailed, kept in `error`). Parties
+that the terms do not name are ignored. A party that left, or was lost again and again, is not readmitted."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -66,7 +65,7 @@ if TYPE_CHECKING:
 
 
 MAX_GREETING_BYTES = 64 * 1024
-"""Bytes of a greeting without a key for sums: a certificate with its chain is the most of it."""
+"""Most bytes of a greeting without an encryption key: most of it is a certificate with its chain."""
 
 
 class Introduction:
@@ -75,13 +74,13 @@ class Introduction:
     def __init__(self) -> None:
         self.greetings: dict[str, bytes] = {}
         self.digest = b""
-        """The digest that the parties' keys are bound to."""
+        """The digest to which the parties' keys are bound."""
         self.public: Public | None = None
-        """The key that sums are encrypted under, where they are."""
+        """The key under which sums are encrypted, if they are."""
         self.transcripts: Transcripts | None = None
-        """The transcripts, once the parties are introduced."""
+        """Set once the parties are introduced."""
         self.setup: AggregatorSetup | None = None
-        """The facts that openers are made from, once a query is asked."""
+        """The facts from which openers are made, set with the first query."""
 
     def join(self, party: str, greeting: bytes, trust: Trust | None, attempt: Attempt) -> None:
         """Take in a party's greeting; a repeated one changes nothing."""
@@ -89,15 +88,17 @@ class Introduction:
         if known == greeting:
             return
         if known is not None:
-            raise PeerError("it joined twice")
+            raise PeerError("join-repeated", "it joined twice")
         if len(greeting) > MAX_GREETING_BYTES and party != attempt.terms.keyholder:
-            raise PeerError(f"a greeting of {len(greeting)} bytes; {MAX_GREETING_BYTES} are allowed")
-        if trust is not None:  # else the others would refuse it, and seem to be those at fault
+            raise PeerError(
+                "greeting-too-long", f"a greeting of {len(greeting)} bytes, over {MAX_GREETING_BYTES}"
+            )
+        if trust is not None:  # otherwise the others would refuse it, and seem to be at fault
             key_exchange.check_greeting(trust, attempt, party, greeting)
         self.greetings[party] = greeting
 
     def complete(self, attempt: Attempt, roster: tuple[str, ...], state: TrainingState) -> tuple[bytes, ...]:
-        """The greetings of the roster, once all are here; the transcript begins with them."""
+        """Return the greetings of the roster, once all are here, and start the transcripts with them."""
         greetings = tuple(self.greetings[member] for member in roster)
         self.digest = session_digest(attempt, greetings)
         if attempt.terms.protection.uses_key_holder:
@@ -106,10 +107,9 @@ class Introduction:
         return greetings
 
 
-# ---- One turn at the aggregator -------------------------------------------------------------------------
-# The sealed parts of each party, the help to open their sum, and the sum.
-# Promises: one running sum, never a copy per party; a part that is repeated is not added twice.
-# Refuses: parts out of order, and help that was not asked for (PeerError).
+# ---- One turn at the aggregator: each party's sealed parts, the help to open their sum, and the sum -----
+# Promises: one running sum, never a copy per party; a repeated part is not added twice.
+# Refuses: parts out of order, and help that was not requested (PeerError).
 
 
 class Turn:
@@ -119,33 +119,34 @@ class Turn:
         self.helping: set[str] = set()
         """Parties whose help to open the sum is due."""
         self.reporting = set(roster)
-        """Parties whose vector is not in the sum yet."""
+        """Parties whose whole vector is not in the sum yet."""
         self.relayed: defaultdict[str, Order] = defaultdict(Order)
-        """The relays of each party that were passed on."""
+        """Party -> its relays that were passed on."""
         self._number = number
         self._opener = opener
         self._parts = dict.fromkeys(self.reporting, 0)
         self._help: dict[str, bytes] = {}
 
     def has_reported(self, party: str) -> bool:
-        """True once the whole vector of a party was added."""
+        """True once a party's whole vector was added."""
         return party in self._parts and party not in self.reporting
 
     def repeats(self, party: str, report: Report) -> bool:
-        """True for a part that was added already, or belongs to an earlier turn."""
+        """True for a part that was already added, or belongs to an earlier turn."""
         known = self._parts.get(party, 0)
         return report.turn < self._number or (report.turn == self._number and report.part < known)
 
     def report(self, party: str, report: Report) -> None:
         """Add the next part of a party's sealed vector."""
         if report.turn != self._number:
-            raise PeerError(f"a report for turn {report.turn} in turn {self._number}")
+            raise PeerError("report-wrong-turn", f"a report for turn {report.turn} in turn {self._number}")
         if report.part != self._parts[party] or party not in self.reporting:
-            raise PeerError(f"part {report.part} of its report for turn {report.turn} is out of order")
+            raise PeerError("part-order", f"report part {report.part} of turn {report.turn} is out of order")
         if report.ctx != (b"" if report.part else self._opener.ctx):
             raise PeerError(
-                f"its report answers another question, roster or attempt than that of the others in turn "
-                f"{report.turn}"
+                "report-other-context",
+                f"its report answers another query, roster or attempt than the others' reports in turn "
+                f"{report.turn}",
             )
         self._opener.add(party, report.part, report.cells)
         if report.part + 1 == self._opener.chunks:
@@ -159,31 +160,31 @@ class Turn:
         self._opener.lose(party)
 
     def requests(self) -> dict[str, bytes]:
-        """The help that is still due, by party; empty when the sum can be opened. Raises RosterTooSmall if it
-        never can."""
+        """Return party -> due request for help, empty once the sum can open. Raises RosterTooSmall."""
         requests = self._opener.requests()
         self.helping = set(requests)
         return requests
 
     def repeats_help(self, party: str, assist: OpenShare) -> bool:
-        """True for help that was given already, or belongs to an earlier turn."""
+        """True for help that was already given, or belongs to an earlier turn."""
         return assist.turn < self._number or self._help.get(party) == assist.answer
 
     def assist(self, party: str, assist: OpenShare) -> None:
         """Take in a party's help."""
         if party not in self.helping:
-            raise PeerError(f"help with turn {assist.turn} that was not asked for")
+            raise PeerError("help-unexpected", f"unrequested help with turn {assist.turn}")
         self._opener.assist(party, assist.answer)
         self._help[party] = assist.answer
         self.helping.discard(party)
 
     def open(self) -> Int64:
-        """The sum of the cells of all parties."""
+        """Return the sum of all parties' cells."""
         return self._opener.open()
 
 
 def turns_of(terms: Terms, query: Query) -> int:
-    """How many times turn_timeout parties have: lists that go around are worked on by one after the other."""
+    """Return the multiple of turn_timeout that parties have for a query: relayed lists are processed by one
+    party after the other."""
     return max(len(block.parties) for block in terms.blocks) if query.relayed_bytes(terms) else 1
 
 
@@ -192,7 +193,7 @@ def turns_of(terms: Terms, query: Query) -> int:
 
 
 MAX_SIGNATURE_BYTES = 64 * 1024
-"""Bytes of a signature with its chain of certificates."""
+"""Most bytes of a signature with its certificate chain."""
 PART_BYTES = 32
 """Bytes of the hash of a party's part of the model."""
 
@@ -207,47 +208,53 @@ class Closing:
         structure: Callable[[str], bytes],
         thresholds: Thresholds,
     ) -> None:
-        """structure: the structure of the model as a party was told it; of all where they are told the same,
-        as that of ''; thresholds: those that parties give."""
+        """structure: returns the hash of the model's structure in a party's view; '' stands for all parties
+        where they have the same view; thresholds: collects those that parties send."""
         self.thresholds = thresholds
         self.digest = digest
-        """The digest of the session that the signatures are bound to."""
+        """The digest of the attempt to which the signatures are bound."""
         self.attestations: dict[str, Attest] = {}
         self.unsigned: set[str] = set()
-        """Parties that left without a signature."""
+        """Parties that left without signing."""
         self._transcripts = transcripts
         self._structure = cache(structure)
 
     def lacks(self, party: str) -> bool:
-        """True while the signature of a party may still come."""
+        """True while a party may still sign."""
         return party not in self.attestations and party not in self.unsigned
 
     def attest(self, party: str, attest: Attest, trust: Trust | None, attempt: Attempt) -> None:
-        """Take in a party's signature."""
+        """Take in a party's attestation. Raises PeerError for one of other queries or trees."""
         if party in self.attestations:
-            raise PeerError("an attestation that was not asked for")
+            raise PeerError("attest-unexpected", "an unrequested attestation")
         if attest.transcript != self._transcripts.signed(party):
-            raise PeerError("it attests other questions than were asked")
+            raise PeerError("attest-other-queries", "it attests other queries than were asked")
         if attest.structure != self._structure(attempt.terms.blocks.viewer(party)):
-            raise PeerError("it attests other trees than those that were asked for")
+            raise PeerError("attest-other-trees", "it attests other trees than the model has")
         if len(attest.part) != (PART_BYTES if attempt.terms.keeps_parts else 0):
-            raise PeerError("an attestation without the hash of its part of the model, or with one too many")
+            raise PeerError("attest-part", "its attestation lacks, or should not have, the hash of a part")
         if len(attest.certificate) + len(attest.signature) > MAX_SIGNATURE_BYTES:
-            raise PeerError("a signature and certificate of more bytes than can be")
+            raise PeerError("attest-too-long", "its signature and certificates are too long")
         if trust is not None:
             key_exchange.check_attest(trust, attempt, self.digest, party, attest)
         self.thresholds.take(party, attest.thresholds)
         self.attestations[party] = attest
 
 
-# ---- The aggregator's end of a session: messages of parties in, messages to parties out -----------------
+# ---- The session at the aggregator ----------------------------------------------------------------------
 
 
 class AggregatorSession:
-    """A session. `state`: where every training begins; `record` is called with what must outlive the
-    process; `past` is what an earlier process recorded of this session (ConfigError if it cannot be); by
-    `trust` greetings and signatures are checked, where parties sign; `draw`: cryptographic randomness, for
-    noise drawn here; `callbacks` may end the training; `request`: the analyst's, where it is signed."""
+    """A session at the aggregator.
+
+    Args:
+        state: the state in which every training begins.
+        record: called with each record, which must outlive the process when it returns.
+        past: the records of an earlier process (ConfigError if they do not fit).
+        trust: checks greetings and signatures, where parties sign.
+        draw: cryptographic randomness, for blinds and for noise drawn here.
+        callbacks: may end the training after a round.
+        request: the analyst's, where it is signed."""
 
     def __init__(
         self,
@@ -268,7 +275,7 @@ class AggregatorSession:
         self.phase: Phase = "joining"
         self.error: SessionFailed | None = None
         self.run = TrainingRun(terms, program, state, record, past, callbacks)
-        """The part of the session that outlives the process."""
+        """The part of the session that the journal preserves."""
         self.attendance = Attendance()
         self.introduction = Introduction()
         self.current_turn: Turn | None = None
@@ -276,7 +283,7 @@ class AggregatorSession:
         self.trust = trust
         self.draw = draw
         self.helped = bool(self.run.attempt)
-        """True if parties may have helped to open the sum of this turn, in any attempt or process."""
+        """True if parties may have helped to open this turn's sum, in any attempt or process."""
         self.deadline = 0.0
         self.seconds = 0.0
         """Seconds that parties have for the message that is due."""
@@ -288,7 +295,7 @@ class AggregatorSession:
 
     @property
     def turn(self) -> int:
-        """The number of the query that is asked now."""
+        """The number of the pending query."""
         return self.run.turn
 
     @property
@@ -298,7 +305,7 @@ class AggregatorSession:
 
     @property
     def history(self) -> list[Round]:
-        """The rounds so far."""
+        """The finished rounds."""
         return self.run.history
 
     @property
@@ -308,21 +315,21 @@ class AggregatorSession:
 
     @property
     def attestations(self) -> dict[str, Attest]:
-        """The signatures so far, by party."""
+        """Party -> its signed attestation, so far."""
         return self.closing.attestations if self.closing else {}
 
     @property
     def digest(self) -> bytes:
-        """The digest that the signatures are bound to, once there are any."""
+        """The digest to which the signatures are bound, once there are any."""
         return self.closing.digest if self.closing else b""
 
     @property
     def awaited(self) -> tuple[str, ...]:
-        """The parties whose message is due."""
+        """The parties of the roster whose message is due."""
         return tuple(filter(self.awaits, self.roster))
 
     def awaits(self, party: str) -> bool:
-        """True if a message of this party of the roster is due."""
+        """True if a message of this party is due."""
         match self.phase:
             case "joining":
                 return party not in self.introduction.greetings
@@ -335,18 +342,17 @@ class AggregatorSession:
             case _:
                 return False
 
-    # ---- events -------------------------------------------------------------------------------------
+    # ---- Events -------------------------------------------------------------------------------------
 
     def start(self, connected: Iterable[str] | None = None) -> Outbox:
-        """Run the program up to its first query, and call the connected parties together (all unless
-        given)."""
+        """Run the program to its first query, and call the connected parties together (default: all)."""
         parties = {*self.terms.parties}
         self.attendance.connected = parties if connected is None else parties.intersection(connected)
         draws = self.terms.noise is not None and self.terms.noise.placement == "central"
         if self.terms.protection.uses_key_holder and self.draw is None:
-            return self.fail("sums are encrypted, and the aggregator has nothing to draw blinds from")
+            return self.fail("sums are encrypted, but the aggregator has no randomness for blinds")
         if draws and self.draw is None:
-            return self.fail("the terms say that the aggregator draws noise, and it has nothing to draw from")
+            return self.fail("the terms have the aggregator draw noise, but it has no randomness")
         try:
             self.run.start()
         except FedboostError as error:
@@ -354,7 +360,7 @@ class AggregatorSession:
         return self.restart_attempt()
 
     def handle(self, party: str, event: FromConnection) -> Outbox:
-        """Take in one event of one party; the messages to send now."""
+        """Handle an event of one party. Returns the messages to send now."""
         if self.phase not in PHASES or party not in self.terms.parties or not self._is_heard(party, event):
             return []
         try:
@@ -366,7 +372,7 @@ class AggregatorSession:
             return self.fail(f"turn {self.turn}: {error}")
 
     def tick(self, now: float) -> Outbox:
-        """It is `now` (seconds of any steady clock); the messages to send now."""
+        """Advance the time to `now` (seconds of any steady clock). Returns the messages to send now."""
         self.attendance.now = now
         if self.phase not in PHASES:
             return []
@@ -376,40 +382,41 @@ class AggregatorSession:
             return self.fail(f"turn {self.turn}: {error}")
 
     def finish(self) -> None:
-        """End the training with the round under way: the model is that of the rounds so far."""
+        """End the training with the current round: the model is that of the rounds so far."""
         self.run.enough = True
 
     def follow(self, event: FromConnection | Violation | Tick, *arguments: object) -> Outbox:
-        """Do what RULES says of an event in this phase."""
+        """Call the handler that RULES has for an event in this phase."""
         rule = RULES[self.phase, type(event)]
         outbox = rule.handler(self, *arguments)
         assert self.phase in (*rule.leads_to, "failed"), f"{type(event).__name__} led to {self.phase}"
         return outbox
 
     def _is_heard(self, party: str, event: FromConnection) -> bool:
-        """True unless a party is out of the session, or speaks of the session before this one."""
+        """True unless a party is out of the session, or leaves the session before this one."""
         if isinstance(event, Leave) and event.session not in ("", self.name):
             return False
         return not self.is_out(party) or isinstance(event, Connected | Disconnected)
 
     def is_out(self, party: str) -> bool:
+        """True for a party that is not in the roster, or barred."""
         return party not in self.run.roster or party in self.attendance.barred
 
     def _is_current(self, event: FromConnection) -> bool:
-        """True for what was sent to this attempt. PeerError for an attempt that has not begun."""
+        """True for events of this attempt. Raises PeerError for an attempt that has not begun."""
         if isinstance(event, Join) and (event.session, event.digest) != (self.name, self.terms.digest):
-            raise PeerError("it joined under other terms")
+            raise PeerError("join-other-terms", "it joined under other terms")
         current = self.run.attempt
         attempt: int = getattr(event, "attempt", current)
         if attempt > current:
-            raise PeerError(f"it speaks of attempt {attempt} in attempt {current}")
+            raise PeerError("attempt-early", f"it sent a message of attempt {attempt} in attempt {current}")
         return attempt == current
 
-    # ---- joining ------------------------------------------------------------------------------------
+    # ---- Joining ------------------------------------------------------------------------------------
 
     def restart_attempt(self) -> Outbox:
-        """Offer all connected parties again: they exchange new keys, then the query is asked."""
-        self.run.restart_attempt()
+        """Send all connected parties an offer: they exchange new keys, then the query is asked."""
+        self.run.restart_attempt()  # recorded before the offers leave
         self.phase, self.current_turn, self.introduction = "joining", None, Introduction()
         self.attendance.introduced = set()
         self.set_deadline()
@@ -421,7 +428,7 @@ class AggregatorSession:
 
     @property
     def current_attempt(self) -> Attempt:
-        """The attempt under way, as signatures are bound to it."""
+        """The current attempt, to which signatures are bound."""
         nonce = b"" if self.request is None else self.request.nonce
         return Attempt(self.name, self.attempt, self.terms, nonce)
 
@@ -431,10 +438,10 @@ class AggregatorSession:
         seen = self.run.state.seen_by
         return self.to_roster(lambda party: Introduce(greetings, seen(self.terms, party))) + self.ask()
 
-    # ---- a turn -------------------------------------------------------------------------------------
+    # ---- A turn -------------------------------------------------------------------------------------
 
     def ask(self) -> Outbox:
-        """Ask the query that the program waits for."""
+        """Send the query whose sum the program waits for."""
         run, query = self.run, self.run.pending
         assert self.introduction.transcripts is not None
         self.introduction.transcripts.extend(query)
@@ -444,10 +451,10 @@ class AggregatorSession:
         self.set_deadline(turns_of(self.terms, query))
         return self.to_roster(lambda party: Ask(*label, query.seen_by(self.terms, party)))
 
-    # ---- the end ------------------------------------------------------------------------------------
+    # ---- The end ------------------------------------------------------------------------------------
 
     def close(self) -> Outbox:
-        """The model is done: ask for the parties' signatures."""
+        """The model is complete: request the parties' signatures."""
         self.phase = "closing"
         introduction = self.introduction
         assert introduction.transcripts is not None
@@ -460,7 +467,7 @@ class AggregatorSession:
         return outbox + self.end()
 
     def end(self) -> Outbox:
-        """Done, unless a party has yet to sign: those connected first, then those that may come back."""
+        """Finish once all parties have signed: first those connected, then those that may come back."""
         assert self.closing is not None
         if any(map(self.awaits, self.roster)):
             return []
@@ -476,7 +483,7 @@ class AggregatorSession:
         return self._to_connected(SessionEnded())
 
     def fail(self, reason: str) -> Outbox:
-        self.phase, self.error, self.current_turn = "failed", SessionFailed(reason), None
+        self.phase, self.error, self.current_turn = "failed", SessionFailed("session-failed", reason), None
         self.run.close()
         return self._to_connected(SessionEnded(reason))
 
@@ -485,7 +492,7 @@ class AggregatorSession:
         self.deadline = self.attendance.now + self.seconds
 
     def to_roster(self, message: Callable[[str], ToParty]) -> Outbox:
-        """The message to each party that was introduced: one for all where all are told the same."""
+        """Address a message to each introduced party: one object for all where all have the same view."""
         roster = [party for party in self.run.roster if party in self.attendance.introduced]
         if self.terms.blocks or not roster:
             return [(party, message(party)) for party in roster]
@@ -495,30 +502,30 @@ class AggregatorSession:
     def _to_connected(self, message: ToParty) -> Outbox:
         return [(party, message) for party in self.terms.parties if party in self.attendance.connected]
 
-    # ---- attendance and the introduction of an attempt --------------------------------------------------
+    # ---- Attendance and the introduction of an attempt --------------------------------------------------
 
     def invite(self, party: str, event: Connected) -> Outbox:
-        """The party is admitted, if it is waited for."""
+        """The party receives an offer, if it is awaited."""
         connected = self.attendance.connected
         awaited = not self.is_out(party) and party not in connected
         connected.add(party)
         return [(party, self.admit())] if awaited else []
 
     def note_connected(self, party: str, event: Connected) -> Outbox:
-        """The party is noted; it takes part from the next attempt on."""
+        """The party is noted as connected; it takes part from the next attempt on."""
         self.attendance.connected.add(party)
         return []
 
     def join(self, party: str, join: Join) -> Outbox:
-        """The party has joined; with the last one all are introduced, and the query is asked."""
+        """The party has joined. After the last one, all are introduced and the query is asked."""
         self.introduction.join(party, join.greeting, self.trust, self.current_attempt)
         self.attendance.away.pop(party, None)
         return [] if any(map(self.awaits, self.roster)) else self.introduce()
 
     def join_again(self, party: str, join: Join) -> Outbox:
-        """A repeated Join is ignored; any other breaks the protocol."""
+        """A repeated Join is ignored; any other violates the protocol."""
         if self.introduction.greetings.get(party) != join.greeting:
-            raise PeerError("it joined twice")
+            raise PeerError("join-repeated", "it joined twice")
         return []
 
     def lose_joining(self, party: str, event: Disconnected) -> Outbox:
@@ -528,9 +535,9 @@ class AggregatorSession:
         return []
 
     def tick_joining(self) -> Outbox:
-        """A party that is late or away for longer than rejoin_timeout is waited for, ends the session or
-        leaves the roster, as on_loss says; not before the parties have met."""
-        if self.attempt > 1 and self.attendance.now >= self.deadline:  # at first somebody may have to approve
+        """A party that is late, or away for longer than rejoin_timeout, is waited for, ends the session, or
+        leaves the roster, as on_loss specifies. In the first attempt, no party is late."""
+        if self.attempt > 1 and self.attendance.now >= self.deadline:  # at first a person may have to approve
             for party in self.awaited:
                 self.attendance.mark_away(party, f"did not join again in turn {self.turn}")
         lost = self.attendance.overdue(self.awaited, self.terms.session.rejoin_timeout)
@@ -541,7 +548,7 @@ class AggregatorSession:
         """Go on without parties that did not come back, or fail."""
         party, on_loss = lost[0], self.terms.session.on_loss
         reason = f"party {party} {self.attendance.away[party][1]}"
-        if self.booster is not None:  # they have not signed; with too few signatures it is worth nothing
+        if self.booster is not None:  # they have not signed; a model with too few signatures is not valid
             hopeless = on_loss != "wait" or bool(self.attendance.barred & set(lost))
             return self.conclude() if hopeless or len(self.attestations) >= self.terms.signers else []
         if on_loss == "stop":
@@ -557,20 +564,20 @@ class AggregatorSession:
         if self.helped or not self.run.may_change:
             return self.fail(
                 f"{reason}; the roster cannot change in turn {self.turn}, where the difference of two sums "
-                f"would show that party's rows"
+                f"would reveal that party's rows"
             )
         self.run.change_roster(left)
         return self.restart_attempt()
 
     def leave(self, party: str, event: Leave) -> Outbox:
-        """The session fails; where it may shrink, the party counts as lost for good."""
-        reason = quoted(event.reason).removeprefix(f"party {party}: ")  # its name need not be said twice
+        """The session fails; where it may shrink, the party is lost for good."""
+        reason = quoted(event.reason).removeprefix(f"party {party}: ")  # the prefix of `expel` names it
         if reason.startswith(f"party {party} "):
             reason = f"it {reason.removeprefix(f'party {party} ')}"
         return self.expel(party, Violation(f"left: {reason}"))
 
     def expel(self, party: str, event: Violation) -> Outbox:
-        """The session fails; where it may shrink, the party counts as lost for good."""
+        """The session fails; where it may shrink, the party is lost for good."""
         shrinks = self.terms.session.on_loss == "shrink" and bool(self.run.state.rounds)
         if self.booster is None and not shrinks:
             return self.fail(f"party {party} {event.reason}")
@@ -579,7 +586,7 @@ class AggregatorSession:
         return self.follow(lost, party, lost)
 
     def note_loss(self, party: str, event: Disconnected) -> bool:
-        """Note that a party was lost. True if the roster has it."""
+        """Note that a party was lost. Returns True if it is in the roster."""
         self.attendance.connected.discard(party)
         self.attendance.introduced.discard(party)
         if party not in self.roster:
@@ -589,25 +596,25 @@ class AggregatorSession:
         return True
 
     def count_loss(self, party: str) -> None:
-        """Count a loss of a party of the roster in this turn."""
         waits = self.terms.session.on_loss == "wait" and self.booster is None
         self.attendance.count_loss(party, self.turn, waits)
 
-    # ---- a turn -----------------------------------------------------------------------------------------
+    # ---- A turn -----------------------------------------------------------------------------------------
 
     def opener_of(self, ask: Ask) -> Opener:
-        """The opener of this question's sum. Refused if it has more cells than the protection allows."""
+        """Make the opener of a query's sum. Raises Refused if the protection does not allow so many cells."""
         terms, introduction = self.terms, self.introduction
         protection = terms.protection
         assert introduction.transcripts is not None
         transcript = introduction.transcripts.whole
-        if terms.hides_columns:  # the label holder opens what it was told of
+        if terms.hides_columns:  # the label holder opens the sum under the transcript of its view
             transcript = introduction.transcripts.of(terms.keyholder or "")
         tag, max_cells = tag_of(ask, transcript), protection.max_cells
         if max_cells is not None and tag.cells > max_cells:
             raise Refused(
-                f"a sum of {tag.cells:,} cells; those under protection {terms.hiding.protection} have at "
-                f"most {max_cells:,}: lower max_bin or max_depth"
+                "sum-too-large",
+                f"a sum of {tag.cells:,} cells; protection {terms.hiding.protection} allows at most "
+                f"{max_cells:,}: lower max_bin or max_depth",
             )
         if introduction.setup is None:
             group = Group.of(terms.parties, terms.hiding.colluding)
@@ -618,7 +625,7 @@ class AggregatorSession:
         return protection.opener(tag, setup)
 
     def report(self, party: str, report: Report) -> Outbox:
-        """The part is added; with the last one of all, help is asked for or the sum is opened."""
+        """The part is added. After the last part of all parties, help is requested or the sum is opened."""
         turn = self.current_turn
         assert turn is not None
         if turn.repeats(party, report):
@@ -627,39 +634,47 @@ class AggregatorSession:
         return [] if turn.reporting else self.seek_help()
 
     def stray_report(self, party: str, report: Report) -> Outbox:
-        """A repeated Report is ignored; any other breaks the protocol."""
+        """A repeated Report is ignored; any other violates the protocol."""
         if self.current_turn is not None and self.current_turn.repeats(party, report):
             return []
-        raise PeerError(f"a report for turn {report.turn} while {self.phase}")
+        raise PeerError("report-unexpected", f"a report for turn {report.turn} while {self.phase}")
 
     def pass_on(self, party: str, relay: Relay) -> Outbox:
-        """The bytes go on to the parties of the block that they are for; nothing is kept."""
+        """The bytes are passed on to their receivers in the block; nothing is kept."""
         turn, block = self.current_turn, self.terms.blocks.of(party)
         assert turn is not None
         if relay.turn < self.turn:
             return []
         if relay.turn != self.turn or party not in turn.reporting:
-            raise PeerError(f"it relays bytes for turn {relay.turn} in turn {self.turn}, or after its answer")
+            raise PeerError(
+                "relay-turn", f"it relays bytes for turn {relay.turn} in turn {self.turn}, or too late"
+            )
         others = set() if block is None else {*block.parties} - {party}
         if not relay.to or not others.issuperset(relay.to) or len(set(relay.to)) != len(relay.to):
-            raise PeerError("it relays bytes to parties that are not others of its block, or to one twice")
+            raise PeerError(
+                "relay-receivers",
+                "it relays outside its block, to itself, or to one party twice",
+            )
         query = self.run.pending
         most = max_relayed(self.terms, party, query, query.rows, self.run.state)
         if not turn.relayed[party].add(relay, most):
             return []
         if answered := [other for other in relay.to if other not in turn.reporting]:
-            raise PeerError(f"it relays bytes to party {answered[0]}, which has answered turn {relay.turn}")
+            raise PeerError(
+                "relay-late",
+                f"it relays bytes to party {answered[0]}, which already answered turn {relay.turn}",
+            )
         told = replace(relay, to=(), sender=party)
         return [(other, told) for other in relay.to]
 
     def stray_relay(self, party: str, relay: Relay) -> Outbox:
-        """A Relay of an earlier turn is ignored; any other breaks the protocol."""
+        """A Relay of an earlier turn is ignored; any other violates the protocol."""
         if relay.turn < self.turn:
             return []
-        raise PeerError(f"it relays bytes while {self.phase}")
+        raise PeerError("relay-stray", f"it relays bytes while {self.phase}")
 
     def seek_help(self) -> Outbox:
-        """All reports are in: ask for the help that the sum still needs, or open it."""
+        """All reports are in: request the help that the sum still needs, or open it."""
         assert self.current_turn is not None
         try:
             requests = self.current_turn.requests()
@@ -672,7 +687,7 @@ class AggregatorSession:
         return [(party, OpenRequest(self.turn, self.attempt, request)) for party, request in requests.items()]
 
     def assist(self, party: str, assist: OpenShare) -> Outbox:
-        """The help is taken in; with the last of it more is asked for, or the sum is opened."""
+        """The help is taken in. After the last of it, more is requested or the sum is opened."""
         assert self.current_turn is not None
         if self.current_turn.repeats_help(party, assist):
             return []
@@ -680,13 +695,13 @@ class AggregatorSession:
         return [] if self.current_turn.helping else self.seek_help()
 
     def stray_assist(self, party: str, assist: OpenShare) -> Outbox:
-        """Repeated help is ignored; any other breaks the protocol."""
+        """Repeated help is ignored; any other violates the protocol."""
         if self.current_turn is not None and self.current_turn.repeats_help(party, assist):
             return []
-        raise PeerError(f"help with turn {assist.turn} that was not asked for")
+        raise PeerError("help-unexpected", f"unrequested help with turn {assist.turn}")
 
     def open_sum(self) -> Outbox:
-        """The sum opens, and the program goes on: to its next query, or to its model."""
+        """The sum is opened, and the program goes on to its next query or its model."""
         assert self.current_turn is not None
         run, attendance = self.run, self.attendance
         total = run.pending.from_cells(self.current_turn.open())
@@ -695,12 +710,12 @@ class AggregatorSession:
         if run.last is not None:
             if np.array_equal(total, run.last):
                 return self.close()
-            if self.attestations:  # given before, to the model that there is
+            if self.attestations:  # signed before, under the model that there is
                 return self.conclude()
-            return self.fail(f"turn {run.turn} was asked again, and its sum is another one")
+            return self.fail(f"turn {run.turn} was asked again, and its sum differs")
         try:
-            run.take(total)
-        except FedboostError as error:  # the sum cannot be, or there is nothing to learn: nobody's fault
+            run.take(total)  # recorded here, before any message below is returned
+        except FedboostError as error:  # an impossible sum, or nothing to learn: no single party's fault
             where = f"turn {run.turn}: " if isinstance(error, PeerError) else ""
             return self.fail(f"{where}{error}")
         self.helped = False
@@ -715,8 +730,8 @@ class AggregatorSession:
         return self.ask() if roster == attendance.introduced else self.restart_attempt()
 
     def lose_in_turn(self, party: str, event: Disconnected) -> Outbox:
-        """If its report is in, the turn goes on (in two legs the others help to recover its self mask); else
-        the attempt restarts."""
+        """If the party's report is in, the turn goes on (in two legs, the others help to recover its self
+        mask); otherwise a new attempt starts."""
         if not self.note_loss(party, event):
             return []
         assert self.current_turn is not None
@@ -727,7 +742,7 @@ class AggregatorSession:
         return [] if turn.reporting or turn.helping else self.seek_help()
 
     def tick_turn(self) -> Outbox:
-        """Past turn_timeout the parties that did not answer count as lost, and the attempt restarts."""
+        """After turn_timeout, parties that did not answer are considered lost, and a new attempt starts."""
         if self.attendance.now < self.deadline:
             return []
         late = f"did not answer turn {self.turn} within {self.seconds:g} s"
@@ -736,10 +751,10 @@ class AggregatorSession:
             self.count_loss(party)
         return self.restart_attempt()
 
-    # ---- the end ----------------------------------------------------------------------------------------
+    # ---- The end ----------------------------------------------------------------------------------------
 
     def attest(self, party: str, attest: Attest) -> Outbox:
-        """The signature is checked; with the last one the session is done."""
+        """The signature is checked. After the last one, the session is done."""
         assert self.closing is not None
         if self.attestations.get(party) == attest:
             return []
@@ -747,18 +762,18 @@ class AggregatorSession:
         return self.end()
 
     def stray_attest(self, party: str, attest: Attest) -> Outbox:
-        """A repeated Attest is ignored; any other breaks the protocol."""
+        """A repeated Attest is ignored; any other violates the protocol."""
         if self.attestations.get(party) == attest:
             return []
-        raise PeerError("an attestation that was not asked for")
+        raise PeerError("attest-unexpected", "an unrequested attestation")
 
     def lose_closing(self, party: str, event: Disconnected) -> Outbox:
-        """Once all others have signed, the attempt restarts for its signature."""
+        """Once all others have signed, a new attempt starts for the party's signature."""
         return self.end() if self.note_loss(party, event) else []
 
     def leave_closing(self, party: str, event: Leave | Violation) -> Outbox:
-        """The model lacks this party's signature, and says so. It fails if it lacks thresholds, too, or a
-        part of it that this party alone was to keep."""
+        """The model lacks the party's signature, and records that. The session fails if the model also lacks
+        the party's thresholds, or the part of it that only this party was to keep."""
         assert self.closing is not None
         self.closing.unsigned.add(party)
         if self.closing.thresholds.lacks(party) or self.terms.keeps_parts:
@@ -767,29 +782,28 @@ class AggregatorSession:
         return self.end()
 
     def finished(self) -> Outcome:
-        """The model with the thresholds of all parties. Refused while one is missing."""
+        """Return the model with the thresholds of all parties. Raises Refused while some are missing."""
         made = self.run.outcome
         assert made is not None
         given = self.closing.thresholds if self.closing else Thresholds(self.terms, made.booster)
         for party in filter(given.lacks, self.terms.parties):
-            raise Refused(f"party {party} gave no thresholds of its columns, and the model needs them")
+            raise Refused("thresholds-missing", f"party {party} sent no thresholds, and the model needs them")
         return replace(made, booster=given.of_model())
 
 
 # ---- The rules of a session at the aggregator: what each event does in each phase -----------------------
-# docs/protocol.md has them in words, written by `make reference`.
+# `make reference` writes them to docs/protocol.md in words, from the handlers' docstrings.
 
 
 class Rule(NamedTuple):
-    """The effect of an event in a phase: the handler, whose docstring says it, and the phases it may lead to
-    besides `failed`."""
+    """The effect of an event in a phase: the handler, and the phases it may lead to besides `failed`."""
 
     handler: Callable[..., Outbox]
     leads_to: tuple[Phase, ...]
 
 
 _TURN: tuple[Phase, ...] = ("joining", "asking", "opening", "closing", "done")
-"""What a turn may lead to once its sum is opened."""
+"""The phases that may follow once a turn's sum is opened."""
 
 RULES: dict[tuple[Phase, type], Rule] = {
     ("joining", Connected): Rule(AggregatorSession.invite, ("joining",)),
@@ -833,4 +847,4 @@ RULES: dict[tuple[Phase, type], Rule] = {
     ("closing", Relay): Rule(AggregatorSession.stray_relay, ("closing",)),
     ("closing", OpenShare): Rule(AggregatorSession.stray_assist, ("closing",)),
 }
-"""The session: every phase and event. All may fail; `done` and `failed` answer nothing."""
+"""What each event does in each phase. All may fail; in `done` and `failed`, nothing is answered."""

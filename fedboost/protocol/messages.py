@@ -1,13 +1,10 @@
-"""The messages of a session.
+"""The messages of a session: plain frozen data, which `wire.messages` carries without loss.
 
 A party sends Join, Relay, Report, OpenShare, Attest, Leave; the aggregator sends Offer, Introduce, Ask,
 Relay, OpenRequest, Close, SessionEnded.
 
-Promises: plain frozen data; `wire.messages` carries each without loss.
-
-`attempt` counts how often the parties of a session were called together, from 1; what belongs to an earlier
-attempt is ignored.
-"""
+`attempt` numbers the times that the parties of a session were called together, from 1. Messages of an earlier
+attempt are ignored."""
 
 import hashlib
 from dataclasses import dataclass, field
@@ -20,20 +17,20 @@ from fedboost.terms.session import MAX_PARTIES
 from fedboost.terms.terms import Terms
 
 PART_BYTES = 1 << 20
-"""Bytes of a part of relayed bytes."""
+"""Most bytes in one part of a relay."""
 MAX_GREETING = 512 << 10
-"""Bytes of a greeting: that of a key holder has the public key in it. Each goes to every party."""
+"""Most bytes of a greeting, which goes to every party. A key holder's contains the public key."""
 CONTEXT_BYTES = 32
 """Bytes of the context in the first part of a report, if there is one."""
 SESSION_NAME = Bound(256, "characters of a session's name")
 Parties = Annotated[tuple[str, ...], Bound(MAX_PARTIES, "parties")]
-"""Names of parties, of a message."""
+"""Party names in a message."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """An analyst asked for one session under some terms: a fresh nonce of 32 bytes, when (seconds since 1970,
-    UTC), and the analyst's signature of both with its certificate in PEM (`key_exchange.request`)."""
+    """An analyst's request for one session under some terms: a fresh nonce of 32 bytes, the time (seconds
+    since 1970, UTC), the analyst's certificate in PEM, and its signature (`key_exchange.request`)."""
 
     nonce: bytes
     time: int
@@ -43,8 +40,8 @@ class Request:
 
 @dataclass(frozen=True)
 class Offer:
-    """A session is open under these terms, or its parties start a new attempt. Answered by Join, or by Leave
-    if this site cannot or will not. request: who asked for it; None where nothing is signed."""
+    """A session is open under these terms, or its parties start a new attempt. A site answers with Join, or
+    with Leave if it cannot or will not take part. request: the analyst's; None where nothing is signed."""
 
     session: Annotated[str, SESSION_NAME]
     terms: Terms
@@ -54,7 +51,7 @@ class Offer:
 
 @dataclass(frozen=True)
 class Join:
-    """This party's data fit the terms with this digest, and it takes part; its greeting to the others."""
+    """This party takes part: its data fit the terms with this digest. greeting: for the other parties."""
 
     session: str
     digest: str
@@ -64,7 +61,7 @@ class Join:
 
 @dataclass(frozen=True)
 class Introduce:
-    """The greetings of the roster, this party's among them, and where the session stands."""
+    """The greetings of the roster, including the receiver's, and the state of the training."""
 
     greetings: Annotated[tuple[bytes, ...], Bound(MAX_PARTIES, "greetings")]
     state: TrainingState
@@ -72,7 +69,7 @@ class Introduce:
 
 @dataclass(frozen=True)
 class Ask:
-    """Turn number `turn` (from 1, one up each time): answer this query, with these parties."""
+    """Answer this query, together with the parties of the roster. turn: from 1, one higher each time."""
 
     turn: int
     attempt: int
@@ -82,8 +79,8 @@ class Ask:
 
 @dataclass(frozen=True)
 class Report:
-    """Part `part` (from 0, in order) of this party's sealed vector; with the first the context that it was
-    sealed under, with the last the sealer's note."""
+    """Part `part` (from 0, in order) of this party's sealed vector. The first part has the context under
+    which it was sealed, the last the sealer's note."""
 
     turn: int
     attempt: int
@@ -99,9 +96,9 @@ class Report:
 
 @dataclass(frozen=True)
 class Relay:
-    """Bytes of one party for others of its block, which the aggregator passes on, in parts: relay `number`
-    (from 1) of its sender in this turn, `last` with the last part. From a party it names the receivers, to a
-    party the sender."""
+    """A part of one party's bytes for others of its block, which the aggregator passes on. number: of the
+    sender's relay in this turn, from 1; last: True for the relay's last part; to: the receivers, on the way
+    to the aggregator; sender: on the way to a party."""
 
     turn: int
     attempt: int
@@ -118,7 +115,7 @@ class Relay:
 
 @dataclass(frozen=True)
 class OpenRequest:
-    """Help to open the sum of this turn, in the way of the protection."""
+    """A request to help to open the sum of this turn, in the protection's format."""
 
     turn: int
     attempt: int
@@ -127,7 +124,7 @@ class OpenRequest:
 
 @dataclass(frozen=True)
 class OpenShare:
-    """The help that was asked for."""
+    """The help that an OpenRequest asked for, in the protection's format."""
 
     turn: int
     attempt: int
@@ -139,8 +136,8 @@ class OpenShare:
 
 @dataclass(frozen=True)
 class Close:
-    """The model is done: the constant and so many rounds. numbers: for the label holder alone, where parties
-    keep parts of the model (`parts.numbers_for`). Answered by Attest."""
+    """The model is complete: the constant and this many rounds. A party answers with Attest. numbers: only
+    for the label holder, where parties keep parts of the model (`parts.numbers_for`)."""
 
     attempt: int
     rounds: int
@@ -149,10 +146,11 @@ class Close:
 
 @dataclass(frozen=True)
 class Attest:
-    """This party's signature on what it did and on the model as it was told (`key_exchange.attestation`),
-    with its certificate in PEM. turns: how many questions it has answered; structure: `state.structure`;
-    thresholds: of the splits by its columns, where it alone knows them (`parts.packed`), signed too, as
-    is part: the hash of the part of the model that it keeps, where it does (`parts.Part`)."""
+    """This party's signature on what it did and on its view of the model (`key_exchange.attestation`).
+
+    turns: number of queries it answered; structure: `state.structure`; certificate: PEM; thresholds: of the
+    splits by its columns, where only it knows them (`parts.packed`), signed as well; part: the hash of the
+    part of the model that it keeps, where it does (`parts.Part`), signed as well."""
 
     attempt: int
     turns: int
@@ -166,8 +164,8 @@ class Attest:
 
 @dataclass(frozen=True)
 class Leave:
-    """This party ends its part in the session: '' is the one that runs, whatever its name. The reason is
-    for the analyst: nothing of the rows."""
+    """This party leaves the session; '' is the session that runs, regardless of its name. reason: for the
+    analyst, so it contains nothing about rows."""
 
     reason: str
     session: str = ""
@@ -175,7 +173,7 @@ class Leave:
 
 @dataclass(frozen=True)
 class SessionEnded:
-    """The session is over. An empty reason means that the model is done."""
+    """The session is over. An empty reason means that the model is complete."""
 
     reason: str = ""
 
@@ -184,7 +182,7 @@ FromParty = Join | Relay | Report | OpenShare | Attest | Leave
 ToParty = Offer | Introduce | Ask | Relay | OpenRequest | Close | SessionEnded
 
 
-# ---- The phases of a session at the aggregator, and the events besides messages -------------------------
+# ---- The phases of a session at the aggregator, and events other than messages --------------------------
 
 
 Outbox = list[tuple[str, ToParty]]
@@ -195,26 +193,26 @@ PHASES: tuple[Phase, ...] = ("joining", "asking", "opening", "closing")
 
 @dataclass(frozen=True)
 class Connected:
-    """A party is connected."""
+    """A party has connected."""
 
 
 @dataclass(frozen=True)
 class Disconnected:
-    """The connection to a party was lost."""
+    """The connection to a party is lost."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Violation:
-    """A party broke the protocol."""
+    """A party has violated the protocol."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Tick:
-    """Time has passed: a party past its deadline counts as disconnected."""
+    """Time has passed: a party past its deadline is considered disconnected."""
 
 
 FromConnection = FromParty | Connected | Disconnected
@@ -222,32 +220,33 @@ FromConnection = FromParty | Connected | Disconnected
 
 
 # ---- The transcript of a session ------------------------------------------------------------------------
-# One hash over who has met, where the training stood, and every query since.
-# Both ends extend it; answers are sealed under it, so nothing opens unless both asked and heard the same.
+# One hash over the parties that were introduced, the state of the training then, and every query since. Both
+# ends extend it, and answers are sealed under it. So nothing opens unless both ends have seen the same
+# queries.
 
 
 def first_transcript(session: bytes, state: TrainingState) -> bytes:
-    """The hash that a transcript begins with: the session's digest, and where the training stands."""
+    """Return the first hash of a transcript: of the session's digest and the state of the training."""
     return hashlib.sha256(packing.pack(session, state.position.digest)).digest()
 
 
 def next_transcript(before: bytes, query: Query) -> bytes:
-    """The hash of all queries up to this one."""
+    """Return the hash of all queries up to and including this one."""
     return hashlib.sha256(packing.pack(before, query.digest)).digest()
 
 
 def tag_of(ask: Ask, transcript: bytes) -> Tag:
-    """The tag under which the answer to a query is sealed."""
+    """Return the tag under which the answer to a query is sealed."""
     return Tag(ask.turn, ask.attempt, ask.roster, transcript, ask.query.segments)
 
 
 class Transcripts:
-    """The transcripts of all parties at the aggregator: one, unless they are told different things."""
+    """The transcripts of all parties, at the aggregator: a single one unless views differ."""
 
     def __init__(self, terms: Terms, session: bytes, state: TrainingState) -> None:
         self._terms = terms
         self.whole = first_transcript(session, state)
-        """The transcript of what the aggregator asked."""
+        """The transcript of the whole queries, as the aggregator asked them."""
         self._own = {
             party: first_transcript(session, state.seen_by(terms, party))
             for party in (terms.parties if terms.blocks else ())
@@ -256,16 +255,16 @@ class Transcripts:
         self._public = first_transcript(session, state.seen_by(terms, first, publicly=True))
 
     def of(self, party: str) -> bytes:
-        """The transcript of a party."""
+        """Return the transcript of a party's view."""
         return self._own.get(party, self.whole)
 
     def signed(self, party: str) -> bytes:
-        """The transcript that a party signs: where parties keep parts, of what all were told, since who knows
-        that could try the few splits of a party on a hash of them."""
+        """Return the transcript that a party signs. Where parties keep parts of the model, it is that of the
+        public view: the few possible splits of a party could be tried on a hash of its own view."""
         return self._public if self._terms.keeps_parts else self.of(party)
 
     def extend(self, query: Query) -> None:
-        """Add a query, as each party is told it."""
+        """Add a query to all transcripts, as each party sees it."""
         self.whole = next_transcript(self.whole, query)
         for party, before in self._own.items():
             self._own[party] = next_transcript(before, query.seen_by(self._terms, party))

@@ -1,14 +1,13 @@
-"""One party's end of a session: a message of the aggregator in, this party's replies out. Sans-IO.
+"""A party's end of a session: a message of the aggregator in, this party's replies out. Sans-IO.
 
-RULES, at the end of this file, says what each message does in each phase; docs/protocol.md has it in words.
+RULES, at the end of this file, defines what each message does in each phase; docs/protocol.md describes it.
 
-Promises: a query is answered only if this site's rules and the terms allow it, it is due, and nothing that
-this site remembers of the session contradicts it; an answer is remembered before its first byte leaves; the
-same query asked again gets the same bytes. What cannot or must not be answered makes this party leave with a
-sentence that says why, and nothing of its rows goes out: values and row numbers of the table stay in `ended`,
-for the site's own log.
-Refuses: by leaving. The session never raises for what an aggregator sends or a table holds.
-"""
+Promises: a query is answered only if the site's rules and the terms allow it, it is due, and nothing that the
+site remembers of the session contradicts it. An answer is remembered before its first byte leaves. The same
+query asked again gets the same bytes. If a message cannot or must not be answered, the party leaves with a
+sentence that gives the reason. It contains nothing about rows: values and row numbers of the table stay in
+`ended`, for the site's own log. Refuses by leaving: the session never raises for what an aggregator sends or
+a table contains."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -63,19 +62,20 @@ if TYPE_CHECKING:
     from fedboost.privacy.paillier import PaillierPublic as Public
     from fedboost.privacy.paillier import PaillierSecret as Secret
 
-# ---- A party's membership of a session ------------------------------------------------------------------
-# It begins with the first offer that is taken, and lasts to the end.
+# ---- A party's membership of a session: from the first accepted offer to the end ------------------------
 
 
 SALT = b"fedboost/1/part"
-"""What the salt of a part of a model is derived for."""
+"""Label under which the salt of a model's part is derived."""
 
 
 @dataclass(frozen=True)
 class Membership:
-    """first: the first offer that was taken; memory: the site's memory of the session; holder: the party's
-    data; secret: the key holder's, for this session and in memory alone; spending: the noise of answers,
-    where the terms have some."""
+    """A party's membership of a session.
+
+    first: the first accepted offer; memory: the site's memory of the session; holder: the party's data;
+    secret: the key holder's key pair, kept in RAM for this session; spending: the noise of answers, where the
+    terms have noise."""
 
     first: Offer
     memory: SessionMemory
@@ -83,9 +83,7 @@ class Membership:
     secret: "Secret | None"
     spending: Spending | None
     terms: Terms = field(init=False)
-    """The terms of the session."""
     protection: Protection = field(init=False)
-    """The protection of the session."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "terms", self.first.terms)
@@ -93,10 +91,10 @@ class Membership:
 
     @classmethod
     def begin(cls, site: Site, admit: Offer) -> "Membership":
-        """Take an offer: hold it to the site's rules, note it in its memory, and read its data. Refused."""
+        """Accept an offer: check it against the site's rules, remember it, read the data. Raises Refused."""
         terms, request, analyst = admit.terms, admit.request, ""
         if site.name not in terms.parties:
-            raise Refused(f"the terms do not name party {site.name!r}")
+            raise Refused("party-not-in-terms", f"the terms do not name party {site.name!r}")
         if request is not None and site.credentials is not None:
             analyst = key_exchange.check_request(site.credentials, terms, request)
             key_exchange.check_age(request, site.credentials.clock())
@@ -107,8 +105,9 @@ class Membership:
         check_rows(site.name, terms, has_rows)
         if terms.blocks and site.credentials is None:
             raise Refused(
-                f"party {site.name}: parties with different columns seal what they relay with their keys, "
-                f"and this site has none: give it `keys`"
+                "keys-missing",
+                f"party {site.name}: parties with different columns seal relays with their keys, and this "
+                f"site has none: set `keys` in its file",
             )
         memory = site.memory.begin(offer, limits)
         try:
@@ -126,23 +125,22 @@ class Membership:
 
     @property
     def session(self) -> str:
-        """The name of the session."""
         return self.first.session
 
     def attempt(self, number: int) -> Attempt:
-        """An attempt, as signatures are bound to it."""
+        """Return an attempt, to which signatures are bound."""
         request = self.first.request
         return Attempt(self.session, number, self.terms, b"" if request is None else request.nonce)
 
     def help_as(self, size: int) -> tuple[str, int]:
-        """The name of help of so many bytes in the site's audit log, and its integers."""
+        """Return the audit log's name for help of `size` bytes, and the number of its integers."""
         if not self.terms.hides_columns or self.secret is None:
             return HELP, 0
         return OPENINGS, size // (2 * len(self.secret.public.to_bytes()))
 
     def attest(self, site: Site, close: Close, session: bytes, turns: int, transcript: bytes) -> Attest:
-        """What this party did, and the model as it was told: signed, where parties sign. session: the digest
-        of the attempt; turns: questions that were answered."""
+        """Return the attestation of what this party did and of its view of the model, signed where parties
+        sign. session: the digest of the attempt; turns: number of answered queries."""
         holder, terms, thresholds, kept = self.holder, self.terms, b"", b""
         state, hides = holder.state, terms.hides_columns
         if terms.keeps_parts:
@@ -150,7 +148,7 @@ class Membership:
             salt, trees = derive(self.memory.secret, SALT), holder.trees(close.rounds)
             told = [value for done in holder.state.rounds[:1] for _, value in done.values]
             part = part_of(self.session, terms, site.name, trees, close.numbers, salt, told)
-            site.keep(part)
+            site.keep(part)  # before the signature: a signed model whose part is lost would be of no use
             kept = part.digest
         elif hides:
             thresholds = packed(terms, site.name, holder.trees(close.rounds))
@@ -160,33 +158,40 @@ class Membership:
 
 
 def check_rows(party: str, terms: Terms, has_rows: bool) -> None:
-    """Raise Refused unless the terms say of this site what is so: that it holds rows, or none."""
+    """Raise Refused unless the terms are right about whether this site has rows."""
     if not has_rows and terms.keyholder != party:
-        raise Refused(f"party {party} has no rows, and the terms name another key holder")
+        raise Refused("key-holder-other", f"party {party} has no rows, and the terms name another key holder")
     if has_rows != (party in terms.holders):
         has, want = ("rows", "true") if has_rows else ("no rows", "false")
         other = "it holds none" if has_rows else "it holds rows"
         raise Refused(
-            f"key holder {party} has {has}, and the terms say that {other}: set keyholder_rows = {want}"
+            "key-holder-rows",
+            f"key holder {party} has {has}, but by the terms {other}: set keyholder_rows = {want}",
         )
 
 
-# ---- Which query a party answers now, and what it remembers of it ---------------------------------------
-# Promises: turns go up by one; after a restart of the attempt the tree that grows may be asked for again,
-# with the same queries in the same places, or the session went on elsewhere without contradicting what the
-# site remembers.
-# Refuses: any other query, and those that tell the party more than its view (PeerError); queries that the
+# ---- The query that a party may answer now, and what it remembers of it ---------------------------------
+# A sum must never be opened twice with different vectors, or over different rosters, at the same position:
+# the difference could be a single party or a few rows. Within a process the session itself ensures that.
+# After a restart, or against an aggregator that lies about where the session is, only the site's memory
+# (`Standing`) can.
+# Promises: turns go up by one. In a new attempt, the growing tree may be asked for again, with the same
+# queries at the same positions, or the session went on elsewhere without contradicting what the site
+# remembers.
+# Refuses: any other query, and those that show the party more than its view (PeerError); queries that the
 # terms do not allow (Refused).
 
 
 @dataclass(frozen=True)
 class Situation:
-    """A party's situation in a session when a query comes.
+    """A party's situation in a session when it receives a query.
 
-    me: its name; attempt, roster: of the attempt under way; last: the query that this process answered last,
-    of whichever attempt; state: where the training stands here; standing: what the site remembers of the
-    session.
-    """
+    Args:
+        me: its name.
+        attempt, roster: of the current attempt.
+        last: the query that this process answered last, in any attempt.
+        state: the state of the training here.
+        standing: what the site remembers of the session."""
 
     me: str
     terms: Terms
@@ -198,33 +203,43 @@ class Situation:
 
 
 def check_due(ask: Ask, now: Situation) -> None:
-    """Raise PeerError or Refused unless this query may be asked of this roster, here and now."""
+    """Raise PeerError or Refused unless this query, to this roster, may be answered now."""
+    # All checks come before anything is computed or noted: a refused query leaves no trace in state or
+    # memory.
     terms, state, standing = now.terms, now.state, now.standing
     if ask.attempt != now.attempt:
-        raise PeerError(f"a question of attempt {ask.attempt} in attempt {now.attempt}")
+        raise PeerError("query-stale-attempt", f"a query of attempt {ask.attempt} in attempt {now.attempt}")
     last = now.last
-    if last is None or (ask.attempt, ask.roster) != (last.attempt, last.roster):  # else it was checked
+    if last is None or (ask.attempt, ask.roster) != (last.attempt, last.roster):  # else already checked
         _check_roster(ask.roster, now)
+    # Queries before the first split are the same in all sessions, so two rosters would show their difference.
     if len(ask.roster) < len(terms.parties) and not state.may_lack_parties(ask.query):
-        raise PeerError("a sum that lacks parties before the first tree split")
+        raise PeerError("roster-lacks-parties", "a sum lacks parties before the first tree has split")
     if not _is_due(ask, now):
         asked = {question.turn for question in standing.questions}
         if ask.turn in asked:
-            raise PeerError(f"another question in turn {ask.turn}, or elsewhere in the tree, than before")
+            raise PeerError("query-changed", f"turn {ask.turn} has another query or position than before")
         before = now.last.turn if now.last else max(asked, default=0)
-        raise PeerError(f"turn {ask.turn} asked after turn {before}")
+        raise PeerError("query-turn-order", f"turn {ask.turn} comes after turn {before}")
+    # This party helped to open a sum over `helped`. Another roster is safe only at a later stage, after a
+    # tree has moved every margin: then the vectors are others, and the two sums do not differ by a party's
+    # vector.
     if standing.helped is not None:
         stage, helped = standing.helped
         moved = ask.query.stage > stage and state.may_change(ask.query)
         if helped != tuple(sorted(ask.roster)) and not moved:
             raise PeerError(
-                f"turn {ask.turn}: the roster changed where the difference of two sums would show a party"
+                "roster-changed",
+                f"turn {ask.turn}: the roster changed where the difference of two sums would reveal a party",
             )
     ask.query.check(terms)
+    # Each query of the turn is checked in the state to which the queries before it lead.
     parts = ask.query.parts
     for query in parts:
         if query.only_turn is not None and (query.only_turn != ask.turn or len(parts) > 1):
-            raise PeerError(f"{query.name} in turn {ask.turn}, and turn {query.only_turn} is for it alone")
+            raise PeerError(
+                "only-turn", f"{query.name} in turn {ask.turn}, but it has turn {query.only_turn} for itself"
+            )
         if query.of_tree or query.ends_tree:
             state.check_next(terms, query)
         if query is not parts[-1]:
@@ -233,55 +248,62 @@ def check_due(ask: Ask, now: Situation) -> None:
 
 
 def check_view(told: bytes, seen: bytes) -> None:
-    """Raise PeerError where a party is told more than it may see, by the digests of what it is told and of
-    its view of that."""
+    """Raise PeerError if a party is shown more than its view: `told` and `seen` are digests of both."""
     if told != seen:
-        raise PeerError("told of columns of other parties, or of leaf values without labels")
+        raise PeerError("view-exceeded", "received other parties' columns, or leaf values without labels")
 
 
 def _check_roster(asked: tuple[str, ...], now: Situation) -> None:
-    """Raise PeerError for a roster other than that of the parties that were introduced."""
+    """Raise PeerError for a roster that differs from the terms or from the introduced parties."""
     terms, roster = now.terms, tuple(sorted(asked))
     strangers = not set(roster) <= set(terms.parties) or (now.roster and roster != now.roster)
     if strangers or now.me not in roster or not terms.min_roster <= len(set(roster)) == len(roster):
-        raise PeerError("a sum over other parties than those of the terms, or than were introduced")
+        raise PeerError("roster-unknown", "the roster differs from the terms or from the introduced parties")
 
 
 def _is_due(ask: Ask, now: Situation) -> bool:
-    """True if this is the turn of the query, and the training stands where it belongs."""
+    """True if the query is due in this turn and at this position."""
     last, terms, state, standing = now.last, now.terms, now.state, now.standing
     if ask.turn > terms.max_turns:
-        raise PeerError(f"turn {ask.turn}, where the terms have {terms.max_turns} questions at most")
+        raise PeerError("turns-exceeded", f"turn {ask.turn}, but the terms have only {terms.max_turns} turns")
+    # Within an attempt, turns go up by one.
     if last is not None and ask.attempt == last.attempt and ask.turn != last.turn + 1:
         return False
+    # A turn of the growing tree that the site remembers, in a new attempt or after a restart: only the same
+    # query at the same position, whose answer is the same integers. The sum that it opens reveals nothing
+    # new.
     last_known = standing.last_turn
     if ask.turn <= last_known:
         for known in standing.questions:
             if known.turn == ask.turn:
                 return state.position == known.before and _repeats(ask.query, known, terms)
     if standing.signed:
-        raise PeerError("asked after the model was signed")
+        raise PeerError("query-after-signature", "a query after the model was signed")
     if last is not None and ask.attempt == last.attempt:
         return ask.turn > last_known
+    # First new turn of an attempt. Where the roster may shrink, the others may have gone on without this
+    # party, so turns may be missing, but the state must continue the remembered one. Otherwise no sum was
+    # opened without this party: it must be the very next turn, at the very position that it reached.
     if terms.session.on_loss == "shrink":
         return ask.turn > last_known and state.has_passed(standing.reached)
     return ask.turn == last_known + 1 and state.position == standing.reached
 
 
 def _repeats(query: Query, before: Question, terms: Terms) -> bool:
-    """True if a query may be asked instead of the one whose sum was not opened: it is the same, or ends the
-    tree where it stands because a party was lost."""
+    """True if a query may replace one whose sum was not opened: it is the same, or it ends the tree early
+    because a party was lost."""
     cut_short = before.of_tree and query.ends_tree
     return query.digest == before.digest or (cut_short and terms.session.on_loss == "shrink")
 
 
 def can_stand_at(state: TrainingState, terms: Terms, standing: Standing) -> bool:
-    """True if the training can have come to stand there, by what the site remembers."""
-    # No sum was opened without this party, but a restarted aggregator begins the tree again.
+    """True if the training can be in this state, by what the site remembers."""
+    # No sum was opened without this party, but a restarted aggregator starts the tree again.
     known = (position for question in standing.questions for position in (question.before, question.after))
     if state.position in (standing.base, standing.reached, *known):
         return True
-    # Others may have gone on without it, once a tree split; it comes back where a tree begins.
+    # Others may have gone on without this party once a tree has split; it comes back where a tree begins.
+    # Within one it would have to believe how the tree's gradients were rounded.
     split = any(done.splits for done in state.rounds)
     may_have_been_away = terms.session.on_loss == "shrink" and split and state.levels == 0
     return may_have_been_away and state.has_passed(standing.base)
@@ -294,12 +316,13 @@ def remember(
     after: TrainingState,
     received: tuple[bytes, ...] = (),
 ) -> Question:
-    """Write down which query was asked where, before the answer leaves. received: see `Question`; what is
-    known of an earlier attempt stays."""
+    """Remember a query and its position, before its answer leaves. received: see `Question`; what is
+    remembered from an earlier attempt stays."""
     standing, query = memory.standing, ask.query
     known = next((known.received for known in standing.questions if known.turn == ask.turn), ())
     received = max(received, known, key=len)
     question = Question(ask.turn, query.digest, query.of_tree, before.position, after.position, received)
+    # A further round: a new tree begins, and the last one's queries are dropped. They can never be due again.
     base, last = standing.base, standing.last_turn
     if len(before.rounds) > base.rounds:
         base, last = before.before_tree.position, 0
@@ -307,18 +330,18 @@ def remember(
     return question
 
 
-# ---- A party's answer to one query: sealed, handed out part by part, and the help to open its sum -------
-# Promises: the same query asked again gets the same bytes; the same request for help the same help.
+# ---- A party's answer to one query: sealed, sent part by part, and the help to open its sum -------------
+# Promises: the same query asked again gets the same bytes, and the same request for help the same help.
 
 
 def is_repeated(own: Ask, ask: Ask) -> bool:
-    """True if the same query is asked again."""
+    """True if `ask` repeats `own`: the same turn, attempt, roster and query."""
     same = ask.turn == own.turn and ask.attempt == own.attempt and ask.roster == own.roster
     return same and ask.query.digest == own.query.digest
 
 
 class Answer:
-    """The answer to one query. size: bytes of its sealed parts; charge: what its noise was charged as."""
+    """The answer to one query. size: bytes of its sealed parts; charge: that of its noise, if any."""
 
     def __init__(
         self,
@@ -329,48 +352,46 @@ class Answer:
         answered: Answered,
         state: TrainingState,
     ) -> None:
-        """state: where the training stood before the answer."""
+        """state: of the training before the answer."""
         self.ask = ask
         self.charge: Charge | None = None
         self.size = 0
         self._sealer = sealer
         self._sent: list[Report] = []
-        """The parts that were handed out; the rest is still to come from `_rest`."""
+        """The parts that were sent; `_rest` yields the others."""
         self._rest = self._sealed(tag, member, answered, state)
         self._opens = not member.terms.hides_columns or ask.query.hidden(member.terms, state) is not None
-        """False where nobody reports sums that this party could open."""
+        """False where no party reports sums that this party could open."""
         self.helped: dict[bytes, bytes] = {}
-        """Requests for help with this turn, and the help that was given."""
+        """Request for help with this turn -> the help."""
 
     def reports(self) -> Iterator[Report]:
-        """The parts: those that were handed out before, then the rest."""
+        """Yield the parts: those that were sent before, then the rest."""
+        # A disconnect in between continues the same generator: a vector is sealed only once.
         yield from tuple(self._sent)
         for report in self._rest:
             self._sent.append(report)
             yield report
 
     def help(self, request: bytes) -> bytes:
-        """Help to open the sum."""
+        """Return the help that a request asks for, the same whenever it is repeated."""
         if request not in self.helped:
-            # One request is for the self mask, each other for more lost parties than the one before.
+            # One request is for the self mask, and each other for more lost parties than the one before.
             if len(self.helped) > len(self.ask.roster):
-                raise PeerError(
-                    f"help is asked for with turn {self.ask.turn} more often than parties can be lost"
-                )
+                raise PeerError("help-excess", f"too many requests for help with turn {self.ask.turn}")
             if not self._opens:
-                raise PeerError(f"asked to open sums in turn {self.ask.turn}, which has none that are hidden")
+                raise PeerError("nothing-hidden", f"asked to open turn {self.ask.turn}, which hides no sums")
             self.helped[request] = self._sealer.assist(request)
         return self.helped[request]
 
     def _sealed(
         self, tag: Tag, member: Membership, answered: Answered, state: TrainingState
     ) -> Iterator[Report]:
-        """Seal the answer."""
         query, values = self.ask.query, answered.values
         if values.size != query.cells:
-            raise PeerError(f"the query asks for {query.cells} integers and its answer has {values.size}")
+            raise PeerError("answer-size", f"an answer of {values.size} integers to a query of {query.cells}")
         if not member.protection.hides and not query.fits(values):
-            raise PeerError("cells too narrow for the sums of this site alone")
+            raise PeerError("cells-too-narrow", "the cells are too narrow for this site's own sums")
         if member.spending is not None:
             values, self.charge = member.spending.release(query, state, tag, values)
         parts: Iterable[bytes] = self._sealer.seal(query.to_cells(values), tag)
@@ -385,7 +406,7 @@ class Answer:
 
 
 def _reports(ask: Ask, parts: Iterable[bytes], note: bytes, ctx: bytes) -> Iterator[Report]:
-    """The parts of an answer as messages, the context with the first, the note with the last."""
+    """Yield the parts of an answer as messages: the context in the first, the note in the last."""
     held: Report | None = None
     for part, cells in enumerate(parts):
         if held is not None:
@@ -395,18 +416,18 @@ def _reports(ask: Ask, parts: Iterable[bytes], note: bytes, ctx: bytes) -> Itera
     yield Report(held.turn, held.attempt, held.part, held.cells, note, held.ctx)
 
 
-# ---- One party's end of a session: a message of the aggregator in, this party's replies out -------------
+# ---- The session at a party -----------------------------------------------------------------------------
 
 
 MAX_OPENINGS_PER_TURN = 2
-"""Times that a key holder opens as many sums as a session has turns: a tree may be asked for again."""
+"""A key holder opens at most this many sums per turn of the terms, since a tree may be asked for again."""
 PartyPhase = Literal["new", "joined", "introduced", "signed"]
 PHASES: tuple[PartyPhase, ...] = ("new", "joined", "introduced", "signed")
 
 
 @dataclass
 class Introduced:
-    """The attempt under way, once the parties of `roster` have met. digest: what their keys are bound to."""
+    """The current attempt, once the parties of `roster` were introduced. digest: binds their keys to it."""
 
     greetings: tuple[bytes, ...]
     roster: tuple[str, ...]
@@ -414,21 +435,21 @@ class Introduced:
     transcript: bytes
     sealer: Sealer
     relays: Ends | None = None
-    """What is relayed to other parties is sealed with this, where anything is."""
+    """Seals and opens relays, where there are any."""
     keys: Keys | None = None
-    """By which gradients are hidden, where they are."""
+    """Hide gradients, where they are hidden."""
 
 
 class PartySession:
-    """From the first offer to the end. An attempt may restart at any time: then the keys are new, this party
-    is told where the training stands, and the query whose sum was not opened is asked again."""
+    """A session from the first offer to the end. A new attempt may start at any time: keys are new, this
+    party receives the state of the training, and the query whose sum was not opened is asked again."""
 
     def __init__(self, site: Site) -> None:
         self.ended: str | None = None
-        """None while the session lives, then the reason it ended: '' if the model is done."""
+        """None while the session goes on, then the reason for its end: '' if the model is complete."""
         self._site = site
         self._session = ""
-        """The name of the session that was offered first."""
+        """The name of the first offered session."""
         self._membership: Membership | None = None
         self._attempt = 0
         self._handshake: Handshake | None = None
@@ -436,19 +457,19 @@ class PartySession:
         self._joined: Join | None = None
         self._introduced: Introduced | None = None
         self._underway: Underway | None = None
-        """The answer that waits for what other parties relay."""
+        """The answer that waits for other parties' relays."""
         self._answer: Answer | None = None
         """The last answer of the attempt."""
         self._asked: Ask | None = None
-        """The query that this process answered last, in whichever attempt."""
+        """The query that this process answered last, in any attempt."""
         self._answered = 0
         self._openings = 0
-        """Sums that this key holder has opened."""
+        """Number of sums that this key holder has opened."""
         self._attested: Attest | None = None
 
     @property
     def phase(self) -> PartyPhase:
-        """The phase of the session, by which RULES are looked up."""
+        """The phase of the session, a key of RULES."""
         if self._joined is None:
             return "new"
         if self._introduced is None:
@@ -456,7 +477,7 @@ class PartySession:
         return "introduced" if self._attested is None else "signed"
 
     def handle(self, message: ToParty) -> Iterator[FromParty]:
-        """The replies to one message, to be sent in order."""
+        """Yield the replies to a message, to be sent in order."""
         if self.ended is not None:
             return
         try:
@@ -466,8 +487,8 @@ class PartySession:
             yield Leave(quoted(error.public), self._session)
 
     def hang_up(self) -> None:
-        """Drop the keys of the attempt, if the parties had met: the connection was lost, and they meet again
-        in another one."""
+        """Drop the keys of the attempt after introduction: the connection was lost, and the parties meet
+        again in another attempt."""
         self._introduced = self._underway = self._answer = None
 
     @property
@@ -476,30 +497,30 @@ class PartySession:
         return self._membership
 
     def _end(self, reason: str, public: str | None = None) -> None:
-        """End the session here for good. public: the reason without values of rows."""
+        """End the session at this party for good. public: the reason without values of rows."""
         self.ended, self._handshake = reason, None
         self.hang_up()
         if self._membership is not None:
             self._membership.memory.end(quoted(reason if public is None else public))
 
-    # ---- messages -----------------------------------------------------------------------------------
+    # ---- Messages -----------------------------------------------------------------------------------
 
     def _offer(self, offer: Offer) -> Iterator[FromParty]:
-        """The offer is held to the site's rules; this party joins with new keys."""
+        """The offer is checked against the site's rules; the party joins with new keys."""
         if self._membership is None:
             self._session = offer.session
             self._membership = Membership.begin(self._site, offer)
         member = self._membership
         first = member.first
         if (offer.session, offer.terms, offer.request) != (first.session, first.terms, first.request):
-            raise PeerError("admitted to another session, or under other terms")
+            raise PeerError("offer-changed", "offered another session, or other terms")
         if self._joined is None or offer.attempt != self._attempt:
             self._joined = self._join(member, offer.attempt)
         yield self._joined
 
     def _join(self, member: Membership, attempt: int) -> Join:
         if attempt <= max(self._attempt, member.memory.standing.attempt):
-            raise PeerError(f"gathered for attempt {attempt} after attempt {self._attempt}")
+            raise PeerError("attempt-not-newer", f"offered attempt {attempt} after attempt {self._attempt}")
         self._attempt = attempt
         self.hang_up()
         self._handshake = Handshake(self._site.draw)
@@ -510,17 +531,21 @@ class PartySession:
         return Join(member.session, member.terms.digest, attempt, greeting)
 
     def _introduce(self, meet: Introduce) -> Iterator[FromParty]:
-        """The greetings are checked, keys are agreed, and the training goes to where the others stand."""
+        """The greetings are checked, keys are agreed, and the training moves to the state of the others."""
         assert self._joined is not None
         if self._handshake is None:
-            raise PeerError("introduced to the others before admitted, or twice")
+            raise PeerError("introduction-unexpected", "introduced before joining, or twice")
         member, state = self._member, meet.state
         attempt = member.attempt(self._attempt)
         met = key_exchange.meet(self._site.credentials, self._joined.greeting, attempt, meet.greetings)
+        # The claimed state is checked before the attempt is noted and keys are used: against the terms, this
+        # party's view, and what the site remembers.
         state.check(member.terms)
         check_view(state.position.digest, state.seen_by(member.terms, self._site.name).position.digest)
         if not can_stand_at(state, member.terms, member.memory.standing):
-            raise PeerError("the session is said to stand where it cannot, after what was asked here")
+            raise PeerError(
+                "state-impossible", "the session cannot be in this state after this site's answers"
+            )
         member.memory.meet(self._attempt)
         member.holder.go_to(state)
         site, terms, public = self._site, member.terms, member.secret.public if member.secret else None
@@ -535,14 +560,14 @@ class PartySession:
         yield from ()
 
     def _introduce_again(self, meet: Introduce) -> Iterator[FromParty]:
-        """A repeated introduction is ignored; any other ends the session."""
+        """A repeated introduction is ignored; a different one ends the session."""
         if self._introduced is None or meet.greetings != self._introduced.greetings:
-            raise PeerError("introduced to the others before admitted, or twice")
+            raise PeerError("introduction-unexpected", "introduced before joining, or twice")
         yield from ()
 
     def _ask(self, ask: Ask) -> Iterator[FromParty]:
-        """The query is answered if it is due and allowed; a repeated one gets the same bytes. Where others
-        must relay something first, the answer waits for it."""
+        """The query is answered if it is due and allowed; a repeated one gets the same bytes. If other
+        parties must relay something first, the answer waits for it."""
         assert self._introduced is not None
         if self._answer is not None and is_repeated(self._answer.ask, ask):
             yield from self._answer.reports()
@@ -550,10 +575,13 @@ class PartySession:
             self._underway = self._begin(ask, self._introduced)
             yield from self._go_on(self._introduced, self._underway)
         elif not is_repeated(self._underway.ask, ask):
-            raise PeerError(f"turn {ask.turn} asked while the answer to turn {self._underway.ask.turn} waits")
+            raise PeerError(
+                "query-while-waiting",
+                f"turn {ask.turn} while the answer to turn {self._underway.ask.turn} is pending",
+            )
 
     def _relay(self, relay: Relay) -> Iterator[FromParty]:
-        """Taken in, if the answer under way is to that turn; with what it waits for it goes on."""
+        """The relay is taken in if the pending answer is for its turn; the answer goes on if it can."""
         assert self._introduced is not None
         underway = self._underway
         if underway is None or (relay.turn, relay.attempt) != (underway.ask.turn, underway.ask.attempt):
@@ -563,22 +591,22 @@ class PartySession:
             yield from self._go_on(self._introduced, underway)
 
     def _stray_relay(self, relay: Relay) -> Iterator[FromParty]:
-        """A repeated one, and one of an earlier turn or attempt, is ignored; any other is refused."""
+        """A repeated relay, or one of an earlier turn or attempt, is ignored; any other is refused."""
         last = (self._asked.attempt, self._asked.turn) if self._asked else (0, 0)
         if relay.attempt >= self._attempt and (relay.attempt, relay.turn) > last:
             name = quoted(relay.sender, MAX_QUOTE)
-            raise PeerError(f"bytes of party {name} relayed for turn {relay.turn} that nobody waits for")
+            raise PeerError("relay-stray", f"party {name} relayed unexpected bytes for turn {relay.turn}")
         yield from ()
 
     def _begin(self, ask: Ask, introduced: Introduced) -> Underway:
-        """Begin to answer a query, if it is due."""
+        """Start to answer a query, if it is due."""
         member, me = self._member, self._site.name
         before, standing = member.holder.state, member.memory.standing
         now = Situation(me, member.terms, self._attempt, introduced.roster, self._asked, before, standing)
         check_due(ask, now)
         introduced.transcript = next_transcript(introduced.transcript, ask.query)
         if not member.protection.hides and ask.query.rows < member.holder.rows:
-            raise PeerError("a sum over fewer rows than this site alone has: its cells could overflow")
+            raise PeerError("query-rows-few", "the query has fewer rows than this site: cells could overflow")
         if introduced.relays is not None:
             introduced.relays = introduced.relays.told(ask.query.seen_by(member.terms, me, publicly=True))
         most = max_relayed(member.terms, me, ask.query, member.holder.rows, before)
@@ -587,6 +615,9 @@ class PartySession:
 
     def _go_on(self, introduced: Introduced, underway: Underway) -> Iterator[FromParty]:
         """Relay what others need, and answer once nothing is missing."""
+        # Memory and audit log are written, in one transaction, before any message that follows is yielded.
+        # After a crash, this site may remember an answer that no one received, but never forget one that
+        # left.
         ask, before, memory = underway.ask, underway.before, self._member.memory
         for step, messages, digest in underway.advance():
             with memory.together():
@@ -612,18 +643,18 @@ class PartySession:
         yield from answer.reports()
 
     def _remember(self, underway: Underway, after: TrainingState) -> Question:
-        """Write down the query before anything leaves that follows from it."""
+        """Remember the query before anything that follows from it leaves."""
         if underway.question is None:
             underway.question = remember(self._member.memory, underway.ask, underway.before, after)
             self._asked = underway.ask
         return underway.question
 
     def _open_request(self, request: OpenRequest) -> Iterator[FromParty]:
-        """This party helps to open the sum of its last answer."""
+        """The party helps to open the sum of its last answer."""
         assert self._introduced is not None
         answer, label = self._answer, (request.turn, request.attempt)
         if answer is None or label != (answer.ask.turn, answer.ask.attempt):
-            raise PeerError(f"help is asked for with turn {request.turn}, which is not the last")
+            raise PeerError("help-stale", f"help is requested for turn {request.turn}, which is not the last")
         if request.request not in answer.helped:
             size = len(answer.help(request.request))
             self._openings += self._member.secret is not None
@@ -631,18 +662,19 @@ class PartySession:
             with memory.together():
                 stage, helped = ask.query.stage, memory.standing.helped
                 if member.terms.session.on_loss == "shrink" and (helped is None or stage >= helped[0]):
-                    # A tree that is asked for again does not undo what was opened after it.
+                    # A tree that is asked for again does not undo what was opened after it, so stages only
+                    # grow.
                     memory.help(stage, tuple(sorted(ask.roster)))
                 self._record(ask, *member.help_as(size), size)
         yield OpenShare(*label, answer.help(request.request))
 
     def _close(self, close: Close) -> Iterator[FromParty]:
-        """This party signs what it did, and the model as it was told."""
+        """The party signs what it did, and its view of the model."""
         assert self._introduced is not None
         if self._asked is None:
-            raise PeerError("a model before anything was asked")
+            raise PeerError("close-before-query", "a model before any query")
         if close.attempt != self._attempt or self._asked.attempt != close.attempt:
-            raise PeerError("a model before anything was asked since the parties started a new attempt")
+            raise PeerError("close-before-query", "a model before any query of the new attempt")
         if self._attested is None:
             keeps, introduced = self._member.terms.keeps_parts, self._introduced
             told = introduced.relays if keeps and introduced.relays else introduced  # `Transcripts.signed`
@@ -656,7 +688,7 @@ class PartySession:
         yield self._attested
 
     def _session_ended(self, bye: SessionEnded) -> Iterator[FromParty]:
-        """The session has ended."""
+        """The session ends."""
         made = "" if self._attested else "the aggregator ended the session without a model"
         self._end(quoted(bye.reason) or made)
         yield from ()
@@ -672,7 +704,7 @@ class PartySession:
 def _sealer(
     site: Site, member: Membership, handshake: Handshake, met: Meeting, public: "Public | None", openings: int
 ) -> Sealer:
-    """What vectors are sealed with in an attempt. openings: sums that this key holder has opened."""
+    """Make the sealer of an attempt. openings: number of sums that this key holder has opened."""
     terms = member.terms
     setup = PartySetup(
         site.name,
@@ -690,7 +722,7 @@ def _sealer(
 
 
 def _ends(site: Site, terms: Terms, handshake: Handshake, met: Meeting, state: TrainingState) -> Ends | None:
-    """What a party of a block seals with, and opens, in an attempt that begins there."""
+    """Make the ends of relays for an attempt that begins in this state; None outside blocks."""
     block = terms.blocks.of(site.name)
     if block is None:
         return None
@@ -700,10 +732,10 @@ def _ends(site: Site, terms: Terms, handshake: Handshake, met: Meeting, state: T
 
 
 def _refused(reason: str) -> "Handler":
-    """A handler that ends the session."""
+    """Return a handler that ends the session."""
 
     def refuse(session: PartySession, message: ToParty) -> Iterator[FromParty]:
-        raise PeerError(reason.format(message=message))
+        raise PeerError("message-out-of-phase", reason.format(message=message))
 
     refuse.__doc__ = "Refused."
     return refuse
@@ -711,9 +743,9 @@ def _refused(reason: str) -> "Handler":
 
 Handler = Callable[[PartySession, ToParty], Iterator[FromParty]]
 _S = PartySession
-_EARLY, _MODEL = "asked before admitted and introduced", "a model before anything was asked"
-_TWICE = "introduced to the others before admitted, or twice"
-_NOT_LAST = "help is asked for with turn {message.turn}, which is not the last"
+_EARLY, _MODEL = "a query before the introduction", "a model before any query"
+_TWICE = "introduced before joining, or twice"
+_NOT_LAST = "help is requested for turn {message.turn}, which is not the last"
 RULES: dict[tuple[PartyPhase, type], Callable[..., Iterator[FromParty]]] = {
     ("new", Offer): _S._offer,
     ("new", Introduce): _refused(_TWICE),
@@ -738,10 +770,10 @@ RULES: dict[tuple[PartyPhase, type], Callable[..., Iterator[FromParty]]] = {
     ("introduced", SessionEnded): _S._session_ended,
     ("signed", Offer): _S._offer,
     ("signed", Introduce): _S._introduce_again,
-    ("signed", Ask): _refused("asked after the model was signed"),
+    ("signed", Ask): _refused("a query after the model was signed"),
     ("signed", Relay): _S._stray_relay,
-    ("signed", OpenRequest): _refused("asked for help after the model was signed"),
+    ("signed", OpenRequest): _refused("a request for help after the model was signed"),
     ("signed", Close): _S._close,
     ("signed", SessionEnded): _S._session_ended,
 }
-"""The session at a party: what each message does in each phase."""
+"""What each message does in each phase of a session at a party."""

@@ -1,11 +1,10 @@
-"""Relays of a turn: what a party needs of others before it can answer, passed on by the aggregator.
+"""Relays of a turn: bytes that a party needs from others before it can answer, passed on by the aggregator.
 
-Promises: bytes are sealed end to end, under all that both ends must agree on: the attempt, what every party
-of the block was told of the state and the questions, the turn, and a number that grows; nothing is kept at
-the aggregator; a part that is repeated changes nothing.
+Promises: bytes are sealed end to end under everything that both ends must agree on: the attempt, the block's
+public view of the state and the queries, the turn, and a number that grows. The aggregator keeps nothing. A
+repeated part changes nothing.
 Refuses: relays to or from parties of other blocks, out of order, of more bytes than a turn can need, or to
-parties that have answered (PeerError).
-"""
+parties that have answered (PeerError)."""
 
 import hashlib
 from collections import defaultdict, deque
@@ -31,32 +30,34 @@ from fedboost.protocol.site import Question
 from fedboost.terms.terms import Terms
 
 MAX_QUOTE = 64
-"""Characters of a name that a message quotes."""
+"""Most characters of a name that an error quotes."""
 BYTES_PER_ROW = 8
-"""Bytes that a turn relays for each row and root, beside a bit in each row set."""
+"""Bytes that a turn relays per row and root, in addition to a bit in each row set."""
 BYTES_PER_ID = 4
-"""Bytes that say how many rows of the label holder have a row id, where it may repeat them."""
+"""Bytes for the number of the label holder's rows with an id, where ids may repeat."""
 FEW_RELAYS = 2
-"""Relays of a party in a turn, at most, that are no row sets and no lists of ids: how far it has come, and
-one more. Where ids are repeated it relays, too, how often they are."""
+"""Most relays of a party in a turn that are not row sets or lists of ids: its progress, and one more. Where
+ids repeat, it also relays how often."""
 FEW_BYTES = 1 << 10
-"""Bytes that a party relays of how many rows it has, and how far it has come, at most."""
+"""Most bytes that a party relays about its number of rows and its progress."""
 
 
 def max_relayed(terms: Terms, party: str, query: Query, rows: int, state: TrainingState) -> int:
-    """Most bytes that a party, or another of its block, relays in a turn: before there are bins and a tree
-    how many rows it has; then how far it has come, gradients, and two row sets for each level of all trees
-    where another party lost them; and how often ids are repeated, where they are."""
+    """Return the most bytes that a party, or another of its block, relays in a turn. Before there are bins
+    and a tree, this is its number of rows. Later: its progress, gradients, and two row sets for each level of
+    all trees, in case another party lost them; and how often ids repeat, where they do."""
     block = terms.blocks.of(party)
     if block is None:
         return 0
     row_sets, content = 0, FEW_BYTES + query.relayed_bytes(terms)
     if terms.vertical.repeated_ids:
-        rows = min(query.rows, terms.vertical.most_ids)  # a party that lost its rows does not know how many
+        rows = min(
+            query.rows, terms.vertical.most_ids
+        )  # a party that lost its rows does not know their number
         content += BYTES_PER_ID * rows
     if state.position.started or query.stage >= 0:
         row_sets = 2 * (terms.trees.rounds + 1) * terms.max_turns_per_tree
-        row_sets += 2 * (terms.vertical.min_rows_per_bin > 1)  # which rows a tree grows on
+        row_sets += 2 * (terms.vertical.min_rows_per_bin > 1)  # the rows that a tree grows on
         cells = len(terms.roots) * rows
         each = -(-terms.hiding.key_bits // 4) if terms.hides_columns else BYTES_PER_ROW
         content += cells * each + row_sets * -(-cells // 8)
@@ -66,8 +67,8 @@ def max_relayed(terms: Terms, party: str, query: Query, rows: int, state: Traini
 
 @dataclass(frozen=True)
 class Ends:
-    """What a party seals with in an attempt. keys: the secret shared with each other party of its block;
-    transcript: the hash of what all of them were told."""
+    """The keys with which a party seals and opens relays in an attempt. keys: other party of its block ->
+    shared secret; transcript: that of the block's public view."""
 
     me: str
     keys: Mapping[str, bytes]
@@ -75,23 +76,24 @@ class Ends:
     draw: RandomBytes
 
     def told(self, query: Query) -> "Ends":
-        """The ends once all of the block were told this query too, as it is seen publicly."""
+        """Return the ends after this query, given as the block's public view."""
         return replace(self, transcript=next_transcript(self.transcript, query))
 
     def seal(self, send: Send, ask: Ask, number: int) -> bytes:
-        """The bytes of a relay as they travel."""
+        """Seal the bytes of a relay for its receivers."""
         keys = {party: self.keys[party] for party in send.to}
         return seal(send.content, self.me, keys, self._context(ask, number, send.kind), self.draw)
 
     def open(self, sealed: bytes, receive: Receive, ask: Ask, number: int) -> bytes:
-        """The bytes that another party relayed."""
+        """Open relayed bytes. Raises PeerError if they are not authentic, or not of the expected size."""
         sender = receive.sender
         context = self._context(ask, number, receive.kind)
         content = open_sealed(sealed, sender, self.me, self.keys[sender], context)
         if len(content) != receive.size:
             raise PeerError(
-                f"party {sender} relayed {len(content)} bytes of {receive.kind} where {receive.size} were "
-                f"due: it holds other rows than this party"
+                "relay-length",
+                f"party {sender} relayed {len(content)} bytes of {receive.kind}, expected {receive.size}: it "
+                f"holds other rows than this party",
             )
         return content
 
@@ -101,7 +103,7 @@ class Ends:
 
 
 class Order:
-    """The order and sizes of the relays of one sender in a turn. of: how a refusal names them."""
+    """Checks the order and sizes of one sender's relays in a turn. of: names the sender in errors."""
 
     def __init__(self, of: str = "") -> None:
         self.size = 0
@@ -109,15 +111,15 @@ class Order:
         self._of = of
         self._number, self._to = 0, tuple[str, ...]()
         self._is_open = False
-        """True until the last part of that relay has come."""
+        """True until that relay's last part has arrived."""
         self._part = b""
-        """The part that came last."""
+        """The part that arrived last."""
         self._size = 0
-        """Bytes of the last relay."""
+        """Bytes of the last relay so far."""
 
     def add(self, relay: Relay, most: int) -> bool:
-        """Take in a part; False for the last one again. PeerError for one out of order or of a size that it
-        cannot have, and for more than `most` bytes in all."""
+        """Take in a part. Returns False if it repeats the last one. Raises PeerError for a part out of order
+        or of an invalid size, and for more than `most` bytes in total."""
         number, part = self._number, relay.content
         if (relay.number, relay.to, relay.last, part) == (number, self._to, not self._is_open, self._part):
             return False
@@ -126,21 +128,22 @@ class Order:
         else:
             in_order, self._size = relay.number > number, 0
         if not in_order:
-            raise PeerError(f"relay {relay.number}{self._of} comes after relay {number}")
+            raise PeerError("relay-order", f"relay {relay.number}{self._of} comes after relay {number}")
         self._number, self._to, self._is_open, self._part = relay.number, relay.to, not relay.last, part
         size = len(relay.content)
         self._size += size
         self.size += size
         if size != PART_BYTES and not (relay.last and size < PART_BYTES and self._size >= MIN_SEALED_BYTES):
-            raise PeerError(f"relay {relay.number}{self._of} has a part of {size} bytes, which none has")
+            raise PeerError(
+                "relay-part-size", f"relay {relay.number}{self._of} has an invalid part of {size} bytes"
+            )
         if self.size > most:
-            raise PeerError(f"relay {relay.number}{self._of} makes more bytes than a turn can need")
+            raise PeerError("relay-too-large", f"relay {relay.number}{self._of} exceeds the bytes of a turn")
         return True
 
 
 class Underway:
-    """A party's answer under way: what it has relayed, and what was relayed to it. answered: the
-    answer, once it is whole."""
+    """A party's answer in progress: what it has relayed, and what was relayed to it."""
 
     def __init__(
         self,
@@ -151,30 +154,36 @@ class Underway:
         most: int,
         keys: Keys | None = None,
     ) -> None:
-        """before: where the training stood; ends: None where nothing is relayed; most: see `max_relayed`;
-        keys: by which gradients are hidden, where they are."""
+        """Start an answer.
+
+        Args:
+            before: state of the training before the query.
+            ends: seals and opens relays, None where there are none.
+            most: most bytes relayed by another party (`max_relayed`).
+            keys: hide gradients, where they are hidden."""
         self.ask = ask
         self.before = before
         self.question: Question | None = None
-        """What the site remembers of the query, once it does."""
+        """The query as the site remembers it, once it does."""
         self.answered: Answered | None = None
+        """The answer, once it is complete."""
         self._keys = keys
         self._steps = steps
         self._ends = ends
         self._most = most
         self._checked = 0
-        """Hashes of what must be the same when the query is asked again that were looked at."""
+        """Number of checked hashes of relays that must be the same when the query is asked again."""
         self._waits: Receive | None = None
         self._is_new = True
         self._sent = 0
         self._orders: dict[str, Order] = {}
         self._parts: dict[str, list[bytes]] = defaultdict(list)
         self._whole: dict[str, deque[tuple[int, bytes]]] = defaultdict(deque)
-        """Number and sealed bytes of the relays that wait to be read, by sender."""
+        """Sender -> (number, sealed bytes) of the relays that are not read yet."""
 
     def advance(self) -> Iterator[tuple[Send | Receive, Iterable[Relay], bytes]]:
-        """Compute until something is missing: what is to be relayed, each with its messages; and what was
-        relayed to it and must be the same when the query is asked again, each with its hash."""
+        """Compute until something is missing. Yields each relay to send with its messages, and each received
+        relay that must be the same when the query is asked again with its hash."""
         content: bytes | Keys | None = None
         while True:
             if self._waits is not None:
@@ -201,14 +210,15 @@ class Underway:
                 yield step, self._messages(step), b""
 
     def new(self, receive: Receive, digest: bytes) -> tuple[bytes, ...]:
-        """All hashes to be remembered with the question, if that of what was relayed now is new. PeerError
-        where another one is remembered."""
+        """Return all hashes to remember with the query if that of a received relay is new, else (). Raises
+        PeerError if another hash is remembered in its place."""
         assert self.question is not None
         known, number = self.question.received, self._checked
         self._checked += 1
         if known[number : number + 1] not in ((), (digest,)):
             raise PeerError(
-                f"party {receive.sender} relayed other {receive.kind} than before in turn {self.ask.turn}"
+                "relay-changed",
+                f"party {receive.sender} relayed other {receive.kind} than before in turn {self.ask.turn}",
             )
         return () if number < len(known) else (*known, digest)
 
@@ -222,11 +232,11 @@ class Underway:
             yield Relay(*label, sealed[start:end], end >= len(sealed), to=send.to)
 
     def take(self, relay: Relay) -> None:
-        """Take in a part of what another party relayed."""
+        """Take in a part of another party's relay. Raises PeerError for a sender outside the block."""
         sender = relay.sender
         if self._ends is None or sender not in self._ends.keys:
             name = quoted(sender, MAX_QUOTE)
-            raise PeerError(f"bytes relayed by party {name}, which is not of the block of this one")
+            raise PeerError("relay-sender", f"bytes relayed by party {name}, not of this party's block")
         if not self._orders.setdefault(sender, Order(f" of party {sender}")).add(relay, self._most):
             return
         self._parts[sender].append(relay.content)

@@ -1,10 +1,9 @@
-"""The training of a session at the aggregator: a program, its queries, their sums, and the journal of that,
-which outlives the process; and which parties are there.
+"""The training of a session at the aggregator: a program, its queries and their sums, the journal that
+outlives the process, and the attendance of the parties.
 
-Promises: what follows from a sum is done after the sum was written down; from the records of an earlier
-process the program comes to stand where it stood, but that the tree that was growing is asked for again.
-Refuses: records that cannot be (ConfigError).
-"""
+Promises: everything that follows from a sum is done after the sum was recorded. From the records of an
+earlier process the program returns to where it was, except that the growing tree is asked for again.
+Refuses: records that do not fit the session (ConfigError)."""
 
 import json
 import math
@@ -24,16 +23,26 @@ from fedboost.protocol.contracts import GrownTrees, Outcome, Program, Query, Tra
 from fedboost.protocol.messages import Request
 from fedboost.terms.terms import Terms
 
-# ---- What an aggregator writes down, so that a restart finds the session where it was -------------------
-# The terms, the trees, and the sums that were opened but those within a tree, in order. The program is run
-# again over them; the tree that was growing is asked for again from its root, or from the level below where
-# the root shared a turn. A record is written before anything that follows from it is sent.
+# ---- The journal: what an aggregator records so that a restart finds the session where it was -----------
+# In order: the terms, the attempts, the trees, and the opened sums except those within a tree. After a
+# restart the program runs over them again. The growing tree is asked for again from its root, or from the
+# level below if the root shared the turn of the sum before it.
+#
+# Why a record is written before the send. Parties remember what they answered, and each message of the
+# aggregator implies what was opened before it. If it sent first and died, its journal would lag behind the
+# parties. It would start an attempt whose number they know, or ask a query that they have passed, and they
+# would refuse: the session would be lost. If it records first and dies, the message was never sent, and the
+# next attempt sends it. So a journal may be ahead of the parties, by a record, but never behind them.
+#
+# Why sums within a tree are left out. They come again from the same queries over the same roster, since a
+# site answers a repeated query of the growing tree with the same integers. So the journal has a tree's
+# splits, not megabytes of its histograms (docs/decisions/0008).
 
 
 @dataclass(frozen=True)
 class Begun:
-    """A session of this name began under these terms, for this analyst (NAME#FINGERPRINT, by the key in the
-    certificate, '' without keys); request: the signed one, where there is any."""
+    """A session with this name began under these terms. analyst: NAME#FINGERPRINT, by the key in the
+    certificate, '' without keys; request: the signed one, if any."""
 
     session: str
     terms: Terms
@@ -43,7 +52,7 @@ class Begun:
 
 @dataclass(frozen=True)
 class Gathered:
-    """This roster was called together for the attempt-th time."""
+    """The parties were called together for the attempt-th time, as this roster."""
 
     attempt: int
     roster: tuple[str, ...]
@@ -51,7 +60,7 @@ class Gathered:
 
 @dataclass(frozen=True)
 class Opened:
-    """The sum of a query (by its digest), which was not within a tree, was opened in this turn."""
+    """The sum of a query that was not within a tree was opened in this turn. query: its digest."""
 
     turn: int
     query: bytes
@@ -60,8 +69,8 @@ class Opened:
 
 @dataclass(frozen=True)
 class TreeGrown:
-    """A tree grew, and is to end in this turn: the tree, the splits no party has heard of yet, and what the
-    parties know of it (`contracts.State.to_record`)."""
+    """A tree has grown and is about to end in this turn. last: splits that were not sent to the parties yet;
+    known: what the parties know about the tree (`TrainingState.to_record`)."""
 
     turn: int
     tree: Tree = field(repr=False)
@@ -71,7 +80,7 @@ class TreeGrown:
 
 @dataclass(frozen=True)
 class Stopped:
-    """No more rounds are wanted after the one that ends in this turn."""
+    """The training stops after the round that ends in this turn."""
 
     turn: int
 
@@ -80,7 +89,7 @@ Record = Begun | Gathered | Opened | TreeGrown | Stopped
 
 
 def encode(record: Record) -> bytes:
-    """Bytes of a record."""
+    """Return what a journal keeps of a record; `decode` reads it."""
     match record:
         case Begun(session, terms, analyst, request):
             parts = [session.encode(), terms.canonical().encode(), analyst.encode()]
@@ -100,7 +109,7 @@ def encode(record: Record) -> bytes:
 
 
 def decode(data: bytes) -> Record:
-    """The record in these bytes; ConfigError if they are none."""
+    """Decode a record. Raises ConfigError for bytes that are not a record."""
     try:
         match packing.unpack(data):
             case [b"begun", session, terms, analyst, *request]:
@@ -118,8 +127,8 @@ def decode(data: bytes) -> Record:
             case [b"stopped", turn]:
                 return Stopped(_number(turn))
     except (FedboostError, TypeError, ValueError) as error:
-        raise ConfigError(f"not a record of a session: {error}") from None
-    raise ConfigError("not a record of a session of this version of fedboost")
+        raise ConfigError("journal-record", f"not a record of a session: {error}") from None
+    raise ConfigError("journal-record", "not a record of a session of this version of fedboost")
 
 
 def _request(parts: list[bytes]) -> Request | None:
@@ -137,17 +146,20 @@ def _number(field: bytes) -> int:
 
 
 MAX_ATTEMPTS = 1 << 31
-"""Attempts of a session: the messages have 32 bits for their number."""
+"""Most attempts of a session: messages have 32 bits for the number."""
 
 
 @dataclass
 class TreeLog:
     """The trees of a training, and what the journal has of them.
 
-    grown: those of the program, in order; durable: whether the journal is enough to go on, which it is not
-    for a program that keeps its trees to itself; written: trees in the journal; read: those of an earlier
-    process that were looked at; ends: how those ended.
-    """
+    Args:
+        grown: the program's trees, in order.
+        durable: whether the journal suffices to go on. It does not for a program that keeps its trees to
+            itself.
+        written: number of trees in the journal.
+        read: number of an earlier process's trees that were checked.
+        ends: number of a tree of an earlier process -> its record."""
 
     grown: GrownTrees
     durable: bool = True
@@ -157,8 +169,14 @@ class TreeLog:
 
 
 def replay(run: "TrainingRun", terms: Terms, past: tuple[Record, ...]) -> None:
-    """Go where the records lead. The program is given all trees at once, and finds them grown."""
+    """Run the program over the records of an earlier process. Raises ConfigError for records that do not fit.
+
+    The records must lead to the same state as the messages that were sent: the same sequence of queries by
+    digest, with the same turn numbers, totals, rosters and trees. Otherwise the next query would contradict
+    what the parties remember. So each record is checked at the place where the program asks for it."""
     log = run.trees
+    # All trees are given to the program before it starts: it asks nothing for a tree that is in its list, so
+    # that it goes from the query before a tree straight to the one that ends it.
     for record in past:
         if isinstance(record, TreeGrown):
             log.grown.append((record.tree, record.last))
@@ -177,60 +195,67 @@ def replay(run: "TrainingRun", terms: Terms, past: tuple[Record, ...]) -> None:
                 try:
                     run.advance(record.total)
                 except FedboostError as error:
+                    # The last sum was recorded before the program saw it, so it may be what ended the
+                    # session. An earlier one cannot be: the process went on after it.
                     if number < len(past) - 1:
-                        raise ConfigError(f"its sums cannot be: turn {run.turn}: {error}") from None
+                        raise ConfigError(
+                            "journal-sum", f"inconsistent sums in turn {run.turn}: {error}"
+                        ) from None
                     run.failure = str(error)
             case TreeGrown():
                 _check_grew(run, terms, record)
                 run.trees.read += 1
             case Stopped():
                 if not run.ends_round or record.turn < run.turn:
-                    raise ConfigError(f"it was stopped in turn {record.turn}, where no round ends")
+                    raise ConfigError("journal-stop", f"it stops in turn {record.turn}, where no round ends")
                 run.enough = True
             case Begun():
-                raise ConfigError("the session begins twice")
+                raise ConfigError("journal-begins-twice", "the session begins twice")
 
 
 def _check_gathered(run: "TrainingRun", terms: Terms, record: Gathered) -> None:
     roster = record.roster
+    # The same rules as for parties (`check_due`): a roster that they would refuse is not from this session.
     members = tuple(party for party in terms.parties if party in roster)
     enough = roster == members and len(roster) >= terms.min_roster
     lacking = roster != terms.parties and not run.state.may_lack_parties(run.pending)
     changed = roster != run.roster and not (run.state.moved or run.may_change)
     if not (run.attempt < record.attempt <= MAX_ATTEMPTS and enough) or lacking or changed:
-        raise ConfigError(f"attempt {record.attempt} of {len(roster)} parties cannot follow here")
+        raise ConfigError("journal-attempt", f"attempt {record.attempt} of {len(roster)} parties is invalid")
 
 
 def _check_opened(run: "TrainingRun", record: Opened) -> None:
     if run.last is not None or record.query != run.pending.digest or not run.attempt:
-        raise ConfigError("the journal holds sums that this program does not ask for")
+        raise ConfigError("journal-query", "the journal has sums that this program does not ask for")
     if record.turn < run.turn:
-        raise ConfigError(f"turn {record.turn} after turn {run.turn}")
+        raise ConfigError("journal-turn", f"turn {record.turn} comes after turn {run.turn}")
     if record.total.size != run.pending.cells:
-        raise ConfigError(f"the sum of turn {record.turn} has another size than was asked for")
+        raise ConfigError("journal-size", f"the sum of turn {record.turn} does not fit its query")
 
 
 def _check_grew(run: "TrainingRun", terms: Terms, record: TreeGrown) -> None:
     ends = run.pending.ends_tree and run.pending.tree == run.trees.read
     try:
         if not (ends and record.turn == run.turn):
-            raise Refused("it does not grow there")
+            raise Refused("journal-tree", "it does not grow there")
         run.state.check_grown(terms, record.tree, record.last)
     except Refused as error:
-        raise ConfigError(f"a tree in turn {record.turn}: {error}") from None
+        raise ConfigError("journal-tree", f"a tree in turn {record.turn}: {error}") from None
 
 
 # ---- The training of a session at the aggregator: a program, its queries, their sums --------------------
 
 
 Callback = Callable[[int, Mapping[str, float]], bool | None]
-"""Called after each round, with its number from 0 and its metrics; True ends the training with that round."""
+"""Called after each round with its number (from 0) and its metrics. Returning True ends the training."""
 
 
 @dataclass(frozen=True)
 class Round:
-    """The result of a round: its number from 0, its metrics over the rows of the roster, those of them that
-    the analyst gets, the roster."""
+    """The result of a round.
+
+    round: number, from 0; metrics: over the rows of the roster; published: those that the analyst
+    receives."""
 
     round: int
     metrics: dict[str, float]
@@ -239,8 +264,7 @@ class Round:
 
 
 class TrainingRun:
-    """A training. `record` is called with what must outlive the process; `past` is what an earlier process
-    recorded (ConfigError if it cannot be): no callback is called for its rounds again."""
+    """A training at the aggregator."""
 
     def __init__(
         self,
@@ -251,21 +275,28 @@ class TrainingRun:
         past: Iterable[Record],
         callbacks: Iterable[Callback] = (),
     ) -> None:
+        """Start a training, or go on with one.
+
+        Args:
+            state: the state in which every training begins.
+            record: called with each record, which must outlive the process when it returns.
+            past: the records of an earlier process (ConfigError if they do not fit). Callbacks are not called
+                again for their rounds."""
         self.roster = terms.parties
         """The parties whose vectors go into the sums now."""
         self.attempt = 0
-        """The number of times that the parties were called together."""
+        """Number of times that the parties were called together."""
         self.turn = 0
-        """The number of the query that is asked now."""
+        """Number of the pending query."""
         self.state = state
-        """Where the training stands before that query."""
+        """State of the training before that query."""
         self.history: list[Round] = []
         self.outcome: Outcome | None = None
-        """What the program made, once it has ended."""
+        """The program's result, once it has ended."""
         self.last: Int64 | None = None
         """The sum of the last turn, once the program has ended."""
         self.enough = False
-        """True if the training ends with the round under way."""
+        """True if the training ends with the current round."""
         self.trees = TreeLog([])
         """The trees so far, as the journal has them."""
         self._terms = terms
@@ -274,7 +305,7 @@ class TrainingRun:
         self._program = program(terms, self.trees.grown)
         self._pending: Query | None = None
         self.failure = ""
-        """What the last sum of the records made the program fail with: the session fails when it starts."""
+        """The program's error on the last recorded sum: the session fails when it starts."""
         replay(self, terms, tuple(past))
 
     @property
@@ -284,70 +315,76 @@ class TrainingRun:
 
     @property
     def pending(self) -> Query:
-        """The query that is asked now; the last one again when signatures are missing."""
+        """The query to ask now; the last one again while signatures are missing."""
         assert self._pending is not None
         return self._pending
 
     @property
     def grows_a_tree(self) -> bool:
-        """True if the query that is asked now is about a tree that has split already."""
+        """True if the pending query is about a tree that has already split."""
         return self.pending.of_tree and bool(self.state.splits + self.pending.splits)
 
     @property
     def may_change(self) -> bool:
-        """True if the roster may be another one from the query that is asked now."""
+        """True if the roster may change from the pending query on."""
         return self.state.may_change(self.pending)
 
     def structure(self, party: str) -> bytes:
-        """The structure of the model, by what a party knows once it has answered."""
+        """Hash of the model's structure in a party's view, once it has answered the pending query."""
         state, terms = self.state.after(self.pending), self._terms
         seen = state.seen_by(terms, party, publicly=terms.keeps_parts)
         return seen.structure(self.rounds, terms)
 
     @property
     def rounds(self) -> int:
-        """Rounds of the model: it may end before the last one that was asked for."""
+        """Number of rounds in the model: it may end before the last round that was asked for."""
         assert self.booster is not None
         rounds = len(self.booster.trees) // len(self._terms.roots) - self._terms.constant_rounds
         return max(0, min(rounds, self._terms.trees.rounds))
 
     def start(self) -> None:
-        """Run the program to its first query, unless it stands at a later one already."""
+        """Run the program to its first query, unless it is already past it."""
         if self.failure:
-            raise Refused(self.failure)
+            raise Refused("journal-last-sum", self.failure)
         if self._pending is None:
             self.advance(None)
 
     def restart_attempt(self) -> None:
-        """Call the roster together once more."""
+        """Count and record a new attempt, before any party is called."""
+        # Sites refuse an attempt that they have met in, so a number must never be used twice.
         self.attempt += 1
         self._record(Gathered(self.attempt, self.roster))
 
     def take(self, total: Int64) -> None:
-        """Take the sum of the query: the program asks its next one, or ends with its model."""
+        """Take the pending query's sum. The program goes on to its next query, or ends with its model."""
+        # The order of the records is that in which `replay` needs them: the tree, then that its round is the
+        # last, then the sum that ends the round. All are written before the program sees the sum, and so
+        # before the next query, which follows from it, can be sent. A crash in between repeats the turn: none
+        # of them was sent, and parties answer the query that ends the tree with the same integers.
         query = self.pending
         self._write_tree()
         if self.ends_round:
             self.enough = self._watch(query, total) or self.enough
             if self.enough and self.trees.durable:
                 self._record(Stopped(self.turn))
-        again = query.of_tree and query.tree >= 0  # with its tree
+        again = query.of_tree and query.tree >= 0  # within a tree, which is asked for again
         if self.trees.durable and not again:
             self._record(Opened(self.turn, query.digest, total))
         self.advance(total)
 
     def cut(self) -> None:
-        """End the tree that grows where it stands; its end is asked instead of this query."""
+        """End the growing tree as it is: the query that ends it replaces the pending one."""
         try:
-            query = self._program.throw(TreeAborted("a party was lost"))
+            query = self._program.throw(TreeAborted("tree-aborted", "a party was lost"))
         except (TreeAborted, StopIteration):
             query = None
         if query is None or not query.ends_tree:
-            raise Refused(f"program {self._terms.session.program!r} does not end a tree that is cut short")
+            raise Refused("program-tree", f"program {self._terms.session.program!r} cannot end a tree early")
         self._pending = query
 
     def change_roster(self, roster: tuple[str, ...]) -> None:
         """Change the roster from this query on. Sums over the roster before are never asked for again."""
+        # Recorded first: after a restart the tree would else be grown again, over the new roster.
         self._write_tree()
         self.roster = roster
 
@@ -356,7 +393,7 @@ class TrainingRun:
         self._program.close()
 
     def _write_tree(self) -> None:
-        """Write down the tree that is about to end, once."""
+        """Record the tree that is about to end, once."""
         query, log = self.pending, self.trees
         if query.ends_tree and query.tree == log.written and log.durable:
             log.durable = len(log.grown) == log.written + 1
@@ -365,7 +402,7 @@ class TrainingRun:
                 self._record(TreeGrown(self.turn, *log.grown[query.tree], self.state.to_record()))
 
     def advance(self, total: Int64 | None) -> None:
-        """Give the program a sum, or start it, and go to its next query."""
+        """Send the program a sum, or None to start it, and go to its next query."""
         asked = self._pending
         ended = asked is not None and asked.ends_tree and asked.tree >= 0
         if asked is not None and ended:
@@ -374,36 +411,42 @@ class TrainingRun:
         try:
             query = next(self._program) if total is None else self._program.send(total)
             if self.enough and ended:
-                query = self._program.throw(TrainingStopped("no more rounds are wanted"))
+                query = self._program.throw(TrainingStopped("training-stopped", "no more rounds are wanted"))
         except StopIteration as end:
             made = Outcome(end.value) if isinstance(end.value, Booster) else end.value
             if not isinstance(made, Outcome):
-                raise Refused(f"program {self._terms.session.program!r} returned no model") from None
+                raise Refused(
+                    "program-without-model", f"program {self._terms.session.program!r} returned no model"
+                ) from None
             if asked is None:
-                raise Refused(f"program {self._terms.session.program!r} asked nothing") from None
+                raise Refused(
+                    "program-without-query", f"program {self._terms.session.program!r} asked nothing"
+                ) from None
             self.outcome, self.last = made, total
             return
         except TrainingStopped:
             raise Refused(
-                f"program {self._terms.session.program!r} does not end before its last round"
+                "program-not-stopping",
+                f"program {self._terms.session.program!r} does not end before its last round",
             ) from None
         if asked is not None:
             self.state = self.state.after(asked)
         self._pending, self.turn = query, self.turn + 1
+        # A tree of an earlier process: its queries were skipped, so state and turn come from its record.
         if query.ends_tree and (grew := self.trees.ends.pop(query.tree, None)):
             try:
                 self.state, self.turn = self.state.with_record(grew.known), grew.turn
             except (TypeError, ValueError) as error:
-                raise ConfigError(f"a tree in turn {grew.turn}: {error}") from None
+                raise ConfigError("journal-tree", f"a tree in turn {grew.turn}: {error}") from None
 
     @property
     def ends_round(self) -> bool:
-        """True if a round ends with the query that is asked now."""
+        """True if a round ends with the pending query."""
         query = self.pending
         return query.ends_tree and query.tree >= 0
 
     def _watch(self, query: Query, total: Int64) -> bool:
-        """Call all callbacks. True if one of them wants no more rounds."""
+        """Call all callbacks. True if one of them ends the training."""
         if not self._callbacks:
             return False
         done = self._round(query, total)
@@ -414,47 +457,46 @@ class TrainingRun:
         return Round(query.tree, *query.metrics_of(total), self.roster)
 
 
-# ---- Attendance: which parties are connected, introduced to the others, away or barred ------------------
-# Times are seconds of any steady clock; `now` is set by the session.
+# ---- Attendance: the parties that are connected, introduced, away or barred -----------------------------
+# Times are seconds of any steady clock; the session sets `now`.
 
 
 MAX_LOSSES_PER_TURN = 5
-"""Losses of a party in one turn before it is barred where the terms do not wait: else a party that always
-comes back, and never answers, would keep the others from their model."""
+"""A party that is lost more often in one turn is barred, unless the terms wait. Otherwise a party that always
+comes back but never answers would keep the others from their model."""
 
 
 class Attendance:
-    """The parties of one session."""
+    """The attendance of the parties of one session."""
 
     def __init__(self) -> None:
         self.connected: set[str] = set()
         self.introduced: set[str] = set()
-        """Parties of the roster that were introduced in this attempt, and have been connected since."""
+        """Parties of the roster that were introduced in this attempt and have stayed connected."""
         self.barred: set[str] = set()
-        """Parties that are not taken back: they left, broke the protocol, or were lost too often."""
+        """Parties that are not readmitted: they left, violated the protocol, or were lost too often."""
         self.now = 0.0
         self.away: dict[str, tuple[float, str]] = {}
-        """Parties that were lost or are late: since when, and why."""
+        """Lost or late party -> since when, and why."""
         self.losses: Counter[str] = Counter()
         """Losses of each party in this turn."""
 
     def mark_away(self, party: str, reason: str) -> None:
-        """Note since when a party is away, unless that is known."""
+        """Note that a party is away from now on, unless it already is."""
         self.away.setdefault(party, (self.now, reason))
 
     def bar(self, party: str, reason: str) -> None:
-        """Give a party up for good."""
+        """Exclude a party for the rest of the session."""
         self.barred.add(party)
         self.away[party] = (-math.inf, reason)
 
     def count_loss(self, party: str, turn: int, waits: bool) -> None:
-        """Count a loss of a party that is away, and bar it after too many in one turn unless the session
-        waits."""
+        """Count a loss of a party, and bar it after too many in one turn unless the session waits."""
         self.losses[party] += 1
         if self.losses[party] > MAX_LOSSES_PER_TURN and not waits:
             self.bar(party, f"{self.away[party][1]}, for the {self.losses[party]}th time in turn {turn}")
 
     def overdue(self, parties: Iterable[str], seconds: float) -> list[str]:
-        """The parties among these that have been away for longer than that."""
+        """Return those of `parties` that have been away for more than `seconds`."""
         since = self.now - seconds
         return [party for party in parties if self.away.get(party, (self.now, ""))[0] < since]

@@ -1,1 +1,1 @@
-"""Results of fedboost: one type each, whose JSON is what `--json` prints."""
+"""Types of the results of fedboost; `--json` prints their JSON."""

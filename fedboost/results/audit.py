@@ -1,6 +1,6 @@
-"""The audit log of a site as people and scripts read it: its entries, the sessions they are of, warnings.
+"""A site's audit log as people and scripts read it: entries, the sessions they belong to, and warnings.
 
-The types of entries are also the lines of the log: each is one field of an `Entry`, as canonical JSON.
+The entry types also define the lines of the log: each is one field of an `Entry`, as canonical JSON.
 """
 
 import math
@@ -20,7 +20,7 @@ from fedboost.terms.session import TASKS
 STOPPED, EXPIRED = "this site stopped", "this site's certificate expired"
 """Reasons for a pause."""
 UNASKED = frozenset({HELP, OPENINGS, THRESHOLDS})
-"""The names of releases that answer no question."""
+"""Names of the releases that do not answer a question."""
 Size = Annotated[int, Field(ge=0)]
 
 
@@ -28,14 +28,13 @@ Size = Annotated[int, Field(ge=0)]
 
 
 class Admitted(Frozen):
-    """Agreement of a process of this site to take part in a session, or to go on with it.
+    """A process of this site agreed to take part in a session, or to continue it.
 
-    terms: their digest; columns: what they name, label first; epsilon, delta, placement: of the noise, where
-    there is some; attempt: the one that was offered;
-    analyst and request: who signed the terms, and the nonce of that signature, where they are signed; party
-    and dataset: the names of this site and of its rows; names: by its name in the terms
-    the name of each column in this site's table, where that is another; task: what the session does where
-    nothing is trained.
+    terms: digest of the terms; columns: columns that they name, label first; epsilon, delta, placement: of
+    the noise, if any; attempt: the attempt that was offered; analyst, request: signer of the terms and nonce
+    of the signature, if they are signed; party, dataset: names of this site and of its rows; names: maps a
+    column of the terms -> column of this site's table, where the two differ; task: the session's task, if it
+    does not train.
     """
 
     kind: Literal["admitted"] = "admitted"
@@ -59,17 +58,15 @@ class Admitted(Frozen):
 
     @property
     def does(self) -> str:
-        """What the session does (`Terms.task`)."""
+        """Task of the session (`Terms.task`)."""
         return self.task or TASKS["train"].name
 
 
 class Released(Frozen):
-    """A release of this site: the integers in it and their bytes, added to those of the roster.
-
-    charge, cost: where it got noise, its name in the site's memory and the mu squared it was charged there,
-    once however often the name is here; question, position: hashes of the question and of where the session
-    stood, missing for what answers no question.
-    """
+    """A release of this site: its integers and their bytes, which are added to those of the roster. charge,
+    cost: if it got noise, its name in the site's memory and the mu squared charged there, once per name,
+    however often the name appears here; question, position: hashes of the question and of the session's
+    position, None if the release does not answer a question."""
 
     kind: Literal["released"] = "released"
     session: str
@@ -87,8 +84,8 @@ class Released(Frozen):
 
 
 class Sent(Frozen):
-    """Bytes of this site for other parties, which the aggregator passed on and cannot read. what: their kind;
-    rows: the rows they tell of."""
+    """Bytes from this site for other parties, which the aggregator relayed and cannot read. what: kind of the
+    bytes; rows: number of rows that they are about."""
 
     kind: Literal["relayed"] = "relayed"
     session: str
@@ -101,10 +98,10 @@ class Sent(Frozen):
 
 
 class Ended(Frozen):
-    """End of a session for this site; an empty reason means that the model was made. Where this site left,
-    it is what the others were told, without the values and rows that its own log may name. paused: it is not
-    over, and goes on when this site is there again. analyst: who signed the terms of a session that was
-    refused, so that no agreement says it."""
+    """A session ended for this site. reason: empty if the session produced its model; if this site left, the
+    reason sent to the others, without the values and rows that its own log may name; paused: the session is
+    not over and continues when this site is back; analyst: signer of the terms of a refused session, for
+    which there is no agreement."""
 
     kind: Literal["ended"] = "ended"
     session: str
@@ -114,8 +111,8 @@ class Ended(Frozen):
 
 
 class Checked(Frozen):
-    """A check of terms, without a session: their digest, the analyst who signed them, and whether this site
-    would take part. No row was read for it. The same answer is here once a day."""
+    """A check of terms, without a session. It read no rows. The same answer is logged once a day. terms:
+    digest of the terms; would: this site would take part; analyst: signer of the terms."""
 
     kind: Literal["checked"] = "checked"
     terms: str
@@ -127,7 +124,7 @@ class Checked(Frozen):
 
 
 class Run(BaseModel):
-    """A session from its admission by one process of the site to the last entry of that process."""
+    """Part of a session: from its admission by one process of the site to the last entry of that process."""
 
     begin: str
     end: str
@@ -138,27 +135,27 @@ class Run(BaseModel):
 
     @property
     def answers(self) -> list[Released]:
-        """The answers to questions: all releases but those that answer none."""
+        """Releases that answer a question."""
         return [release for release in self.releases if release.what not in UNASKED]
 
     @property
     def attempt(self) -> int | None:
-        """The attempt it began with, or the first it answered in; None if neither is known."""
+        """Attempt with which it began, or the first in which it answered; None if neither is known."""
         if self.admitted is not None:
             return self.admitted.attempt
         return min((release.attempt for release in self.releases), default=None)
 
     @property
     def over(self) -> bool:
-        """True if the session ended, and did not pause."""
+        """True if the session ended rather than paused."""
         return self.ended is not None and not self.ended.paused
 
 
 class Own(Part):
-    """What a site has that others do not. columns: its own, by the names of the terms; has_labels: it is the
-    label holder; both None where the log does not name the site, or its terms are missing. names: those of
-    its table, where they differ; hides: the terms hide columns and labels; in_common: its rows that all
-    parties have, where the log says so."""
+    """A site's own share where parties hold different columns. columns: its columns, under the names of the
+    terms; has_labels: it is the label holder; both are None if the log does not name the site or lacks its
+    terms; names: names in its table, where they differ; hides: the terms hide columns and labels; in_common:
+    number of matched rows, if the log has it."""
 
     columns: tuple[str, ...] | None = None
     names: Mapping[str, str] = {}
@@ -168,13 +165,13 @@ class Own(Part):
 
 
 class Session(BaseModel):
-    """A session, by all that a log says of it.
+    """A session, reconstructed from a log.
 
-    number, total: its rank among the sessions of its name, and how many there are; after_end: an earlier
-    session under its terms had ended; under_terms: sessions under its terms from which something left;
-    warnings: numbers of those about it; allowed: questions of each kind by its terms, if these are known;
-    protection: of its terms, for a prediction, where nothing is sealed; own: where the parties held different
-    columns.
+    number, total: its rank among the sessions of the same name, and their number; after_end: an earlier
+    session under its terms had ended; under_terms: number of sessions under its terms with a release;
+    warnings: numbers of the warnings about it; allowed: maps query -> number that its terms allow, if they
+    are known; protection: that of its terms for a prediction, which seals nothing; own: this site's share, if
+    the parties held different columns.
     """
 
     name: str
@@ -190,12 +187,10 @@ class Session(BaseModel):
 
     @property
     def begin(self) -> str:
-        """The time of its first entry."""
         return self.parts[0].begin
 
     @property
     def end(self) -> str:
-        """The time of its last entry."""
         return self.parts[-1].end
 
     @property
@@ -205,47 +200,45 @@ class Session(BaseModel):
 
     @property
     def does(self) -> str:
-        """What the session does (`Terms.task`)."""
+        """Task of the session (`Terms.task`)."""
         return self.admitted.does if self.admitted else TASKS["train"].name
 
     @property
     def digest(self) -> str | None:
-        """The digest of its terms; None if it was refused."""
+        """Digest of its terms; None if it was refused."""
         return None if self.admitted is None else self.admitted.terms
 
     @property
     def ended(self) -> Ended | None:
-        """The last end that the log has; None if there is none."""
+        """Last end in the log; None if the log has no end."""
         return self.parts[-1].ended
 
     @property
     def over(self) -> bool:
-        """True if it ended."""
         return self.parts[-1].over
 
     @property
     def releases(self) -> list[Released]:
-        """All that left, in order."""
         return [release for part in self.parts for release in part.releases]
 
     @property
     def relays(self) -> list[Sent]:
-        """All that was relayed to other parties, in order."""
+        """All bytes relayed to other parties, in order."""
         return [relay for part in self.parts for relay in part.relays]
 
     @property
     def answers(self) -> list[Released]:
-        """The answers to questions, in order."""
+        """Releases that answer a question, in order."""
         return [release for part in self.parts for release in part.answers]
 
     @property
     def without_terms(self) -> bool:
-        """True if the log does not have the agreement to a session that was answered."""
+        """True if this site answered although the log lacks its agreement to the session."""
         return bool(self.answers) and self.admitted is None
 
     @property
     def by_kind(self) -> dict[str, list[Released]]:
-        """The releases by query, in the order of the first of each."""
+        """Releases by query, ordered by the first release of each."""
         kinds: dict[str, list[Released]] = {}
         for release in self.releases:
             kinds.setdefault(release.what, []).append(release)
@@ -253,7 +246,7 @@ class Session(BaseModel):
 
     @property
     def by_receivers(self) -> dict[tuple[str, tuple[str, ...]], list[Sent]]:
-        """The relays by kind and receivers, in the order of the first of each."""
+        """Relayed bytes by kind and receivers, ordered by the first of each."""
         kinds: dict[tuple[str, tuple[str, ...]], list[Sent]] = {}
         for relay in self.relays:
             kinds.setdefault((relay.what, relay.to), []).append(relay)
@@ -261,8 +254,8 @@ class Session(BaseModel):
 
     @property
     def again(self) -> list[tuple[Released, Released]]:
-        """The answers that left before, each with the first: the same question, asked at the same place of
-        the training. A log that does not record both has none."""
+        """Repeated answers, each with the first one to the same question at the same position of the
+        training. Empty if the log does not record question and position."""
         firsts: dict[object, Released] = {}
         again = []
         for answer in self.answers:
@@ -276,7 +269,6 @@ class Session(BaseModel):
 
     @property
     def by_turn(self) -> dict[int, list[Released]]:
-        """The answers of each turn, in the order of turns."""
         turns: dict[int, list[Released]] = {}
         for release in sorted(self.answers, key=lambda release: release.turn):
             turns.setdefault(release.turn, []).append(release)
@@ -284,14 +276,14 @@ class Session(BaseModel):
 
     @property
     def attempts(self) -> tuple[int, int] | None:
-        """The first and the last attempt that is known."""
+        """First and last known attempt."""
         attempts = [part.attempt for part in self.parts if part.attempt is not None]
         attempts += [release.attempt for release in self.releases]
         return (min(attempts), max(attempts)) if attempts else None
 
     @property
     def protections(self) -> list[str]:
-        """The protections under which something left; the agreed one if nothing did."""
+        """Protections of all releases; the agreed protection if nothing left."""
         if self.protection is not None:
             return [self.protection]
         agreed = [self.admitted.protection] if self.admitted else []
@@ -299,25 +291,24 @@ class Session(BaseModel):
 
     @property
     def smallest_roster(self) -> tuple[str, ...]:
-        """The fewest parties that a sum is over."""
+        """Smallest roster of any release; empty if nothing left."""
         return min((release.roster for release in self.releases), key=len, default=())
 
     @property
     def cost(self) -> float | None:
-        """Mu squared of all that left with noise, what left again counted once; None where nothing did."""
+        """Mu squared of all releases with noise, repeats counted once; None if no release had noise."""
         charges = {release.charge: release.cost for release in self.releases if release.cost is not None}
         return math.fsum(charges.values()) if charges else None
 
     @property
     def epsilon(self) -> float | None:
-        """The cost as an epsilon, at the delta of the terms."""
+        """Epsilon that corresponds to the cost, at the delta of the terms."""
         if self.cost is None or self.admitted is None or self.admitted.delta is None:
             return None
         return epsilon_of(math.sqrt(self.cost), self.admitted.delta)
 
     @property
     def summary(self) -> dict[str, Any]:
-        """The session as JSON."""
         agreed, ended = self.admitted, self.ended
         named = ("terms", "analyst", "request", "parties", "columns", "placement")
         of_terms = {name: getattr(agreed, name) if agreed else None for name in named}
@@ -365,7 +356,7 @@ class Session(BaseModel):
 
 
 class Kind(Enum):
-    """The kinds of warnings, the most serious first, as people read them."""
+    """Severity of a warning, the most serious first; the values are shown to people."""
 
     ABUSE = "ABUSE?"
     CHECK = "CHECK"
@@ -383,13 +374,14 @@ KINDS = {
     ),
     "central-noise": Kind.WEAK,
 }
-"""The kind of each rule."""
+"""Maps rule -> kind of its warnings."""
 
 
 @dataclass(frozen=True)
 class AuditWarning:
-    """A warning. rule: its name, for scripts; sessions: those it is about; seen: what the log has; meaning,
-    action: what follows from that, and what to do. Sentences without a capital and a full stop."""
+    """A warning of an audit. rule: name of the audit rule, for scripts; sessions: sessions that it is
+    about; seen, meaning, action: the observation in the log, its meaning and the next step, each a sentence
+    without capital and full stop."""
 
     rule: str
     sessions: tuple[str, ...]
@@ -399,12 +391,11 @@ class AuditWarning:
 
     @property
     def kind(self) -> Kind:
-        """The severity of the warning."""
         return KINDS[self.rule]
 
     @property
     def sentences(self) -> tuple[str, str, str]:
-        """Three sentences: the observation, its meaning, the next step."""
+        """Three sentences: the observation, its meaning and the next step."""
         seen, meaning, action = (
             f"{text[0].upper()}{text[1:]}." for text in (self.seen, self.meaning, self.action)
         )
@@ -412,15 +403,14 @@ class AuditWarning:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """The warning as JSON."""
         words = dict(zip(("seen", "meaning", "action"), self.sentences, strict=True))
         about = {"rule": self.rule, "sessions": self.sessions}
         return {"event": "warning", "kind": self.kind.name.lower(), **about, **words}
 
 
 class Checks(Part):
-    """The checks of an analyst on a day, without sessions. terms: how many different; would: under how many
-    of them the site would take part."""
+    """An analyst's checks of terms on one day. terms: number of different terms; would: number of those under
+    which the site would take part."""
 
     day: str
     analyst: str
@@ -429,10 +419,10 @@ class Checks(Part):
 
 
 class Audit(Part):
-    """An audit of a log. last: the number of its last entry; expected: that of the entry with the hash that
-    was expected, None where none was; sessions: those to print; listed: with each answer; earlier: sessions
-    before them that were not asked for; checks: by day and analyst, where all sessions are printed;
-    decisions: of persons, each with its time."""
+    """An audit of a log. last: number of the last entry; expected: number of the entry with the expected
+    hash, None if no hash was expected; sessions: sessions to print; listed: print each answer, too; earlier:
+    number of earlier sessions that were not requested; checks: checks by day and analyst, if all sessions are
+    printed; decisions: time and text of each decision by a person."""
 
     log: str
     entries: int
@@ -448,7 +438,7 @@ class Audit(Part):
     decisions: tuple[tuple[str, str], ...] = ()
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """Yield the audit as JSON, one object a line."""
+        """Yield the audit as JSON objects, one per line of output."""
         yield from (warning.summary for warning in self.warnings)
         for session in self.sessions:
             yield session.summary

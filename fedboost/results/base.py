@@ -1,7 +1,7 @@
-"""What results have in common: numbers within bounds, and the session that a result is of.
+"""Base classes of results: bounded numbers, and the session that produced a result.
 
-A result is one pydantic model. `summary` is its JSON, `--json` prints that, and the JSON schema follows from
-the fields. A result comes from an aggregator, so it is checked against the terms before anybody reads it.
+A result is a pydantic model. `summary` is its JSON, which `--json` prints; the JSON schema follows from the
+fields. Results arrive from an aggregator, so each is checked against the terms before anyone reads it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,21 +15,22 @@ from fedboost.errors import PeerError
 from fedboost.terms.terms import Terms
 
 Count = Annotated[int, Strict(), Field(ge=0, le=MAX_ROWS)]
-"""A number of rows."""
+"""Number of rows."""
 Number = Annotated[float, Strict(), Field(gt=-1e300, lt=1e300)]
 Share = Annotated[float, Strict(), Field(ge=0, le=1)]
 Numbers = dict[str, Number | None]
-"""Numbers by name; None where too few rows decide one."""
+"""Numbers by name; None where too few rows determine a number."""
 Traffic = Mapping[str, tuple[int, int]]
-"""Bytes sent and received, by party."""
+"""Maps party -> (bytes sent, bytes received)."""
 Row = Mapping[str, float]
-"""A round: `round`, metrics by name, `seconds`, and `bytes` of all parties, both ways."""
+"""One round of the history: `round`, `seconds`, `bytes` of all parties in both directions, metrics by
+name."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """The session that a result is of. signed_by: parties that signed what they were sent; rounds: of a
-    training; since_restart: traffic is known only since the aggregator was restarted."""
+    """The session that produced a result. signed_by: parties that signed what they received; rounds: history
+    of a training; since_restart: traffic covers only the time since the aggregator was restarted."""
 
     terms: Terms
     signed_by: Sequence[str] = ()
@@ -39,18 +40,18 @@ class Ended:
 
 
 class Part(BaseModel):
-    """A part of a result."""
+    """Base class of results and their parts."""
 
     model_config = ConfigDict(frozen=True, allow_inf_nan=False)
 
     @property
     def summary(self) -> dict[str, Any]:
-        """The JSON: every field but those that have their defaults."""
+        """JSON of every field that differs from its default."""
         return self.model_dump(mode="json", exclude_defaults=True)
 
 
 class Result(Part):
-    """A result of a session that trains no model."""
+    """Result of a session that does not train a model."""
 
     task: ClassVar[str]
     """Name of the task whose sessions have this result."""
@@ -58,8 +59,8 @@ class Result(Part):
 
     @classmethod
     def read(cls, summary: Any, session: Ended) -> Self:
-        """The result of a session, from what its aggregator sent. Raises PeerError unless it is one under
-        the terms of the session."""
+        """Parse the summary that an aggregator sent. PeerError unless it is a result under the session's
+        terms."""
         try:
             result = cls.model_validate(summary)
         except ValidationError:
@@ -68,35 +69,38 @@ class Result(Part):
         if result is None or is_another or not result.fits(session.terms):
             kind = cls.__name__.lower()
             article = "an" if kind[0] in "aeiou" else "a"
-            raise PeerError(f"the aggregator ended the session without {article} {kind} under its terms")
+            raise PeerError(
+                "result-invalid", f"the aggregator ended the session without {article} {kind} under its terms"
+            )
         result._session = session
         return result
 
     def fits(self, terms: Terms) -> bool:
-        """True if the result has the columns, levels and parties of the terms; False if it is never sent."""
+        """Return whether the result has the columns, levels and parties of the terms. The base class returns
+        False: such a result is never sent."""
         return False
 
     @property
     def summary(self) -> dict[str, Any]:
-        """The result as JSON."""
+        """JSON of the fields that the sender set."""
         return self.model_dump(mode="json", exclude_unset=True)
 
     @property
     def session(self) -> Ended:
-        """The session that the result is of."""
+        """The session that produced the result."""
         return self._session
 
     @property
     def terms(self) -> Terms:
-        """The terms of the session."""
+        """The session's terms."""
         return self._session.terms
 
     @property
     def signed_by(self) -> Sequence[str]:
-        """The parties that signed what they were sent; no signature covers the figures."""
+        """Parties that signed what they received; no signature covers the figures."""
         return self._session.signed_by
 
     @property
     def traffic(self) -> Traffic:
-        """Party to (bytes sent, bytes received)."""
+        """Maps party -> (bytes sent, bytes received)."""
         return self._session.traffic

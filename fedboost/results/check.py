@@ -1,6 +1,6 @@
-"""A table that was checked: what is odd in a column, and what to do about it.
+"""The result of checking a table: the oddities of its columns, and advice for each.
 
-Promises: every kind of oddity has its severity, its sentence and its advice in `KINDS`.
+Promises: `KINDS` has the severity, the sentence and the advice of every kind of oddity.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,12 +13,12 @@ from fedboost.results.base import Part
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 SEVERITIES = ERROR, WARNING, NOTE
-"""Stops a training; spoils it, or costs it a column; good to know."""
+"""An error stops a training, a warning spoils it or loses a column, and a note is good to know."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of oddity: its severity, and the templates of its sentence and its advice."""
+    """A kind of oddity: its severity, and templates for its sentence and its advice."""
 
     severity: str
     sentence: str
@@ -32,19 +32,19 @@ KINDS = {
     "unlabelled": Kind(
         ERROR,
         "the label is missing in {rows:,} of {of:,} rows, and a party refuses to train with them",
-        "fill them in, or drop these rows",
+        "fill in the labels, or drop these rows",
     ),
     "absent": Kind(
         ERROR,
-        "the terms name this column, and the table does not have it",
-        "{first}name it so in the table, or in a file that the site's file has as names; where it is not at "
-        "all, take it out of the terms",
+        "the terms name this column, but the table does not have it",
+        "{first}rename it in the table, or map its name in the file that names in the site's file refers to; "
+        "if the site does not have it at all, remove it from the terms",
     ),
     "unfit": Kind(ERROR, "{first}"),
     "words": Kind(
         WARNING,
-        "words stand among numbers, in {rows:,} of {of:,} values: {values}",
-        "if they stand for missing values, read them as such: --na WORD, na under [read] in the site's file",
+        "words among numbers, in {rows:,} of {of:,} values: {values}",
+        "if they mean missing values, declare them: --na WORD, or na under [read] in the site's file",
     ),
     "decimal commas": Kind(
         WARNING,
@@ -53,56 +53,56 @@ KINDS = {
     ),
     "mixed decimals": Kind(
         WARNING,
-        "{rows:,} of {of:,} values have a decimal comma or point, and both stand in the column: {values}",
-        "write all with the same one in the table, so that they are numbers",
+        "{rows:,} of {of:,} values have a decimal comma or point, and the column mixes both: {values}",
+        "use only one of them in the table, so that the values are numbers",
     ),
     "decimal points": Kind(
         NOTE,
-        "{rows:,} of {of:,} values are text with a point, which is read as that of decimals: {values}",
-        "if it stands between thousands, take it out of the table",
+        "{rows:,} of {of:,} values are text with a point, which is read as a decimal point: {values}",
+        "if it separates thousands, remove it from the table",
     ),
     "thousands": Kind(
         WARNING,
         "{rows:,} of {of:,} values have commas or points between thousands: {values}",
-        "take them out of the table, so that they are numbers",
+        "remove these from the table, so that the values are numbers",
     ),
     "signs": Kind(
         WARNING,
-        "{rows:,} of {of:,} values have signs beside the number: {values}",
-        "take the signs out of the table, so that they are numbers",
+        "{rows:,} of {of:,} values have signs next to the number: {values}",
+        "remove the signs from the table, so that the values are numbers",
     ),
     "spelling": Kind(
         WARNING,
-        "{rows:,} of {of:,} values differ from another in blanks or case alone: {values}",
-        "spell them the same, else they count as different categories, classes or sites",
+        "{rows:,} of {of:,} values differ from another only in blanks or case: {values}",
+        "spell them the same; otherwise they are different categories, classes or sites",
     ),
     "sites": Kind(
         WARNING,
-        "a site of this name and one called {first} differ in blanks or case alone",
-        "spell them the same if they are one",
+        "the names of this site and of site {first} differ only in blanks or case",
+        "spell them the same if they are one site",
     ),
     "date": Kind(
         WARNING,
-        "dates or times ({first}), which can be no feature as they are",
-        "make numbers of them in the table, such as days since a fixed day, month, weekday or hour, or leave "
-        "them out",
+        "dates or times ({first}), which cannot be a feature as they are",
+        "turn them into numbers in the table, such as days since a fixed date, month, weekday or hour, or "
+        "leave them out",
     ),
     "identifier": Kind(
         WARNING,
         "{rows:,} distinct values in {of:,} rows ({values}): an identifier or a row number",
-        f"{_LEAVE}: a model learns rows by heart from it",
+        f"{_LEAVE}: with it, a model memorises rows",
     ),
     "distinct": Kind(
         NOTE,
-        "each of {of:,} rows has a whole number of its own ({values})",
+        "each of the {of:,} rows has a different whole number ({values})",
         f"if it identifies rows, {_LEAVE}",
     ),
     "categories": Kind(
         WARNING,
-        "{rows:,} categories, and a column can have {figure:.0f}",
-        "group the rare ones in the table, or leave it out",
+        "{rows:,} categories; a column can have at most {figure:.0f}",
+        "group the rare ones in the table, or leave the column out",
     ),
-    "left out": Kind(WARNING, "is left out, for it {first}", "change it in the table to use it"),
+    "left out": Kind(WARNING, "is left out, because it {first}", "change it in the table to use it"),
     "infinite": Kind(
         WARNING,
         "{rows:,} of {of:,} values are infinite or too large for a 32-bit float",
@@ -117,17 +117,17 @@ KINDS = {
         WARNING, "gives the label away: its rank correlation with it is {figure:.3f}", _ASK
     ),
     "tells classes": Kind(
-        WARNING, "gives the label away: it alone tells the class of {figure:.1%} of the rows", _ASK
+        WARNING, "gives the label away: by itself it determines the class of {figure:.1%} of the rows", _ASK
     ),
     "rounded": Kind(
         WARNING,
         "{rows:,} of {of:,} distinct whole numbers ({values}) become equal to another as 32-bit floats, "
-        "which are exact to 16,777,216",
-        "if they are codes, make them text or leave them out",
+        "which are exact only up to 16,777,216",
+        "if they are codes, convert them to text or leave them out",
     ),
     "undeclared": Kind(
         WARNING,
-        "{rows:,} of {of:,} rows have a category that the terms do not declare ({values}): it counts as "
+        "{rows:,} of {of:,} rows have a category that the terms do not declare ({values}): it is treated as "
         "missing",
         "tell the analyst, or spell it as the terms do",
     ),
@@ -135,33 +135,33 @@ KINDS = {
     "nearly empty": Kind(
         NOTE,
         "{rows:,} of {of:,} values are missing",
-        "if other sites have it filled in, is it named and filled in alike here?",
+        "if other sites have values, check that this site names and fills in the column as they do",
     ),
     "constant": Kind(NOTE, "{first} in every row: no tree can split on it here"),
     "nearly constant": Kind(NOTE, "{first} in all but {figure:,.0f} of {of:,} rows"),
     "positive": Kind(
         NOTE,
-        "{first}, in {rows:,} of {of:,} rows, counts as 1 because it is the rarer value: predictions are its "
+        "{first}, in {rows:,} of {of:,} rows, is label 1 because it is the rarer value: predictions are its "
         "probability",
-        "set positive under [columns] for the other",
+        "to choose the other value, set positive under [columns]",
     ),
     "few numbers": Kind(
         NOTE,
-        "{rows} distinct whole numbers, taken for amounts",
-        "if they stand for classes: objective multi:softprob",
+        "{rows} distinct whole numbers, treated as amounts",
+        "if they are classes, set objective to multi:softprob",
     ),
 }  # fmt: skip
-"""Every kind of oddity. "gives away", "predicts" and "tells classes" are one, for three kinds of label."""
+"""All kinds of oddity. "gives away", "predicts" and "tells classes" are the same for three kinds of label."""
 
 _DECIDED = {"positive", "few numbers"}
-"""Kinds that a draft decided by itself."""
+"""Kinds that report a choice of a draft."""
 
 
 @dataclass(frozen=True)
 class Oddity:
-    """An oddity of a column. kind: its key in `KINDS`; rows: those that it concerns, of this many; values:
-    examples, in words; figure: the measure of the kind, if it has one; left_out: a draft has no such feature
-    for this reason."""
+    """An oddity of a column. kind: its key in `KINDS`; rows, of: number of rows or values that it concerns,
+    and their total; values: examples, as text; figure: the measure of the kind, if it has one; left_out: a
+    draft omits the column for this reason."""
 
     kind: str
     column: str
@@ -173,17 +173,16 @@ class Oddity:
 
     @property
     def severity(self) -> str:
-        """The severity of its kind."""
         return KINDS[self.kind].severity
 
     @property
     def sentence(self) -> str:
-        """The description, without the column."""
+        """Description of the oddity, without the column name."""
         return self._fill(KINDS[self.kind].sentence) + ("; it is left out" if self.left_out else "")
 
     @property
     def advice(self) -> str:
-        """The advice, "" where nothing is to be done."""
+        """Advice; "" if there is nothing to do."""
         return self._fill(KINDS[self.kind].advice)
 
     def _fill(self, template: str) -> str:
@@ -194,12 +193,12 @@ class Oddity:
 
     @property
     def is_worth_a_line(self) -> bool:
-        """True if it is reported even where no check was requested: more than a note, or decided."""
+        """True if it is reported even without a check: it is more than a note, or reports a draft's
+        choice."""
         return self.severity != NOTE or self.left_out or self.kind in _DECIDED
 
     @property
     def summary(self) -> dict[str, Any]:
-        """The JSON."""
         return {
             "event": "oddity",
             **asdict(self),
@@ -211,15 +210,15 @@ class Oddity:
 
 
 def by_severity(oddities: Iterable[Oddity]) -> list[Oddity]:
-    """Return oddities with the worst first, by kind."""
+    """Return the oddities sorted by severity, the worst first, then by kind."""
     kinds = list(KINDS)
     return sorted(oddities, key=lambda odd: (SEVERITIES.index(odd.severity), kinds.index(odd.kind)))
 
 
 class Checked(Part):
-    """A table that was checked. rows, rows_checked: of the table, and those of them that were looked at;
-    label: its sentence, "" without one; workers: what workers looked at, a sentence, where the rows are on
-    some."""
+    """Result of checking a table. rows, rows_checked: rows of the table, and those of them that were checked;
+    label: sentence about the label, "" without one; workers: sentence about what workers checked, if they
+    hold the rows."""
 
     event: Literal["checked"]
     table: str
@@ -232,22 +231,22 @@ class Checked(Part):
 
     @classmethod
     def of(cls, table: str, rows: int, rows_checked: int, columns: int, **more: Any) -> Self:
-        """The result on a table. more: the fields that its JSON leaves out."""
+        """Return the result for a table. more: fields that are not part of its JSON."""
         return cls(
             event="checked", table=table, rows=rows, rows_checked=rows_checked, columns=columns, **more
         )
 
     def number(self, severity: str) -> int:
-        """The number of oddities of a severity."""
+        """Return the number of oddities of a severity."""
         return sum(oddity.severity == severity for oddity in self.oddities)
 
     @property
     def is_serious(self) -> bool:
-        """True if a training would be stopped or spoilt."""
+        """True if the oddities would stop or spoil a training."""
         return self.number(ERROR) + self.number(WARNING) > 0
 
     @property
     def lines(self) -> Iterator[dict[str, Any]]:
-        """The JSON of each oddity, the worst first, and of the table."""
+        """JSON of each oddity, the worst first, then of the table."""
         yield from (oddity.summary for oddity in by_severity(self.oddities))
         yield {**self.summary, **{f"{severity}s": self.number(severity) for severity in SEVERITIES}}

@@ -1,4 +1,4 @@
-"""A model: its signatures and report, its training, what one would take, and comparisons of models."""
+"""Results about models: signatures, reports, trainings, estimates and comparisons."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,13 +13,14 @@ from fedboost.results.base import Ended, Part, Row, Traffic
 from fedboost.results.tasks import Evaluation
 from fedboost.terms.terms import Terms
 
-# ---- A model, its signatures, and what a report says of it ---------------------------------------------
+# ---- A model and its signatures ------------------------------------------------------------------------
 
 
 class ModelSummary(Part, allow_inf_nan=True):  # a file from elsewhere may have any metrics
-    """A trained model. signed_by: parties that signed it; rosters: by the first round of each, where it
-    changed; trained, kept: rounds, and those whose trees the model has; last_row: the history's row of the
-    last kept round; shares: party to its share of the gains, where parties keep parts of the model."""
+    """A trained model. trained, kept: rounds that were trained, and rounds whose trees the model has;
+    last_row: history of the last kept round; signed_by: parties that signed the model; rosters: maps first
+    round -> roster, if the roster changed; shares: maps party -> share of the gain, if the parties keep parts
+    of the model."""
 
     terms: Terms
     fingerprint: str
@@ -33,9 +34,9 @@ class ModelSummary(Part, allow_inf_nan=True):  # a file from elsewhere may have 
 
 
 class Verification(Part):
-    """The signatures of a model file. faults: by party that signed what is wrong with its signature, nothing
-    if it holds; needed: signatures that a model under these terms has at least; analyst, asked: who requested
-    the session, and when; request_fault: what is wrong with the request, nothing if it holds."""
+    """Verification of a model file's signatures. faults: maps party that signed -> fault of its signature, ""
+    if valid; needed: least number of signatures under these terms; analyst, asked: analyst who requested the
+    session, and the time of the request; request_fault: fault of the request's signature, "" if valid."""
 
     file: str
     terms: Terms
@@ -49,20 +50,20 @@ class Verification(Part):
 
     @property
     def signed(self) -> tuple[str, ...]:
-        """The parties whose signatures hold."""
+        """Parties with a valid signature."""
         return tuple(party for party, fault in self.faults.items() if not fault)
 
     @property
     def holds(self) -> bool:
-        """True if there are signatures, enough of them, and nothing is wrong with any."""
+        """True if there are enough signatures, at least one, and all are valid."""
         sound = not self.request_fault and len(self.signed) == len(self.faults)
         return sound and len(self.signed) >= max(self.needed, 1)
 
     @property
     def conclusion(self) -> str:
-        """The outcome in one sentence."""
+        """Outcome in one sentence."""
         if not self.faults:
-            return "nobody signed this model: anybody may have made it"
+            return "no party signed this model: anyone could have made it"
         if wrong := [fault for fault in (*self.faults.values(), self.request_fault) if fault]:
             return wrong[0]
         parties = f"{len(self.signed)} of {len(self.terms.parties)} parties"
@@ -72,7 +73,6 @@ class Verification(Part):
 
     @property
     def summary(self) -> dict[str, Any]:
-        """The outcome as JSON."""
         return {
             "model": self.file,
             "holds": self.holds,
@@ -91,13 +91,12 @@ class Verification(Part):
         }
 
 
-# ---- What a report shows of a model ---------------------------------------------------------------------
+# ---- The report of a model ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class DrawnTree:
-    """A tree of the model. title: which one it is; leaves: how many it has; picture: SVG for a page, ''
-    where the tree is too large for one."""
+    """A tree of the model. leaves: number of leaves; picture: SVG for a page, '' if the tree is too large."""
 
     title: str
     leaves: int
@@ -106,7 +105,7 @@ class DrawnTree:
 
 @dataclass(frozen=True)
 class Dependence:
-    """Partial dependence on one feature. grid: numbers, or categories; means: float64 [grid, outputs]."""
+    """Partial dependence on one feature. grid: its numbers or categories; means: float64 [grid, outputs]."""
 
     feature: str
     is_categorical: bool
@@ -116,8 +115,8 @@ class Dependence:
 
 @dataclass(frozen=True)
 class GivenRows:
-    """The model on rows that were given for a report. source: the name of their table; dependence: on the
-    features of the highest gains."""
+    """The model on a table that was given for a report. source: name of the table; dependence: partial
+    dependence on the features with the highest gain."""
 
     source: str
     evaluation: Evaluation
@@ -126,11 +125,14 @@ class GivenRows:
 
 @dataclass(frozen=True)
 class ModelReport:
-    """A model, and what a report says of it. rounds: the metrics of each round, as in the model file;
-    importance: feature to its IMPORTANCES, the highest gain first; trees: the first ones; classes: of a label
-    of classes; made: when the session was requested, UTC, if that is known; training_rows: of all parties, if
-    that is known; verification: None where signatures could not be checked; rows: None where no table was
-    given; session: None where the model file is all there is."""
+    """A model and the contents of its report.
+
+    rounds: metrics of each round, as in the model file; importance: maps feature -> its IMPORTANCES, the
+    highest gain first; trees: the first trees; classes: names of the label's classes, if it has any; made:
+    time of the session's request (UTC), if known; training_rows: rows of all parties, if known; verification:
+    None if the signatures could not be checked; rows: None without a table; session: None if only the model
+    file is available.
+    """
 
     model: ModelSummary
     rounds: Sequence[Row]
@@ -144,27 +146,27 @@ class ModelReport:
     session: Ended | None = field(default=None, repr=False)
 
 
-# ---- What a training would take, and the end of a training and of a demo -------------------------------
+# ---- The end of a training, and of a demo ---------------------------------------------------------------
 
 
 ACCOUNTED = ("round", "seconds", "bytes")
-"""Values of a row of the history that are not metrics."""
+"""Values in a row of the history that are not metrics."""
 
 
 def metrics_of(row: Row) -> dict[str, float]:
-    """Return the metrics of a row of the history, over the rows of all parties."""
+    """Return the metrics in a row of the history that are over the rows of all parties."""
     return metrics.of_all({name: value for name, value in row.items() if name not in ACCOUNTED})
 
 
 class Moved(Part):
-    """Bytes of a party."""
+    """Traffic of a party, in bytes."""
 
     sent: int
     received: int
 
 
 class Ending(Part):
-    """The end of a training. model: the file, if it was saved."""
+    """The end of a training or a demo. model: name of the model file, if the model was saved."""
 
     model_config = ConfigDict(allow_inf_nan=True)
 
@@ -177,7 +179,7 @@ class Ending(Part):
 
     @classmethod
     def of(cls, outline: ModelSummary, traffic: Traffic, file: str | None, **more: Any) -> Self:
-        """The end of the training of this model. more: the fields of the class itself."""
+        """Return the end of this model's training. more: fields of the subclass."""
         return cls(
             event="done",
             model=file,
@@ -190,8 +192,8 @@ class Ending(Part):
 
 
 class Training(Ending):
-    """The end of a training. terms: the digest; traffic_since_restart: traffic is known only since the
-    aggregator was restarted."""
+    """The end of a training. terms: digest of the terms; traffic_since_restart: traffic covers only the time
+    since the aggregator was restarted."""
 
     fingerprint: str
     terms: str
@@ -201,15 +203,16 @@ class Training(Ending):
 
     @classmethod
     def of(cls, outline: ModelSummary, traffic: Traffic, file: str | None, **more: Any) -> Self:
-        """The end of the training of this model. more: the last field."""
+        """Return the end of this model's training. more: traffic_since_restart."""
         own: dict[str, Any] = {"fingerprint": outline.fingerprint, "terms": outline.terms.digest}
         own |= {"metrics": metrics_of(outline.last_row), "party_metrics": metrics.by_party(outline.last_row)}
         return super().of(outline, traffic, file, **own, **more)
 
 
 class Demo(Ending):
-    """The end of a demo. held_out: metrics on the held-out rows by model, none where it cannot train; equal:
-    the federated model is the pooled one; log: the audit log of a site, quoted for a shell."""
+    """The end of a demo. held_out: metrics on the held-out rows by model, without models that cannot be
+    trained; equal: the federated model equals the pooled one; log: audit log of a site, quoted for a
+    shell."""
 
     equal: bool
     held_out: dict[str, dict[str, float]]
@@ -217,8 +220,8 @@ class Demo(Ending):
 
 
 class ColumnsDemo(Demo):
-    """The end of a demo of parties with different columns. columns, rows: their features, and how many rows
-    each has; parts: the files of the parts of the model, by party."""
+    """The end of a demo in which parties hold different columns. columns, rows: each party's features, and
+    its number of rows; parts: file of each party's part of the model."""
 
     columns: dict[str, tuple[str, ...]]
     rows: dict[str, int]
@@ -232,9 +235,9 @@ class ColumnsDemo(Demo):
 
 
 class Costs(Part):
-    """Under one protection: seconds of a round and of the training with its start; round trips of a round;
-    rows of all parties, or that they have in common. A round's figures are the mean, with what comes before
-    the first."""
+    """Estimate under one protection. Figures of a round are means that include the start of the training.
+    seconds: of the whole training, start included; round_trips: per round; rows: rows of all parties, or rows
+    that they have in common."""
 
     protection: str
     seconds_a_round: float
@@ -244,8 +247,8 @@ class Costs(Part):
 
 
 class Estimate(Costs):
-    """With all processes on this machine: megabytes a party sends in a round; seconds of a round where each
-    process has a machine of its own, without the network."""
+    """Estimate with all processes on this machine. megabytes: sent by a party per round; seconds_apart: of a
+    round with a separate machine for each process, excluding the network."""
 
     megabytes: float
     seconds_apart: float
@@ -253,8 +256,8 @@ class Estimate(Costs):
 
 
 class Layout(Costs):
-    """In one layout over links, without a protection where rows are shipped: megabytes a party sends in all;
-    no bandwidth where any number of bytes pass at once."""
+    """Estimate of one layout over network links. protection: "" if rows are shipped; megabytes: sent by a
+    party in total; bandwidth_mbit: None if it is unlimited."""
 
     layout: str
     megabytes: float
@@ -264,9 +267,10 @@ class Layout(Costs):
 
 
 class Workers(Part):
-    """For a site whose rows are on workers of one thread each: how many; rows of one; bytes of memory that it
-    needs while it loads them, and while trees grow; bytes a round between all workers and the site's own
-    process, and seconds until that has its answers."""
+    """Estimate for a site whose rows are on single-threaded workers. workers: number of workers; rows: rows
+    per worker; loading_bytes, growing_bytes: memory of a worker while it loads its rows, and while trees
+    grow; bytes_a_round, seconds_a_round: traffic between all workers and the site's own process, and the time
+    until that process has its answers."""
 
     event: Literal["workers"]
     workers: int
@@ -278,7 +282,7 @@ class Workers(Part):
 
 
 class PartyCosts(Part):
-    """Megabytes that a party sends and receives in a round, and once, to match rows; megabytes of memory."""
+    """Megabytes that a party sends and receives per round and once to match rows; its memory in megabytes."""
 
     sent: float
     received: float
@@ -288,9 +292,10 @@ class PartyCosts(Part):
 
 
 class ColumnsEstimate(Costs):
-    """Where parties hold different columns, with all processes on this machine, one thread each: seconds of
-    matching rows before the training; seconds of a round where each process has a machine of its own, without
-    the network; of a round, the seconds of what encryption adds; each party."""
+    """Estimate where parties hold different columns, with all processes on this machine, one thread each.
+    seconds_to_match: time to match rows before the training; seconds_apart: time of a round with a separate
+    machine for each process, excluding the network; stages: seconds that each step of the encryption adds to
+    a round."""
 
     seconds_to_match: float
     seconds_apart: float
@@ -299,9 +304,9 @@ class ColumnsEstimate(Costs):
 
 
 class Estimates(Part):
-    """The estimates of a training. protection: of its terms; missing: protections without an estimate, and
-    the reason of each; matches: rows are matched by their ids; layouts: over a link; no_votes: why there is
-    no layout with votes."""
+    """Estimates of a training. protection: that of its terms; missing: maps protection without an estimate ->
+    reason; matches: rows are matched by their ids; layouts: estimates over a link; no_votes: why no layout
+    uses votes."""
 
     protection: str
     rounds: int
@@ -315,25 +320,24 @@ class Estimates(Part):
 
     @property
     def lines(self) -> Iterator[dict[str, Any]]:
-        """The JSON of each."""
         workers = () if self.workers is None else (self.workers,)
         every = (*self.by_rows, *self.by_columns, *self.layouts, *workers)
         yield from (each.summary for each in every)
 
 
-# ---- Models compared on held-out rows: each site's alone, the federated and the pooled one -------------
+# ---- Models compared on held-out rows: each site's own, the federated and the pooled one ---------------
 
 
 ALONE, FEDERATED, POOLED = "alone", "federated", "pooled"
 Verdict = Literal["worth it", "not worth it", "cannot be told", "cannot train alone", "too few rows"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 MIN_ROWS = 10
-"""Fewer different rows than this decide nothing about a site."""
+"""A site with fewer different held-out rows than this gets no verdict."""
 
 
 class Figure(Part):
-    """A mean over splits, and the interval it lies in with the rows that might have been held out; NaN where
-    there is none, which is null in JSON."""
+    """Mean over splits, and its interval over other choices of held-out rows. NaN if there are no figures,
+    which is null in JSON."""
 
     model_config = ConfigDict(frozen=True, allow_inf_nan=True)
 
@@ -351,9 +355,9 @@ Figures = dict[str, Figure]
 
 
 class SiteComparison(Part):
-    """The models compared on the rows of one site. held_out: rows in each split; different_held_out: those
-    that were held out in any; models: figures by model; better_by: how much better the federated model is
-    than the site's own, below 0 where it is worse; cannot: why the site cannot train alone."""
+    """Models compared on the rows of one site. held_out: rows held out in each split; different_held_out:
+    rows held out in any split; models: figures by model; better_by: gain of the federated model over the
+    site's own, negative if it is worse; cannot: why the site cannot train alone, "" if it can."""
 
     site: str
     rows: int
@@ -365,7 +369,7 @@ class SiteComparison(Part):
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict by the first metric."""
+        """Verdict by the first metric."""
         if self.different_held_out < MIN_ROWS:
             return "too few rows"
         if self.cannot:
@@ -375,12 +379,12 @@ class SiteComparison(Part):
 
 
 class Comparison(Part):
-    """A comparison of all sites, or of one label holder with and without the columns of others.
+    """Comparison of all sites, or of one label holder with and without the columns of others.
 
-    together: all sites that can train alone as one, each counted by its rows; metrics: the deciding one
-    first; share: of the rows that are held out; equal: the federated model was the pooled one in every split;
-    site_column: the column that names the sites, if it could be a feature; tables: where columns are joined,
-    the rows of each party's table; protection: of the terms, if it hides anything.
+    together: all sites that can train alone as one, weighted by rows; metrics: the deciding one first; share:
+    share of rows held out; equal: the federated model equalled the pooled one in every split; site_column:
+    column that names the sites, if it could be a feature; tables: rows of each party's table, if columns are
+    joined; protection: that of the terms, if it hides anything.
     """
 
     sites: tuple[SiteComparison, ...]

@@ -1,4 +1,4 @@
-"""What terms with noise promise and release: the privacy card, the plan, and the outlook for a model."""
+"""Results about terms with noise: the privacy card, the plan of releases, and the outlook for a model."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,24 +13,24 @@ from fedboost.terms.terms import Terms
 
 ADJACENCY = "add or remove one row"
 NOT_COVERED = (
-    "the names, ranges and categories of the columns, and the range of the labels: they stand in the terms, "
-    "and must not have been looked up in the rows",
+    "the names, ranges and categories of the columns, and the range of the labels: they are in the terms, "
+    "and must not have been derived from the rows",
     "that a site takes part, and when; how long it takes to answer",
-    "a person who has several rows: with k rows it is about k times this epsilon",
-    "a site as a whole: what the sums tell of all its rows together is not hidden",
-    "other trainings on the same rows, trials of settings among them: each adds, as the memory of each site "
-    "keeps count",
-    "what was chosen by a look at the rows, or at results on them, outside of this session",
+    "a person with several rows: for k rows, epsilon is about k times as large",
+    "a site as a whole: what the sums reveal about all its rows together is not hidden",
+    "other trainings on the same rows, including trials of settings: their costs add up, and each site's "
+    "memory keeps count",
+    "choices made by looking at the rows, or at results on them, outside this session",
 )
 UNITS = {**dict.fromkeys((CUT_POINTS, SUMMARY), "rows"), **dict.fromkeys((LEVELS, START, TREES), "gradients")}
-"""The unit that the noise of a release is stated in, by release."""
+"""Maps release -> unit of its noise."""
 _TOTAL = ("epsilon", "delta", "cost", "epsilon_spent", "zcdp_epsilon", "honest")
-"""What a plan repeats of the card."""
+"""Fields of the card that a plan repeats."""
 
 
 class Released(Part):
-    """Releases of one kind. sigma: standard deviation of the noise in the sum; share: that of one party's,
-    both in the integers of the sum; cost: mu squared of one release."""
+    """Releases of one kind. sigma: standard deviation of the noise in the sum; share: that of one party's
+    noise, both in the integers of the sum; cost: mu squared of one release."""
 
     what: str
     times: int
@@ -41,11 +41,9 @@ class Released(Part):
 
 
 class PrivacyCard(Part):
-    """What a model of these terms promises: it follows from the terms only, which the parties sign.
-
-    epsilon: as agreed; epsilon_spent: of the noise drawn, which is rounded up; cost: mu squared of all
-    releases; zcdp_epsilon: the looser figure that needs no Gaussian.
-    """
+    """The privacy that a model of these terms promises. It follows from the terms, which the parties sign.
+    epsilon: as agreed; epsilon_spent: of the noise that is drawn, which is rounded up; cost: mu squared of
+    all releases; zcdp_epsilon: looser bound that holds for discrete noise as it is."""
 
     epsilon: float
     delta: float
@@ -66,11 +64,12 @@ class PrivacyCard(Part):
 
     @classmethod
     def of(cls, terms: Terms) -> "PrivacyCard":
-        """The card of a model of these terms. ConfigError for terms without noise."""
+        """Return the card of a model of these terms. ConfigError if the terms have no noise."""
         noise = terms.noise
         if noise is None:
             raise ConfigError(
-                "the terms have no noise: nothing bounds what the sums and the model tell of a row"
+                "privacy-no-noise",
+                "the terms have no noise: nothing bounds what the sums and the model reveal about a row",
             )
         cost = terms.plan.cost
         return cls(
@@ -97,20 +96,20 @@ class PrivacyCard(Part):
 
 
 def _against(terms: Terms) -> str:
-    """The ends that the promise holds against."""
+    """Return against whom the promise holds."""
     assert terms.noise is not None
     outside = "anyone who sees the opened sums and the model"
     if terms.noise.placement == "central":
-        return f"{outside}, but not against the aggregator, which sees the sums before they get noise"
+        return f"{outside}, but not against the aggregator, which sees the sums before noise is added"
     if terms.noise.placement == "local":
-        return f"{outside}, the aggregator and all other parties among them: each party draws all the noise"
+        return f"{outside}, including the aggregator and all other parties: each party draws all the noise"
     together = max(1, Group.of(terms.parties, terms.hiding.colluding).colluding)
     several = "one other party" if together == 1 else f"up to {together} other parties"
-    return f"{outside}, the aggregator and {several} together among them, if the rest draw their noise"
+    return f"{outside}, including the aggregator and {several} together, if the rest draw their noise"
 
 
 class Planned(Part):
-    """Releases of one kind that terms plan. noise: in the sum, in `unit`."""
+    """Planned releases of one kind. noise: standard deviation of the noise in the sum, in `unit`."""
 
     event: Literal["release"]
     what: str
@@ -121,12 +120,10 @@ class Planned(Part):
 
 
 class Outlook(Part):
-    """The effect of noise on a model of that many rows. All figures are standard deviations.
-
-    leaf_rows: the rows of a leaf, were they spread evenly; by_noise, by_chance: how far noise, and the chance
-    of which rows there are, move the value of such a leaf before the learning rate, in margins; worth: how
-    many rows without noise would be as sure.
-    """
+    """The effect of noise on a model that is trained on `rows` rows. leaf_rows: rows per leaf if they are
+    spread evenly; by_noise, by_chance: standard deviation of such a leaf's value, as a margin before the
+    learning rate, due to noise and due to the sample of rows; worth: number of rows without noise that would
+    determine the value as well."""
 
     event: Literal["outlook"]
     rows: int
@@ -137,7 +134,7 @@ class Outlook(Part):
 
     @classmethod
     def of(cls, terms: Terms, rows: int) -> Self:
-        """For a typical row: an undecided prediction, classes that are equally frequent, labels that are
+        """Return the outlook for typical rows: undecided predictions, equally frequent classes, or labels
         spread evenly over their range."""
         spread, hessian = terms.objective.loss.typical_row(terms.bound)
         leaf_rows = rows / 2.0**terms.trees.max_depth
@@ -154,7 +151,7 @@ class Outlook(Part):
 
 
 class Plan(Part):
-    """What terms with noise would release, and what to expect of the model."""
+    """The planned releases of terms with noise, and the outlook for the model."""
 
     card: PrivacyCard
     releases: tuple[Planned, ...]
@@ -162,7 +159,7 @@ class Plan(Part):
 
     @classmethod
     def of(cls, terms: Terms, rows: Sequence[int]) -> "Plan":
-        """The plan of these terms, with an outlook for each number of rows."""
+        """Return the plan of these terms, with an outlook for each number of rows."""
         return cls(
             card=PrivacyCard.of(terms),
             releases=tuple(_planned(terms, release) for release in terms.plan.releases.values()),
@@ -171,7 +168,7 @@ class Plan(Part):
 
     @property
     def lines(self) -> Iterator[Mapping[str, Any]]:
-        """The JSON of each release and outlook, and of what they come to."""
+        """JSON of each release and outlook, then of the total."""
         yield from (each.summary for each in (*self.releases, *self.outlooks))
         yield {"event": "total", **self.card.model_dump(mode="json", include={*_TOTAL})}
 

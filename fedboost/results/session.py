@@ -1,7 +1,7 @@
-"""Sessions of an aggregator: the one under way, those that ended, and what HTTP clients get of each.
+"""An aggregator's sessions: the current one, those that ended, and their form in the HTTP API.
 
-The types are nested: a list of sessions is sent as `Session`, whatever else is known of each, so that one
-object is the archive's record, what pages show, and the answers of the HTTP API with their schemas.
+The types extend each other: a list of sessions is sent as `Session`, even if more is known of each. So one
+object serves as the archive's record, as the content of pages and, with its schema, as the API's answer.
 """
 
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ from fedboost.terms.session import TASKS, task_of
 from fedboost.wire.messages import Member, SessionState, SessionStatus, Status
 
 RECENT = 10
-"""Rounds whose median time decides the remaining time."""
+"""Number of recent rounds whose median duration estimates the remaining time."""
 
-Time = Annotated[int, Field(description="seconds since 1970, UTC; 0 for never")]
+Time = Annotated[int, Field(description="seconds since 1970 (UTC); 0 means never")]
 Digest = Annotated[str, Field(description="digest of the terms")]
 _Task = Annotated[str, Field(pattern=f"^({'|'.join(TASKS)})$")]
 State = Literal["waiting", "running", "done", "failed"]
@@ -32,13 +32,13 @@ _STATES: dict[SessionState, State] = {
 
 
 class Error(Part):
-    """A request that was refused."""
+    """The answer to a refused request."""
 
     error: str
 
 
 class Health(Part):
-    """The aggregator's process."""
+    """State of the aggregator's process."""
 
     status: str
     version: str
@@ -56,13 +56,13 @@ class Site(Part):
 
     @classmethod
     def of(cls, member: Member) -> Self:
-        """The site of this member."""
+        """Convert a member of the status."""
         here, since, seen = bool(member.since), member.since, member.seen
         return cls(name=member.name, connected=here, since=since, seen=seen, version=member.version)
 
 
 class Session(Part):
-    """A session in a list. name: '' while it waits to begin; analyst: '' where analysts have no keys."""
+    """A session in a list. name: '' while it waits to begin; analyst: '' if analysts have no keys."""
 
     name: str
     state: State
@@ -75,7 +75,7 @@ class Session(Part):
 
     @classmethod
     def of(cls, status: SessionStatus, /, **more: Any) -> Self:
-        """The session of this status."""
+        """Convert a session of the status. more: fields of a subclass."""
         known = {name: getattr(status, name) for name in _SAME}
         return cls(state=_STATES[status.state], rounds_done=status.done, **known, **more)
 
@@ -84,20 +84,21 @@ _SAME = "name", "analyst", "terms", "program", "protection", "parties"
 
 
 class SessionDetail(Session):
-    """A session with its rounds. reason: of a failure; model: it left one, or a result."""
+    """A session with its rounds. reason: of its failure, '' if it did not fail; model: it left a model or a
+    result."""
 
     model_config = ConfigDict(frozen=True, allow_inf_nan=True)
 
     rounds: list[dict[str, _Metric]] = Field(repr=False)
-    traffic: dict[str, _Bytes] = Field(repr=False, description="party to the bytes that it sent and received")
+    traffic: dict[str, _Bytes] = Field(repr=False, description="maps party to bytes sent and received")
     reason: str
     model: bool
 
 
 class LiveSession(SessionDetail):
-    """The session under way. task: of its terms; phase: what it does now; turn: of the protocol; seconds:
-    since it began, or since the aggregator was restarted; slowest: the party that the others waited for most,
-    the turns in which it was last, and the seconds waited; None if no party was."""
+    """The current session. phase: what the session is doing; turn: current turn of the protocol; seconds:
+    since it began, or since the aggregator was restarted; slowest: party that the others waited for most,
+    turns in which it was last, and seconds waited; None if the others waited for no party."""
 
     reason: str = ""
     model: bool = False
@@ -110,7 +111,7 @@ class LiveSession(SessionDetail):
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds that the remaining rounds take if they take as long as the last ones; None before the
+        """Estimated seconds for the remaining rounds, if they take as long as recent ones; None before the
         second round. A training that stops early takes less."""
         if len(self.rounds) < 2:
             return None
@@ -119,7 +120,7 @@ class LiveSession(SessionDetail):
 
 
 class Model(Part):
-    """A file that a session left. bytes: its size; report: a report can be drawn of it."""
+    """A model or result file of a session. bytes: its size; report: a report of it can be made."""
 
     name: str
     ended: Time
@@ -130,9 +131,8 @@ class Model(Part):
 
 
 class EndedSession(SessionDetail, Model):
-    """A session that ended, as the archive keeps it. task: of its terms;
-    seconds: its duration; model_bytes: 0 without a model or result; request: nonce of its signed request, ''
-    without keys."""
+    """A session that ended, as the archive keeps it. seconds: its duration; model_bytes: 0 without a model or
+    result; request: nonce of its signed request, '' without keys."""
 
     state: State = "done"
     rounds_done: int = 0
@@ -143,13 +143,13 @@ class EndedSession(SessionDetail, Model):
 
     @property
     def key(self) -> tuple[str, int]:
-        """What differs from all other sessions, also one of the same name."""
+        """Unique key of the session: names can repeat."""
         return self.name, self.ended
 
     @model_validator(mode="before")
     @classmethod
     def _with_state(cls, values: Any) -> Any:
-        """The record, and what follows from it: older versions did not write that."""
+        """Add fields that follow from the record: older versions did not write them."""
         if type(values) is not dict or type(values.get("rounds")) is not list:
             return values
         return {
@@ -162,7 +162,7 @@ class EndedSession(SessionDetail, Model):
 
 
 class Submitted(Part):
-    """A session that was submitted. name: '' while it waits; missing: parties that are not connected."""
+    """A submitted session. name: '' while it waits; missing: parties that are not connected."""
 
     terms: str
     state: str
@@ -172,7 +172,7 @@ class Submitted(Part):
 
 @dataclass(frozen=True)
 class AggregatorState:
-    """An aggregator now. ended: the latest first."""
+    """The current state of an aggregator. ended: sessions that ended, the latest first."""
 
     status: Status
     live: LiveSession | None
@@ -180,12 +180,11 @@ class AggregatorState:
 
     @property
     def queue(self) -> list[SessionStatus]:
-        """The sessions that wait to begin."""
         return [session for session in self.status.sessions if session.state is SessionState.WAITING]
 
     @property
     def sessions(self) -> list[Session]:
-        """All sessions, those that ended last."""
+        """All sessions; those that ended come last."""
         known = {ended.name for ended in self.ended}
         others = [Session.of(each) for each in self.status.sessions if each.name not in known]
         return [*others, *self.ended]

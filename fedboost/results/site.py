@@ -1,4 +1,5 @@
-"""A site: requests of analysts, all that a person decides on, and the privacy of its rows that was spent."""
+"""Results about a site: analysts' requests, the facts for a person's decision, and the spent privacy
+budget."""
 
 import hashlib
 import math
@@ -13,7 +14,7 @@ from fedboost.terms.terms import Terms
 
 
 class Standing(Enum):
-    """What holds for a request at this site, in words."""
+    """Status of a request at this site; the values are shown to people."""
 
     APPROVED = "approved"
     REFUSED = "refused here by a person"
@@ -23,15 +24,15 @@ class Standing(Enum):
 
     @property
     def is_open(self) -> bool:
-        """Tell if a person may want to decide."""
+        """True if a person may want to decide."""
         return self in (Standing.OPEN, Standing.OUTDATED)
 
 
 class Asked(Frozen):
-    """A request as its file has it. analyst: who signed it, '' without keys; first, last: when, seconds since
-    1970; session: its name, '' of a check; answer: why this site did not take part, or would not; '' where it
-    did, or would; bytes: of its terms; lacks_approval: it was refused, and an approval would have changed
-    that."""
+    """A request as stored in its file. digest: of its terms; bytes: size of its terms; analyst: signer, ''
+    without keys; first, last: time of its first and last arrival, in seconds since 1970; session: name of the
+    session, '' for a check; answer: why this site did not or would not take part, '' if it did or would;
+    lacks_approval: it was refused, and an approval would have changed that."""
 
     digest: str
     analyst: str
@@ -46,13 +47,13 @@ class Asked(Frozen):
 
     @property
     def name(self) -> str:
-        """Its name in addresses and on the disk: of its digest and analyst."""
+        """Name in URLs and on disk, derived from digest and analyst."""
         return hashlib.sha256(f"{self.digest} {self.analyst}".encode()).hexdigest()[:32]
 
 
 class Request(Asked):
-    """A request, and what holds for it. decided: when a person decided on it, '' if nobody did;
-    approved_since: the answer is from before the approval."""
+    """A request and its status. decided: time of a person's decision, '' without one; approved_since: the
+    answer is from before the approval."""
 
     standing: Standing
     decided: str = ""
@@ -60,10 +61,10 @@ class Request(Asked):
 
 
 class Rule(Part):
-    """A rule of a site's policy. key, value: as its file has it; is_set: the file has it; reason: a sentence
-    about terms that break it; instead: a change of the terms that would do, "" where no approval helps; loud:
-    a sentence besides; names: all those that the terms name and the rule does not, where the reason has not
-    all of them."""
+    """A rule of a site's policy. key, value: as in the site's file; is_set: the file sets the rule; reason:
+    sentence about terms that break it; instead: change of the terms that would satisfy it, "" if no approval
+    helps; loud: additional warning; names: all names in the terms that the rule lacks, if the reason does not
+    list them all."""
 
     key: str
     value: str
@@ -76,10 +77,10 @@ class Rule(Part):
 
 
 class ModelOrigin(Part):
-    """Where the model that a session measures comes from. own: this site signed it; others: parties that did,
-    of those whose signature this site accepts; unknown: why none could be checked; rows: the fewest rows of
-    its training in each leaf; readable: the most values of single rows that the analyst gets if leaves have
-    one."""
+    """Origin of the model that a session measures. own: this site signed it; others: other signers whose
+    signature this site accepts; unknown: why no signature could be checked; rows: least number of training
+    rows in each leaf; readable: most values of single rows that the analyst can get if leaves have one
+    row."""
 
     own: bool
     others: tuple[str, ...]
@@ -89,13 +90,10 @@ class ModelOrigin(Part):
 
 
 class Counts(Part):
-    """The rows of a site under some terms.
-
-    rows: how many; file: where they were read; categories: for each categorical column the rows that each
-    declared category has, and for the label those that each of its values has, where it is of two values or
-    of classes; None where only the columns were looked at; undeclared: for each categorical column that has
-    other categories, the rows with one; few: what has fewer rows is marked.
-    """
+    """Row counts of a site under given terms. file: source of the rows; categories: rows by declared category
+    of each categorical column, and by value of a label of two values or of classes; None if only the columns
+    were checked; undeclared: rows with another category, by column; few: values with fewer rows than this are
+    marked."""
 
     rows: int
     file: str = ""
@@ -105,14 +103,14 @@ class Counts(Part):
 
 
 class ApprovalView(Part):
-    """Terms that a person at a site decides on.
+    """Terms as a person at a site sees them when deciding.
 
-    analysts: whom an approval allows; rules: those that the terms break; fault: why no approval can allow
-    them; earlier: the time of an approval that they have, and its analysts; counts: rows of this site, where
-    there are any; renamed: its columns that the terms call otherwise, in words; sessions: those that count
-    against max_sessions, and that; predicted: the same of rows and max_predicted_rows, None where the terms
-    train; budget: for terms with noise the epsilon left of the site's budget, and its epsilon and delta;
-    notes: what else is to be known.
+    analysts: analysts that an approval allows; rules: rules that the terms break; fault: why no approval can
+    allow them; earlier: time and analysts of an existing approval; counts: this site's rows, if it has any;
+    renamed: sentence about columns that have other names in the terms; sessions: sessions that count against
+    max_sessions, and max_sessions; predicted: the same for rows and max_predicted_rows, None if the terms
+    train; budget: for terms with noise, the epsilon left, and the epsilon and delta of the budget; notes:
+    further remarks.
     """
 
     party: str
@@ -131,27 +129,25 @@ class ApprovalView(Part):
 
 
 class Decision(Part):
-    """A request with all that a person decides on. seen: a hash of what an approval would allow."""
+    """A request with the view to decide on. seen: hash of what an approval would allow."""
 
     request: Request
     view: ApprovalView
     seen: str
 
 
-# ---- The privacy of a site's rows that sessions spent, its budget, and each release charged to it -------
+# ---- The privacy that sessions spent, the budget, and the releases charged to it ------------------------
 
 
 USUAL_DELTA = 1e-5
-"""At which spending is shown where neither budget nor session has another."""
+"""Delta at which spending is shown if neither the budget nor a session has one."""
 
 
 class Spent(Part):
-    """The privacy of a dataset that sessions have spent; its JSON is a line of `fedboost privacy budget`.
-
-    own: of this site's present rows; sessions: all that its memory knows; never_began: those of them in which
-    the parties never met; with_noise: those with noise; cost: mu squared of all releases; spent: the same as
-    an epsilon at delta; budget, left: epsilons, where the site has a budget for these rows.
-    """
+    """Privacy of a dataset that sessions have spent; its JSON is a line of `fedboost privacy budget`. own:
+    the dataset is this site's current one; sessions: sessions in the site's memory; never_began: those in
+    which the parties never met; with_noise: those with noise; cost: mu squared of all releases; spent: the
+    cost as an epsilon at delta; budget, left: epsilons, if the site has a budget for these rows."""
 
     dataset: str
     own: bool = False
@@ -167,12 +163,13 @@ class Spent(Part):
     left: float | None = None
 
     def epsilon(self, delta: float) -> float:
-        """What was spent as an epsilon at some delta."""
+        """Return the spent privacy as an epsilon at the given delta."""
         return epsilon_of(math.sqrt(self.cost), delta)
 
 
 class Charged(Part):
-    """A release that was charged to the budget. at: when, UTC; epsilon: of it alone, at its delta."""
+    """A release charged to the budget. at: time in UTC; epsilon: of this release only, at the delta of
+    `Spent`."""
 
     session: str
     release: str
@@ -181,11 +178,9 @@ class Charged(Part):
 
 
 class SiteBudget(Part):
-    """The budget of a site.
-
-    epsilon, delta: what it lets be spent, if it has a limit; datasets: what was spent of each, its present
-    rows first; charges: their latest releases, latest first; None where they were not read.
-    """
+    """Privacy budget of a site. epsilon, delta: limit of the budget, if any; datasets: spending by dataset,
+    the current one first; charges: latest releases of the current dataset, the latest first; None if they
+    were not read."""
 
     name: str
     max_sessions: int
@@ -196,7 +191,7 @@ class SiteBudget(Part):
 
     @property
     def own(self) -> Spent:
-        """What was spent of the site's present rows."""
+        """Spending on the site's current dataset."""
         return next(each for each in self.datasets if each.own)
 
 
@@ -205,8 +200,8 @@ class SiteBudget(Part):
 
 @dataclass
 class LiveSession:
-    """The session under way. since: seconds since 1970; rounds: those that ended; answers, bytes: that left
-    this site."""
+    """The current session. since: seconds since 1970; rounds: completed rounds; answers, bytes: sent by this
+    site."""
 
     name: str
     analyst: str
@@ -219,16 +214,16 @@ class LiveSession:
 
 @dataclass
 class Live:
-    """What this site does now. connected: to the aggregator."""
+    """Current activity of this site. connected: it is connected to the aggregator."""
 
     connected: bool = False
     session: LiveSession | None = None
 
 
 class Overview(Part):
-    """A site now. rows: how many it has, and of which table, '' for a key holder; aggregator: its address;
-    requests: the latest first; nothing_yet: no terms are allowed yet; fault: why the budget is not known,
-    where `budget` is None."""
+    """Current state of a site. rows: number of rows and their table, '' for a key holder; aggregator: address
+    of the aggregator; requests: the latest first; nothing_yet: no terms are allowed yet; fault: why the
+    budget is unknown, if `budget` is None."""
 
     party: str
     aggregator: str

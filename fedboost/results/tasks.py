@@ -1,4 +1,4 @@
-"""Results of sessions that train no model: evaluations, descriptions of rows, drift, trials of settings."""
+"""Results of sessions that do not train a model: evaluation, description of rows, drift and tuning."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -28,11 +28,11 @@ from fedboost.terms.terms import Terms
 
 
 Fewer = Count | None
-"""A number of rows; None where it is too small."""
+"""Number of rows; None if it is too small."""
 
 
 class Outcomes(Part):
-    """Rows by label and prediction, of two classes."""
+    """Rows by label and prediction, for two classes."""
 
     tn: Fewer
     fp: Fewer
@@ -41,7 +41,7 @@ class Outcomes(Part):
 
 
 class Rates(Part):
-    """Rates of the outcomes; None where too few rows decide one."""
+    """Rates of the outcomes; None where too few rows determine a rate."""
 
     positive_rate: Number | None
     selection_rate: Number | None
@@ -51,9 +51,9 @@ class Rates(Part):
 
 
 class SetFigures(Part):
-    """Figures of a set of rows. resolution: how far each metric may be from that of the exact sums;
-    mean_prediction, rates: of two classes; confusion: of two classes rows by outcome, of several by class and
-    predicted class."""
+    """Figures of a set of rows. resolution: largest difference between each metric and its value from exact
+    sums; mean_prediction, rates: for two classes only; confusion: rows by outcome for two classes, or by
+    class and predicted class for more."""
 
     rows: Annotated[Count, Field(gt=0)]
     metrics: Numbers
@@ -64,11 +64,11 @@ class SetFigures(Part):
 
     @property
     def figures(self) -> Numbers:
-        """Metrics and rates by name."""
+        """Metrics and rates, by name."""
         return {**self.metrics, **(self.rates.model_dump() if self.rates else {})}
 
     def has_figures_of(self, terms: Terms) -> bool:
-        """True if all figures of the terms are there, and no others."""
+        """Return whether the figures are exactly those of the terms."""
         if not {*terms.metrics} == self.metrics.keys() == self.resolution.keys():
             return False
         if is_binary(terms):
@@ -78,15 +78,15 @@ class SetFigures(Part):
 
 
 class Split(Part):
-    """Figures by level or site. gaps: the largest less the smallest of each figure, where it is more than
-    rounding; left_out: sets of too few rows."""
+    """Figures by level or site. gaps: difference between the largest and smallest value of each figure, if it
+    exceeds rounding; left_out: names of sets with too few rows."""
 
     sets: dict[str, SetFigures]
     gaps: dict[str, Number]
     left_out: list[str]
 
     def fits(self, names: Sequence[str], terms: Terms) -> bool:
-        """True if the sets are of these names."""
+        """Return whether all sets have one of these names, and the figures of the terms."""
         known = {*self.sets, *self.left_out} <= {*names}
         whole = (
             each.has_figures_of(terms) and (each.confusion is None) != is_binary(terms)
@@ -96,14 +96,14 @@ class Split(Part):
 
 
 class Shares(Part):
-    """Shares of the rows: those that trees were grown on, and those of which that is not known."""
+    """Shares of the rows: those that trees were grown on, and those for which this is unknown."""
 
     trained: Share
     unknown: Share
 
 
 class Area(Part):
-    """The area under the ROC curve, and how far that of unrounded scores may be from it."""
+    """Area under the ROC curve, and the largest difference from that of unrounded scores."""
 
     value: Number
     resolution: Number
@@ -118,7 +118,7 @@ class RocPoint(Part):
 
 
 class ScoreBin(Part):
-    """Rows of neighbouring predicted probabilities, from `low` to `high`."""
+    """Rows with a predicted probability from `low` to `high`."""
 
     low: Number
     high: Number
@@ -131,11 +131,13 @@ class ScoreBin(Part):
 class Evaluation(Result, SetFigures):
     """Metrics of a model over the rows of all parties.
 
-    Figures are coarse, and None where too few rows decide them: counts are told to the nearest `unit`, and
-    `min_count` rows move the last digit of the others. of: the rows that were measured (`held-out`, `all`,
-    `new`); caps: by metric the most that the loss of a row counts; auc, roc, bins: of two classes, none where
-    a label has too few rows; classes: of several; subgroups, sites: by column and by site, where the terms
-    have them. The aggregator computes the figures, and no signature covers them.
+    The aggregator computes the figures, and no signature covers them. Counts are rounded to multiples of
+    `unit`, the other figures so that `min_count` rows move the last digit. A figure is None if too few rows
+    determine it.
+
+    of: measured rows (`held-out`, `all` or `new`); caps: maps metric -> cap on the loss of one row; auc, roc,
+    bins: for two classes, missing if a label has too few rows; classes: names of more than two classes;
+    subgroups, sites: figures by column and by site, if the terms have them.
     """
 
     task: ClassVar[str] = "evaluate"
@@ -154,7 +156,7 @@ class Evaluation(Result, SetFigures):
     shares: Shares
 
     def fits(self, terms: Terms) -> bool:
-        """True if the result has the metrics, classes, levels and parties of the terms."""
+        """Return whether the result has the metrics, classes, levels and parties of the terms."""
         asked, size = terms.evaluation, class_count(terms)
         levels = {column: [each.level for each in sets] for column, sets in level_sets(terms).items()}
         sites, given = sites_of(terms), self.model_fields_set
@@ -179,17 +181,17 @@ class Evaluation(Result, SetFigures):
 
     @property
     def outcomes(self) -> Outcomes | None:
-        """Rows by label and prediction, of two classes."""
+        """Rows by label and prediction; None unless there are two classes."""
         return self.confusion if isinstance(self.confusion, Outcomes) else None
 
     @property
     def splits(self) -> Mapping[str, Split]:
-        """The figures by column of subgroups, and by `site`."""
+        """Figures by subgroup column, and by `site`."""
         return {**self.subgroups, **({} if self.sites is None else {"site": self.sites})}
 
     @property
     def about(self) -> str:
-        """Which rows these are, such as "held-out rows" or "80% training rows"."""
+        """Which rows were measured, e.g. "held-out rows" or "80% training rows"."""
         if self.of != "all":
             return f"{self.of} rows"
         known = ((self.shares.trained, "training rows"), (self.shares.unknown, "of unknown use"))
@@ -204,14 +206,14 @@ class Evaluation(Result, SetFigures):
 
 
 Interval = list[Number]
-"""Low and high."""
+"""[low, high]."""
 
 
 class Column(Part):
-    """A column, or the label. missing, undeclared: rows without a value, and with a level that the terms do
-    not declare; levels: rows by level; quantiles: by share the interval that the quantile lies in, None where
-    too few rows lie beyond it; constant: all values are the same; gap: the interval between two groups of
-    values, if it is so wide that they may have different units."""
+    """A column, or the label. missing: rows without a value; undeclared: rows with a level that the terms do
+    not declare; levels: rows by level; quantiles: maps share -> interval that contains the quantile, None if
+    too few rows lie beyond it; constant: all values are equal; gap: interval between two groups of values so
+    far apart that their units may differ."""
 
     name: str
     kind: Literal["numeric", "categorical"] | None = None
@@ -238,11 +240,12 @@ class Column(Part):
 
     @property
     def is_numeric(self) -> bool:
-        """True if there are quantiles."""
+        """True if the column has quantiles."""
         return bool(self.quantiles)
 
     def fits(self, name: str, levels: Sequence[str] | None, is_exact: bool) -> bool:
-        """True for the column of this name. levels: of a category, None of a number; is_exact: no noise."""
+        """Return whether this describes the named column. levels: of a categorical column, None for a numeric
+        one; is_exact: counts have no noise."""
         if self.name != name or (is_exact and None in (self.missing, self.undeclared, *self.levels.values())):
             return False
         if levels is not None:
@@ -255,9 +258,9 @@ class Column(Part):
 class Description(Result):
     """Counts and quantiles over the rows of all parties.
 
-    A count is told to the nearest unit, the smallest of 1, 2, 5, 10, 20, ... that is not less than
-    `min_count`. noise: where the terms have noise, the standard deviation of the noise in a count, in rows:
-    then counts are not rounded, and None stands for what is lost in it.
+    A count is rounded to a multiple of the unit: the smallest of 1, 2, 5, 10, 20, ... that is at least
+    `min_count`. noise: standard deviation of the noise in a count, in rows, if the terms have noise. Counts
+    are then not rounded, and None stands for a count that is lost in the noise.
     """
 
     task: ClassVar[str] = "describe"
@@ -269,11 +272,11 @@ class Description(Result):
 
     @property
     def unit(self) -> int:
-        """Rows that a count is told to the nearest of."""
+        """Number of rows of which each count is a multiple; 1 with noise."""
         return 1 if self.noise is not None else unit_of(self.min_count)
 
     def fits(self, terms: Terms) -> bool:
-        """True if the result has the columns and levels of the terms."""
+        """Return whether the result has the columns and levels of the terms."""
         schema, is_exact = terms.columns, terms.noise is None
         levels = {**dict.fromkeys(schema.numeric), **schema.categorical}
         classes = class_names(terms)
@@ -292,13 +295,14 @@ class Description(Result):
         )
 
 
-# ---- Rows held against those that a model was trained on, by bin of each column and of the score -------
+# ---- Drift: rows compared with the training rows of a model, by bin of each column and of the score ----
 
 
 Kind = Literal["numeric", "categorical", "score"]
 Verdict = Literal["stable", "slight", "moved", "shifted", "unknown"]
 LIMITS = (0.1, 0.25)
-"""Stability indices from which rows moved, and shifted (Siddiqi, Credit Risk Scorecards, Wiley 2006)."""
+"""Stability indices from which a column has moved or shifted (Siddiqi, Credit Risk Scorecards, Wiley
+2006)."""
 SCORE = "score"
 
 
@@ -306,8 +310,8 @@ SCORE = "score"
 
 
 class Counted(Part):
-    """Rows by bin of a column of numbers (edges) or of categories (levels). groups: bins that are counted
-    together, as few rows need; counts: rows of each group."""
+    """Rows by bin of a numeric column (edges) or a categorical one (levels). groups: bins that are counted
+    together, since each has few rows; counts: rows of each group."""
 
     name: str = ""
     edges: list[Number] | None = None
@@ -316,8 +320,8 @@ class Counted(Part):
     counts: list[Count]
 
     def fits(self, name: str, values: Sequence[float] | Sequence[str], size: int, rows: int) -> bool:
-        """True for the column of this name, all rows of which are in groups of its bins. values: its edges
-        or levels; size: number of its bins."""
+        """Return whether this is the named column, with each of its rows counted in one group of its bins.
+        values: its edges or levels; size: number of its bins."""
         places = sorted(place for group in self.groups for place in group)
         return (
             self.name == name
@@ -330,7 +334,7 @@ class Counted(Part):
         )
 
     def by_group(self, groups: list[list[int]]) -> Int64:
-        """The rows of each of these groups, each of which has whole groups of the column."""
+        """Return the rows of each of these groups, which must be unions of the column's own groups."""
         at = {place: number for number, group in enumerate(groups) for place in group}
         out = np.zeros(len(groups), np.int64)
         for group, rows in zip(self.groups, self.counts, strict=True):
@@ -338,7 +342,8 @@ class Counted(Part):
         return out
 
     def values(self, group: list[int]) -> dict[str, Any]:
-        """The values in a group: `levels`, or `low` and `high`, None where there is no end; and `missing`."""
+        """Return the values in a group: `levels`, or `low` and `high`, None for an open end; and
+        `missing`."""
         if self.edges is None:
             levels = [*(self.levels or ()), "missing"]
             return {"levels": [levels[place] for place in group]}
@@ -357,7 +362,7 @@ class BinCounts(Part):
     score: Counted
 
     def fits(self, terms: Terms) -> bool:
-        """True if the bins are those of the model in the terms."""
+        """Return whether the bins are those of the model in the terms."""
         bins, schema = bins_in(terms), terms.columns
         known: list[tuple[str, Any, int]] = [
             (name, edges.tolist(), edges.size + 2)
@@ -373,12 +378,12 @@ class BinCounts(Part):
         )
 
 
-# ---- What is said of them -------------------------------------------------------------------------------
+# ---- The comparison of the bins, and its verdicts -------------------------------------------------------
 
 
 class DriftBin(Part):
-    """A bin: its levels, or its values from `low` to `high` (None: no end); missing: rows without a value are
-    in it, too; reference, rows: of the training, and now."""
+    """A bin: its levels, or its values from `low` to `high` (None: open end). missing: the bin also has the
+    rows without a value; reference, rows: number of rows in the training, and now."""
 
     low: Number | None = None
     high: Number | None = None
@@ -389,9 +394,9 @@ class DriftBin(Part):
 
 
 class DriftColumn(Part):
-    """A column, or the score. psi: population stability index, None where only one bin has rows enough;
-    by_chance: draws of so many of the same rows stay below it 999 times in 1,000; verdict: stable below
-    `by_chance`, slight below 0.1, moved, shifted from 0.25 on."""
+    """Drift of a column, or of the score. psi: population stability index, None if only one bin has enough
+    rows; by_chance: index below which 999 of 1,000 draws of as many of the same rows stay; verdict: stable
+    below `by_chance`, else slight below 0.1, moved below 0.25 and shifted from there on."""
 
     name: str
     kind: Kind
@@ -402,14 +407,14 @@ class DriftColumn(Part):
 
     @property
     def has_moved(self) -> bool:
-        """True for a column that moved or shifted."""
+        """True if the column moved or shifted."""
         return self.verdict in ("moved", "shifted")
 
 
 class Drift(Result):
-    """Where the rows of all parties lie, against those that a model was trained on.
+    """Drift of the rows of all parties since a model was trained.
 
-    columns: of each feature in order, and last the score. Bins of fewer than `min_count` rows are merged.
+    columns: each feature in order, then the score. Bins of fewer than `min_count` rows are merged.
     """
 
     task: ClassVar[str] = "drift"
@@ -420,14 +425,16 @@ class Drift(Result):
 
     @classmethod
     def compared(cls, summary: Any, reference: BinCounts, session: Ended) -> Self:
-        """The result of a session, from what its aggregator sent. reference: of the model. Raises PeerError
-        unless it has counts of the model's bins."""
+        """Compare the counts that an aggregator sent with the reference of the model. PeerError unless they
+        are counts of the model's bins."""
         try:
             present = BinCounts.model_validate(summary.get("present") if type(summary) is dict else None)
         except ValidationError:
             present = None
         if session.terms.task.name != cls.task or present is None or not present.fits(session.terms):
-            raise PeerError("the aggregator ended the session without counts of these bins")
+            raise PeerError(
+                "result-invalid", "the aggregator ended the session without counts of the model's bins"
+            )
         known = {"rows": present.rows, "reference_rows": reference.rows}
         columns = tuple(_compared(reference, present))
         result = cls(**known, min_count=session.terms.evaluation.min_count, columns=columns)
@@ -436,12 +443,12 @@ class Drift(Result):
 
     @property
     def moved(self) -> tuple[str, ...]:
-        """The names of the columns that moved or shifted, and `score`."""
+        """Names of the columns that moved or shifted, including `score`."""
         return tuple(each.name for each in self.columns if each.has_moved)
 
 
 def _compared(before: BinCounts, after: BinCounts) -> Iterator[DriftColumn]:
-    """Each column, then the score."""
+    """Yield the drift of each column, then of the score."""
     least = rows_of_bin(unit_of(max(before.min_count, after.min_count)))
     for then, now in zip((*before.columns, before.score), (*after.columns, after.score), strict=True):
         kind: Kind = "score" if then is before.score else "categorical" if then.edges is None else "numeric"
@@ -449,8 +456,9 @@ def _compared(before: BinCounts, after: BinCounts) -> Iterator[DriftColumn]:
 
 
 def _index(then: Counted, now: Counted, least: int) -> dict[str, Any]:
-    """The stability index of a column, over groups of bins that have `least` rows, or should have them by the
-    shares of then: counts are coarse, and an index of fewer would be that of their rounding."""
+    """Return the stability index of a column and its bins. Bins are grouped until each group has `least` rows
+    now, or would have them at the earlier shares: counts are coarse, and an index of smaller groups would
+    mostly measure their rounding."""
     groups = joined(then.groups, now.groups)
     before, after = then.by_group(groups), now.by_group(groups)
     expected = before * (after.sum() / before.sum())
@@ -472,8 +480,8 @@ def _index(then: Counted, now: Counted, least: int) -> dict[str, Any]:
 
 
 class Trial(Part):
-    """A candidate: its settings, the rounds it was trained for, the best of them, and by its name the metric
-    there."""
+    """A candidate: its settings, the rounds it was trained for, the best round, and, under the metric's name,
+    its value in that round."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
     __pydantic_extra__: dict[str, Number | None]
@@ -483,14 +491,14 @@ class Trial(Part):
     best_round: Count
 
     def value(self, metric: str) -> float | None:
-        """The metric in the best round; None where it is not a number."""
+        """Return the metric in the best round; None if it is not a number."""
         return (self.__pydantic_extra__ or {}).get(metric)
 
 
 class Tuning(Result):
-    """What a session that tried candidates found.
+    """Trials of candidate settings, and the best of them.
 
-    metric: the one that was watched, of the validation rows; best: number of the best trial of those that
+    metric: name of the watched metric of the validation rows; best: index of the best trial among those that
     were trained longest.
     """
 
@@ -500,7 +508,7 @@ class Tuning(Result):
     trials: tuple[Trial, ...] = Field(repr=False)
 
     def fits(self, terms: Terms) -> bool:
-        """True if the trials are those of the candidates in the terms."""
+        """Return whether the trials are those of the candidates in the terms."""
         candidates, metric = terms.objective.candidates, own_name(terms.metrics[-1])
         if self.metric != metric:
             return False
@@ -517,7 +525,7 @@ class Tuning(Result):
 
     @property
     def ranked(self) -> list[int]:
-        """Numbers of the trials: the best one, then those that were trained longest, better ones first."""
+        """Indices of the trials: the best one first, then by rounds trained, then by metric."""
         sign = -1.0 if grows(self.metric) else 1.0
         return sorted(
             range(len(self.trials)),

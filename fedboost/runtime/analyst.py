@@ -1,9 +1,9 @@
 """The analyst's end: submits terms to an aggregator, follows the rounds, receives the model.
 
-Promises: `Training` yields a row a round as it comes; after the last row `model` is there. The session lives
-at the aggregator: a connection that is lost is dialled again, and the same terms lead back to it.
-Refuses: a session that failed raises SessionFailed with the aggregator's sentence; no aggregator within
-`wait` seconds is a ConfigError; a model of other terms, or with a signature that is wrong, a PeerError.
+`Training` yields a row per round as it ends, and then has the `model`. The session lives at the aggregator: a
+lost connection is dialled again, and the same terms lead back to the session. A failed session is
+SessionFailed with the aggregator's sentence; no aggregator within `wait` seconds is ConfigError; a model of
+other terms, or with a wrong signature, is PeerError.
 """
 
 import threading
@@ -45,24 +45,19 @@ from fedboost.wire.messages import (
     encode_train_request,
 )
 
-REDIAL_SECONDS = 1.0
-"""Between two tries to reach an aggregator that was lost."""
+REDIAL_SECONDS = 1.0  # between two attempts to reach a lost aggregator
 MAX_REQUESTS = 5
-"""Signed requests of one training: each is good for one session, and a lost connection may be that of an
-aggregator that has to begin another."""
-STOP_SECONDS = 5.0
-"""How long the aggregator is tried to be told that the session is to end."""
-STOP_LOST_SECONDS = 0.2
-"""How long, if it does not answer now."""
+"""Most signed requests of a training: each is valid for one session, and an aggregator that lost its session
+must begin another."""
+STOP_SECONDS = 5.0  # to send the aggregator a command
+STOP_LOST_SECONDS = 0.2  # the same, while it does not answer
 
-CHECK_SECONDS = 90.0
-"""How long the sites have to answer a check: longer than the aggregator waits for them."""
-MIN_PATIENCE_SECONDS = 5.0
-"""How long an aggregator that was reached has to say its status, at least."""
+CHECK_SECONDS = 90.0  # for sites to answer a check: longer than the aggregator waits for them
+MIN_PATIENCE_SECONDS = 5.0  # least time for a reached aggregator to report its status
 
 
 class _Line:
-    """The line to an aggregator, of one training."""
+    """The connection to an aggregator for one training."""
 
     def __init__(self, address: str, bundle: Bundle | None, on_waiting: OnWaiting | None) -> None:
         self.who = f"the aggregator at {address}"
@@ -70,23 +65,22 @@ class _Line:
         self._address = address
         self._on_waiting = on_waiting
         self._lost = False
-        """True while the aggregator is dialled, and does not answer."""
+        """True while the aggregator is dialled and does not answer."""
         self._said = False
-        """True if it was said that the aggregator is waited for."""
+        """True if `on_waiting` was called for the aggregator."""
 
     def stream(self, request: bytes, wait: float) -> Iterator[bytes]:
-        """Yield what the aggregator answers to a request; say so if it does not within some seconds."""
         self._lost = True
         return channel.stream(channel.TRAIN, self._address, self.bundle, request, wait, on_reached=self.note)
 
     def note(self, reached: bool) -> None:
-        """The aggregator was reached, or is waited for."""
         if not reached and self._on_waiting and not self._said:
             self._on_waiting((self.who,))
         self._lost = self._said = not reached
 
     def command(self, request: bytes) -> bool:
-        """Give the aggregator a command; False if it was not reached, which is soon so while it is lost."""
+        """Send the aggregator a command; False if it was not reached, which takes little time while it is
+        lost."""
         wait = STOP_LOST_SECONDS if self._lost else STOP_SECONDS
         try:
             list(channel.stream(channel.TRAIN, self._address, self.bundle, request, wait))
@@ -96,35 +90,34 @@ class _Line:
 
 
 class Training:
-    """A training under way: iterate for rows; afterwards `model`, `history` and `traffic`."""
+    """A running training. Iterate over it for a row per round; then it has `model`, `history`, `traffic`."""
 
     def __init__(
         self, address: str, bundle: Bundle | None, terms: Terms, wait: float, on_waiting: OnWaiting | None
     ) -> None:
         self.history: list[Row] = []
-        """A row a round: `round`, metrics by name, `seconds`, and `bytes` of all parties, both ways."""
+        """A row per round: `round`, metrics by name, `seconds`, and `bytes` of all parties, both ways."""
         self.traffic: dict[str, tuple[int, int]] = {}
-        """Party to (bytes sent, bytes received)."""
+        """Party -> (bytes sent, bytes received)."""
         self.uncounted = False
-        """True if the aggregator was started again before this training followed it: it counts from there.
-        Else `traffic` is that of all, but for the round in which an aggregator stopped."""
+        """True if the aggregator restarted before this training followed it, so that `traffic` starts there.
+        Otherwise `traffic` is complete, except for a round in which an aggregator stopped."""
         self.absent: dict[str, datetime | None] = {}
-        """The parties that the session waits for because they are not connected, with when they last were;
-        None for those that this aggregator has never seen."""
+        """Parties that the session waits for, as they are not connected -> when they last were; None for
+        those that this aggregator has never seen."""
         self._earlier: dict[str, tuple[int, int]] = {}
-        """The traffic that aggregators before the one that runs now had counted."""
+        """Traffic counted by aggregator processes before the current one."""
         self._totals: dict[int, int] = {}
-        """Round to the bytes that the aggregator that runs now had counted at its end."""
+        """Round -> bytes counted by the current aggregator process at the end of that round."""
         self.asked: datetime | None = None
-        """When the session was asked for, where an earlier request of this analyst began it."""
+        """When the session was requested, if an earlier request of this analyst began it."""
         self._model: Model | PartyModel | None = None
         self._enough = False
-        """True if the training is to end with the round under way."""
+        """True if the training must end with the current round."""
         self._finishing = False
-        """True if the aggregator that runs now was told so."""
+        """True if the current aggregator process received that command."""
         self._requests: list[Request] = []
-        """Those that were signed here: one a connection, up to MAX_REQUESTS, for each is good for one
-        session."""
+        """Requests signed here: one per connection, up to MAX_REQUESTS, as each is valid for one session."""
         self._line = _Line(address, bundle, on_waiting)
         self._terms = terms
         self._rows = self._follow(wait, on_waiting)
@@ -134,30 +127,28 @@ class Training:
 
     @property
     def model(self) -> Model | PartyModel:
-        """The model, or its structure where parties keep parts of it; waits for the end of the training if it
-        goes on."""
+        """The model, or its structure if parties keep parts of it. Waits for the training to end."""
         for _ in self._rows:
             pass
         if self._model is None:
-            raise SessionFailed("the training ended without a model")
+            raise SessionFailed("training-no-model", "the training ended without a model")
         return self._model
 
     def stop(self) -> None:
-        """End the session at the aggregator, which forgets it. Who only stops listening can come back with
-        the same terms."""
+        """End the session at the aggregator, which forgets it. To only stop following it, drop this object:
+        the same terms lead back to the session."""
         self._command(TrainCommand.STOP)
 
     def finish(self) -> None:
-        """End the training with the round under way; the model is that of the rounds so far."""
+        """End the training with the current round. The model has the rounds so far."""
         self._enough = self._finishing = True
         self._finishing = self._command(TrainCommand.FINISH)
 
     def _command(self, command: TrainCommand) -> bool:
-        """Give the aggregator a command for the session; False if it was not reached."""
         return self._line.command(encode_train_request(TrainRequest(self._terms.canonical(), command)))
 
     def _follow(self, wait: float, on_waiting: OnWaiting | None) -> Iterator[Row]:
-        """Rows to the end of the session, over as many connections as it takes."""
+        """Yield rows until the session ends, over as many connections as it takes."""
         who, command = self._line.who, TrainCommand.FOLLOW
         while True:
             try:
@@ -171,11 +162,10 @@ class Training:
                 command, self._finishing = TrainCommand.RETURN, False
                 continue
             if self._model is None:
-                raise PeerError(f"{who} ended the training without a model")
+                raise PeerError("training-no-model", f"{who} ended the training without a model")
             return
 
     def _events(self, command: TrainCommand, wait: float, on_waiting: OnWaiting | None) -> Iterator[Row]:
-        """The rows that one connection brings and that are new."""
         data = bytearray()
         before, bytes_before = 0.0, 0
         known = self.traffic
@@ -191,7 +181,7 @@ class Training:
                         on_waiting(parties)
                 case RoundDone(number, metrics, seconds, traffic):
                     total = sum(map(sum, traffic.values()))
-                    if self._totals.get(number, total) != total:  # another aggregator counts, from nothing
+                    if self._totals.get(number, total) != total:  # a restarted aggregator counts from 0
                         self._earlier, self._totals = known, {}
                     self._totals[number] = total
                     self.uncounted |= not total and number >= len(self.history)
@@ -202,21 +192,21 @@ class Training:
                     if number >= len(self.history):
                         self.history.append(row)
                         yield row
-                        if self._enough and not self._finishing:  # it was away when it was to hear of it
+                        if self._enough and not self._finishing:  # the command did not reach it
                             self.finish()
                 case ModelPart(part, last, traffic):
                     data += part
                     if last:
                         self._count(traffic)
-                        self.stop()  # it has arrived: the aggregator need not keep it
+                        self.stop()  # the model has arrived, so the aggregator need not keep it
                         model = read_trained(bytes(data), "the aggregator's model")
                         self._check(model)
                         self._model = model
                 case Failed(reason):
-                    raise SessionFailed(reason)
+                    raise SessionFailed("training-failed", reason)
 
     def _count(self, traffic: Mapping[str, tuple[int, int]]) -> None:
-        """The traffic so far, by what the aggregator that runs now has counted."""
+        """Set the traffic so far from the counts of the current aggregator process."""
         before = {party: self._earlier.get(party, (0, 0)) for party in traffic}
         self.traffic = {
             party: (sent + before[party][0], received + before[party][1])
@@ -224,8 +214,7 @@ class Training:
         }
 
     def _signed_request(self) -> Request | None:
-        """A request for a session under the terms, a fresh one while there may be more; None where analysts
-        have no keys."""
+        """Return a request for a session, a new one up to the limit; None if analysts have no keys."""
         if (bundle := self._line.bundle) is None:
             return None
         if len(self._requests) < MAX_REQUESTS:
@@ -233,41 +222,44 @@ class Training:
         return self._requests[-1]
 
     def _check(self, model: Model | PartyModel) -> None:
-        """Raise PeerError unless the model is of these terms and of a request of this analyst, and what
-        parties signed of it is right."""
+        """Raise PeerError unless the model is of these terms, for a request of this analyst, and its
+        signatures are right."""
         if model.terms != self._terms or isinstance(model, PartyModel) != self._terms.keeps_parts:
-            raise PeerError("the aggregator's model was trained under other terms than were submitted")
+            raise PeerError(
+                "model-terms-differ", "the aggregator's model is of other terms than those submitted"
+            )
         bundle, now = self._line.bundle, datetime.now(UTC)
         if bundle is None:
             return
         signed = model.verify(bundle.roots, now, bundle.denied)
         if len(signed) < self._terms.signers:
             raise PeerError(
-                f"the aggregator's model is signed by {len(signed)} parties; {self._terms.signers} are needed"
+                "model-too-few-signatures",
+                f"the aggregator's model has {len(signed)} signatures, but needs {self._terms.signers}",
             )
         if not signed:
             return
         trust, request = Trust(bundle.roots, bundle.denied, lambda: now), model.request
         asker = "" if request is None else key_exchange.check_request(trust, self._terms, request)
         if request is None or asker != bundle.signer.name:
-            raise PeerError("the aggregator's model was trained for another request than this analyst's")
+            raise PeerError(
+                "model-request-differs", "the aggregator's model is not for a request of this analyst"
+            )
         if request not in self._requests:
             self.asked = datetime.fromtimestamp(request.time, UTC)
 
 
 class Connection(TaskRequests):
-    """An aggregator an analyst can submit terms to."""
+    """An aggregator to which an analyst can submit terms."""
 
     def __init__(self, address: str, bundle: Bundle | None) -> None:
         self._address = address
         self._bundle = bundle
 
     def train(self, terms: Terms, wait: float = 60.0, on_waiting: OnWaiting | None = None) -> Training:
-        """Submit terms; iterate over the result for a row a round.
-
-        wait: seconds to wait for the aggregator to answer; on_waiting: called with the parties the session
-        waits for, whenever that changes. They mean the same in all methods.
-        """
+        """Submit terms. Iterate over the result for a row per round. In all methods, wait: seconds to wait
+        for the aggregator; on_waiting: called with the parties that the session waits for when they
+        change."""
         _check_parties(terms)
         seconds = min(threading.TIMEOUT_MAX, wait)
         return Training(self._address, self._bundle, terms, seconds, on_waiting)
@@ -279,7 +271,7 @@ class Connection(TaskRequests):
     def check(
         self, terms: Terms, wait: float = 60.0, on_waiting: OnWaiting | None = None
     ) -> tuple[SiteReply, ...]:
-        """Ask every party of the terms whether it would take part, without a session: the answer of each, in
+        """Ask every party of the terms whether it would take part, without a session. Return their answers in
         the order of the terms' parties."""
         _check_parties(terms)
         request = None if self._bundle is None else request_of(terms, self._bundle, key_exchange.CHECK)
@@ -287,7 +279,7 @@ class Connection(TaskRequests):
         return decode_check_reply(self._answer(channel.CHECK, data, wait, CHECK_SECONDS, on_waiting)).sites
 
     def status(self, wait: float = 5.0) -> Status:
-        """Ask who is connected, and which sessions there are. wait: seconds to wait for an answer."""
+        """Return the connected parties, and the sessions. wait: seconds to wait for an answer."""
         return decode_status(self._answer(channel.STATUS_OF, b"", wait, max(wait, MIN_PATIENCE_SECONDS)))
 
     def _answer(
@@ -300,14 +292,18 @@ class Connection(TaskRequests):
 
 def _check_parties(terms: Terms) -> None:
     if not terms.parties:
-        raise ConfigError('the terms name no parties; add parties = ["north", "south"] to them')
+        raise ConfigError(
+            "terms-without-parties", 'the terms name no parties; add e.g. parties = ["north", "south"]'
+        )
 
 
 def connect(address: str, keys: Path | str | None = None, insecure_loopback: bool = False) -> Connection:
-    """An aggregator by its address, HOST:PORT. Nothing is sent until terms are submitted.
+    """Connect to an aggregator. Nothing is sent until terms are submitted.
 
-    keys: folder of the analyst's bundle; insecure_loopback: without keys and encryption, which is for an
-    aggregator on this machine alone.
+    Args:
+        address: HOST:PORT.
+        keys: folder of the analyst's bundle.
+        insecure_loopback: connect without keys and encryption, only to an aggregator on this machine.
     """
     check_address(address, "aggregator")
     folder = None if keys is None else Path(keys)

@@ -1,8 +1,8 @@
-"""Settings in TOML files, addresses and the choice of keys: shared by parties, aggregator and analysts.
+"""Settings in TOML files, addresses and the choice of keys, for parties, aggregator and analysts.
 
-Promises: paths in a file count from that file's folder; a fault is one line that names file and key.
-Refuses: unknown keys, naming the nearest known one (ConfigError); a connection without keys, unless it was
-asked for and stays on this machine.
+Paths in a file are relative to its folder. An error is one line that names file and key, and suggests the
+nearest key for an unknown one. Connections without keys are refused unless requested, and then only allowed
+on this machine.
 """
 
 import ipaddress
@@ -23,98 +23,99 @@ if TYPE_CHECKING:
 
 
 _ADDRESS = re.compile(r"(\[[^][/\s]*:[^][/\s]*\]|[^][/:\s]+):(?P<port>[0-9]{1,5})")
-"""An IPv6 address stands in brackets, so that its colons are not taken for that of the port."""
+"""An IPv6 address is in brackets, as its colons would be ambiguous."""
 
 
 def require_address(value: str) -> str:
-    """Return an address HOST:PORT. ValueError for any other text."""
+    """Return `value` if it is HOST:PORT, else raise ValueError."""
     parts = _ADDRESS.fullmatch(value)
     if parts is None or not value.isprintable() or int(parts["port"]) > 65535:
-        raise ValueError(f"{value!r} is not an address; write HOST:PORT, such as localhost:7070")
+        raise ValueError(f"{value!r} is not an address; write HOST:PORT, e.g. localhost:7070")
     return value
 
 
 def require_dialable(value: str) -> str:
-    """Return an address HOST:PORT that can be dialled. ValueError for any other text."""
+    """Return `value` if it is HOST:PORT and can be dialled, else raise ValueError."""
     if require_address(value).rpartition(":")[2].strip("0") == "":
-        raise ValueError(f"{value!r} is no address to dial: port 0 is for listening; write HOST:PORT")
+        raise ValueError(f"{value!r} cannot be dialled, as port 0 is only for listening; write HOST:PORT")
     return value
 
 
 def check_address(value: str, source: str) -> str:
-    """Return the address if it has the form HOST:PORT and can be dialled, else raise ConfigError."""
+    """Like `require_dialable`, but raises ConfigError that begins with `source`."""
     try:
         return require_dialable(value)
     except ValueError as error:
-        raise ConfigError(f"{source}: {error}") from None
+        raise ConfigError("address-invalid", f"{source}: {error}") from None
 
 
 def cores() -> int:
-    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 TERMS, SITE, AGGREGATOR = "terms", "a site's file", "the aggregator's file"
 OFFER, NAMES = "an offer of columns", "a site's names"
 _KEY_OF = {TERMS: "columns", SITE: "party", AGGREGATOR: "listen", OFFER: "holder", NAMES: "names"}
-"""Kinds of TOML files, and a key that no other kind has."""
+"""Kind of TOML file -> a key that no other kind has."""
 
 
 def read_toml(path: Path, kind: str = "") -> dict[str, Any]:
-    """The content of a TOML file. ConfigError if that is plainly of another kind."""
+    """Read a TOML file. ConfigError if it clearly is of another kind."""
     try:
         with path.open("rb") as file:
             values = tomllib.load(file)
     except OSError as error:
-        raise ConfigError(f"{path}: cannot read: {error.strerror}") from None
-    except ValueError as error:  # TOML's own, and that of Python for a number of thousands of digits
-        raise ConfigError(f"{path}: not TOML: {error}") from None
+        raise ConfigError("config-unreadable", f"{path}: cannot read: {error.strerror}") from None
+    except ValueError as error:  # from TOML, or from Python for a number with thousands of digits
+        raise ConfigError("config-not-toml", f"{path}: not TOML: {error}") from None
     except RecursionError:
-        raise ConfigError(f"{path}: not TOML: nested too deeply") from None
+        raise ConfigError("config-not-toml", f"{path}: not TOML: nested too deeply") from None
     for other, key in _KEY_OF.items():
         if kind and other != kind and key in values and _KEY_OF[kind] not in values:
-            raise ConfigError(f"{path}: is {other}; give {kind} in its place")
+            raise ConfigError("config-wrong-kind", f"{path}: is {other}; give {kind} instead")
     return values
 
 
 def from_folder(source: Path, paths: Mapping[str, Path | None]) -> dict[str, Path | None]:
-    """Return paths of a file as absolute ones, counted from its folder."""
+    """Make a file's paths absolute, relative to its folder."""
     absolute = {}
     for key, path in paths.items():
         try:
             absolute[key] = path and (source.parent / path).resolve()
-        except (OSError, RuntimeError, ValueError) as error:  # a loop of links; a null byte
-            raise ConfigError(f"{source}: {key}: {str(path)!r} is no path: {error}") from None
+        except (OSError, RuntimeError, ValueError) as error:  # a loop of links, or a null byte
+            raise ConfigError(
+                "config-path-invalid", f"{source}: {key}: {str(path)!r} is not a path: {error}"
+            ) from None
     return absolute
 
 
 def choose_keys(keys: Path | None, role: str, address: str, insecure_loopback: bool) -> "Bundle | None":
-    """The bundle to connect with; None for a connection without encryption on this machine.
-
-    Raises ConfigError unless exactly one of the two was asked for, and for the second only with a loopback
-    address.
-    """
+    """Return the bundle to connect with; None for an unencrypted connection on this machine. ConfigError
+    unless exactly one of them is requested, the second with a loopback address."""
     from fedboost.runtime.net.keys import read_bundle
 
     if keys is not None and not insecure_loopback:
         return read_bundle(keys, role)
     if keys is not None:
-        raise ConfigError(f"keys ({keys}) and --insecure-loopback exclude each other; take one away")
+        raise ConfigError(
+            "keys-or-insecure", f"keys ({keys}) and --insecure-loopback exclude each other; remove one"
+        )
     if not insecure_loopback:
         raise ConfigError(
-            f"no keys: name the folder that `fedboost keys {role}` wrote, "
+            "keys-not-given",
+            f"no keys; name the folder from `fedboost keys {role}` with "
             + ("--keys FOLDER" if role == "analyst" else 'keys = "FOLDER" in the file')
-            + "; on one machine --insecure-loopback does without"
+            + ", or on a single machine use --insecure-loopback",
         )
     if not is_loopback(address):
         raise ConfigError(
-            f"--insecure-loopback is for this machine alone, and {address} is no loopback address; use keys"
+            "keys-not-loopback", f"--insecure-loopback is only for this machine, not {address}; use keys"
         )
     return None
 
 
 def is_loopback(address: str) -> bool:
-    """Tell if an address HOST:PORT is of this machine alone."""
+    """Return whether an address HOST:PORT is a loopback address."""
     host = address.rpartition(":")[0].strip("[]")
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
@@ -123,7 +124,6 @@ def is_loopback(address: str) -> bool:
 
 
 def to_toml(value: object) -> str:
-    """A value as TOML, on one line."""
     match value:
         case bool():
             return "true" if value else "false"
@@ -146,42 +146,42 @@ _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 
 class ConsoleConfig(Frozen):
-    """Pages for browsers, and an interface for programs ([console](console.md))."""
+    """Web pages, and an interface for programs ([console](console.md))."""
 
-    listen: str = Field(description="Address at which the [console](console.md) is served, `HOST:PORT`.")
+    listen: str = Field(description="Address that serves the [console](console.md), `HOST:PORT`.")
     tokens: Path | None = Field(
         default=None,
-        description="File of the [tokens](console.md#from-elsewhere) that `fedboost keys token` writes.",
+        description="File of [tokens](console.md#from-elsewhere), written by `fedboost keys token`.",
     )
 
     _check = field_validator("listen")(require_address)
 
 
 class AggregatorConfig(Frozen):
-    """The aggregator's file. Paths count from the folder of the file."""
+    """The aggregator's file. Paths are relative to its folder."""
 
     listen: str = Field(default="127.0.0.1:7070", description="Address to listen on, `HOST:PORT`.")
     keys: Path | None = Field(default=None, description="Folder of the aggregator's [bundle](identity.md).")
     state: Path | None = Field(
         default=None,
-        description="Folder in which sessions outlive the process; NAME.state beside NAME.toml unless named.",
+        description="Folder in which sessions outlive the process (default: NAME.state beside NAME.toml).",
     )
     programs: tuple[str, ...] = Field(
         default=(), description="Custom programs that terms may name, as `module:function`."
     )
-    memory: float = Field(default=4.0, gt=0, description="GiB that the sums of a session may take.")
+    memory: float = Field(default=4.0, gt=0, description="Most GiB for the sums of a session.")
     metrics: str | None = Field(
-        default=None, description="Address at which Prometheus reads metrics, `HOST:PORT`; none unless named."
+        default=None, description="Address that serves Prometheus metrics, `HOST:PORT` (default: none)."
     )
     console: ConsoleConfig | None = Field(
-        default=None, description="Pages of the aggregator for browsers; none unless given."
+        default=None, description="Web pages of the aggregator (default: none)."
     )
 
     _check = field_validator("listen", "metrics")(require_address)
 
 
 def read_aggregator(path: Path) -> AggregatorConfig:
-    """The aggregator's file; its paths are made absolute."""
+    """Read the aggregator's file, with absolute paths."""
     config = read_model(AggregatorConfig, read_toml(path, AGGREGATOR), str(path))
     state = config.state or Path(f"{path.stem}.state")
     update: dict[str, Any] = {**from_folder(path, {"keys": config.keys, "state": state})}

@@ -1,4 +1,4 @@
-"""The console that an aggregator serves: pages for people, JSON for programs, drawn in `views`."""
+"""The console that an aggregator serves: pages for people and JSON for programs, rendered by `views`."""
 
 import asyncio
 import os
@@ -43,26 +43,22 @@ from fedboost.views.results import RESULTS, document
 from fedboost.wire.codec import MAX_TO_AGGREGATOR
 from fedboost.wire.messages import SessionState
 
-# ---- What a console shows of an aggregator --------------------------------------------------------------
+# ---- The console's view of an aggregator ----------------------------------------------------------------
 
 
 PHASES = {
     "joining": "calls the parties together",
-    "asking": "waits for the answers to a question",
+    "asking": "waits for answers to a query",
     "opening": "opens a sum",
     "closing": "has the parties sign the model",
 }
 
 
 class ConsoleQueries:
-    """The aggregator as its console sees it: nothing changes by looking."""
+    """Read-only access of the console to its aggregator."""
 
     def __init__(
-        self,
-        sessions: Sessions,
-        status: StatusOffice,
-        archive: Archive,
-        submissions: Submissions,
+        self, sessions: Sessions, status: StatusOffice, archive: Archive, submissions: Submissions
     ) -> None:
         self.archive = archive
         self.submissions = submissions
@@ -72,29 +68,27 @@ class ConsoleQueries:
         self._status = status
 
     def state(self) -> AggregatorState:
-        """The state now."""
         status = self._status.seen_by(None)
         return AggregatorState(status, self._live(), tuple(self.archive.ended))
 
     def ended(self, name: str) -> EndedSession:
-        """The session of this name that ended; Refusal if none is kept."""
         found = self.archive.find(name)
         if found is None:
-            raise Refusal(HTTPStatus.NOT_FOUND, "no session of this name is kept")
+            raise Refusal(HTTPStatus.NOT_FOUND, "no ended session has this name, or it is no longer kept")
         return found
 
     def report(self, ended: EndedSession) -> str:
-        """The report of a session's model or result, as a page; Refusal if it is gone."""
+        """Return the report of a session's model or result as a page; Refusal if it is not kept."""
         data = self.archive.model(ended.name)
         if data is None:
-            raise Refusal(HTTPStatus.NOT_FOUND, "the model of this session is not kept")
+            raise Refusal(HTTPStatus.NOT_FOUND, "the model of this session is no longer kept")
         model = SignedModel.from_bytes(data, ended.name)
         session = Ended(model.terms, tuple(model.attestations), ended.traffic, ended.rounds)
         if kind := RESULTS.get(model.terms.task.name):
             try:
                 return as_html.report(document(kind.read(model.summary, session)))
             except PeerError:
-                reason = "this session left no result under its terms"
+                reason = "this session has no valid result under its terms"
                 raise Refusal(HTTPStatus.NOT_FOUND, reason) from None
         trust, known = self.trust, None
         if trust is not None:
@@ -120,16 +114,16 @@ class ConsoleQueries:
         )
 
 
-# ---- What a console has drawn, kept for the next who asks -----------------------------------------------
-# Promises: what is kept is not drawn again; nothing is drawn in the event loop; what is live is drawn at most
-# twice a second, however many ask.
+# ---- A cache of rendered pages --------------------------------------------------------------------------
+# Nothing is rendered twice while it is kept, or in the event loop. Live pages are rendered at most twice a
+# second, however many requests there are.
 
 
 T = TypeVar("T")
 
 
 class Kept(Generic[T]):
-    """Drawings of what never changes, the last `most`: drawn beside the event loop, one at a time."""
+    """A cache of the last `most` rendered values, which are rendered in threads, one at a time."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -137,7 +131,6 @@ class Kept(Generic[T]):
         self._one = asyncio.Lock()
 
     async def of(self, key: Hashable, draw: Callable[[], T]) -> T:
-        """The drawing of this key."""
         if key in self._drawn:
             return self._drawn[key]
         async with self._one:
@@ -147,21 +140,19 @@ class Kept(Generic[T]):
             return self._drawn[key]
 
 
-# ---- Model files on their way to readers, in parts ------------------------------------------------------
-# Promises: a reader takes the memory of one part, however large the model; one that is too slow is cut off.
-# Refuses: models that are gone, and more than MAX_DOWNLOADS at a time (Refusal).
+# ---- Downloads of model files, in parts -----------------------------------------------------------------
+# A download takes the memory of one part, however large the model. There are at most MAX_DOWNLOADS at a time.
 
 
 MAX_DOWNLOADS = 8
 PART_BYTES = 1 << 18
-DOWNLOAD_SECONDS = 600.0
-"""A reader that takes longer is cut off: others wait for its place."""
+DOWNLOAD_SECONDS = 600.0  # a longer download is cut off, as others wait for its place
 
 
 async def _send_model(archive: Archive, name: str, head_only: bool, send: Send) -> None:
     opened = await asyncio.to_thread(archive.model_file, name)
     if opened is None:
-        raise Refusal(HTTPStatus.NOT_FOUND, "this session has no model, or it is not kept")
+        raise Refusal(HTTPStatus.NOT_FOUND, "this session has no model, or it is no longer kept")
     with opened:
         size = opened.seek(0, os.SEEK_END)
         opened.seek(0)
@@ -176,11 +167,9 @@ async def _send_model(archive: Archive, name: str, head_only: bool, send: Send) 
         await send({"type": "http.response.body", "body": b""})
 
 
-# ---- The pages of a console, and its interface for programs: a table of routes -------------------------
-# JSON is under /api/v1, as `views.api` describes it.
-# Promises: each answer is for callers that may read; a submission needs an analyst's token and the analyst's
-# own signature, which this process cannot make.
-# Refuses: sessions and models that are not kept (Refusal).
+# ---- The routes of a console, and of its interface for programs ----------------------------------------
+# JSON is under /api/v1, as `views.api` describes it. Answers are only for callers that may read. A submission
+# needs an analyst's token and the analyst's own signature, which this process cannot make.
 
 
 LIVE: dict[str, Callable[[AggregatorState], Document]] = {
@@ -188,27 +177,22 @@ LIVE: dict[str, Callable[[AggregatorState], Document]] = {
     "/sites": pages.sites,
     "/sessions": pages.sessions,
 }
-"""The view of each live page by its path, which whoever looks asks for again and again."""
-DRAW_SECONDS = 0.5
-"""What is live is drawn once in this time, for all that ask."""
+"""Path -> view of each live page, which browsers request again and again."""
+DRAW_SECONDS = 0.5  # a live page is rendered once in this time, for all requests
 LISTS: dict[str, Callable[[AggregatorState], Any]] = {
     "/health": lambda state: Health(status="serving", version=state.status.version, since=state.status.since),
     "/sites": lambda state: [Site.of(member) for member in sites_of(state.status)],
     "/sessions": lambda state: state.sessions,
     "/models": lambda state: [each for each in state.ended if each.model_bytes],
 }
-"""What is answered under these addresses, in the type that the interface has for it."""
+"""Path -> answer, of the type that the interface declares for it."""
 REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'"
-"""The policy of a report, which has its style in it."""
-MAX_DRAWN = 4
-"""Reports that are kept."""
-MAX_BODY = 2 * MAX_TO_AGGREGATOR
-"""Bytes of signed terms: JSON within JSON."""
+"""The content security policy of a report, whose style is inline."""
+MAX_DRAWN = 4  # reports in the cache
+MAX_BODY = 2 * MAX_TO_AGGREGATOR  # most bytes of signed terms, which are JSON within JSON
 
 
 class Answers:
-    """The answers to readers and programs."""
-
     def __init__(self, queries: ConsoleQueries) -> None:
         self._queries = queries
         self._live: Kept[Document] = Kept(len(LIVE))
@@ -217,11 +201,10 @@ class Answers:
         self._pages: Kept[Document] = Kept(MAX_ENDED + MAX_FAILED)
         self._reports: Kept[str] = Kept(MAX_DRAWN)
         self._downloads = 0
-        """Models that are sent now."""
+        """Number of downloads in progress."""
 
     @property
     def table(self) -> list[Row]:
-        """The routes."""
         return [
             *(Row(path, partial(self._live_page, path)) for path in LIVE),
             Row("/sessions/{name}", self._session_page),
@@ -254,7 +237,6 @@ class Answers:
         return Response(_json(Submitted, submitted), HTTPStatus.ACCEPTED, media_type="application/json")
 
     def _ended(self, call: Call) -> EndedSession:
-        """The session of the address that ended; Refusal if there is none."""
         return self._queries.ended(call.request.path_params["name"])
 
     async def _session(self, call: Call) -> bytes:
@@ -269,7 +251,7 @@ class Answers:
 
     async def _download(self, name: str, scope: Scope, receive: Receive, send: Send) -> None:
         if self._downloads >= MAX_DOWNLOADS:
-            reason = f"{MAX_DOWNLOADS} models are sent already; ask again later"
+            reason = f"already sending {MAX_DOWNLOADS} models; try again later"
             raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, reason, {"Retry-After": "10"})
         self._downloads += 1
         try:
@@ -284,7 +266,7 @@ class Answers:
     async def _report(self, call: Call) -> Response:
         ended = self._ended(call)
         if not ended.has_report:
-            raise Refusal(HTTPStatus.NOT_FOUND, "this session left no model that a report can be drawn of")
+            raise Refusal(HTTPStatus.NOT_FOUND, "this session has no model for a report")
         text = await self._reports.of(ended.key, partial(self._queries.report, ended))
         return HTMLResponse(text, headers={"Content-Security-Policy": REPORT_POLICY})
 
@@ -296,34 +278,29 @@ class Answers:
 
 
 def _page(call: Call, document: Document) -> str:
-    """A document as a page; who logged in can log out."""
+    """Return a document as a page, with a logout for callers who logged in."""
     path = call.request.url.path
     caller = f"{call.caller.name} " if call.caller.by_cookie else ""
     return as_html.served_page(pages.CONSOLE, path, document, caller, live=path in LIVE)
 
 
 def _json(of: Any, value: Any) -> bytes:
-    """A value as JSON, with the fields of this type only."""
     return TypeAdapter(of).dump_json(value, by_alias=True)
 
 
 def _drawn(view: Callable[[Any], Document], of: Any) -> Document:
-    """A document with its content drawn."""
     document = view(of)
     return replace(document, blocks=[as_html.body(document.blocks)])
 
 
 def _now() -> float:
-    """The number of the half second, for what is drawn once in it."""
+    """Return the number of the current half second, as a cache key."""
     return time.monotonic() // DRAW_SECONDS
 
 
-# ---- The console of an aggregator: who may reach it, and its start and stop -----------------------------
-# Promises: on a loopback address whoever is on this machine may read, under names of this machine alone; on
-# another address TLS with the aggregator's certificate is spoken, and a token is needed; whatever fails
-# here ends no session.
-# Refuses: another address than a loopback one without keys or tokens, an address that is taken, a missing
-# extra (ConfigError).
+# ---- The console: access, start and stop ----------------------------------------------------------------
+# On a loopback address, everyone on this machine may read, but only under names of this machine. Any other
+# address uses TLS with the aggregator's certificate, and needs a token. A failure here ends no session.
 
 
 ABOUT = About("console", "console is served", "console refused", pages.CONSOLE, _page)
@@ -340,31 +317,33 @@ class Console(WebApp):
         refusals: Refusals,
         log: Any,
     ) -> None:
-        """Listen. ConfigError if that cannot be."""
+        """Listen. Raises ConfigError if that is impossible."""
         local = is_loopback(config.listen)
         if not local and bundle is None:
             raise ConfigError(
-                f"console: {config.listen} is no loopback address, and without keys nothing is encrypted: "
-                f"name `keys`, or let it listen on 127.0.0.1"
+                "console-no-keys",
+                f"console: {config.listen} is not a loopback address, and without keys nothing is encrypted; "
+                f"set `keys`, or listen on 127.0.0.1",
             )
         if not local and config.tokens is None:
             raise ConfigError(
-                f"console: {config.listen} is no loopback address, so whoever reads needs a token: make one "
-                f"with `fedboost keys token NAME --file tokens.toml`, and name the file in `tokens`"
+                "console-no-tokens",
+                f"console: {config.listen} is not a loopback address, so readers need tokens; make one with "
+                f"`fedboost keys token NAME --file tokens.toml`, and set `tokens` to the file",
             )
         names: Callable[[str], bool] = is_loopback_name
         pair = None
         if not local and bundle is not None:
             names, pair = names_of(bundle), (bundle.folder / CERTIFICATE, bundle.folder / KEY)
         table = Answers(queries).table
-        readers = "anybody on this machine may read" if local else "TLS; whoever reads needs a token"
+        readers = "anyone on this machine may read" if local else "TLS; readers need a token"
         where = config.listen, config.tokens, names, readers
         super().__init__(ABOUT, table, *where, refusals, log, local, pair)
 
 
 def names_of(bundle: Bundle) -> Callable[[str], bool]:
-    """Tells whether a host's name is in the aggregator's certificate, or an address: no website's name leads
-    here under one of these."""
+    """Return a test whether a host name is an IP address or in the aggregator's certificate. A website's name
+    that resolves to this host (DNS rebinding) is neither."""
     leaf = x509.load_pem_x509_certificates(bundle.certificate)[0]
     known = {SERVER_NAME}
     for extension in leaf.extensions:

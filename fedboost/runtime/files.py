@@ -1,7 +1,7 @@
-"""Files: written whole or not at all. Refuses paths that cannot be written (ConfigError).
+"""Files that are written whole or not at all.
 
-A link stays, and the file it leads to is replaced. What goes to a device, such as /dev/null, or to the pipe
-behind /dev/stdout is written straight through.
+Links are kept, and their targets replaced. Devices, such as /dev/null, and the pipe of /dev/stdout are
+written directly. Paths that cannot be written are a ConfigError.
 """
 
 import hashlib
@@ -17,14 +17,14 @@ from fedboost.errors import ConfigError
 
 
 def write_atomically(path: Path, data: bytes, mode: int | None = None) -> None:
-    """Write a new file beside the one at `path`, sync it, and replace that one by it. mode: who may
-    read and write it, as the process's umask says unless given."""
+    """Write a new file beside `path`, sync it, and replace `path` by it. mode: permissions (default: by the
+    umask)."""
     with replacing(path, mode) as file:
         file.write(data)
 
 
 def saved(text: str, path: Path | str | None) -> str:
-    """Return a text, which is also written to a file if one is given."""
+    """Return a text, after writing it to a file if one is given."""
     if path is not None:
         write_atomically(Path(path), text.encode())
     return text
@@ -32,8 +32,8 @@ def saved(text: str, path: Path | str | None) -> str:
 
 @contextmanager
 def replacing(path: Path, mode: int | None = None) -> Iterator[IO[bytes]]:
-    """Open a new file beside the one at `path`, to be written piece by piece; at the end sync it, and replace
-    that one by it. Whatever is raised meanwhile leaves that one as it is."""
+    """Open a new file beside `path` to write piece by piece. At the end it is synced, and replaces `path`.
+    Any exception leaves `path` as it is."""
     if _is_stream(path):
         with file_errors(path, "cannot write"), path.open("wb") as stream:
             yield stream
@@ -60,16 +60,16 @@ def replacing(path: Path, mode: int | None = None) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def file_errors(path: Path | str, fault: str) -> Iterator[None]:
-    """Make an error of a file one sentence. fault: such as "cannot read". ConfigError."""
+    """Turn OSError into ConfigError. fault: e.g. "cannot read"."""
     try:
         yield
     except OSError as error:
-        raise ConfigError(f"{path}: {fault}: {error.strerror}") from None
+        raise ConfigError("file-failed", f"{path}: {fault}: {error.strerror}") from None
 
 
 def party_stems(names: Iterable[str]) -> dict[str, str]:
-    """A file name without suffix for each party: readable, distinct from the others and from the files that
-    are no party's, also where upper and lower case are the same."""
+    """Return a readable file name without suffix for each party, distinct from all others and from the names
+    of other files, even where case does not matter."""
     stems: dict[str, str] = {}
     used = {"aggregator", "all", "analyst", "model", "new", "terms"}
     for number, name in enumerate(names, 1):
@@ -80,46 +80,44 @@ def party_stems(names: Iterable[str]) -> dict[str, str]:
 
 
 def check_writable(path: Path, *inputs: Path, force: bool) -> None:
-    """Raise ConfigError now if a file could not be written at `path` later, or would replace an input, or
-    would replace any file without force."""
+    """Raise ConfigError now if `path` could not be written later, or is an input, or exists without force."""
     if _is_stream(path):
         return
     folder = Path(os.path.realpath(path)).parent
     if not folder.is_dir():
-        raise ConfigError(f"{path}: the directory {folder} does not exist")
+        raise ConfigError("file-folder-missing", f"{path}: the directory {folder} does not exist")
     if not os.access(folder, os.W_OK):
-        raise ConfigError(f"{path}: the directory {folder} cannot be written to")
+        raise ConfigError("file-folder-readonly", f"{path}: the directory {folder} is not writable")
     if path.exists() and any(file.exists() and path.samefile(file) for file in inputs):
-        raise ConfigError(f"{path}: is read by this very command; give the output another name")
+        raise ConfigError("file-is-input", f"{path}: is an input of this command; use another name")
     if path.exists() and not force:
-        raise ConfigError(f"{path}: exists already; give another name, or --force to replace it")
+        raise ConfigError("file-exists", f"{path}: already exists; use another name or --force to replace it")
 
 
 def _is_stream(path: Path) -> bool:
-    """Tell if `path` leads to a device or an open pipe; ConfigError where it leads to neither that nor a file
-    nor to nothing. To open a named pipe might wait for ever."""
+    """Return whether `path` is a device or an open pipe. ConfigError if it is neither that nor a file nor
+    missing: opening a named pipe might block without end."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise ConfigError(f"{path}: cannot write: {error.strerror}") from None
+        raise ConfigError("file-failed", f"{path}: cannot write: {error.strerror}") from None
     if stat.S_ISDIR(mode):
-        raise ConfigError(f"{path}: cannot write: it is a directory; give the name of a file")
+        raise ConfigError("file-is-folder", f"{path}: cannot write: it is a directory; give a file name")
     open_pipe = stat.S_ISFIFO(mode) and not os.path.exists(os.path.realpath(path))
     if not (stat.S_ISREG(mode) or stat.S_ISCHR(mode) or open_pipe):
-        raise ConfigError(f"{path}: cannot write: it is no regular file; give another name")
+        raise ConfigError("file-not-regular", f"{path}: cannot write: not a regular file; use another name")
     return not stat.S_ISREG(mode)
 
 
 def folder_name(name: str) -> str:
-    """The name of a folder for a party or dataset of this name: the name itself where it can be one."""
+    """Return a folder name for a party or dataset: its own name if possible, else one with a hash."""
     stem = "".join(c if c.isalnum() or c in "-_" else "_" for c in name)[:50]
     return stem if stem == name else f"{stem}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
 
 
 def sync_folder(path: Path) -> None:
-    """Sync the names of a folder's files to the disk."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)

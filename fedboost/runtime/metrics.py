@@ -1,7 +1,7 @@
-"""Metrics of a process for Prometheus, and the page on which it reads them.
+"""Metrics of a process for Prometheus, and the page that serves them.
 
-Promises: numbers, and names of parties and metrics, and nothing of rows; the page is served by threads of
-its own, at the one path /metrics, and never holds a session up.
+They have numbers and names of parties and metrics, and nothing of rows. The page is served by its own threads
+at only one path, /metrics, and never delays a session.
 """
 
 import socket
@@ -31,28 +31,26 @@ from fedboost.version import VERSION
 from fedboost.wire.codec import WIRE_VERSION
 
 PATH = "/metrics"
-PATIENCE_SECONDS = 10.0
-"""Seconds that a client of the page has for its request and the answer."""
-MAX_CLIENTS = 16
-"""Clients of the page at a time: each takes a thread and a file, which sessions need, too."""
+PATIENCE_SECONDS = 10.0  # for a client's request and its answer
+MAX_CLIENTS = 16  # at a time: each takes a thread and a file, which sessions need, too
 TURN_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
-"""Bounds of the histogram of turns."""
+"""Bucket bounds of the histogram of turns."""
 
 
 ENDS = {"session done": "done", "session failed": "failed", "left the session": "left"}
-"""The label of a session that ended, by the kind of the event."""
+"""Kind of event -> label of the ended session."""
 
 
 class Metrics:
     """Metrics that every role has: sessions, rounds and turns."""
 
     def __init__(self, role: str) -> None:
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # when each counter was made
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # no creation time per counter
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self._sessions = self.counter("sessions", "Sessions that began or ended.", ["state"])
         self._active = self.gauge("session_active", "1 while a session is under way.")
-        self._turns = self.counter("turns", "Questions that were answered by a sum.")
+        self._turns = self.counter("turns", "Queries that were answered by a sum.")
         self._seconds = Histogram(
             "fedboost_turn_seconds", "Seconds of a turn.", buckets=TURN_SECONDS, registry=self.registry
         )
@@ -65,15 +63,13 @@ class Metrics:
             self._sessions.labels(state)
 
     def counter(self, name: str, text: str, labels: Iterable[str] = ()) -> Counter:
-        """A new counter."""
         return Counter(f"fedboost_{name}", text, [*labels], registry=self.registry)
 
     def gauge(self, name: str, text: str, labels: Iterable[str] = ()) -> Gauge:
-        """A new gauge."""
         return Gauge(f"fedboost_{name}", text, [*labels], registry=self.registry)
 
     def observe(self, event: Event) -> None:
-        """Count what an event says."""
+        """Update the metrics by an event."""
         match event.kind:
             case "session offered" | "session begins" | "session goes on":
                 self._sessions.labels("begun").inc()
@@ -89,14 +85,11 @@ class Metrics:
                 self._last_seconds.set(event.seconds or 0.0)
 
     def turn(self, seconds: float) -> None:
-        """Count a turn."""
         self._turns.inc()
         self._seconds.observe(seconds)
 
 
 class AggregatorMetrics(Metrics):
-    """Metrics of an aggregator."""
-
     def __init__(self) -> None:
         super().__init__("aggregator")
         self._bytes = {
@@ -110,23 +103,17 @@ class AggregatorMetrics(Metrics):
         self._result = self.gauge("round_metric", "Metrics of the last round.", ["metric"])
         self._waiting = self.gauge("analysts_waiting", "Analysts that wait for a session to begin.")
         self._turn: tuple[int, float] | None = None
-        """The turn under way, and when it began."""
-        for event in (
-            "peer refused",
-            "party refused",
-            "analyst refused",
-            "console refused",
-        ):
+        """The current turn, and when it began."""
+        for event in ("peer refused", "party refused", "analyst refused", "console refused"):
             self._refused.labels(event)
 
     def observe(self, event: Event) -> None:
-        """Count what an event says."""
         super().observe(event)
         match event.kind:
             case "session begins" | "session goes on":
                 self._turn = None
             case "turn" if self._turn is None or event.turn != self._turn[0]:
-                now = time.monotonic()  # the last one is over
+                now = time.monotonic()  # the previous turn is over
                 if self._turn is not None and 0 < self._turn[0] < event.turn:
                     self.turn(now - self._turn[1])
                 self._turn = event.turn, now
@@ -149,11 +136,10 @@ class AggregatorMetrics(Metrics):
                 sent.inc(event.sent)
 
     def refused(self, event: str) -> None:
-        """Count a caller that was refused."""
         self._refused.labels(event).inc()
 
     def waiting(self, analysts: Sized) -> None:
-        """Count these whenever the page is read: analysts that wait for a session to begin."""
+        """Have the page count these when it is read: analysts that wait for a session to begin."""
         self._waiting.set_function(lambda: len(analysts))
 
 
@@ -163,7 +149,7 @@ class PartyMetrics(Metrics):
     def __init__(self, role: str = "party") -> None:
         super().__init__(role)
         self._sessions.labels("left")
-        self._connected = self.gauge("connected", "1 while the aggregator is at hand.")
+        self._connected = self.gauge("connected", "1 while the aggregator is connected.")
         self._bytes = {
             way: self.counter(f"{way}_bytes", f"Bytes of messages {text} the aggregator.")
             for way, text in (("received", "from"), ("sent", "to"))
@@ -172,7 +158,6 @@ class PartyMetrics(Metrics):
         self._left = self.gauge("privacy_epsilon_left", "Epsilon left of the budget.", ["delta"])
 
     def observe(self, event: Event) -> None:
-        """Count what an event says."""
         super().observe(event)
         match event.kind:
             case "at hand" | "aggregator gone":
@@ -184,17 +169,17 @@ class PartyMetrics(Metrics):
                 self._bytes["sent"].inc(event.sent)
 
     def budget(self, spent: float, left: float | None, delta: float) -> None:
-        """Note the epsilon spent on the rows, and what is left if there is a budget."""
+        """Set the epsilon spent on the rows, and what is left of a budget, if any."""
         self._spent.labels(f"{delta:g}").set(spent)
         if left is not None:
             self._left.labels(f"{delta:g}").set(left)
 
 
 class MetricsPage:
-    """The page at http://HOST:PORT/metrics, from its making until it is closed."""
+    """The page at http://HOST:PORT/metrics, until it is closed."""
 
     def __init__(self, metrics: Metrics, address: str, log: Any) -> None:
-        """Listen. ConfigError if that cannot be."""
+        """Listen. Raises ConfigError if that is impossible."""
         host, _, port = address.rpartition(":")
         host = host.strip("[]")
         local = is_loopback(address)
@@ -203,8 +188,9 @@ class MetricsPage:
             self._server = _Server((host, int(port)), page.factory(metrics.registry))
         except OSError as error:
             raise ConfigError(
-                f"metrics: cannot listen on {address}: {error.strerror or error}; give `metrics` another "
-                f"address of this machine, or end what listens there"
+                "metrics-address-taken",
+                f"metrics: cannot listen on {address}: {error.strerror or error}; set `metrics` to another "
+                f"address of this machine, or stop the program that listens there",
             ) from None
         self.address = f"{address.rpartition(':')[0]}:{self._server.server_address[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
@@ -212,12 +198,11 @@ class MetricsPage:
         log.info("metrics are served", address=f"http://{self.address}{PATH}")
         if not local:
             log.warning(
-                "metrics are served without keys or encryption to whoever reaches this address",
+                "metrics are served without keys or encryption to anyone who reaches this address",
                 address=self.address,
             )
 
     def close(self) -> None:
-        """Stop listening."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -229,19 +214,19 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, page)
 
     def server_bind(self) -> None:
-        TCPServer.server_bind(self)  # not HTTPServer's, which asks the name service for this machine's name
+        TCPServer.server_bind(self)  # HTTPServer's would look up this machine's name
         self.server_name, self.server_port = "fedboost", self.server_address[1]
         self._clients = threading.BoundedSemaphore(MAX_CLIENTS)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a client in a thread of its own, or hang up on it where there are too many."""
+        """Serve a client in its own thread, or hang up if there are too many."""
         if self._clients.acquire(blocking=False):
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Serve a client, for so long as it may take at most."""
+        """Serve a client for at most PATIENCE_SECONDS."""
         end = threading.Timer(PATIENCE_SECONDS, _hang_up, [request])
         end.daemon = True
         end.start()
@@ -252,7 +237,7 @@ class _Server(ThreadingHTTPServer):
             self._clients.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Leave it: a client that hung up is no fault of this process."""
+        """Ignore it: a client that hung up is not an error of this process."""
 
 
 def _hang_up(request: socket.socket) -> None:
@@ -264,20 +249,18 @@ class _Page(MetricsHandler):
     timeout = PATIENCE_SECONDS
 
     def do_GET(self) -> None:
-        """Answer at PATH alone."""
         if self.path.partition("?")[0] == PATH:
             super().do_GET()
         else:
-            self.send_error(404, f"only {PATH} is here")
+            self.send_error(404, f"only {PATH} is served here")
 
 
 class _LocalPage(_Page):
-    """The page of a loopback address: for those who name it so, and no website whose name leads there."""
+    """The page at a loopback address, which refuses other host names, so that no website can read it."""
 
     def do_GET(self) -> None:
-        """Answer who asks for an address, or for localhost."""
         host = self.headers.get("Host")
         if host is None or is_loopback_name(hostname_of(host)):
             super().do_GET()
         else:
-            self.send_error(421, "ask for this machine's own address")
+            self.send_error(421, "use this machine's own address")

@@ -1,8 +1,8 @@
-"""The model as people hold it: trees, the terms they were trained under, a file, a report.
+"""The model for users: trees, the terms they were trained under, a file, a report.
 
-Promises: the file is an XGBoost model; fedboost's own facts ride in its attributes; saving replaces the
-file at once or not at all; the same parties, rows and terms give the same trees and fingerprint, and the same
-bytes but for the session and its signatures, which may be saved beside (`reproducible`).
+The file is an XGBoost model with fedboost's facts in its attributes, and is written whole or not at all. The
+same parties, rows and terms give the same trees and fingerprint, and the same bytes except for the session
+and its signatures, which can be saved separately (`reproducible`).
 """
 
 import json
@@ -65,37 +65,39 @@ from fedboost.views import charts
 
 @dataclass(frozen=True, repr=False)
 class Model(SignedModel):
-    """A trained model: predicts, and explains its predictions."""
+    """A trained model, which predicts and explains its predictions."""
 
     def predict(self, data: Any, base_margin: Any = None) -> Float64:
-        """Predictions, float64 [rows] ([rows, classes] for multi:softprob), for a table (path, pandas, Arrow)
-        or float32 [rows, features] array.
+        """Predict rows.
 
-        A table needs the feature columns of the terms; values missing or never declared count as missing.
-        base_margin: float32 [rows], the margins to add the trees to, as in XGBoost; where the terms name a
-        column of them, a table has it, and an array of features needs it.
+        Args:
+            data: a table (path, pandas, Arrow) with the feature columns of the terms, or a float32 array
+                [rows, features]. Undeclared categories count as missing.
+            base_margin: float32 [rows], margins to add the trees to, as in XGBoost. If the terms name a
+                column of margins, a table must have it, and an array needs this argument.
+
+        Returns:
+            float64 [rows], or [rows, classes] for multi:softprob.
         """
         rows = self._rows(data, base_margin)
         return np.concatenate([self.booster.predict(part, base) for part, base in rows()])
 
     def features(self, data: Any) -> Float32:
-        """The features of a table as the trees read them: float32 [rows, features], NaN for missing values.
-        Categories are their numbers, levels of target means the means in the model. XGBoost predicts of these
-        what `predict` does of the table."""
+        """Return a table's features as the trees read them: float32 [rows, features], NaN if missing.
+        Categories are their indices, and levels of target means are the model's means. XGBoost predicts the
+        same from these as `predict` does from the table."""
         return np.concatenate([part for part, _ in self._rows(data, None)()])
 
     @property
     def classes(self) -> tuple[str, ...] | tuple[int, ...]:
-        """The labels: those of columns.classes, else 0, 1, ...; ConfigError for other objectives.
-
-        With binary:logistic `predict` gives the probability of the second, which stands for columns.positive
-        where labels are words; with multi:softprob a column for each.
-        """
+        """The class labels: columns.classes, or 0, 1, ... ConfigError for objectives without classes. With
+        binary:logistic, `predict` returns the probability of the second, which is columns.positive if labels
+        are words. With multi:softprob, it returns a column per class."""
         return classes_of(self.terms)
 
     def predict_class(self, data: Any) -> npt.NDArray[Any]:
-        """The most probable of `classes` for each row, [rows]: text or int64; of equal ones the first. `data`
-        is what `predict` takes; ConfigError for objectives that have no classes."""
+        """Return the most probable of `classes` for each row, [rows], str or int64; the first one of a tie.
+        data: as for `predict`. ConfigError for objectives without classes."""
         classes, predictions = np.array(self.classes), self.predict(data)
         chosen: npt.NDArray[Any] = classes[
             np.argmax(predictions, axis=1) if predictions.ndim == 2 else (predictions > 0.5) + 0
@@ -103,12 +105,12 @@ class Model(SignedModel):
         return chosen
 
     def shap_values(self, data: Any, base_margin: Any = None) -> Float64:
-        """SHAP values of each row, for what `predict` takes: float64 [rows, features + 1], or [rows, outputs,
-        features + 1] where a row has several outputs.
+        """Return the SHAP values of rows, whose sum is a row's margin: its prediction before the objective
+        turns it into a probability or a count. The last value is the bias, the margin if no feature is known.
+        Arguments are those of `predict`.
 
-        What each feature adds to the row's margin (the prediction before the objective makes a probability or
-        a count of it), and last the bias, which is what the margin is where no feature is known. A row's add
-        up to its margin.
+        Returns:
+            float64 [rows, features + 1], or [rows, outputs, features + 1] with several outputs.
         """
         rows = self._rows(data, base_margin)
         return np.concatenate([self.booster.contributions(part, base) for part, base in rows()])
@@ -116,37 +118,43 @@ class Model(SignedModel):
     def partial_dependence(
         self, data: Any, feature: str, grid: Iterable[Any] | None = None, base_margin: Any = None
     ) -> tuple[list[Any], Float64]:
-        """A grid of values of a feature, and the mean prediction over the rows of `data` with each of them in
-        the feature's column: float64 [grid], or [grid, outputs].
+        """Return a grid of values of a feature, and for each the mean prediction with that value in all rows.
 
-        data, base_margin: what `predict` takes. grid: numbers, or of a categorical feature categories; None
-        counts as missing. Unless given, the declared categories, the distinct values, or where they are many
-        100 numbers between the 5 % and 95 % quantiles.
+        Args:
+            data, base_margin: as for `predict`.
+            grid: numbers, or categories of a categorical feature; None is a missing value. The default is the
+                declared categories, or the distinct values, or if they are many, 100 numbers between the 5 %
+                and 95 % quantiles.
+
+        Returns:
+            The grid, and float64 [grid] or [grid, outputs].
         """
         names = self.booster.features
         if feature not in names:
-            raise ConfigError(f"the model has no feature {feature!r}{nearest(feature, names)}")
+            raise ConfigError(
+                "model-feature-unknown", f"the model has no feature {feature!r}{nearest(feature, names)}"
+            )
         rows, column = self._rows(data, base_margin), names.index(feature)
         categories = self.terms.columns.categorical.get(feature)
         if grid is None:
             grid = categories or explain.usual_grid(np.concatenate([part[:, column] for part, _ in rows()]))
         values = list(grid)
         if not values:
-            raise ConfigError(f"no value of {feature!r} to predict with: none in the rows, nor a grid")
+            raise ConfigError("model-grid-empty", f"no values of {feature!r} in the rows; pass a grid")
         codes = np.array([_code(value, feature, categories) for value in values], np.float32)
         return values, explain.mean_predictions(self.booster.predict, rows(), column, codes)
 
     def tree_text(self, number: int) -> str:
-        """Tree `number`, from 0, as text: the lines of XGBoost's `get_dump(with_stats=True)`."""
+        """Return tree `number`, from 0, as text: the lines of XGBoost's `get_dump(with_stats=True)`."""
         return charts.tree_text(self._tree(number), self.booster.features)
 
     def tree_svg(self, number: int) -> str:
-        """Tree `number`, from 0, as a picture: an SVG document."""
+        """Return tree `number`, from 0, as an SVG document."""
         tree, title = self._tree(number), self.tree_title(number)
         return charts.tree_svg(tree, self.booster.features, self.terms.columns.categorical, title)
 
     def tree_title(self, number: int) -> str:
-        """Which tree that is, in words: its number, round, class, and place among parallel ones."""
+        """Describe tree `number`: its number, round, class, and index among parallel trees."""
         return tree_title(self, number)
 
     def report(
@@ -156,32 +164,40 @@ class Model(SignedModel):
         keys: Path | str | None = None,
         min_count: int | None = None,
     ) -> str:
-        """The report of the model, a page of HTML, which is also written to `path` if one is given.
+        """Return the report of the model as an HTML page.
 
-        data: rows with labels, a table as `predict` takes it, for partial dependence, metrics and curves;
-        keys: a folder of keys, to check the signatures by; min_count: fewest rows of a count that is
-        shown, that of the terms unless given. ConfigError for rows that do not fit.
+        Args:
+            path: file to write the page to, if any.
+            data: table with labels, as for `predict`, to add partial dependence, metrics and curves.
+            keys: folder of keys, to verify the signatures.
+            min_count: fewest rows of a reported count (default: that of the terms).
+
+        Raises:
+            ConfigError: the rows do not fit the model.
         """
         return saved(report_of(self, data, keys, min_count), path)
 
     def _tree(self, number: int) -> Tree:
         count = len(self.booster.trees)
         if not 0 <= number < count:
-            raise ConfigError(f"there is no tree {number}: the model's {count} trees are numbered from 0")
+            raise ConfigError(
+                "model-tree-unknown", f"there is no tree {number}; the model has {count} trees, from 0"
+            )
         return self.booster.trees[number]
 
     def _rows(self, data: Any, base_margin: Any) -> Callable[[], Iterator[explain.Rows]]:
-        """A function that yields the features of rows, and their base margins if they have any; the rows of a
-        sparse table in parts."""
+        """Return a function that yields features and base margins (or None), of a sparse table in parts."""
         if isinstance(data, np.ndarray):
             if data.ndim != 2 or data.shape[1] != len(self.booster.features):
                 raise ConfigError(
-                    f"an array of shape {data.shape}; the model has {len(self.booster.features)} features"
+                    "model-array-shape",
+                    f"the array has shape {data.shape}; the model has {len(self.booster.features)} features",
                 )
             if base_margin is None and self.terms.columns.base_margin is not None:
                 raise ConfigError(
-                    "the model was trained with base margins: give base_margin with an array, column "
-                    f"{self.terms.columns.base_margin!r} of its rows"
+                    "model-margin-missing",
+                    "the model was trained with base margins; with an array, pass base_margin, column "
+                    f"{self.terms.columns.base_margin!r} of its rows",
                 )
             rows = data.astype(np.float32, copy=False), self._base(base_margin, len(data))
             return lambda: iter([rows])
@@ -202,42 +218,46 @@ class Model(SignedModel):
             return None
         base = np.asarray(base_margin, np.float32)
         if base.shape != (rows,) or self.booster.loss.outputs > 1:
-            raise ConfigError(f"base margins of shape {base.shape}; {rows} rows need one each")
+            raise ConfigError(
+                "model-margin-shape", f"base_margin has shape {base.shape}, but needs one per row, {rows}"
+            )
         return base
 
     def importance(self, kind: str = "gain") -> dict[str, float]:
-        """Feature name to importance, highest first: mean `gain`, mean `cover`, or splits by `weight`."""
+        """Return feature -> importance, highest first. kind: "gain" or "cover" (means), or "weight"
+        (splits)."""
         return self.booster.importance(kind)
 
 
 def _code(value: Any, feature: str, categories: Sequence[str] | None) -> float:
-    """A value of a grid as the number that stands for it."""
     if value is None:
         return math.nan
     if categories is not None:
         if value not in categories:
-            raise ConfigError(f"{value!r} in the grid is no declared category of {feature!r}")
+            raise ConfigError("model-grid-value", f"{value!r} in the grid is not a category of {feature!r}")
         return float(categories.index(value))
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
-        raise ConfigError(f"{value!r} in the grid is no number, which feature {feature!r} takes") from None
+        raise ConfigError(
+            "model-grid-value", f"{value!r} in the grid is not a number, as feature {feature!r} needs"
+        ) from None
     if abs(number) > float(np.finfo(np.float32).max):
-        raise ConfigError(f"{value!r} in the grid is infinite or too large for a 32-bit float")
+        raise ConfigError("model-grid-value", f"{value!r} in the grid exceeds a 32-bit float")
     return number
 
 
-# ---- A model to continue, as users name it: a model, or the path of its file ----------------------------
+# ---- Models to continue or to measure: a model, or the path of its file ---------------------------------
 
 
 MAX_FILE_BYTES = 4 * continuation.MAX_MODEL
-"""Bytes of a model's file: the model, which may be spelled at more length than in terms, and what is stored
-with it, such as its own terms with a model of their own."""
+"""Most bytes of a model file: trees may be spelled longer than in terms, and its own terms may have a
+model."""
 
 
 def text_of(model: object, folder: Path = Path(), task: Task = TASKS["train"]) -> object:
-    """The text in the terms for a model or for a path, which counts from `folder`; such a text, and a value
-    of another kind, are returned as they are. task: as for `read_file`."""
+    """Return the text in terms for a model, or for a path relative to `folder`; anything else is returned as
+    it is. task: as for `read_file`."""
     if isinstance(model, Model):
         bins = continuation.attached(model.summary, model.terms.evaluation, task, "the model")
         facts = model.attributes() if task.measures else {}
@@ -249,12 +269,12 @@ def text_of(model: object, folder: Path = Path(), task: Task = TASKS["train"]) -
 
 
 def read_file(path: Path, source: str, task: Task = TASKS["train"]) -> tuple[str, Terms | None]:
-    """The model in a file as terms of a task hold it, and the terms of its training where the file has them:
-    a model that is measured with the facts of its training and the bins of its reference.
-    source: how errors name the file."""
+    """Return the model in a file as text for the terms of a task, and the terms of its training, if any. For
+    a task that measures, the text has the facts of the training and the bins of its reference. source: name
+    of the file in errors."""
     text = _read(path, source)
     if text.startswith(PART_BEGINS):
-        raise ConfigError(f"{path}: a part of a model: put the parts together (fedboost assemble)")
+        raise ConfigError("model-is-part", f"{path}: a part of a model; run fedboost assemble")
     booster, attributes = Booster.from_any_xgboost(text, str(path))
     terms = Terms.from_canonical(attributes[TERMS]) if TERMS in attributes else None
     trained = None if terms is None else terms.evaluation
@@ -264,11 +284,10 @@ def read_file(path: Path, source: str, task: Task = TASKS["train"]) -> tuple[str
     try:
         return continuation.written(booster, columns, bins, facts), terms
     except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
+        raise ConfigError("model-unfit", f"{path}: {error}") from None
 
 
 def _summary(attributes: Mapping[str, str]) -> Any:
-    """What the program said beside the trees."""
     try:
         return json.loads(attributes.get(SUMMARY, "{}"))
     except (ValueError, RecursionError):
@@ -276,44 +295,44 @@ def _summary(attributes: Mapping[str, str]) -> Any:
 
 
 def _read(path: Path, source: str) -> str:
-    """The text in a file. What is no regular file is not opened: it may have no end, or wait for ever."""
+    """Return the text of a file. Others than regular files are not opened, as they may never end or block."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             raise ValueError("not a regular file")
         with path.open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
         if len(data) > MAX_FILE_BYTES:
-            raise ValueError(f"more than {MAX_FILE_BYTES:,} bytes, and no model of that size fits into terms")
+            raise ValueError(f"more than {MAX_FILE_BYTES:,} bytes, too large for a model in terms")
         return data.decode()
     except OSError as error:
         why = error.strerror or str(error)
     except UnicodeDecodeError:
         why = "not text; save it as JSON"
-    except ValueError as error:  # the above, or a null byte in the path
+    except ValueError as error:  # one of the above, or a null byte in the path
         why = str(error)
-    raise ConfigError(f"{source}: cannot read the model: {why}")
+    raise ConfigError("model-unreadable", f"{source}: cannot read the model: {why}")
 
 
-# ---- Models and parts of models by their files ----------------------------------------------------------
+# ---- Models and parts of models in files ----------------------------------------------------------------
 
 
 def read_trained(data: bytes, source: str) -> Model | PartyModel:
-    """What a training gave: a model, or its structure, or a party's part of it."""
+    """Return the model in the content of a file, or the structure or part of one."""
     kind: type[Model | PartyModel] = PartyModel if data.startswith(PART_BEGINS.encode()) else Model
     return kind.from_bytes(data, source)
 
 
 def load_trained(path: Path) -> Model | PartyModel:
-    """The model, or the part of one, in a file, with the session's file beside it if there is one."""
+    """Load a model or a part of one, with its session file if there is one."""
     with file_errors(path, "cannot read the model"), path.open("rb") as file:
         begins = file.read(len(PART_BEGINS))
     return PartyModel.load(path) if begins == PART_BEGINS.encode() else Model.load(path)
 
 
 def assemble(parts: Iterable[PartyModel | Path | str]) -> Model:
-    """The model of these parts, or of those in these files: those of the label holder and of all parties
-    that have splits in it. With the analyst's it has metrics and signatures, too. ConfigError for parts that
-    do not belong together."""
+    """Assemble a model from its parts, given as `PartyModel` or files: those of the label holder and of all
+    parties with splits in it. With the analyst's part, it also has metrics and signatures. ConfigError if the
+    parts do not belong together."""
     read = [part if isinstance(part, PartyModel) else PartyModel.load(part) for part in parts]
     return Model(**vars(assembled(read)))
 
@@ -325,11 +344,12 @@ def assemble(parts: Iterable[PartyModel | Path | str]) -> Model:
 class Result:
     """The result of a training.
 
-    history: a row a round with `round`, the metrics by name (as an analyst gets them,
-    `metrics.published`), `seconds`, and `bytes` (sent and received by all parties in that round); traffic:
-    party to (bytes sent, bytes received), all turns together; party_models: party to the part of the model
-    that it would keep, with `model = "parties"` in the terms. As all parties are here, `model` is the whole
-    one even so.
+    Attributes:
+        model: the whole model, even with `model = "parties"` in the terms.
+        history: a row per round: `round`, the metrics by name as analysts receive them (`metrics.published`),
+            `seconds`, and `bytes` (sent and received by all parties).
+        traffic: party -> (bytes sent, bytes received) in all turns.
+        party_models: party -> the part of the model that it would keep, with `model = "parties"`.
     """
 
     model: Model
@@ -344,14 +364,14 @@ class Result:
         keys: Path | str | None = None,
         min_count: int | None = None,
     ) -> str:
-        """The report of the model as `Model.report` gives it, with traffic and time of each round."""
+        """Return the report of the model, as `Model.report` does, with traffic and time of each round."""
         session = Ended(self.model.terms, (), self.traffic, self.history)
         return saved(report_of(self.model, data, keys, min_count, session), path)
 
 
 def finish(session: AggregatorSession, meter: Meter, parts: Iterable[Part] = ()) -> Result:
-    """The result of a session that is over. parts: of the model, where parties keep them. Raises
-    SessionFailed if it has no model."""
+    """Return the result of a session that is over. parts: those that parties keep. Raises SessionFailed if it
+    has no model."""
     model = trained_model_of(session)
     party_models = {part.party: PartyModel.of(part) for part in parts}
     if isinstance(model, PartyModel):
@@ -359,55 +379,51 @@ def finish(session: AggregatorSession, meter: Meter, parts: Iterable[Part] = ())
     return Result(Model(**vars(model)), meter.history, meter.traffic, party_models)
 
 
-# ---- The report of a model: with the facts that need more than the model --------------------------------
+# ---- The report of a model, with rows, signatures and session if given ----------------------------------
 
 
 _NOBODY = "party : "
-"""How a refusal begins of rows that are no party's."""
-MAX_FEATURES = 6
-"""Features whose partial dependence is drawn."""
-MAX_DEPENDENCE_ROWS = 10_000
-"""Rows that partial dependence is a mean over: of more, so many in even steps."""
+"""Prefix of the refusal of rows that belong to no party."""
+MAX_FEATURES = 6  # features whose partial dependence is drawn
+MAX_DEPENDENCE_ROWS = 10_000  # most rows for partial dependence; of more, every n-th
 
 
 UNKNOWN = {"trained": 0.0, "unknown": 1.0}
-"""Of rows that are given for a report it is not known whether trees were grown on them."""
+"""Shares for the rows of a report: whether trees were grown on them is unknown."""
 
 
 def report_of(
-    model: Model,
-    data: Any,
-    keys: Path | str | None,
-    min_count: int | None,
-    session: Ended | None = None,
+    model: Model, data: Any, keys: Path | str | None, min_count: int | None, session: Ended | None = None
 ) -> str:
-    """Return the report of a model, as HTML, with rows, signatures and session where they are given."""
     rows = None if data is None else rows_facts(model, data, min_count)
     signatures = None if keys is None else signature_facts(model, Path(keys))
     return written(model, rows, signatures, session)
 
 
 def signature_facts(model: Model, keys: Path) -> Verification:
-    """Return what holds of a model's signatures, by the root in a folder of keys."""
+    """Verify a model's signatures with the root in a folder of keys."""
     roots, denied = read_trust(keys)
     return verified(model, "model", roots, datetime.now(UTC), denied)
 
 
 def rows_facts(model: Model, data: Any, min_count: int | None = None, source: str = "") -> GivenRows:
-    """Return a model's figures on rows with labels. data: a table, as `Model.predict` takes it; min_count:
-    in place of that of the terms; source: what to call the table, its own name unless given."""
+    """Return a model's figures on rows with labels. data: as for `Model.predict`; min_count: in place of that
+    of the terms; source: name of the table in errors (default: its own)."""
     named = shown(data) if isinstance(data, (str, Path, Database)) else "the table"
     table, source = as_table(data), source or named
     terms = _unprotected(model.terms, min_count)
     try:
         shard = to_shard(table, terms, "")
-    except SchemaMismatch as error:  # which says no more to other parties
-        raise ConfigError(f"{source}: {error.detail}") from None
+    except SchemaMismatch as error:  # here the detail may be shown
+        raise ConfigError("table-misfit", f"{source}: {error.detail}") from None
     except Refused as error:
-        raise ConfigError(f"{source}: {error.public.removeprefix(_NOBODY)}", error.detail) from None
+        raise ConfigError(
+            error.code, f"{source}: {error.public.removeprefix(_NOBODY)}", error.detail
+        ) from None
     if shard.rows < terms.evaluation.min_count:
         raise ConfigError(
-            f"{source}: {shard.rows} rows; give {terms.evaluation.min_count} at least, or leave --data out"
+            "report-too-few-rows",
+            f"{source}: has {shard.rows} rows; give {terms.evaluation.min_count} or more, or no --data",
         )
     features = np.column_stack([column[:] for column in shard.columns])
     gradients = Gradients(terms.objective.loss, shard.label, shard.weight, shard.group, Threads(1))
@@ -438,7 +454,7 @@ def _dependence(model: Model, features: Any, base_margin: Any) -> Sequence[Depen
 
 
 def _unprotected(terms: Terms, min_count: int | None) -> Terms:
-    """The terms of rows that are all here, by which their labels are read and the metrics are chosen."""
+    """Return the terms for rows that are all here, to read their labels and to choose metrics."""
     values = settings_for(terms, TASKS["evaluate"])
     hiding = {*Hiding.file_keys(), "parties", "party_metrics", "subgroups", "program"}
     values = {key: value for key, value in values.items() if key not in hiding} | {"protection": "plain"}

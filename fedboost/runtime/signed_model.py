@@ -1,8 +1,7 @@
-"""A model of a session, signed by its parties: its file, and the check of the signatures.
+"""A model signed by the parties of its session: its file, and the verification of signatures.
 
-Promises: the file is XGBoost's, with fedboost's facts as attributes; `from_bytes` reads it back without loss.
-Session and signatures are in the file, or beside it in a file of their own, where `load` finds them.
-Refuses: files that are no such model (ConfigError), and wrong signatures (PeerError).
+The file is XGBoost's, with fedboost's facts as attributes, and `from_bytes` reads it back without loss.
+Session and signatures are in it, or in a separate file beside it, where `load` finds them.
 """
 
 import base64
@@ -44,25 +43,21 @@ from fedboost.views.charts import tree_svg
 from fedboost.views.model import report
 from fedboost.wire.codec import MAX_REQUEST
 
-# ---- fedboost's own facts in the attributes of a model file: terms, metrics, signatures -----------------
+# ---- fedboost's facts in the attributes of a model file: terms, metrics, signatures ---------------------
 
 
 _PREFIX = "fedboost."
-TERMS = _PREFIX + "terms"
-"""The attribute of a model file that has the terms."""
-SUMMARY = _PREFIX + "summary"
-"""The attribute that has what the program said beside the trees."""
-SIGNATURES = _PREFIX + "attestations"
-"""The attribute that has the signatures of the parties."""
+TERMS = _PREFIX + "terms"  # attribute with the terms
+SUMMARY = _PREFIX + "summary"  # attribute with the program's results besides trees
+SIGNATURES = _PREFIX + "attestations"  # attribute with the signatures of the parties
 
 _LARGEST = 1 << 1000
-_XGBOOSTS = ("best_iteration",)
-"""Attributes by which XGBoost's estimators leave trees out of a prediction."""
+_XGBOOSTS = ("best_iteration",)  # attributes by which XGBoost leaves trees out of a prediction
 
 
 def facts_in(attributes: Mapping[str, str], source: str) -> dict[str, Any]:
-    """The fields of a `SignedModel` but for its trees, from the attributes of its file. ConfigError if they
-    are not there; Altered for attributes that contradict the terms, or that XGBoost would use."""
+    """Read the fields of a `SignedModel`, except the trees, from attributes. ConfigError if they are missing;
+    Altered for attributes that contradict the terms, or that would change XGBoost's predictions."""
     try:
         terms = Terms.from_canonical(attributes[TERMS])
         history = json.loads(attributes[_PREFIX + "history"])
@@ -73,17 +68,20 @@ def facts_in(attributes: Mapping[str, str], source: str) -> dict[str, Any]:
         summary = dict(json.loads(attributes.get(SUMMARY, "{}")))
     except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
         reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
-        raise ConfigError(f"{source}: an XGBoost model without fedboost's facts ({reason})") from None
+        raise ConfigError(
+            "model-not-fedboost", f"{source}: an XGBoost model without fedboost's facts ({reason})"
+        ) from None
     repeated = _repeated(terms)
     odd = [name for name, value in repeated.items() if attributes.get(name, value) != value]
     odd += [name for name in _XGBOOSTS if name in attributes]
     if odd:
-        raise Altered(f"{source}: not as fedboost wrote it: its attribute {odd[0]} was changed or added")
+        raise Altered(
+            "model-altered", f"{source}: its attribute {odd[0]} was changed or added after fedboost wrote it"
+        )
     return {"terms": terms, "rounds": rounds, "rosters": rosters, "summary": summary, **vars(signed)}
 
 
 def _repeated(terms: Terms) -> dict[str, str]:
-    """Attributes that repeat values of the terms, for readers of the file."""
     return {
         _PREFIX + "terms_digest": terms.digest,
         _PREFIX + "protection": terms.hiding.protection,
@@ -100,8 +98,6 @@ Base64 = Annotated[
 
 
 class _Asked(BaseModel):
-    """A `Request` as a model file has it."""
-
     nonce: Hex
     time: StrictInt
     certificate: Base64
@@ -109,8 +105,6 @@ class _Asked(BaseModel):
 
 
 class _Signed(BaseModel):
-    """An `Attest` as a model file has it."""
-
     turns: int
     transcript: Hex
     structure: Hex
@@ -122,7 +116,7 @@ class _Signed(BaseModel):
 
 @dataclass(frozen=True)
 class SignedSession:
-    """The session of a model: `Model` says what each is."""
+    """The session of a model; for its fields see `SignedModel`."""
 
     attestations: Mapping[str, Attest]
     session: bytes
@@ -131,8 +125,8 @@ class SignedSession:
 
 
 def session_of(attributes: Mapping[str, str]) -> SignedSession:
-    """The session in these attributes, empty where there is none. ValueError, TypeError, KeyError or
-    AttributeError for what is none."""
+    """Read the session in attributes; empty if there is none. ValueError, TypeError, KeyError or
+    AttributeError if it is malformed."""
     signed = json.loads(attributes.get(SIGNATURES, "{}"))
     asked = json.loads(attributes.get(_PREFIX + "request", "null"))
     return SignedSession(
@@ -147,32 +141,30 @@ def session_of(attributes: Mapping[str, str]) -> SignedSession:
 
 
 def _number(value: object) -> float:
-    """The number itself: an integer stays one, so that a model read and written again is the same file."""
+    """Check a number. An integer stays one, so that a model read and written again is the same file."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{value!r} in the history is no number")
+        raise TypeError(f"{value!r} in the history is not a number")
     if isinstance(value, int) and abs(value) > _LARGEST:
         raise ValueError("a number in the history is too large for a float")
     return value
 
 
-# ---- A model of a session, signed by its parties: its file, and the check of the signatures -------------
+# ---- Signed models --------------------------------------------------------------------------------------
 
 
 PART_FORMAT = "fedboost.party_model"
-PART_BEGINS = f'{{"format":"{PART_FORMAT}"'
-"""The beginning of a file that has a party's part of a model."""
+PART_BEGINS = f'{{"format":"{PART_FORMAT}"'  # beginning of a file with a party's part of a model
 
 
 @dataclass(frozen=True)
 class SignedModel:
     """A trained model.
 
-    terms: those of its session; rounds: the metrics of each round; attestations: what each party signed of
-    it (nothing where no party has keys), over the session's digest `session`; rosters: from which round on
-    sums were over other parties than in the round before (nothing where it always were all); request: the
-    analyst's signed request for the session, which the signatures are bound to; salts: of a model that was
-    put together of parts, what the hash of each part was made with; summary: what the program said beside the
-    trees, as JSON.
+    terms: of its session; rounds: the metrics of each round; attestations: party -> what it signed, over the
+    session's digest `session` (empty if parties have no keys); rosters: round -> the parties in its sums, for
+    rounds in which they changed (empty if always all); request: the analyst's signed request for the session,
+    to which signatures are bound; salts: party -> salt of its part's hash, in an assembled model; summary:
+    the program's results besides trees, as JSON.
     """
 
     booster: Booster = field(repr=False)
@@ -191,12 +183,12 @@ class SignedModel:
 
     @property
     def parties(self) -> tuple[str, ...]:
-        """The parties whose rows trained it."""
+        """The parties whose rows trained the model."""
         return self.terms.parties
 
     @property
     def kept(self) -> int:
-        """Rounds that the trees are of: fewer than there were where the training stopped early."""
+        """Number of rounds in the model: fewer than were trained if early stopping dropped some."""
         rounds = len(self.booster.trees) // self.booster.roots - self.terms.constant_rounds
         return min(rounds, len(self.rounds))
 
@@ -207,7 +199,7 @@ class SignedModel:
 
     @property
     def outline(self) -> ModelSummary:
-        """What people read of the model."""
+        """What to print about the model, trees aside."""
         return ModelSummary(
             terms=self.terms,
             fingerprint=self.fingerprint,
@@ -221,29 +213,33 @@ class SignedModel:
 
     @property
     def importances(self) -> dict[str, list[float]]:
-        """Feature to its IMPORTANCES, the highest gain first."""
+        """Feature -> its IMPORTANCES, highest gain first."""
         by_kind = [self.booster.importance(kind) for kind in IMPORTANCES]
         return {name: [values[name] for values in by_kind] for name in by_kind[0]}
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the model without fedboost's facts: equal for equal trees, by any parties."""
+        """SHA-256 of the model without fedboost's facts: equal for equal trees, whatever the parties."""
         return self.booster.fingerprint
 
     def verify(self, roots: bytes, now: datetime, denied: Collection[str] = ()) -> tuple[str, ...]:
-        """The parties of the consortium with these roots (PEM) that signed this model: each took part in its
-        session, under its terms and their protection, and was told these very trees. A custom program may
-        make of the trees what it likes: there the questions alone are signed. PeerError for a signature that
-        is wrong.
+        """Verify the signatures, and return the parties that signed this model. PeerError if one is wrong.
+
+        Each of them took part in the session, under the terms and their protection, and received exactly
+        these trees. A custom program may make any trees from the sums: there, only the queries are signed.
+
+        Args:
+            roots: the consortium's roots, PEM.
+            now: time at which certificates must be valid.
+            denied: serial numbers of certificates that are refused.
         """
         faults = self.faults(roots, now, denied)
         if faults:
-            raise PeerError(next(iter(faults.values())))
+            raise PeerError("model-signature-wrong", next(iter(faults.values())))
         return tuple(party for party in self.parties if party in self.attestations)
 
     def faults(self, roots: bytes, now: datetime, denied: Collection[str] = ()) -> dict[str, str]:
-        """The fault of each party's signature, as `verify` checks them; nothing of those that
-        hold."""
+        """Return party -> the fault of its signature, for those that are wrong. Arguments: see `verify`."""
         viewers = {party: self.terms.blocks.viewer(party) for party in self.attestations}
         structures: dict[str, bytes | None] = dict.fromkeys(viewers.values())
         if self.terms.session.program == "boosting":
@@ -257,25 +253,24 @@ class SignedModel:
     def _fault(
         self, party: str, structure: bytes | None, roots: bytes, now: datetime, denied: Collection[str]
     ) -> str:
-        """The fault of a party's signature of these trees; empty if it holds."""
         attest = self.attestations[party]
-        alike = self.terms.keeps_parts or not self.terms.blocks  # else each was told something else
+        alike = self.terms.keeps_parts or not self.terms.blocks  # otherwise each party received its own view
         others = self.attestations.values() if alike else ()
         if len({other.transcript for other in others}) > 1:
-            return "the parties signed that they answered different questions"
+            return "the parties signed different transcripts of queries"
         try:
             signed_by = identify(attest.certificate, roots, now, denied)
         except PeerError as error:
             return f"the model's signature of party {party}: {error}"
         if (signed_by.name, signed_by.role) != (party, key_exchange.PARTY) or party not in self.parties:
-            return f"the model is signed for party {party} by {signed_by.role} {signed_by.name}"
+            return f"the model's signature of party {party} is by {signed_by.role} {signed_by.name}"
         if structure not in (None, attest.structure):
             return f"party {party} signed other trees than those of the model"
         hides = self.terms.hides_columns and not self.terms.keeps_parts
         if hides and attest.thresholds != packed(self.terms, party, self.booster.trees):
             return f"party {party} signed other thresholds than those of the model"
         if self.terms.keeps_parts and not self._has_part(party, attest.part):
-            return f"party {party} signed another part of the model, or the file lacks what would show it"
+            return f"party {party} signed another part than the model has, or the file lacks its salt"
         nonce = b"" if self.request is None else self.request.nonce
         statement = key_exchange.attestation(self.terms, nonce, self.session, party, attest)
         try:
@@ -285,8 +280,8 @@ class SignedModel:
         return ""
 
     def _has_part(self, party: str, digest: bytes) -> bool:
-        """True if the part that a party signed is in the model: shown by its salt, if it has anything that
-        the others have not."""
+        """Return whether the model has the part that a party signed. Its salt proves it; without a salt, the
+        part must be empty."""
         part, salt = part_in(self.booster, self.terms, party), self.salts.get(party)
         if salt is not None:
             return digest_of(part, salt) == digest
@@ -295,7 +290,8 @@ class SignedModel:
         return not has and not self.terms.blocks.has_labels(party)
 
     def _structure(self, party: str) -> bytes:
-        """The digest of the constant and the trees as a party got them: none where rows were predicted."""
+        """Return the digest of constant and trees as a party received them; empty if the task trains
+        nothing."""
         if not self.terms.task.trains:
             return b""
         trees = self.booster.trees[self.booster.roots * self.terms.constant_rounds :]
@@ -312,12 +308,12 @@ class SignedModel:
         return structure_of(constant, trees, self.booster.target_means.values(), edges)
 
     def to_bytes(self, session: bool = True) -> bytes:
-        """The content of the model file, with the session and its signatures unless they are kept elsewhere:
-        without them the same parties, rows and terms give the same bytes."""
+        """Return the content of the model file. session: include the session and its signatures; without them
+        the same parties, rows and terms give the same bytes."""
         return self.booster.to_xgboost(self.attributes(session)).encode()
 
     def attributes(self, session: bool = True) -> dict[str, str]:
-        """fedboost's facts as the attributes of the model file; session: as for `to_bytes`."""
+        """Return fedboost's facts as attributes of the model file. session: as for `to_bytes`."""
         card = None if self.terms.noise is None else json.dumps(PrivacyCard.of(self.terms).summary)
         return {
             _PREFIX + "version": __version__,
@@ -331,7 +327,7 @@ class SignedModel:
         }
 
     def _session_attributes(self) -> dict[str, str]:
-        """The attributes that two sessions of the same terms differ in; none where nobody signed."""
+        """Return the attributes in which two sessions of the same terms differ; none without signatures."""
         if not self.attestations:
             return {}
         signed = {
@@ -347,28 +343,29 @@ class SignedModel:
         return facts
 
     def save(self, path: Path | str, reproducible: bool = False) -> None:
-        """Write the model file: XGBoost JSON. reproducible: session and signatures, in which two trainings
-        differ, go into a file beside it (`session_file`)."""
+        """Write the model file: XGBoost JSON. reproducible: write session and signatures, in which two
+        trainings differ, to a separate file beside it (`session_file`)."""
         path = Path(path)
         beside, session = session_file(path), self._session_attributes()
         if reproducible and session:
             write_atomically(beside, json.dumps(session, indent=1).encode())
         elif beside.exists() and read_session(beside) is not None:
-            beside.unlink()  # it is that of the model which is replaced
+            beside.unlink()  # it belongs to the model that is replaced
         write_atomically(path, self.to_bytes(session=not reproducible))
 
     @classmethod
     def from_bytes(cls, data: bytes, source: str = "model") -> Self:
-        """The model in the content of a model file; ConfigError if it is none."""
+        """Return the model in the content of a file, or raise ConfigError. source: the file's name in
+        errors."""
         try:
             text = data.decode()
         except UnicodeDecodeError:
-            raise ConfigError(f"{source}: not a fedboost model: not text") from None
+            raise ConfigError("model-not-fedboost", f"{source}: not text, so not a model") from None
         return cls(**contents(text, source))
 
     @classmethod
     def load(cls, path: Path | str) -> Self:
-        """Read a model file, and the session's file beside it if there is one."""
+        """Read a model file, and the session file beside it if there is one."""
         with file_errors(path, "cannot read the model"):
             data = Path(path).read_bytes()
         model = cls.from_bytes(data, str(path))
@@ -377,24 +374,24 @@ class SignedModel:
 
 
 def contents(text: str, source: str, holders: int = 0) -> dict[str, Any]:
-    """The fields of a `SignedModel`, from the text of its file. holders: as for `Booster.from_xgboost`."""
+    """Return the fields of a `SignedModel` from its text. holders: as for `Booster.from_xgboost`."""
     if not holders and text.startswith(PART_BEGINS):
         raise ConfigError(
-            f"{source}: a part of a model, which cannot predict without the others: put the parts together "
-            f"(fedboost assemble), or predict together with their owners (fedboost predict --party)"
+            "model-is-part",
+            f"{source}: only a part of a model, which cannot predict; run fedboost assemble on all parts, or "
+            f"predict together with their owners (fedboost predict --party)",
         )
     booster, attributes = Booster.from_xgboost(text, source, holders)
     facts = facts_in(attributes, source)
     own = belonging(booster, facts["terms"])
     if own is None:
-        raise Altered(f"{source}: the trees and the terms in the file do not belong together")
+        raise Altered("model-altered", f"{source}: its trees and terms do not belong together")
     return {**facts, "booster": own}
 
 
 def belonging(booster: Booster, terms: Terms) -> Booster | None:
-    """The trees of a file as a training under these terms made them; None where they do not belong
-    together."""
-    if terms.objective.loss.xgboost_equivalent == booster.loss:  # the file has no objective but XGBoost's
+    """Return a file's trees as a training under these terms made them; None if they do not fit the terms."""
+    if terms.objective.loss.xgboost_equivalent == booster.loss:  # the file has only XGBoost's objectives
         booster = replace(booster, loss=terms.objective.loss)
     columns = terms.columns.features, tuple(terms.columns.categorical), terms.objective.name
     fits = columns == (booster.features, booster.categorical, booster.objective)
@@ -405,28 +402,31 @@ def belonging(booster: Booster, terms: Terms) -> Booster | None:
 
 
 def session_file(model: Path) -> Path:
-    """The file for the session of a model file: model.session.json for model.json."""
+    """Return the session file of a model file: model.session.json for model.json."""
     return model.with_name(f"{model.stem}.session.json")
 
 
 def read_session(path: Path) -> SignedSession | None:
-    """The session in a file that `SignedModel.save` wrote; None where there is no file. ConfigError for
-    another one."""
+    """Read a session file that `SignedModel.save` wrote; None if there is none. ConfigError for another
+    file."""
     try:
         attributes = json.loads(path.read_bytes())
         return session_of(attributes) if SIGNATURES in attributes else None
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise ConfigError(f"{path}: cannot read the session of the model: {error.strerror}") from None
+        raise ConfigError(
+            "model-unreadable", f"{path}: cannot read the session of the model: {error.strerror}"
+        ) from None
     except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
         raise ConfigError(
-            f"{path}: not the session of a fedboost model, for which this name is kept; move it away"
+            "model-session-invalid",
+            f"{path}: not a session file of a fedboost model, whose name it has; move it away",
         ) from None
 
 
 def _continues(booster: Booster, terms: Terms) -> bool:
-    """Tell if a model begins with the one that the terms continue, if they do."""
+    """Return whether a model begins with the one that the terms continue, if any."""
     first = terms.earlier
     if first is None:
         return True
@@ -438,7 +438,7 @@ def _continues(booster: Booster, terms: Terms) -> bool:
 
 
 def signed_model_of(session: AggregatorSession) -> SignedModel:
-    """The model of a session that is over. Raises SessionFailed if it has none."""
+    """Return the model of a session that is over. Raises SessionFailed if it has none."""
     if session.error is not None:
         raise session.error
     assert session.booster is not None
@@ -446,7 +446,6 @@ def signed_model_of(session: AggregatorSession) -> SignedModel:
 
 
 def facts_of(session: AggregatorSession) -> dict[str, Any]:
-    """The fields of a `SignedModel` but for its trees and terms."""
     rounds = tuple({"round": row.round, **row.published} for row in session.history)
     signed = {
         party: session.attestations[party]
@@ -470,7 +469,7 @@ def facts_of(session: AggregatorSession) -> dict[str, Any]:
 
 
 def part_in(booster: Booster, terms: Terms, party: str) -> Booster:
-    """The part of a party in a whole model."""
+    """Return a party's part of a whole model."""
     view = view_of(terms, party)
     assert view is not None
     trees = tuple(map(replace(view, hides=False).tree, booster.trees))
@@ -481,12 +480,11 @@ def part_in(booster: Booster, terms: Terms, party: str) -> Booster:
     return replace(booster, base_score=UNTOLD_SCORE, trees=trees)
 
 
-# ---- The report of a model as its file has it: no rows are read for it ----------------------------------
+# ---- The report of a model from its file, without rows --------------------------------------------------
 
 
 MAX_TREES = 3
-MAX_LEAVES = 64
-"""Leaves of a tree that is drawn in a page."""
+MAX_LEAVES = 64  # most leaves of a tree drawn in a page
 
 
 def written(
@@ -495,7 +493,7 @@ def written(
     verification: Verification | None = None,
     session: Ended | None = None,
 ) -> str:
-    """Return the report of a model as HTML. session: that which trained it, where it was followed."""
+    """Return the report of a model as HTML. session: the session that trained it, if it was followed."""
     trees = [_tree(model, number) for number in range(min(MAX_TREES, len(model.booster.trees)))]
     has_classes = model.terms.objective.loss.xgboost_equivalent.label_kind is LabelKind.CLASS
     classes = tuple(map(str, classes_of(model.terms))) if has_classes else ()
@@ -523,7 +521,7 @@ def _tree(model: SignedModel, number: int) -> DrawnTree:
 
 
 def tree_title(model: SignedModel, number: int) -> str:
-    """Which tree that is, in words: its number, round, class, and place among parallel ones."""
+    """Describe a tree: its number, round, class, and index among parallel trees."""
     booster = model.booster
     in_round, parallel = number % booster.roots, booster.num_parallel_tree
     title = f"Tree {number} of {len(booster.trees)}, {booster.objective}: round {number // booster.roots}"
@@ -532,26 +530,24 @@ def tree_title(model: SignedModel, number: int) -> str:
 
 
 def classes_of(terms: Terms) -> tuple[str, ...] | tuple[int, ...]:
-    """The labels: those of columns.classes, else 0, 1, ...; ConfigError for objectives without classes."""
+    """Return columns.classes, or else 0, 1, ...; ConfigError for objectives without classes."""
     if terms.objective.loss.xgboost_equivalent.label_kind is not LabelKind.CLASS:
-        raise ConfigError(f"{terms.objective.name} predicts numbers, which have no classes: use predict")
+        raise ConfigError("model-no-classes", f"{terms.objective.name} has no classes; use predict")
     return terms.columns.classes or tuple(range(terms.objective.num_class or 2))
 
 
-# ---- Terms that an analyst signed, as a file ------------------------------------------------------------
+# ---- Terms that an analyst signed, in a file ------------------------------------------------------------
 # The file is JSON: `terms` as text, and `request` with the analyst's nonce, time, certificate and signature
-# (base64); without `request` where analysts have no keys. The person who submits it cannot change the terms.
+# (base64), unless analysts have no keys. Those who submit the file cannot change the terms.
 
 
 class _AskedInFile(_Asked):
-    """A `Request` as a file of signed terms has it."""
-
     nonce: Base64
 
 
 def sign_terms(terms: Terms, bundle: Bundle | None) -> bytes:
-    """The content of a file with terms that the owner of a bundle signed, good for one session; without a
-    signature where analysts have no keys."""
+    """Return the content of a file with terms signed with a bundle, valid for one session; without a bundle,
+    where analysts have no keys, without a signature."""
     values: dict[str, Any] = {"terms": terms.canonical()}
     if bundle is not None:
         request = request_of(terms, bundle)
@@ -560,14 +556,14 @@ def sign_terms(terms: Terms, bundle: Bundle | None) -> bytes:
 
 
 def request_of(terms: Terms, bundle: Bundle, wish: bytes = key_exchange.SESSION) -> Request:
-    """A request under these terms that the owner of a bundle signs now."""
+    """Sign a request under these terms with a bundle, now."""
     nonce = os.urandom(key_exchange.NONCE_BYTES)
     return key_exchange.request(bundle.signer, terms, nonce, int(time.time()), wish)
 
 
 def from_json(data: bytes) -> tuple[str, Request | None]:
-    """The text of the terms in the content of a file, unread, and the request if there is one: nobody has
-    checked it. ConfigError."""
+    """Return the terms' text in the content of a file, and the request, if any. Neither is verified. Raises
+    ConfigError."""
     try:
         values = json.loads(data)
         text, given = values["terms"], values.get("request")
@@ -579,18 +575,18 @@ def from_json(data: bytes) -> tuple[str, Request | None]:
         if sum(map(len, (request.nonce, request.certificate, request.signature))) > MAX_REQUEST:
             raise ValueError
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise ConfigError("not signed terms; `fedboost sign terms.toml` writes them") from None
+        raise ConfigError("terms-not-signed", "not signed terms; run `fedboost sign`") from None
     return text, request
 
 
 def verified(
     model: SignedModel, source: str, roots: bytes, now: datetime, denied: Collection[str] = ()
 ) -> Verification:
-    """Return what holds of a model's signatures for the consortium with these roots (PEM)."""
+    """Verify a model's signatures and its analyst's request, with a consortium's roots (PEM)."""
     faults = model.faults(roots, now, denied)
     analyst, asked, fault = "", "", ""
     if model.request is None:
-        fault = "there is no analyst's request for it"
+        fault = "the model has no analyst's request"
     elif model.attestations:
         try:
             trust = Trust(roots, frozenset(denied), lambda: now)
@@ -611,10 +607,10 @@ def verified(
     )
 
 
-# ---- A party's part of a model, and how parts become the model ------------------------------------------
-# The file is JSON: `format`, `party` ('' for the analyst's, which is the structure alone), `session`, `salt`,
-# `gains`, and under `model` the trees as the party was told them, in the form of XGBoost's file: a split by a
-# column of another party has the number of its holder, behind those of all features, and nothing else.
+# ---- Parts of a model, and their assembly ---------------------------------------------------------------
+# The file is JSON: `format`, `party` ('' for the analyst's, which is only the structure), `session`, `salt`,
+# `gains`, and in `model` the trees as the party received them, in XGBoost's form. A split by another party's
+# column has only that party's index, counted after all features.
 
 
 PART_VERSION = 1
@@ -622,9 +618,15 @@ PART_VERSION = 1
 
 @dataclass(frozen=True, repr=False)
 class PartyModel(SignedModel):
-    """A party's part of a model; '' as `party` is the analyst's, which has the structure of the trees, who
-    holds the column of each split, metrics and signatures. name: of the session; salt: what the hash that the
-    party signed was made with; gains: party to the sum of the gains of its splits, in the analyst's."""
+    """A party's part of a model, or the analyst's.
+
+    Attributes:
+        party: its party; '' for the analyst's part, which has the structure of the trees, the party of each
+            split, metrics and signatures.
+        name: the session's name.
+        salt: the salt of the hash that the party signed.
+        gains: in the analyst's part, party -> total gain of its splits.
+    """
 
     party: str = ""
     name: str = ""
@@ -637,24 +639,24 @@ class PartyModel(SignedModel):
 
     @cached_property
     def id(self) -> str:
-        """The name of the model that it is a part of, in hex: equal for all parts of one model."""
+        """The id of the whole model, in hex: equal for all parts of one model."""
         holder = self.terms.vertical.label_holder
         assert holder is not None
         return model_id(self.name, self.terms, self._structure(holder))
 
     @property
     def outline(self) -> ModelSummary:
-        """What people read of the model."""
+        """What to print about the model, with the importance as each party's shares."""
         return super().outline.model_copy(update={"shares": self.importance})
 
     @property
     def importance(self) -> dict[str, float]:
-        """Party to its share of all gains, highest first; empty but in the analyst's."""
+        """Party -> its share of the total gain, highest first; empty except in the analyst's part."""
         total = sum(self.gains.values())
         return {name: gain / total for name, gain in sorted(self.gains.items(), key=lambda g: -g[1]) if total}
 
     def to_bytes(self, session: bool = True) -> bytes:
-        """The content of the file; session: as for `SignedModel.to_bytes`."""
+        """Return the content of the file. session: as for `SignedModel.to_bytes`."""
         content = {
             "format": PART_FORMAT,
             "version": PART_VERSION,
@@ -668,41 +670,44 @@ class PartyModel(SignedModel):
 
     @classmethod
     def of(cls, part: Part) -> Self:
-        """What a party keeps."""
+        """Return the part that a party keeps."""
         return cls(part.booster, part.terms, (), party=part.party, name=part.session, salt=part.salt)
 
     @classmethod
     def from_bytes(cls, data: bytes, source: str = "model") -> Self:
-        """The part in the content of a file; ConfigError if it is none."""
+        """Return the part in the content of a file, or raise ConfigError. source: the file's name in
+        errors."""
         try:
             content = json.loads(data)
         except (ValueError, RecursionError):
             content = None
         if not isinstance(content, dict) or content.get("format") != PART_FORMAT:
-            raise ConfigError(f"{source}: not a party's part of a model; `fedboost party` writes it")
+            raise ConfigError("model-not-part", f"{source}: not a part of a model from `fedboost party`")
         try:
             if content["version"] != PART_VERSION:
-                raise ConfigError(f"{source}: a part of a model, written by a newer version of fedboost")
+                raise ConfigError(
+                    "model-part-newer", f"{source}: a part of a model from a newer fedboost; update"
+                )
             own: dict[str, Any] = {"party": str(content["party"]), "name": str(content["session"])}
             own["salt"] = bytes.fromhex(content.get("salt", ""))
             own["gains"] = {str(name): float(gain) for name, gain in content.get("gains", {}).items()}
             terms = Terms.from_canonical(content["model"]["learner"]["attributes"][TERMS])
             text = json.dumps(content["model"], ensure_ascii=False)
-            _ = (own["name"] + text).encode()  # ValueError for what no text has
+            _ = (own["name"] + text).encode()  # ValueError for lone surrogates
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            raise ConfigError(f"{source}: not a whole part of a model ({error})") from None
+            raise ConfigError("model-not-part", f"{source}: not a whole part of a model ({error})") from None
         part = cls(**contents(text, source, len(terms.parties)), **own)
         if not terms.keeps_parts or part.party not in ("", *terms.parties) or not part._is_own:
-            raise Altered(f"{source}: the trees and the terms in the file do not belong together")
+            raise Altered("model-altered", f"{source}: its trees and terms do not belong together")
         return part
 
     def _has_part(self, party: str, digest: bytes) -> bool:
-        """True: a part has nothing to hold those of others against; `assembled` does."""
+        """Return True, as one part cannot prove those of others; `assembled` compares them."""
         return True
 
     @property
     def _is_own(self) -> bool:
-        """True if the splits of the party, and no others, are whole."""
+        """True if exactly the party's own splits are complete."""
         view = view_of(self.terms, self.party or self.terms.parties[0])
         assert view is not None
         view = view if self.party else view.public
@@ -717,7 +722,7 @@ class PartyModel(SignedModel):
 
 
 def trained_model_of(session: AggregatorSession) -> SignedModel:
-    """What the analyst gets of a session that is over: the model, or its structure where parties keep parts.
+    """Return the analyst's model of a session that is over, or its structure if parties keep parts. Raises
     SessionFailed if it has none."""
     model = signed_model_of(session)
     terms = session.terms
@@ -737,20 +742,24 @@ def trained_model_of(session: AggregatorSession) -> SignedModel:
 
 
 def assembled(parts: Iterable[PartyModel]) -> SignedModel:
-    """The model of these parts: those of all parties that have splits in it, the label holder's among them.
-    With the analyst's it has metrics and signatures, too, and each part must be the one that was signed."""
+    """Assemble a model from the label holder's part and those of all parties with splits in it. With the
+    analyst's part, it has metrics and signatures, too, and each part must be the one that was signed."""
     by_party = _by_party(parts)
     first = next(iter(by_party.values()))
     holder, terms = first.terms.vertical.label_holder, first.terms
     assert holder is not None
     if holder not in by_party:
-        raise ConfigError(f"the part of label holder {holder} is missing: it has the values of the leaves")
+        raise ConfigError(
+            "model-parts-missing", f"the part of label holder {holder} is missing; it has the leaf values"
+        )
     own, signed = by_party[holder], by_party.get("")
     if signed is not None:
         for name, part in by_party.items():
             attest = signed.attestations.get(name)
             if name and attest is not None and attest.part != digest_of(part.booster, part.salt):
-                raise ConfigError(f"the part of {name} is not the one that {name} signed")
+                raise ConfigError(
+                    "model-part-altered", f"the part of {name} is not the one that {name} signed"
+                )
     trees = tuple(_whole(number, tree, by_party, terms) for number, tree in enumerate(own.booster.trees))
     facts = {name: getattr(signed or own, name) for name in SignedModel.__dataclass_fields__}
     facts["salts"] = {name: part.salt for name, part in by_party.items() if name and signed is not None}
@@ -762,19 +771,18 @@ def _by_party(parts: Iterable[PartyModel]) -> dict[str, PartyModel]:
     for part in parts:
         whose = f"the part of {part.party}" if part.party else "the analyst's part"
         if part.party in by_party:
-            raise ConfigError(f"{whose} is given twice")
+            raise ConfigError("model-part-twice", f"{whose} is given twice")
         by_party[part.party] = part
         first = next(iter(by_party.values()))
         if part.id != first.id:
             other = f"that of {first.party}" if first.party else "the analyst's"
-            raise ConfigError(f"{whose} is of another model than {other}: their sessions differ")
+            raise ConfigError("model-parts-differ", f"{whose} is of another session than {other}")
     if not by_party:
-        raise ConfigError("no parts of a model are given")
+        raise ConfigError("model-parts-missing", "no parts of a model are given")
     return by_party
 
 
 def _whole(number: int, tree: Tree, by_party: Mapping[str, PartyModel], terms: Terms) -> Tree:
-    """A tree of the label holder's with the splits of all parties."""
     features = len(terms.columns.features)
     columns = {
         name: [*getattr(tree, name)] for name in ("feature", "threshold", "missing_left", "categories")
@@ -784,7 +792,9 @@ def _whole(number: int, tree: Tree, by_party: Mapping[str, PartyModel], terms: T
             continue
         party = terms.parties[feature - features]
         if party not in by_party:
-            raise ConfigError(f"the part of {party} is missing: it has split {node} of tree {number}")
+            raise ConfigError(
+                "model-parts-missing", f"the part of {party} is missing; it has split {node} of tree {number}"
+            )
         theirs = by_party[party].booster.trees[number]
         for name, column in columns.items():
             column[node] = getattr(theirs, name)[node]
@@ -792,13 +802,10 @@ def _whole(number: int, tree: Tree, by_party: Mapping[str, PartyModel], terms: T
 
 
 def terms_to_predict(model: PartyModel, rows: int, min_common_rows: int | None = None) -> Terms:
-    """The terms of a session that predicts so many rows with a model, or rows of so many ids where they may
-    have the same: those of its training, min_common_rows unless given. A party that is lost and does not
-    come back ends it: the label holder asks again."""
+    """Return the terms of a session that predicts with a model: those of its training, with min_common_rows
+    if given. rows: their number, or if ids may repeat, the number of ids. A party that is lost and does not
+    return ends the session, and the label holder starts another."""
     fewest = model.terms.vertical.min_common_rows if min_common_rows is None else min_common_rows
     return model.terms.changed(
-        predict_with=model.id,
-        predict_rows=rows,
-        min_common_rows=fewest,
-        on_loss="stop",
+        predict_with=model.id, predict_rows=rows, min_common_rows=fewest, on_loss="stop"
     )

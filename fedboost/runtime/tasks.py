@@ -1,4 +1,4 @@
-"""Sessions that end with a result: their terms, and the results as Python has them."""
+"""Sessions that end with a result: their terms, and their results in Python."""
 
 import logging
 import math
@@ -32,15 +32,13 @@ from fedboost.views.results import document, hints
 
 
 class Reported(Result):
-    """A result with a report."""
-
     @classmethod
     def from_model(cls, model: SignedModel, traffic: Traffic) -> Self:
-        """The result that a session ended with. PeerError if it is another one."""
+        """Return the result of a session. Raises PeerError if the session has another kind of result."""
         return cls.read(model.summary, _session(model, traffic))
 
     def report(self, path: Path | str | None = None) -> str:
-        """The report of the result, a page of HTML, which is also written to `path` if one is given."""
+        """Return the report of the result as an HTML page. path: file to write it to, if any."""
         return saved(report(document(self)), path)
 
 
@@ -53,7 +51,7 @@ class Description(Reported, tasks.Description):
 
     @property
     def advice(self) -> tuple[str, ...]:
-        """What to change in the terms or the tables, a sentence each."""
+        """Suggested changes to the terms or tables, one sentence each."""
         return tuple(map(str, hints(self)))
 
 
@@ -66,8 +64,8 @@ class Drift(Reported, tasks.Drift):
 
     @classmethod
     def held_against(cls, reference: BinCounts, model: SignedModel, traffic: Traffic) -> Self:
-        """The result that a session ended with. reference: of the model whose rows they are held against.
-        PeerError if it is another one."""
+        """Return the result of a session. reference: bins of the model that rows are compared with. Raises
+        PeerError if the session has another kind of result."""
         return cls.compared(model.summary, reference, _session(model, traffic))
 
 
@@ -76,19 +74,19 @@ class Tuning(Reported, tasks.Tuning):
 
     @property
     def terms(self) -> Terms:
-        """The terms of a training with the best settings, for as many rounds as were best."""
+        """Terms for a training with the best settings and the best number of rounds."""
         best_round = self.trials[self.best].best_round
         return self.session.terms.candidate(self.best).changed(rounds=best_round)
 
     def save(self, path: Path | str) -> None:
-        """Write these terms to a TOML file, whole or not at all."""
+        """Write `terms` to a TOML file, whole or not at all."""
         write_atomically(Path(path), terms_to_toml(self.terms).encode())
 
 
 # ---- The terms of sessions with a model -----------------------------------------------------------------
 
 
-_A_PART = "a part of a model: put the parts together (fedboost assemble)"
+_A_PART = "the model is only a part; run fedboost assemble on all parts"
 
 
 def evaluation_terms(
@@ -100,10 +98,9 @@ def evaluation_terms(
     min_count: int | None = None,
     rows: str | None = None,
 ) -> Terms:
-    """The terms of an evaluation. model: or the path of its file, of fedboost or XGBoost; terms: those that
-    say columns and parties, in place of those in the model; the others in place of those of the terms."""
+    """Return the terms of an evaluation. Arguments are those of `evaluate`; they override the terms."""
     if isinstance(model, PartyModel):
-        raise ConfigError(_A_PART)
+        raise ConfigError("model-is-part", _A_PART)
     own: Terms | None
     if isinstance(model, Model):
         text, own = str(text_of(model, task=TASKS["evaluate"])), model.terms
@@ -111,7 +108,8 @@ def evaluation_terms(
         text, own = read_file(Path(model), str(model), TASKS["evaluate"])
         if own is None and terms is None:
             raise ConfigError(
-                f"{model}: an XGBoost model without fedboost's terms: give terms with its columns (--terms)"
+                "model-without-terms",
+                f"{model}: an XGBoost model without fedboost's terms; give terms with its columns (--terms)",
             )
     given = terms or own
     assert given is not None
@@ -121,12 +119,12 @@ def evaluation_terms(
 def drift_terms(
     model: Model | Path | str, terms: Terms | None = None, min_count: int | None = None
 ) -> tuple[Terms, BinCounts]:
-    """The terms by which rows are held against the reference of a model, and that reference. model: or the
-    path of its file; terms: those that say columns and parties, in place of those in the model."""
+    """Return the terms for comparing rows with a model's reference, and the reference. Arguments are those of
+    `drift`."""
     if isinstance(model, PartyModel):
-        raise ConfigError(_A_PART)
+        raise ConfigError("model-is-part", _A_PART)
     if not isinstance(model, Model):
-        read_file(Path(model), str(model), TASKS["drift"])  # says what is wrong with other files
+        read_file(Path(model), str(model), TASKS["drift"])  # explains what is wrong with other files
         model = Model.load(model)
     agreed = terms_to_drift(terms or model.terms, str(text_of(model, task=TASKS["drift"])), min_count)
     try:
@@ -134,16 +132,16 @@ def drift_terms(
     except ValidationError:
         reference = None
     if reference is None or not reference.fits(agreed):
-        raise ConfigError("the model's reference is not of its columns, or was changed")
+        raise ConfigError("model-reference-unfit", "the model's reference is damaged or of other columns")
     return agreed, reference
 
 
-# ---- Candidates drawn by a sampler of Optuna, which is an extra -----------------------------------------
+# ---- Candidates drawn by an Optuna sampler (an extra) ---------------------------------------------------
 
 
 NAMES = {"random": "RandomSampler", "qmc": "QMCSampler", "tpe": "TPESampler"}
-"""Samplers by the names that the command takes. No trial is reported to them: candidates stand in the terms
-before any is tried, so of TPE these are its random first ones."""
+"""Name in the command -> sampler. As candidates are in the terms before any is tried, samplers get no
+results, and TPE draws only its random first candidates."""
 
 
 def sampled(
@@ -154,20 +152,23 @@ def sampled(
     whole: frozenset[str],
     by_ratio: frozenset[str],
 ) -> list[dict[str, float]]:
-    """So many points of a space. sampler: a name in NAMES, or a sampler of Optuna; whole, by_ratio: settings
-    that are whole numbers, and those whose logarithm is drawn evenly. ConfigError."""
+    """Draw `number` points of a space. sampler: a name in NAMES, or an Optuna sampler; whole: integer
+    settings; by_ratio: settings drawn evenly by logarithm."""
     if find_spec("optuna") is None:
-        raise ConfigError('samplers are those of Optuna: pip install "fedboost[optuna]"')
+        raise ConfigError("extra-missing", 'samplers need Optuna: pip install "fedboost[optuna]"')
     import optuna
 
     if isinstance(sampler, str):
         if sampler not in NAMES:
-            raise ConfigError(f"sampler {sampler!r}: take {', '.join(NAMES)}, or give a sampler of Optuna")
+            raise ConfigError(
+                "tune-sampler-unknown",
+                f"unknown sampler {sampler!r}; use {', '.join(NAMES)}, or an Optuna sampler",
+            )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             sampler = getattr(optuna.samplers, NAMES[sampler])(seed=seed)
     if not isinstance(sampler, optuna.samplers.BaseSampler):
-        raise ConfigError(f"sampler: a {type(sampler).__name__} is no sampler of Optuna")
+        raise ConfigError("tune-sampler-unknown", f"a {type(sampler).__name__} is not an Optuna sampler")
     distributions = optuna.distributions
     ranges: dict[str, Any] = {}
     for name, values in space.items():
@@ -190,13 +191,13 @@ def sampled(
 
 
 def _short(value: float, values: Sequence[float]) -> float:
-    """A number of few digits, within the range."""
+    """Round a number to four digits, within its range."""
     if len(values) != 2 or isinstance(value, int):
         return value
     return min(max(float(f"{value:.4g}"), values[0]), values[1])
 
 
-# ---- Candidates drawn from a space of settings, and what a session that tried them side by side found ----
+# ---- Candidates drawn from a space of settings ----------------------------------------------------------
 
 
 SPACE: dict[str, list[float]] = {
@@ -205,14 +206,14 @@ SPACE: dict[str, list[float]] = {
     "reg_lambda": [0.1, 30],
     "colsample_bytree": [0.5, 1.0],
 }
-"""The space unless one is given: the usual settings of XGBoost and their usual ranges; and min_child_weight
-from that of the terms on, which sites go by."""
+"""The default space: usual settings of XGBoost and their ranges. min_child_weight is added, from the value in
+the terms upwards, as sites have limits for it."""
 TRIALS = 27
 _BY_RATIO = frozenset({"learning_rate", "min_child_weight", "reg_lambda", "reg_alpha", "gamma"})
-"""Settings of which the logarithm is drawn evenly."""
+"""Settings drawn evenly by logarithm."""
 _WHOLE = frozenset({"max_depth", "max_leaves"})
 _NOT_WHILE_TUNING = ("early_stopping_rounds", "party_metrics")
-"""Settings of a training that are left out where candidates are tried, and of the terms that come of it."""
+"""Settings left out of tuning, and of the terms that result."""
 _DIGITS = 3
 
 
@@ -222,19 +223,21 @@ def terms_to_tune(
     trials: int | None = None,
     sampler: Any = None,
 ) -> Terms:
-    """The terms by which so many candidates of a space are tried side by side, or those themselves if they
-    name candidates. The first candidate has the settings of the terms; the others are drawn by their seed,
-    each setting once from each of as many parts of its range, or by a sampler (`sampled`). ConfigError."""
+    """Return terms that try candidates of a space together, or the terms themselves if they name candidates.
+    The first candidate has the terms' settings. The others are a Latin hypercube drawn with the terms' seed,
+    or are drawn by a sampler (`sampled`)."""
     if terms.task.takes_candidates:
         if (space, trials, sampler) != (None, None, None):
-            raise ConfigError("the terms name candidates: leave --space, --trials and --sampler out")
+            raise ConfigError(
+                "tune-candidates-fixed", "the terms name candidates; leave --space, --trials, --sampler out"
+            )
         return terms
     fewest = max(terms.trees.min_child_weight, 1.0)
     usual = {**SPACE, "min_child_weight": [fewest, 12 * fewest]}
     ranges = _checked(usual if space is None else space)
     number = TRIALS if trials is None else trials
     if not 2 <= number <= MAX_CANDIDATES:
-        raise ConfigError(f"{number} trials: give 2 to {MAX_CANDIDATES}")
+        raise ConfigError("tune-trials-range", f"{number} trials; give 2 to {MAX_CANDIDATES}")
     others, seed = number - 1, terms.draws.seed
     drawn = (
         draw(ranges, others, seed)
@@ -259,7 +262,8 @@ def terms_to_tune(
 
 
 def draw(space: Mapping[str, Sequence[float]], number: int, seed: int) -> list[dict[str, float]]:
-    """So many points of a space: a Latin hypercube."""
+    """Draw `number` points of a space as a Latin hypercube: each setting has one value in each of `number`
+    equal parts of its range."""
     draws = np.random.default_rng(seed)
     columns = {}
     for name, values in space.items():
@@ -269,7 +273,7 @@ def draw(space: Mapping[str, Sequence[float]], number: int, seed: int) -> list[d
 
 
 def _value(name: str, values: Sequence[float], part: float) -> float:
-    """The value of a setting at this part of its range: of two values an interval, of more one of them."""
+    """Return a setting's value at a part (0 to 1) of its interval [low, high], or of its list of values."""
     if len(values) != 2:
         return values[min(int(part * len(values)), len(values) - 1)]
     low, high = values
@@ -284,17 +288,21 @@ def _value(name: str, values: Sequence[float], part: float) -> float:
 
 def _checked(space: Mapping[str, Sequence[float]]) -> Mapping[str, Sequence[float]]:
     if not space:
-        raise ConfigError("the space has no settings")
+        raise ConfigError("tune-space-empty", "the space has no settings; give at least one")
     for name, values in space.items():
         try:
             require_known(name, TUNED, "space")
         except ValueError as error:
-            raise ConfigError(str(error)) from None
+            raise ConfigError("tune-setting-unknown", str(error)) from None
         is_list = isinstance(values, list | tuple) and len(values) > 1
         if not is_list or not all(map(_is_number, values)):
-            raise ConfigError(f"space: {name} takes [low, high], or a list of three values and more")
+            raise ConfigError(
+                "tune-space-range", f"space: {name} must be [low, high], or a list of three or more values"
+            )
         if len(values) == 2 and values[0] >= values[1]:
-            raise ConfigError(f"space: {name} = {list(values)}: the first is not below the second")
+            raise ConfigError(
+                "tune-space-range", f"space: {name} = {list(values)}; the first must be below the second"
+            )
     return space
 
 
@@ -302,17 +310,13 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and -1e300 < value < 1e300
 
 
-# ---- Terms in TOML files --------------------------------------------------------------------------------
-
-# ---- What an analyst requests of an aggregator, beside a training ---------------------------------------
+# ---- Requests of an analyst to an aggregator, other than a training -------------------------------------
 
 
 OnWaiting = Callable[[tuple[str, ...]], None]
 
 
 class TaskRequests(ABC):
-    """Sessions that end with a result, as an analyst requests them."""
-
     def describe(
         self,
         terms: Terms,
@@ -320,8 +324,8 @@ class TaskRequests(ABC):
         wait: float = 60.0,
         on_waiting: OnWaiting | None = None,
     ) -> Description:
-        """Have the rows of all parties counted, and wait for the description. The other arguments are those
-        of `fedboost.describe`."""
+        """Describe the rows of all parties, and wait for the result. Other arguments: see
+        `fedboost.describe`."""
         return Description.from_model(*self._result(terms_to_describe(terms, min_count), wait, on_waiting))
 
     def tune(
@@ -333,8 +337,7 @@ class TaskRequests(ABC):
         wait: float = 60.0,
         on_waiting: OnWaiting | None = None,
     ) -> Tuning:
-        """Have candidates tried side by side, and wait for the result. The other arguments are those of
-        `fedboost.tune`."""
+        """Try candidates together, and wait for the result. Other arguments: see `fedboost.tune`."""
         agreed = terms_to_tune(terms, space, trials, sampler)
         return Tuning.from_model(*self._result(agreed, wait, on_waiting))
 
@@ -350,9 +353,9 @@ class TaskRequests(ABC):
         on_waiting: OnWaiting | None = None,
         rows: str | None = None,
     ) -> Evaluation:
-        """Have a model measured on the rows of all parties, and wait for the result. The other arguments are
-        those of `fedboost.evaluate`; rows may also be "new", the rows that were added since. Parties are
-        those of the terms, or of the model's own."""
+        """Evaluate a model on the rows of all parties, and wait for the result. Parties are those of the
+        terms, or of the model's own terms. rows may also be "new", for rows added since the training. Other
+        arguments: see `fedboost.evaluate`."""
         agreed = evaluation_terms(model, terms, by, by_site, threshold, min_count, rows)
         return Evaluation.from_model(*self._result(agreed, wait, on_waiting))
 
@@ -364,14 +367,14 @@ class TaskRequests(ABC):
         wait: float = 60.0,
         on_waiting: OnWaiting | None = None,
     ) -> Drift:
-        """Hold the rows of all parties against those that a model was trained on. The other arguments are
-        those of `fedboost.drift`."""
+        """Compare the rows of all parties with those that a model was trained on, and wait for the result.
+        Other arguments: see `fedboost.drift`."""
         agreed, reference = drift_terms(model, terms, min_count)
         return Drift.held_against(reference, *self._result(agreed, wait, on_waiting))
 
     @abstractmethod
     def _result(self, terms: Terms, wait: float, on_waiting: OnWaiting | None) -> tuple[SignedModel, Traffic]:
-        """The model that a session ends with, and its traffic."""
+        """Run a session under these terms. Return its model and its traffic."""
 
 
 # ---- The same in this process ---------------------------------------------------------------------------
@@ -380,9 +383,11 @@ class TaskRequests(ABC):
 def _simulated(
     terms: Terms, shards: Any, seed: int, nthread: int, site: str | None, by_tables: bool = False
 ) -> tuple[SignedModel, Traffic]:
-    """The model that a session ends with, and its traffic. by_tables: the parties are those of the tables,
-    not those that the terms of a model name."""
-    from fedboost.runtime.local import simulation  # which an analyst of an aggregator does not wait for
+    """Run a session under these terms. Return its model and its traffic. by_tables: parties are those of the
+    tables rather than of the terms."""
+    from fedboost.runtime.local import (
+        simulation,
+    )  # late, as it is slow and an aggregator's analyst needs none
 
     agreed = simulation.terms_for_tables(terms, shards) if by_tables else terms
     session, meter, _ = simulation.run_session(agreed, shards, seed=seed, nthread=nthread, site=site)
@@ -397,11 +402,15 @@ def describe(
     nthread: int = 1,
     site: str | None = None,
 ) -> Description:
-    """Count the rows of all parties in this process: missing values, levels, labels, quantiles.
+    """Describe the rows of all parties in this process: missing values, levels, labels, quantiles.
 
-    terms: those of a training, or with `program = "describe"`; shards, seed, nthread, site: as for
-    `simulate`; min_count: fewest rows of a count that is given, in place of that of the terms. Over the
-    network: `fedboost describe`, or `connect(...).describe(terms)`. Raises ConfigError, SessionFailed.
+    Over the network, use `fedboost describe` or `connect(...).describe(terms)`. Raises ConfigError,
+    SessionFailed.
+
+    Args:
+        terms: those of a training, or with `program = "describe"`.
+        shards, seed, nthread, site: as for `simulate`.
+        min_count: fewest rows of a reported count (default: that of the terms).
     """
     agreed = terms_to_describe(terms, min_count)
     return Description.from_model(*_simulated(agreed, shards, seed, nthread, site))
@@ -416,12 +425,15 @@ def drift(
     nthread: int = 1,
     site: str | None = None,
 ) -> Drift:
-    """Hold the rows of all parties in this process against those that a model was trained on.
+    """Compare the rows of all parties in this process with those that a model was trained on.
 
-    model: trained with `reference = true`, or the path of its file; shards, seed, nthread, site: as for
-    `simulate`, labels are not needed; terms: those that say the columns, in place of those in the model;
-    min_count: fewest rows of a count that is given. Over the network: `fedboost drift`, or
-    `connect(...).drift(model)`. Raises ConfigError, SessionFailed.
+    Over the network, use `fedboost drift` or `connect(...).drift(model)`. Raises ConfigError, SessionFailed.
+
+    Args:
+        model: a model trained with `reference = true`, or its file.
+        shards, seed, nthread, site: as for `simulate`; labels are not needed.
+        terms: terms that name the columns, in place of the model's own.
+        min_count: fewest rows of a reported count (default: that of the terms).
     """
     agreed, reference = drift_terms(model, terms, min_count)
     return Drift.held_against(reference, *_simulated(agreed, shards, seed, nthread, site, terms is None))
@@ -440,16 +452,23 @@ def evaluate(
     site: str | None = None,
     rows: str | None = None,
 ) -> Evaluation:
-    """Measure a model on the rows of all parties in this process.
+    """Evaluate a model on the rows of all parties in this process.
 
-    model: or the path of its file, of fedboost or XGBoost; shards, seed, nthread, site: as for `simulate`;
-    terms: those that say the columns, which XGBoost's own files need; the parties of a model's own terms may
-    be others, and so few that only `plain` takes them. by: categorical features, by whose levels results are
-    split; by_site: also by site; threshold: probability above which a row counts as predicted positive;
-    min_count: fewest rows of a count that is given; rows: "held-out", those that no tree was grown on, which
-    is the default where the training held rows out, or "all". Held-out rows are drawn again as in the
-    training: the tables have to be those of the training, under the same names. Over the network:
-    `fedboost evaluate`, or `connect(...).evaluate(model)`. Raises ConfigError, SessionFailed.
+    Over the network, use `fedboost evaluate` or `connect(...).evaluate(model)`. Raises ConfigError,
+    SessionFailed.
+
+    Args:
+        model: a model, or its file, from fedboost or XGBoost.
+        shards, seed, nthread, site: as for `simulate`.
+        terms: terms that name the columns; required for XGBoost's own files. Without them, parties may differ
+            from the model's, and be so few that only `plain` allows them.
+        by: categorical features, to split results by their levels.
+        by_site: split results by site, too.
+        threshold: probability above which a row is predicted positive.
+        min_count: fewest rows of a reported count (default: that of the terms).
+        rows: "held-out" for rows that no tree was grown on (the default if the training held rows out), or
+            "all". Held-out rows are drawn again as in the training, so the tables must be those of the
+            training, under the same names.
     """
     agreed = evaluation_terms(model, terms, by, by_site, threshold, min_count, rows)
     return Evaluation.from_model(*_simulated(agreed, shards, seed, nthread, site, terms is None))
@@ -465,35 +484,40 @@ def tune(
     nthread: int = 1,
     site: str | None = None,
 ) -> Tuning:
-    """Try settings of trees side by side in this process, dropping the worst by validation rows.
+    """Try settings of trees together in this process, and drop the worst by validation rows.
 
-    terms: those of a training, or with `program = "tune"` and `candidates`; space: setting to [low, high], or
-    to a list of three values and more, `tasks.SPACE` unless given; trials: candidates, 27 unless given, of
-    which the first has the settings of the terms; sampler: a sampler of Optuna (the extra optuna), or its
-    name, in place of a Latin hypercube; shards, seed, nthread, site: as for `simulate`. Over the network:
-    `fedboost tune`, or `connect(...).tune(terms)`. Raises ConfigError, SessionFailed.
+    Over the network, use `fedboost tune` or `connect(...).tune(terms)`. Raises ConfigError, SessionFailed.
+
+    Args:
+        terms: those of a training, or with `program = "tune"` and `candidates`.
+        shards, seed, nthread, site: as for `simulate`.
+        space: setting -> [low, high], or a list of three or more values (default: `tasks.SPACE`).
+        trials: number of candidates (default: 27). The first has the settings of the terms.
+        sampler: an Optuna sampler (extra optuna) or its name, in place of a Latin hypercube.
     """
     agreed = terms_to_tune(terms, space, trials, sampler)
     model, traffic = _simulated(agreed, shards, seed, nthread, site)
-    return Tuning.from_model(replace(model, terms=agreed), traffic)  # which need not name the parties
+    return Tuning.from_model(replace(model, terms=agreed), traffic)  # `agreed` need not name parties
 
 
 def read_terms(path: Path) -> Terms:
-    """An analyst's terms."""
+    """Read an analyst's terms."""
     return Terms.read(read_settings(path), str(path))
 
 
 def read_training(path: Path) -> Terms:
-    """An analyst's terms of a training. ConfigError for those of another session."""
+    """Read an analyst's terms of a training. ConfigError if they are of another task."""
     terms = read_terms(path)
     if not terms.task.makes_model:
         name = terms.task.name
-        raise ConfigError(f"{path}: program = {name!r} trains nothing: use fedboost {name}")
+        raise ConfigError(
+            "terms-not-training", f"{path}: program = {name!r} does not train; use fedboost {name}"
+        )
     return terms
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """The settings in a terms file; instead of the path of a model to continue, that model."""
+    """Read the settings in a terms file, with the model itself in place of the path in xgb_model."""
     settings = read_toml(path, TERMS)
     if "xgb_model" in settings:
         task = task_of(settings.get("program"))
@@ -507,8 +531,8 @@ _ALWAYS_WRITTEN = {"parties", "objective", "rounds", "max_depth", "learning_rate
 def terms_to_toml(
     terms: Terms, comments: Mapping[str, str] = MappingProxyType({}), model: str | None = None
 ) -> str:
-    """The terms as a TOML file for an analyst to edit: what is usually set and what was, columns last.
-    comments: key to what stands above it; model: the path of the model in them, from the file's folder."""
+    """Write terms as TOML for an analyst to edit: the usual settings and those that were set, columns last.
+    comments: key -> comment above it; model: path of their model, relative to the file."""
     values = terms.model_dump(mode="json")
     values |= {} if model is None else {"xgb_model": model}
     keys = _ALWAYS_WRITTEN | terms.model_dump(exclude_unset=True).keys()

@@ -1,7 +1,7 @@
 """Events of a process, its log, questions at the terminal, and the meter of bytes and seconds.
 
-Promises: logs go to standard error, one line an event, with date, time, offset from UTC and level; bytes are
-those of whole messages, both ways.
+Logs go to standard error, one line per event, with date, time, UTC offset and level. Bytes are those of whole
+messages, both ways.
 """
 
 import logging
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fedboost.terms.terms import Terms
 
 AT_HAND: Literal["at hand"] = "at hand"
-"""What a party logs when it has reached the aggregator."""
+"""A party's log event when it has reached the aggregator."""
 
 Row = dict[str, float]
 """One round: `round`, metrics by name, `seconds`, `bytes`."""
@@ -32,10 +32,10 @@ LEVELS = ("debug", "info", "warning", "error")
 
 
 def logger(role: str, log_format: str = "text", log_level: str = "info") -> Any:
-    """A structured logger to standard error: `time [level] event key=value ...`, in colours where that is a
-    terminal that has them and NO_COLOR is not set, or JSON, one object a line. ConfigError for another format
-    or level."""
-    import structlog  # and with it rich: a training in this process needs neither
+    """Return a structured logger to standard error: `time [level] event key=value ...`, or JSON with one
+    object per line. Text is coloured on a terminal with colours, unless NO_COLOR is set. ConfigError for
+    another format or level."""
+    import structlog  # late, as it imports rich: a training in this process needs neither
 
     _check_choice("--log-format", log_format, FORMATS)
     _check_choice("--log-level", log_level, LEVELS)
@@ -57,25 +57,26 @@ def logger(role: str, log_format: str = "text", log_level: str = "info") -> Any:
 def _check_choice(option: str, value: str, choices: Sequence[str]) -> None:
     if value not in choices:
         known = f"{', '.join(choices[:-1])} or {choices[-1]}"
-        raise ConfigError(f"{option}: unknown {value!r}{nearest(value, choices)}; choose {known}")
+        raise ConfigError(
+            "option-value-unknown", f"{option}: unknown {value!r}{nearest(value, choices)}; choose {known}"
+        )
 
 
 def _add_time(logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Add date and time of day of this machine's zone, with the offset from UTC."""
     event["timestamp"] = datetime.now().astimezone().isoformat(timespec="milliseconds")
     return event
 
 
 def _join_lists(logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Make one text of several values: names with commas, sentences with semicolons."""
+    """Join lists: names by commas, sentences by semicolons."""
     for key, value in event.items():
         if isinstance(value, (list, tuple)):
             event[key] = ("; " if key == "reasons" else ", ").join(map(str, value))
     return event
 
 
-# ---- Events of sessions and connections, for the log, the metrics and the pages of a process ------------
-# An aggregator and a party report what happens once, and whoever shows it takes the kinds that it knows.
+# ---- Events of sessions and connections, for the log, metrics and pages of a process --------------------
+# Aggregators and parties report each event once, and each observer uses the kinds that concern it.
 
 
 Kind = Literal[
@@ -95,8 +96,8 @@ Kind = Literal[
     "session failed",
     "left the session",
 ]
-"""Bytes came or went; a session that is offered or goes on may have begun before, and a turn, too; a session
-that is paused is not over, and not under way."""
+"""Kinds of events. A session that is offered or goes on, and a turn, may have begun before. A paused session
+is neither running nor over. "bytes" are received or sent."""
 LINES: dict[Kind, tuple[str, ...]] = {
     "party here": ("party",),
     "party gone": ("party", "reason"),
@@ -109,14 +110,14 @@ LINES: dict[Kind, tuple[str, ...]] = {
     "session failed": ("session", "analyst", "reason"),
     "left the session": ("session", "reason"),
 }
-"""What the line in the log says of an event; other kinds have none."""
+"""Kind -> the fields of `Event` in its log line; other kinds are not logged."""
 WARNINGS = "session failed", "left the session"
 
 
 class Event(NamedTuple):  # one for each message: a frozen dataclass takes five times as long to make
-    """Something that happened. analyst: '' where analysts have no keys; turn, round: numbers, rounds from 1;
-    rounds: those that ended; metrics: of all parties together; seconds: of the round, session or answer;
-    received, sent: bytes."""
+    """An event. analyst: '' if analysts have no keys; turn, round: numbers, rounds from 1; rounds: number of
+    completed rounds; metrics: of all parties together; seconds: of the round, session or answer; received,
+    sent: bytes."""
 
     kind: Kind
     session: str = ""
@@ -138,21 +139,20 @@ class Event(NamedTuple):  # one for each message: a frozen dataclass takes five 
 
 
 class Observer(Protocol):
-    """Whatever events are reported to."""
+    """A receiver of events."""
 
     def observe(self, event: Event) -> None:
-        """Take note of an event, or leave it."""
+        """Use or ignore an event."""
 
 
 class Events:
-    """The events of a process: each is a line in the log, and goes to the observers. digits: of the digest of
-    terms in the log, all unless given."""
+    """The events of a process, for its log and its observers. digits: logged digits of a terms digest
+    (default: all)."""
 
     def __init__(self, log: Any, *observers: Observer, digits: int | None = None) -> None:
         self._log, self._observers, self._digits = log, observers, digits
 
     def observe(self, event: Event) -> None:
-        """Report an event to each observer, in order, and to the log."""
         for observer in self._observers:
             observer.observe(event)
         if event.kind not in LINES:
@@ -173,12 +173,12 @@ class Events:
 
 
 class Meter:
-    """Counts of the bytes of messages and the seconds of rounds of one session."""
+    """Counts the bytes of messages and the seconds of rounds of one session."""
 
     def __init__(
         self, parties: Iterable[str], moved: Callable[..., object] = lambda party, received, sent: None
     ) -> None:
-        """moved: called with a party and the bytes received from and sent to it, by name."""
+        """moved: called with keywords party, received and sent: bytes from and to it."""
         self._moved = moved
         self.traffic: dict[str, tuple[int, int]] = dict.fromkeys(parties, (0, 0))
         self.history: list[Row] = []
@@ -186,18 +186,16 @@ class Meter:
         self._bytes_before = 0
 
     def count(self, party: str, sent: int = 0, received: int = 0) -> None:
-        """Count the bytes of a message that a party sent, or received."""
         before = self.traffic.get(party, (0, 0))
         self.traffic[party] = before[0] + sent, before[1] + received
         self._moved(party=party, received=sent, sent=received)
 
     @property
     def seconds(self) -> float:
-        """Seconds since the session began."""
         return time.monotonic() - self._start
 
     def rows(self, rounds: "Sequence[Round]") -> list[Row]:
-        """Rows for the rounds that are new, with the seconds and bytes since the row before."""
+        """Return rows for new rounds, with the seconds and bytes since the row before."""
         if len(rounds) == len(self.history):
             return []
         new = rounds[len(self.history) :]
@@ -212,39 +210,35 @@ class Meter:
 # ---- A question at the terminal of a site ---------------------------------------------------------------
 
 
-ANSWER_POLL = 0.2
-"""Seconds after which somebody who is asked is asked no longer, once nobody waits for the answer."""
+ANSWER_POLL = 0.2  # seconds between two checks whether the answer is still needed
 
 
 def has_terminal() -> bool:
-    """Tell if somebody can be asked."""
+    """Return whether standard input is a terminal, so that a person can be asked."""
     return sys.stdin is not None and sys.stdin.isatty()
 
 
 def ask_terminal(question: str, stopped: Callable[[], bool] = lambda: False) -> str:
-    """The line that the person at the terminal answers with. What was typed before is not an answer.
-
-    Refused if there is no terminal, or once `stopped` says that nobody waits for the answer any more.
-    """
+    """Ask a question at the terminal and return the answered line, ignoring what was typed before. Refused if
+    there is no terminal, or once `stopped` returns True, as the answer is no longer needed."""
     if not has_terminal():
-        raise Refused("its standard input is no terminal, so nobody can be asked")
-    import termios  # which not every system has
+        raise Refused("terminal-missing", "its standard input is not a terminal, so no one can be asked")
+    import termios  # not on every system
 
     termios.tcflush(sys.stdin, termios.TCIFLUSH)
     print(question, end="", file=sys.stderr, flush=True)
     while not select.select([sys.stdin], [], [], ANSWER_POLL)[0]:
         if stopped():
-            print("\nno longer asked for: the session or its connection ended", file=sys.stderr)
-            raise Refused("nobody answered before the session or its connection ended")
+            print("\nno longer needed: the session or its connection ended", file=sys.stderr)
+            raise Refused("terminal-no-answer", "no one answered before the session or its connection ended")
     return sys.stdin.readline().strip()
 
 
 def terminal_ask(text: str, stopped: Callable[[], bool] = lambda: False) -> bool:
-    """Show a text on the terminal; return True if the person there says yes. Refused as `ask_terminal`."""
+    """Show a text at the terminal, and return whether the person there agrees. Refused as `ask_terminal`."""
     question = f"\n{text}\nTake part under these terms with the rows of this site? [y/N] "
     return is_yes(ask_terminal(question, stopped))
 
 
 def is_yes(answer: str) -> bool:
-    """Tell if an answer says yes."""
     return answer.lower() in ("y", "yes")

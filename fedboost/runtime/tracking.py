@@ -1,8 +1,8 @@
-"""A training as a run of MLflow, which is an extra.
+"""A training as an MLflow run (an extra).
 
-Promises: what is logged is what the analyst has: settings of the terms, metrics as they are published, the
-model file; nothing is sent elsewhere than to the tracking server; a server that fails
-during a training does not end it; a password in the server's address is in no message.
+It logs only what the analyst has: settings of the terms, published metrics, the model file. Nothing is sent
+elsewhere than to the tracking server. A server that fails does not end the training. Messages never contain a
+password of the server's address.
 """
 
 import json
@@ -26,28 +26,33 @@ from fedboost.version import VERSION
 
 EXTRA = 'MLflow is an extra: pip install "fedboost[mlflow]"'
 NOT_SETTINGS = ("columns", "parties", "xgb_model", "candidates", "blocks")
-"""Keys of terms that are no parameters of a run: the model file has them."""
+"""Keys of terms that are not logged as parameters; the model file has them."""
 MAX_NAME, MAX_VALUE, MAX_METRICS = 250, 500, 1000
-"""Characters of a name and of a parameter, and metrics in one go, which every version of MLflow takes."""
+"""Most characters of a name and of a parameter, and metrics per request, in every version of MLflow."""
 
 VARIABLES = {
-    "MLFLOW_DISABLE_TELEMETRY": "true",  # MLflow tells its makers of each run
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # four minutes else, and a training waits
+    "MLFLOW_DISABLE_TELEMETRY": "true",  # otherwise MLflow reports each run to its makers
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # otherwise a training could wait for four minutes
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
 }
-"""What MLflow is told, unless these are set already."""
+"""Environment variables for MLflow, unless already set."""
 
 
 class MLflowCallback:
-    """A run of MLflow: a context manager, to be called with each row of a training's history.
+    """An MLflow run: a context manager that is called with each row of a training's history.
 
         with fb.MLflowCallback(terms, "http://mlflow.example.org:5000") as log:
             result = fb.simulate(terms, sites, on_round=log)
             log.log_model(result.model)
 
-    tracking_uri: of the server, MLFLOW_TRACKING_URI unless given; experiment_name: MLFLOW_EXPERIMENT_NAME
-    unless given, or else Default; run_name: MLflow makes one up unless given. The run is FINISHED at the end,
-    KILLED after Ctrl-C and FAILED after another exception; `run_id` is its id.
+    The run ends as FINISHED, as KILLED after Ctrl-C, or as FAILED after another exception. `run_id` is its
+    id.
+
+    Args:
+        terms: those of the training, logged as parameters.
+        tracking_uri: the server (default: MLFLOW_TRACKING_URI).
+        experiment_name: default: MLFLOW_EXPERIMENT_NAME, or else Default.
+        run_name: default: chosen by MLflow.
     """
 
     def __init__(
@@ -58,15 +63,15 @@ class MLflowCallback:
         run_name: str | None = None,
     ) -> None:
         if find_spec("mlflow") is None:
-            raise ConfigError(EXTRA)
+            raise ConfigError("extra-missing", EXTRA)
         self.run_id = ""
         self._terms, self._uri, self._run_name = terms, tracking_uri, run_name
         self._experiment = experiment_name or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "Default"
         self._client: Any = None
         self._unsent: list[Any] = []
-        """Metrics that the server did not take yet."""
+        """Metrics that the server has not accepted yet."""
         self._lost = False
-        """True once the server failed: no round is sent until the model is."""
+        """True once the server failed. Metrics are then kept and sent with the model."""
 
     def __enter__(self) -> Self:
         for name, value in VARIABLES.items():
@@ -86,7 +91,7 @@ class MLflowCallback:
         return self
 
     def __call__(self, row: Mapping[str, float]) -> None:
-        """Log the metrics of a round, with its seconds and bytes."""
+        """Log the metrics, seconds and bytes of a round."""
         from mlflow.entities import Metric
 
         now, number = int(time.time() * 1000), int(row["round"])
@@ -100,7 +105,7 @@ class MLflowCallback:
             warnings.warn(f"{error}; the training goes on", RuntimeWarning, stacklevel=2)
 
     def log_model(self, model: SignedModel) -> None:
-        """Log the model file, with its fingerprint and who signed it as tags."""
+        """Log the model file, and its fingerprint and signers as tags."""
         self._send()
         signed = ", ".join(model.attestations)
         with tempfile.TemporaryDirectory() as folder, self._told():
@@ -124,7 +129,6 @@ class MLflowCallback:
             warnings.warn(str(fault), RuntimeWarning, stacklevel=2)
 
     def _send(self) -> None:
-        """Send what the server did not take yet, MAX_METRICS at a time."""
         while self._unsent:
             with self._told():
                 self._client.log_batch(self.run_id, metrics=self._unsent[:MAX_METRICS])
@@ -132,26 +136,26 @@ class MLflowCallback:
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """Make what goes wrong at the server one line."""
+        """Turn the server's errors into a ConfigError of one line."""
         from mlflow.exceptions import MlflowException
 
         try:
             yield
-        except (MlflowException, ImportError, OSError) as error:  # as MLflow raises those of requests, too
+        except (MlflowException, ImportError, OSError) as error:  # MLflow also raises those of requests
             where = f"at {without_access(self._uri)}" if self._uri else "of MLFLOW_TRACKING_URI"
             lines = str(error).strip().splitlines() or [type(error).__name__]
             raise ConfigError(
-                f"the MLflow server {where} failed: {quoted(without_access(lines[0]))}"
+                "mlflow-failed", f"the MLflow server {where} failed: {quoted(without_access(lines[0]))}"
             ) from None
 
 
 def without_access(text: str) -> str:
-    """A text without what gives access in the addresses that it has: user, password, query."""
+    """Return a text without user, password and query of the addresses in it."""
     return re.sub(r"(://[^\s?]*)\?[^\s)'\"]*", r"\1?...", re.sub("://.*@", "://***@", text))
 
 
 def metric_name(name: str) -> str:
-    """A metric's name with the characters that MLflow takes: error@0.7 is error_at_0.7."""
+    """Return a metric's name with characters that MLflow allows: error@0.7 becomes error_at_0.7."""
     plain = re.sub(r"[^\w.\- :/]", "_", name.replace("@", "_at_"))
     if posixpath.normpath(plain) != plain or plain.startswith(("/", "..")):
         plain = re.sub(r"[/.]", "_", plain)
@@ -159,7 +163,6 @@ def metric_name(name: str) -> str:
 
 
 def parameters(terms: Terms) -> dict[str, str]:
-    """The settings of terms, defaults too, as the parameters of a run."""
     values: Mapping[str, Any] = terms.model_dump(mode="json")
     return {
         key: (value if isinstance(value, str) else json.dumps(value))[:MAX_VALUE]

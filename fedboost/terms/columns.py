@@ -1,6 +1,6 @@
-"""The columns of the table that every party has: label, features, and what stands beside them.
+"""The columns that every party's table must have: label, features, weights, row ids and so on.
 
-Refuses: columns named twice, names that no model file takes, levels and ranges that cannot be.
+Refuses: columns named twice, names that a model file cannot store, and impossible levels and ranges.
 """
 
 import re
@@ -18,109 +18,112 @@ from fedboost.terms.reading import MAX_CHARS, MAX_FEATURES, Name, Several, Submi
 T = TypeVar("T")
 MAX_CLASSES = 1 << 10
 ByName = Annotated[Table[T], Field(default_factory=dict, max_length=MAX_FEATURES)]
-"""What is said of some features, by their names."""
+"""A table with an entry for some of the features, by name."""
 NOT_IN_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-"""Characters that no column name and no level can have: control characters and lone surrogates."""
+"""Characters that column names and levels cannot have: control characters and lone surrogates."""
 NOT_IN_FEATURES = re.compile(rf"[][<]|{NOT_IN_TEXT.pattern}")
-"""Characters that the name of a feature cannot have: the above, and those XGBoost refuses."""
+"""Characters that feature names cannot have: the above, and those that XGBoost refuses."""
 
 _NO_LABEL: dict[str, Any] = {
     **{"label": "", "classes": (), "subgroups": {}},
     **dict.fromkeys(("label_upper_bound", "positive", "weight", "validation", "group")),
 }
-"""What a schema has in place of the columns that go with labels."""
+"""Values of a schema without labels, for the columns that belong to labels."""
 
 
 class Schema(Submitted):
-    """The columns every party must have. Features stand in this order: numeric, target_means, categorical."""
+    """The columns that every party must have. The order of features is numeric, target_means, categorical."""
 
     label: Name = Field(
-        description="Column to predict. For `survival:aft`, the lower bound of a time: 0 if there is none."
+        description="Column to predict. For `survival:aft`, the lower bound of a time; 0 means no lower "
+        "bound."
     )
     label_upper_bound: Name | None = Field(
         default=None,
-        description="Column of the upper bound of a time, for `survival:aft`: infinite or missing if the "
-        "event has not happened yet.",
+        description="Column with the upper bound of a time, for `survival:aft`. Infinite or missing means "
+        "that the event has not happened yet.",
     )
     positive: str | None = Field(
         default=None,
-        description="Label value that counts as 1, for `binary:logistic` with labels that are words. "
-        "Without it, labels are 0 and 1.",
+        description="Label value of the positive class, for `binary:logistic` with text labels. By default "
+        "labels are 0 and 1.",
     )
     classes: Several[str] = Field(
         default=(),
         max_length=MAX_CLASSES,
-        description="Label values from class 0 on, for `multi:softprob` with labels that are words or other "
-        "numbers. Without it, labels are 0, 1, 2 and so on.",
+        description="Label values in class order, starting with class 0, for `multi:softprob` with text "
+        "labels or other numbers. By default labels are 0, 1, 2 and so on.",
     )
     weight: Name | None = Field(
-        default=None, description="Column of row weights, 0 or more. Without it, every row weighs 1."
+        default=None, description="Column of row weights, 0 or more. By default every row has weight 1."
     )
     validation: Name | None = Field(
         default=None,
-        description="Column of 0 and 1, or false and true: no tree grows on rows with 1, and metrics of "
-        "these rows are reported. Use it in place of `validation_fraction` to choose the rows.",
+        description="Column that marks validation rows, with values 0 and 1, or false and true. Trees do not "
+        "grow on rows with 1, and the metrics of these rows are reported. Use it instead of "
+        "`validation_fraction` to choose the rows yourself.",
     )
     row_id: Name | None = Field(
         default=None,
-        description="Column of row identifiers. With it, the same rows are drawn whichever party holds them; "
-        "without it, draws depend on the party and the position in its table. With `label_holder`, also the "
-        "column by which the rows of the parties are matched, text or whole numbers, each once.",
+        description="Column of row identifiers. With it, the same rows are drawn no matter which party holds "
+        "them; without it, draws depend on the party and the row's position in its table. With "
+        "`label_holder`, the parties' rows are also matched by it: text or whole numbers, each only once.",
     )
     base_margin: Name | None = Field(
         default=None,
-        description="Column of margins that boosting starts from, such as log(exposure) for claim counts. "
-        "Not for several classes.",
+        description="Column of margins that boosting starts from, e.g. log(exposure) for claim counts. Not "
+        "available for several classes.",
     )
     group: Name | None = Field(
         default=None,
-        description="Column of text or whole numbers, for `rank:ndcg` and `rank:pairwise`: rows with the "
-        "same value are ranked against each other. XGBoost calls it qid.",
+        description="Column of group identifiers, text or whole numbers, for `rank:ndcg` and "
+        "`rank:pairwise`. Rows with the same value are ranked against each other. XGBoost calls it `qid`.",
     )
     numeric: Several[Name] = Field(
         default=(), max_length=MAX_FEATURES, description="Names of the numeric features, in order."
     )
     ranges: ByName[tuple[float, float]] = Field(
-        description="Lowest and highest value of each numeric feature, such as `{ age = [17, 90] }`. Needed "
-        "with `noise`; declare what is generally known, not what the rows show."
+        description="Lowest and highest value of each numeric feature, e.g. `{ age = [17, 90] }`. Required "
+        "with `noise`. Declare what is generally known, not what the rows show."
     )
     target_means: ByName[int] = Field(
-        description="Names of columns with too many levels to declare, such as `{ merchant = 4096 }`: a "
-        "level becomes the mean label of other rows that have it. The number is that of buckets, into which "
-        f"levels are hashed, {MIN_BUCKETS} to {MAX_BUCKETS} for all such columns together; take several for "
-        "each level. See [target means](objectives.md#target-means)."
+        description="Columns with too many levels to declare, e.g. `{ merchant = 4096 }`. Each level is "
+        "replaced by the mean label of other rows with this level. The number is that of buckets, into which "
+        f"levels are hashed: {MIN_BUCKETS} to {MAX_BUCKETS} for all such columns together. Choose several "
+        "times the number of levels. See [target means](objectives.md#target-means)."
     )
     label_range: tuple[float, float] | None = Field(
         default=None,
-        description="Lowest and highest label, such as `[0, 100]`. Needed with `noise` if labels are "
-        "numbers; declare what is generally known, not what the rows show.",
+        description="Lowest and highest label, e.g. `[0, 100]`. Required with `noise` if labels are numbers. "
+        "Declare what is generally known, not what the rows show.",
     )
     categorical: ByName[Several[str]] = Field(
-        description="Names of the categorical features, each with its levels, at most "
-        f"{MAX_CATEGORIES}. A level that is not declared counts as a missing value."
+        description="Categorical features and the levels of each, at most "
+        f"{MAX_CATEGORIES}. An undeclared level is treated as a missing value."
     )
     subgroups: ByName[Several[str]] = Field(
-        description="Names of categorical columns that are no features, each with its levels, such as "
-        '`{ sex = ["F", "M"] }`: a model may be evaluated by them (`subgroups`). No training reads them.',
+        description="Categorical columns that are not features, and the levels of each, e.g. "
+        '`{ sex = ["F", "M"] }`. A model can be evaluated by them (`subgroups`); training does not read '
+        "them.",
     )
     held: ByName[Several[Name]] = Field(
-        description="With `label_holder`: the features that each other party holds, such as "
-        '`{ telco = ["minutes", "calls"] }`. The label holder has all columns that are not named here.',
+        description="With `label_holder`: the features that each other party holds, e.g. "
+        '`{ telco = ["minutes", "calls"] }`. The label holder has all columns that are not listed here.',
     )
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Feature names, in order."""
+        """All feature names, in order."""
         return (*self.ordered, *self.categorical)
 
     @property
     def ordered(self) -> tuple[str, ...]:
-        """The features that trees split by thresholds, in order: numbers, and means of the label."""
+        """Names of the features that trees split by thresholds, in order: numeric, then target means."""
         return (*self.numeric, *self.target_means)
 
     @property
     def others(self) -> tuple[str, ...]:
-        """The columns that are no features: the label, and what stands beside it."""
+        """Names of the columns that are not features: label, weight, row id and so on."""
         beside = (
             *(self.label_upper_bound, self.weight, self.base_margin, self.group),
             *(self.validation, self.row_id),
@@ -129,12 +132,12 @@ class Schema(Submitted):
 
     @property
     def levels(self) -> dict[str, tuple[str, ...]]:
-        """The levels of each categorical feature, then of each column of subgroups."""
+        """Maps each categorical feature, then each subgroup column -> its levels."""
         return {**self.categorical, **self.subgroups}
 
     def held_by(self, party: str, has_labels: bool, by_id: bool) -> "Schema":
-        """The columns of a party where columns are held apart. The columns of a party without labels have no
-        label and nothing that stands beside it, but the row ids if rows are matched by them."""
+        """The columns of one party where parties hold different columns. With labels it has all columns that
+        no other party holds; else only its features, and (`by_id`) the row ids."""
         if has_labels:
             elsewhere = {name for names in self.held.values() for name in names}
             own = [name for name in self.features if name not in elsewhere]
@@ -153,12 +156,12 @@ class Schema(Submitted):
         )
 
     def unlabelled(self) -> "Schema":
-        """The columns of rows that are to be predicted: features, row ids, and the margins to begin from."""
+        """The columns of rows to predict: features, row ids and base margins."""
         return self.model_copy(update=_NO_LABEL)
 
     @model_serializer(mode="wrap")
     def _without_what_is_not_used(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Terms without these keys have the digest that they had before there were any."""
+        """Leave unused newer keys out, so that terms without them keep their digest."""
         content: dict[str, Any] = dump(self)
         for name in ("held", "subgroups", "target_means"):
             if not content.get(name):
@@ -167,40 +170,39 @@ class Schema(Submitted):
 
     @property
     def category_counts(self) -> tuple[int, ...]:
-        """Number of categories of each categorical feature, in order."""
+        """Number of levels of each categorical feature, in order."""
         return tuple(map(len, self.categorical.values()))
 
     def _faults(self) -> Iterator[str]:
-        """A sentence on each thing that cannot be."""
         counted = Counter((*self.features, *self.others))
         if twice := sorted(name for name, count in counted.items() if count > 1):
             yield f"column {twice[0]!r} is named more than once"
         if not self.features:
-            yield "no features: name at least one column in numeric, target_means or categorical"
+            yield "there are no features: name at least one column in numeric, target_means or categorical"
         numeric = {*self.numeric}
         for name, (low, high) in self.ranges.items():
             if name not in numeric:
                 hint = nearest(name, self.numeric)
-                yield f"ranges names {name[:MAX_CHARS]!r}, which is no numeric column{hint}"
+                yield f"ranges names {name[:MAX_CHARS]!r}, which is not a numeric column{hint}"
             if not -MAX_LABEL <= low < high <= MAX_LABEL:
-                yield f"the range of {name!r} must be two numbers, the lower first"
+                yield f"ranges: the range of {name!r} must be two numbers, the lower one first"
         if self.label_range is not None:
             low, high = self.label_range
             if not -MAX_LABEL <= low < high <= MAX_LABEL:
-                yield "label_range must be two numbers, the lower first"
+                yield "label_range must be two numbers, the lower one first"
         for name, levels in self.levels.items():
             if not levels or len(set(levels)) != len(levels):
-                yield f"the levels of {name!r} must be at least one, each once"
+                yield f"column {name!r} needs at least one level, and each level only once"
             if len(levels) > MAX_CATEGORIES:
                 yield (
-                    f"column {name!r} has {len(levels)} levels, at most {MAX_CATEGORIES} can be: name it in "
-                    f"target_means, group the rare ones in the tables, or declare the column numeric"
+                    f"column {name!r} has {len(levels)} levels, and at most {MAX_CATEGORIES} are allowed: "
+                    f"name it in target_means, merge rare levels in the tables, or declare the column numeric"
                 )
         for name, buckets in self.target_means.items():
             if buckets < MIN_BUCKETS:
-                yield f"target_means: {name!r} has {buckets} buckets, it needs {MIN_BUCKETS}"
+                yield f"target_means: {name!r} has {buckets} buckets, and needs at least {MIN_BUCKETS}"
         if (every := sum(self.target_means.values())) > MAX_BUCKETS:
-            yield f"target_means: {every} buckets in all, at most {MAX_BUCKETS} can be"
+            yield f"target_means: {every} buckets in all columns, and at most {MAX_BUCKETS} are allowed"
         yield from self._faults_of_held()
         yield from self._faults_of_texts()
 
@@ -209,28 +211,28 @@ class Schema(Submitted):
         for party, names in self.held.items():
             of_party = f"of party {party[:MAX_CHARS]!r}"
             for name in names:
-                told = f"held names {name[:MAX_CHARS]!r} {of_party}"
+                told = f"held lists column {name[:MAX_CHARS]!r} {of_party}"
                 if name == self.label:
-                    yield f"{told}, which is the label: the label holder has it, take it out"
+                    yield f"{told}, which is the label: the label holder has it, so remove it from the list"
                 if name not in features:
                     hint = nearest(name, self.features)
-                    yield f"{told}, which is no feature{hint}: name it in numeric or categorical"
+                    yield f"{told}, which is not a feature{hint}: name it in numeric or categorical"
             if len(set(names)) != len(names):
-                yield f"held names a column {of_party} twice"
+                yield f"held lists a column {of_party} more than once"
 
     def _faults_of_texts(self) -> Iterator[str]:
         if self.classes and self.positive is not None:
-            yield "positive is for labels of two values, classes for more: take one away"
+            yield "positive is for labels of two values, and classes for more: remove one of them"
         if len(self.classes) == 1 or len(set(self.classes)) != len(self.classes):
-            yield "classes must be two label values or more, each once"
+            yield "classes needs at least two label values, each only once"
         for name in self.classes:
             if not name or NOT_IN_TEXT.search(name):
-                why = "not one line of text" if name else "no label value: it counts as missing"
+                why = "not one line of text" if name else "not a label value, as empty means missing"
                 yield f"class {name!r} is {why}; replace it in the tables"
         for rule, names in ((NOT_IN_FEATURES, self.features), (NOT_IN_TEXT, self.others)):
             for name in names:
                 if odd := rule.search(name):
-                    yield f"the name of column {name!r} cannot have the character {odd[0]!r}: rename it"
+                    yield f"the name of column {name!r} cannot contain the character {odd[0]!r}: rename it"
         for name, levels in self.levels.items():
             if odd := next(filter(None, map(NOT_IN_TEXT.search, levels)), None):
-                yield f"a level of {name!r} has the character {odd[0]!r}: replace it in the tables"
+                yield f"a level of {name!r} contains the character {odd[0]!r}: replace it in the tables"

@@ -1,9 +1,9 @@
-"""The model that a training continues, as text in the terms: XGBoost's JSON, and the meaning of its numbers.
+"""The model in the terms (`xgb_model`), as text: XGBoost's JSON, and the meaning of its numbers.
 
-Promises: the same model is the same text, so that terms that continue it have the same digest everywhere;
-the text is checked against the terms in one place, for the analyst, the aggregator and the parties.
-Refuses: a text that is not such a model or was written otherwise, one that is too long, and a model that the
-terms cannot continue (ConfigError with what differs).
+Promises: the same model is always the same text, so that terms with it have the same digest everywhere.
+Analyst, aggregator and parties check the text against the terms by the same code.
+Refuses: a text that `written` did not write, one that is too long, and a model that does not fit the terms
+(ConfigError that names the difference).
 """
 
 import dataclasses
@@ -28,19 +28,18 @@ if TYPE_CHECKING:
     from fedboost.terms.training import Evaluation
 
 MAX_MODEL = 3 << 20
-"""Bytes of the text as it travels: terms have to fit into one message."""
+"""Most bytes of the text in JSON: terms must fit in one message."""
 MAX_EDGES = BINS - 1
 _COLUMNS = "fedboost.columns"
 _BINS = "fedboost.bins"
 TRAINED_UNDER = "fedboost.terms"
-"""The terms of the training, in a model that is measured: canonical JSON."""
+"""Attribute with the terms of the training as canonical JSON, in a model that is measured."""
 FACTS = frozenset({TRAINED_UNDER, "fedboost.attestations", "fedboost.session", "fedboost.request"})
-"""Attributes of a model that is measured, as its file has them: by them a site finds its own signature, and
-the rows that were held out."""
+"""Attributes that a model to measure keeps: a site finds its signature, and the held-out rows, by them."""
 BinEdges = tuple[list[list[float]], list[float]]
-"""The edges of bins of each numeric feature, and of the score."""
+"""Bin edges of each numeric feature, and of the score."""
 MEANINGS = ("positive", "classes", "categorical", "base_margin")
-"""Keys of a schema that trees do not contain: the meaning of labels and of the codes of categories."""
+"""Keys of a schema for what trees do not contain: the meaning of labels and of category codes."""
 
 
 def written(
@@ -49,8 +48,8 @@ def written(
     bins: BinEdges | None = None,
     facts: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
-    """A model as terms hold it; columns: those of its training, if they are known; bins: as `attached`;
-    facts: of its training, where it is measured (`FACTS`). ConfigError if it is too long."""
+    """The text of a model for the terms. columns: those of its training, if known; bins: from `attached`;
+    facts: attributes of a model that is measured, of which `FACTS` are kept. ConfigError if too long."""
     meanings = {} if columns is None else columns.model_dump(mode="json", include={*MEANINGS})
     with np.errstate(over="ignore"):  # an infinite score is refused when the text is read
         rounded = dataclasses.replace(booster, base_score=float(np.float32(booster.base_score)))
@@ -64,60 +63,65 @@ def written(
 
 @lru_cache(maxsize=8)
 def read(text: str) -> Booster:
-    """The model in a text. ConfigError if `written` did not write it."""
+    """The model in a text. Raises ConfigError if `written` did not write it."""
     _check_length(text)
     booster, attributes = Booster.from_any_xgboost(text, "xgb_model")
     if set(attributes) - {_COLUMNS, _BINS, *FACTS} or booster.to_xgboost(attributes) != text:
-        raise ConfigError("xgb_model: not as fedboost writes it; give the path of the model's file")
+        raise ConfigError("model-not-canonical", "xgb_model: not as fedboost writes it; give the file's path")
     return booster
 
 
 @lru_cache(maxsize=8)
 def facts_of(text: str) -> Mapping[str, str]:
-    """The facts of a model's training in a text; empty where it has none."""
+    """The attributes (`FACTS`) of a model's training in a text; empty if it has none."""
     attributes = json.loads(text)["learner"]["attributes"]
     return {key: attributes[key] for key in FACTS if key in attributes}
 
 
 @lru_cache(maxsize=8)
 def bins_of(text: str) -> BinEdges:
-    """The bins of the reference in a text. ConfigError if there are none."""
+    """The bin edges of the reference in a text. Raises ConfigError if there are none."""
     attribute = json.loads(text)["learner"]["attributes"].get(_BINS)
     if attribute is None:
-        raise ConfigError("xgb_model has no reference: train it with reference = true in the terms")
+        raise ConfigError(
+            "model-no-reference", "xgb_model has no reference: train it with reference = true in the terms"
+        )
     try:
         numeric, score = json.loads(attribute)
         for edges in (*numeric, score):
             increases = all(low < high for low, high in itertools.pairwise(edges))
             if len(edges) > MAX_EDGES or not increases or not all(map(math.isfinite, edges)):
-                raise ValueError("edges that are none")
+                raise ValueError("not bin edges")
     except (TypeError, ValueError, RecursionError):
-        raise ConfigError(f"xgb_model: its attribute {_BINS} is not as fedboost writes it") from None
+        raise ConfigError(
+            "model-not-canonical", f"xgb_model: its attribute {_BINS} is not as fedboost writes it"
+        ) from None
     return numeric, score
 
 
 def edges_beside(trained: "Evaluation", cuts: Sequence[Float32]) -> list[Float64]:
-    """Bin edges of the numeric features, which parties sign beside the trees of a training."""
+    """Bin edges of numeric features, which parties sign with the trees; empty without a reference."""
     return [edges_of(own) for own in cuts] if trained.reference else []
 
 
 def edges_in(trained: "Evaluation", summary: Mapping[str, Any]) -> list[list[float]]:
-    """The edges that parties sign beside the trees, as the program reported them: of the bins of the model's
-    reference, where its training has one."""
+    """The bin edges that parties sign with the trees, from the program's summary; empty if it has none."""
     columns = summary.get("reference", {}).get("columns", ()) if trained.reference else ()
     return [column["edges"] for column in columns if "edges" in column]
 
 
 def training_rows(summary: Mapping[str, Any]) -> int | None:
-    """Rows of the training, where the program reported how many."""
+    """Number of rows of the training, if the program's summary has it."""
     rows: int | None = summary.get("reference", {}).get("rows")
     return rows
 
 
 def attached(summary: Any, trained: "Evaluation | None", task: Task, source: str) -> BinEdges | None:
-    """What a model has beside its trees in the terms of a task: the edges of the bins of its reference.
-    summary: what the program reported beside the trees; trained: of the terms of its training; source: how
-    errors name the model. ConfigError if the task needs a reference and there is none."""
+    """The bin edges that a model has in the terms of a task, or None.
+
+    summary: what its training reported in addition to the trees; trained: from the terms of its training;
+    source: name of the model in errors. ConfigError if a reference is needed, or was signed, and is missing.
+    """
     signed = task.measures and trained is not None and trained.reference
     if not (signed or task.uses_reference):
         return None
@@ -127,12 +131,13 @@ def attached(summary: Any, trained: "Evaluation | None", task: Task, source: str
         return numeric, known["score"].get("edges", [])
     except (AttributeError, KeyError, TypeError):
         raise ConfigError(
-            f"{source}: the model has no reference: train it with reference = true in the terms"
+            "model-no-reference",
+            f"{source}: the model has no reference: train it with reference = true in the terms",
         ) from None
 
 
 def signed_beside(text: str) -> dict[str, Any]:
-    """As much of the summary of the model in a text as its parties signed with the trees."""
+    """The part of the summary of the model in a text that its parties signed together with the trees."""
     try:
         numeric, _ = bins_of(text)
     except ConfigError:
@@ -141,8 +146,7 @@ def signed_beside(text: str) -> dict[str, Any]:
 
 
 def check_attached(text: str, task: Task) -> None:
-    """Raise ConfigError for edges of the score that no training gives: between those of free choice there
-    could be single rows."""
+    """Raise ConfigError for score edges that no training produces: they could isolate single rows."""
     if not task.uses_reference:
         return
     score, booster = np.array(bins_of(text)[1]), read(text)
@@ -150,26 +154,29 @@ def check_attached(text: str, task: Task) -> None:
         known = score_edges(booster.constant, booster.trees)
         near = known[np.abs(known[None, :] - score[:, None]).argmin(axis=1)]
         if not np.allclose(near, score, atol=1e-3 * float(known[1] - known[0])):
-            raise ConfigError("xgb_model: the bins of its score are not those of its reference")
+            raise ConfigError("model-altered", "xgb_model: its score bins are not those of its reference")
 
 
 def _check_length(text: str) -> None:
     size = len(json.dumps(text))
     if size > MAX_MODEL:
         raise ConfigError(
-            f"xgb_model: the model takes {size:,} bytes, of {MAX_MODEL:,} that fit into terms; continue one "
-            f"of fewer rounds"
+            "model-too-large",
+            f"xgb_model: the model takes {size:,} bytes, and at most {MAX_MODEL:,} fit into terms; use a "
+            "model with fewer rounds",
         )
 
 
 @lru_cache(maxsize=8)
 def trained_columns(text: str) -> Mapping[str, Any] | None:
-    """Meaning of the model's numbers, if the text has it."""
+    """The meaning of the model's numbers (`MEANINGS`), if the text has it."""
     attribute = json.loads(text)["learner"]["attributes"].get(_COLUMNS)
     try:
         columns = {} if attribute is None else {name: json.loads(attribute)[name] for name in MEANINGS}
         if columns and not isinstance(columns["categorical"], dict):
-            raise TypeError("levels that are no table")
+            raise TypeError("levels are not a table")
     except (LookupError, TypeError, ValueError, RecursionError):
-        raise ConfigError(f"xgb_model: its attribute {_COLUMNS} is not as fedboost writes it") from None
+        raise ConfigError(
+            "model-not-canonical", f"xgb_model: its attribute {_COLUMNS} is not as fedboost writes it"
+        ) from None
     return columns or None

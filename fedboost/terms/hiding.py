@@ -1,4 +1,4 @@
-"""What hides rows: the protection of the parties' vectors, and the noise of a session."""
+"""The protection that hides the parties' vectors, and the noise of a session."""
 
 import math
 from collections.abc import Iterator
@@ -20,72 +20,73 @@ ProtectionName = Annotated[str, AfterValidator(check_name)]
 
 
 class Hiding(Group):
-    """The protection and its settings."""
+    """Protection of the parties' answers, and its settings."""
 
     protection: ProtectionName = Field(
         default="masked",
-        description="`masked`: the aggregator sees sums over all parties alone. `plain`: it sees the sums of "
-        "each party; for tests, or an aggregator that all trust. `paillier`: as `masked`, and "
-        "[encrypted](encrypted.md) besides, where a rule asks for that. With `label_holder` only `plain` "
-        "and `paillier`: feature holders do not read gradients ([vertical](vertical.md#hidden-gradients)).",
+        description="How answers are protected from the aggregator. `masked`: it sees only sums over all "
+        "parties. `plain`: it sees the sums of each party; use it for tests, or if all parties trust the "
+        "aggregator. `paillier`: masked and also [encrypted](encrypted.md), where a regulation requires it. "
+        "With `label_holder` only `plain` and `paillier` are available, and with `paillier` feature holders "
+        "cannot read gradients ([vertical](vertical.md#hidden-gradients)).",
     )
     keyholder: Name | None = Field(
         default=None,
-        description="Party that decrypts blinded sums, for `paillier`, which needs it. With `label_holder` "
-        "it is that party, and not given.",
+        description="Party that decrypts blinded sums. Required for `paillier`, except with `label_holder`: "
+        "then the label holder is the key holder, and this key is left out.",
     )
     keyholder_rows: bool = Field(
         default=True,
-        description="The key holder has rows as every other party. Set it to false for a party that only "
+        description="Whether the key holder has rows, like every other party. Set it to false if it only "
         "holds the key.",
     )
     key_bits: int = Field(
         default=3072,
         ge=2048,
         le=8192,
-        description="Bits of a key of `paillier`. Longer keys are slower; raise it where a rule asks for "
-        "more.",
+        description="Length of a `paillier` key in bits. Longer keys are slower; raise it only if a "
+        "regulation requires it.",
     )
     colluding: int | None = Field(
         default=None,
         ge=0,
         le=MAX_GRAPH_PARTIES - 2,
-        description="Number of parties that may work together with a curious aggregator and still learn "
-        "nothing. The default is 1 from four parties on, and 0 below.",
+        description="Number of parties that may collude with a curious aggregator and still learn nothing. "
+        "The default is 1 for four or more parties, else 0.",
     )
     allow_two_parties: bool = Field(
         default=False,
-        description="Allow two parties with rows under a protection that hides: each can subtract its own "
-        "vector from the sum, so only the aggregator is kept from seeing.",
+        description="Allow only two parties with rows under `masked` or `paillier`. Each can subtract its "
+        "own answer from the sum and learn the other's, so answers are hidden only from the aggregator.",
     )
 
     @property
     def row(self) -> Protection:
-        """The protection itself."""
+        """The protection's row in the table of protections."""
         return PROTECTIONS[self.protection]
 
     @property
     def uses_key_holder(self) -> bool:
-        """True if sums are encrypted, and a key holder opens them."""
+        """True if sums are encrypted and a key holder decrypts them."""
         return self.row.uses_key_holder
 
     def group(self, parties: tuple[str, ...]) -> PairGroup:
-        """The group of these parties and the number that may collude."""
+        """The group of these parties, with the number that may collude."""
         return PairGroup.of(parties, self.colluding)
 
     def holders(self, parties: tuple[str, ...]) -> tuple[str, ...]:
-        """The parties that hold rows: all but a key holder without any."""
+        """The parties with rows: all but a key holder without any."""
         if self.keyholder_rows:
             return parties
         return tuple(party for party in parties if party != self.keyholder)
 
     def signers(self, parties: tuple[str, ...]) -> int:
-        """Fewest signatures of parties on a valid model: as many as a sum needs."""
+        """Fewest party signatures on a valid model: as many as a sum needs parties."""
         return self.row.min_signers(self.group(parties))
 
     def faults(self, parties: tuple[str, ...], noise_is_shared: bool, shrinks: bool) -> Iterator[str]:
-        """Yield a fault unless these parties can be hidden. noise_is_shared: each draws a share of the
-        noise; shrinks: the roster may."""
+        """Yield a fault unless this protection works for these parties. noise_is_shared: each party draws a
+        share of the noise; shrinks: the roster may shrink."""
         if self.row.hides and parties:
             yield from self._faults_of_among(parties, noise_is_shared)
         yield from self._faults_of_number(parties, shrinks)
@@ -93,20 +94,19 @@ class Hiding(Group):
             yield from self._faults_of_keyholder(parties, shrinks)
 
     def _faults_of_among(self, parties: tuple[str, ...], noise_is_shared: bool) -> Iterator[str]:
-        """Yield a fault unless these parties can hide each other: a party is hidden among those with rows
-        that do not collude."""
+        """Yield a fault unless each party is hidden among parties with rows that do not collude."""
         holders, smallest = len(self.holders(parties)), 2 if self.allow_two_parties else self.row.min_parties
         if holders < smallest:
             hint = "" if holders < 2 else " (a party can subtract itself from the sum of two)"
             plain = 'protection = "plain"' + (' with noise.placement = "local"' if noise_is_shared else "")
             two = (
-                "allow_two_parties = true, which hides from the aggregator alone, or " if holders == 2 else ""
+                "allow_two_parties = true, which hides only from the aggregator, or " if holders == 2 else ""
             )
             needed = f"{smallest} parties with rows" if self.uses_key_holder else f"{smallest} parties"
             name = "" if self.keyholder is None else f" {quoted(self.keyholder)}"
-            beside = "" if self.keyholder_rows else f" beside the key holder{name}"
+            beside = "" if self.keyholder_rows else f" besides the key holder{name}"
             yield (
-                f"protection {self.protection} needs {needed}, the terms name {holders}{beside}{hint}; "
+                f"protection {self.protection} needs {needed}, and the terms name {holders}{beside}{hint}; "
                 f"add parties, or set {two}{plain}"
             )
         colluding = self.group(parties).colluding
@@ -116,66 +116,64 @@ class Hiding(Group):
             )
             yield (
                 f"protection {self.protection} with {holders} parties{rows} of which {colluding} collude"
-                f"{counted} hides nobody: it takes two that do not, so colluding is at most {holders - 2}"
+                f"{counted} hides no one: at least two must not collude, so set colluding to at most "
+                f"{holders - 2}"
             )
 
     def _faults_of_number(self, parties: tuple[str, ...], shrinks: bool) -> Iterator[str]:
-        """Yield a fault for more parties than the protection takes."""
         max_parties, max_shrinking, name = self.row.max_parties, self.row.max_shrinking, self.protection
         if shrinks and max_shrinking is not None and len(parties) > max_shrinking:
             yield (
-                f'protection {name} with on_loss = "shrink" takes {max_shrinking} parties at most, as any '
-                f'two share masks; the terms name {len(parties)}: set on_loss = "wait" or "stop"'
+                f'protection {name} with on_loss = "shrink" allows at most {max_shrinking} parties, because '
+                f'any two share masks; the terms name {len(parties)}: set on_loss = "wait" or "stop"'
             )
         if max_parties is not None and len(parties) > max_parties:
             yield (
-                f"protection {name} takes {max_parties} parties at most; the terms name {len(parties)}: let "
-                f'neighbouring sites train as one party, or set protection = "plain" (fedboost terms '
+                f"protection {name} allows at most {max_parties} parties; the terms name {len(parties)}: let "
+                f'several sites train as one party, or set protection = "plain" (fedboost terms '
                 f"--protection plain), with which the aggregator sees the sums of each party "
-                f'(noise.placement = "local" puts noise on them first)'
+                f'(noise.placement = "local" adds noise to them first)'
             )
 
     def _faults_of_keyholder(self, parties: tuple[str, ...], shrinks: bool) -> Iterator[str]:
-        """Yield a fault unless one of these parties can decrypt."""
         if self.keyholder is None and parties:
-            yield f"protection {self.protection} needs keyholder, the party that decrypts sums it cannot read"
+            yield f"protection {self.protection} needs keyholder, the party that decrypts blinded sums"
         if parties and self.keyholder not in parties:
             name = str(self.keyholder)[:MAX_CHARS]
             yield f"keyholder {name!r} is not one of the parties{nearest(name, parties)}"
         if shrinks and not self.row.may_shrink:
             yield (
-                f'on_loss = "shrink" with protection {self.protection}: nothing holds two rosters of one '
-                f"turn apart; set wait or stop"
+                f'on_loss = "shrink" with protection {self.protection}: sums of one turn over two rosters '
+                f"would not be kept apart; set wait or stop"
             )
 
     def _faults(self) -> Iterator[str]:
         if not self.uses_key_holder:
             for name, value in (("keyholder", None), ("keyholder_rows", True)):
                 if getattr(self, name) != value:
-                    yield f"{name} is for protection paillier, not {self.protection}"
+                    yield f"{name} is only for protection paillier, not {self.protection}"
 
 
 # ---- The noise of a session -----------------------------------------------------------------------------
-# A release is one opened sum of one question. Its noise is a discrete Gaussian in the unit of the sum; the
-# honest parties' shares of it alone have at least the variance that the terms' epsilon and delta ask for.
-# The cost of all releases of a session, each asked once of the whole roster, is at most what epsilon and
-# delta allow (costs add); both ends compute the same shares from the terms alone.
-
+# A release is the opened sum of one query. Its noise is a discrete Gaussian in the units of the sum. The
+# honest parties' shares of it alone have at least the variance that epsilon and delta of the terms require.
+# Costs add up: all releases of a session, each asked once of the whole roster, cost at most what epsilon and
+# delta allow. Aggregator and parties compute the same shares from the terms alone.
 
 MIN_EPSILON, MAX_EPSILON = 0.01, 16.0
 MAX_DELTA = 1e-3
-"""A delta of one in the number of rows would permit to publish a row; tables have a thousand rows or more."""
+"""Publishing one random row satisfies delta = 1 / rows; tables are assumed to have 1,000 rows or more."""
 COUNTING = 0.04
-"""Share of the whole cost for the counts behind the cut points."""
+"""Share of the total cost for the counts behind the cut points."""
 SUMMING_LEVELS = 0.5
-"""Share of the whole cost for the sums by level that target means are of (decision 0031)."""
+"""Share of the total cost for the label sums by level behind target means (decision 0031)."""
 ROWS = 1 << 40
-"""Stands for the secret number of rows: larger than any table."""
+"""Placeholder for the secret number of rows: larger than any table."""
 
 TREES_A_FEATURE, HIST_TREES = 4, 10
-"""Rounds of a session with noise, unless the terms say otherwise."""
+"""Default rounds of a session with noise: per feature with `additive`, in all with `hist`."""
 DEPTH = 3
-"""Depth of trees with noise, unless the terms say otherwise."""
+"""Default max_depth with noise."""
 
 Placement = Literal["distributed", "local", "central"]
 Method = Literal["additive", "hist"]
@@ -183,39 +181,39 @@ METHODS: tuple[str, ...] = get_args(Method)
 
 
 class Noise(Frozen):
-    """(epsilon, delta)-differential privacy of single rows (add or remove one), and the placement of
-    noise."""
+    """(epsilon, delta)-differential privacy of single rows (add or remove one)."""
 
     epsilon: float = Field(
         ge=MIN_EPSILON,
         le=MAX_EPSILON,
-        description="Bound on what the model and all sums tell of any one row: 1 is strong, 8 is weak. "
-        "Lower is more private and less accurate.",
+        description="Bound on what the model and all sums reveal about any single row: 1 is strong, 8 is "
+        "weak. Lower values are more private and less accurate.",
     )
     delta: float = Field(
         gt=0,
         le=MAX_DELTA,
-        description="Probability that the bound does not hold, such as 1e-6; far below one in the number of "
-        "rows.",
+        description="Probability that the bound fails, e.g. 1e-6. Choose it far below 1 / number of rows.",
     )
     placement: Placement = Field(
         default="distributed",
-        description="Who draws the noise: `distributed`, each party a share, and the sum has enough even if "
-        "parties that collude subtract theirs; `local`, each party all of it; `central`, the aggregator, "
-        "which sees the exact sums.",
+        description="Who draws the noise. `distributed`: each party draws a share, and the sum has enough "
+        "noise even if colluding parties subtract theirs. `local`: each party draws all of it. `central`: "
+        "the aggregator draws it, and sees the exact sums.",
     )
     method: Method = Field(
         default="additive",
-        description="Trees that grow: `additive`, one feature each; `hist`, histograms of all features, for "
-        "millions of rows.",
+        description="How trees grow. `additive`: each tree uses one feature. `hist`: from histograms of all "
+        "features; suited to millions of rows.",
     )
 
 
 @dataclass(frozen=True)
 class Release:
-    """Releases of one kind: their number in a session, the sensitivity of one in integers of its sum, and the
-    standard deviation of a share of its noise. `drawn` shares are in a sum; `honest` of them, which no
-    coalition can subtract, are enough."""
+    """The releases of one kind in a session.
+
+    `sensitivity` and `share`, the standard deviation of one share of the noise, are in the integer units of
+    the sum. A sum contains `drawn` shares; `honest` of them, which no coalition can subtract, are enough.
+    """
 
     what: str
     times: int
@@ -226,12 +224,12 @@ class Release:
 
     @property
     def sigma(self) -> float:
-        """Standard deviation of the noise in the sum, in its integers."""
+        """Standard deviation of the noise in the sum, in its integer units."""
         return self.share * math.sqrt(self.drawn)
 
     @property
     def cost(self) -> float:
-        """Cost of one release: mu squared, for the honest shares alone."""
+        """Cost of one release, counting only honest shares: mu squared."""
         return self.sensitivity**2 / (self.share**2 * self.honest)
 
 
@@ -242,13 +240,12 @@ LEVELS = "sums of labels by level"
 
 @dataclass(frozen=True)
 class Plan:
-    """Releases of a session without faults, by kind."""
+    """The releases of a session in which nothing is asked twice, by kind."""
 
     releases: dict[str, Release]
 
     @property
     def cost(self) -> float:
-        """Cost of all releases: mu squared."""
         return math.fsum(release.cost * release.times for release in self.releases.values())
 
 
@@ -261,10 +258,14 @@ def plan_of(
     parties: int,
     summed: int = 0,
 ) -> Plan:
-    """Plan the releases of a session. counted: features whose values are counted; about_trees: the number of
-    queries about trees, and the norm of a row's part of an answer in units of sensitivity; sensitivity: of a
-    sum of gradients, 1 for a gradient of 1; honest: of the parties, at least; summed: features whose labels
-    are summed by level, where a row is in one sum of each."""
+    """Plan the releases of a training session.
+
+    Args:
+        counted, summed: number of features with values counted for cut points, or labels summed by level.
+        about_trees: number of queries about trees, and the L2 norm of a row's part of an answer in units of
+            `sensitivity`, which is that of a gradient sum (1 for gradients of at most 1).
+        honest, parties: fewest parties that do not collude, and all parties with rows.
+    """
     times, norm = about_trees
     shares = _shares(noise, honest, parties)
     cost = accounting.mu_of(noise.epsilon, noise.delta) ** 2
@@ -283,22 +284,22 @@ def plan_of(
 
 
 def _shares(noise: Noise, honest: int, parties: int) -> tuple[int, int]:
-    """The shares of noise that have to be enough, and those that are in a sum."""
+    """The number of noise shares that must be enough, and the number in a sum."""
     return {"distributed": (honest, parties), "local": (1, parties), "central": (1, 1)}[noise.placement]
 
 
 def _release(what: str, times: int, sensitivity: float, cost: float, shares: tuple[int, int]) -> Release:
-    """A kind of releases, its noise rounded up: a little more than the cost allows."""
+    """Releases of one kind. The noise is rounded up, so they cost at most `cost` each."""
     share = math.ceil(sensitivity / math.sqrt(cost * shares[0]))
     return Release(what, times, sensitivity, share, *shares)
 
 
 def plan_of_counts(noise: Noise, columns: Schema, loss: Objective, honest: int, parties: int) -> Plan:
-    """The releases of a description: half of the cost each where numbers are counted by value, too."""
+    """Plan the releases of a description. If numbers are also counted by value, each gets half the cost."""
     has_classes = loss.xgboost_equivalent.label_kind is LabelKind.CLASS
     shares = _shares(noise, honest, parties)
     cost = accounting.mu_of(noise.epsilon, noise.delta) ** 2
-    cells = 1 + len(columns.features) + has_classes  # a row is in one count of each
+    cells = 1 + len(columns.features) + has_classes  # a row is in one cell of each of these counts
     numeric = len(columns.numeric)
     own = cost / 2 if numeric else cost
     releases = {SUMMARY: _release(SUMMARY, 1, math.sqrt(cells), own, shares)}

@@ -1,7 +1,7 @@
-"""Settings as people write them: types of their values, and a line about the first fault.
+"""Base classes of settings that people write, and one-line messages about the first fault in them.
 
-Promises: the first fault becomes a ConfigError of one line that names the key as the file has it.
-Refuses: unknown keys (naming the nearest known one), and texts or true and false where numbers belong.
+Promises: the first fault becomes a one-line ConfigError that names the key as it is spelt in the file.
+Refuses: unknown keys (with the nearest known one), and text or booleans in place of numbers.
 """
 
 import difflib
@@ -28,10 +28,9 @@ from pydantic.fields import FieldInfo
 
 from fedboost.errors import ConfigError, quoted
 
-# ---- Names that users of XGBoost, LightGBM and scikit-learn bring along ---------------------------------
-# Ours for them, or why there is none.
-# Promises: a name has one of both.
-
+# ---- Parameter names of XGBoost, LightGBM and scikit-learn ----------------------------------------------
+# `_OURS` maps a name here to its names elsewhere; `_WHY_NOT` explains why a name elsewhere has no equivalent.
+# A name may be in both: the explanation is used where the equivalent is not a key of the table that is read.
 
 _OURS = {
     "learning_rate": "eta shrinkage_rate",
@@ -92,71 +91,69 @@ _OURS = {
     "poisson-nloglik": "poisson",
 }
 _WHY_NOT = {
-    "boosting is always gbtree (gbdt): leave it out": "booster boosting boosting_type boost",
+    "the booster is always gbtree (gbdt): leave it out": "booster boosting boosting_type boost",
     "trees always grow from histograms (hist): leave it out": "tree_method tree_learner updater "
     "process_type refresh_leaf enable_bundle force_col_wise force_row_wise histogram_pool_size",
     "trees grow on the processors of the sites: leave it out": "device device_type gpu_id predictor "
     "gpu_device_id gpu_platform_id gpu_use_dp num_gpu",
-    "threads are each site's own: nthread in its file, or in fedboost.simulate": "n_jobs nthread nthreads "
-    "num_thread num_threads n_threads",
-    "what is printed is no setting of a training: leave it out": "verbose verbosity verbose_eval silent "
-    "metric_freq",
-    "a leaf needs a sum of hessians and not a count of rows: set min_child_weight (a row adds at most 0.25 "
-    "for binary:logistic, 1 for reg:squarederror)": "min_data_in_leaf min_child_samples min_samples_leaf "
-    "min_data min_data_per_leaf min_weight_fraction_leaf min_samples_split",
-    "a split needs a gain: set gamma": "min_impurity_decrease ccp_alpha",
-    "splits go by gain, as in XGBoost: leave it out": "criterion extra_trees extra_tree path_smooth "
+    "each site sets its own number of threads: nthread in its file, or in fedboost.simulate": "n_jobs "
+    "nthread nthreads num_thread num_threads n_threads",
+    "verbosity is not part of the terms: leave it out": "verbose verbosity verbose_eval silent metric_freq",
+    "leaves have a minimum sum of hessians, not a minimum row count: set min_child_weight (a row adds at "
+    "most 0.25 for binary:logistic, 1 for reg:squarederror)": "min_data_in_leaf min_child_samples "
+    "min_samples_leaf min_data min_data_per_leaf min_weight_fraction_leaf min_samples_split",
+    "splits have a minimum gain: set gamma": "min_impurity_decrease ccp_alpha",
+    "splits are chosen by gain, as in XGBoost: leave it out": "criterion extra_trees extra_tree path_smooth "
     "feature_weights feature_contri cegb_tradeoff cegb_penalty_split linear_tree forcedsplits_filename",
-    "rows are drawn anew for each tree: set subsample alone": "subsample_freq bagging_freq",
-    'drawing by gradients is sampling_method = "gradient_based", with subsample': "top_rate other_rate",
-    "cut points are those of all rows: set max_bin": "subsample_for_bin bin_construct_sample_cnt "
+    "rows are drawn again for each tree: set only subsample": "subsample_freq bagging_freq",
+    'for gradient-based sampling set sampling_method = "gradient_based" and subsample': "top_rate other_rate",
+    "cut points are computed from all rows: set max_bin": "subsample_for_bin bin_construct_sample_cnt "
     "min_data_in_bin",
-    "dart is not built: leave it out": "rate_drop drop_rate skip_drop one_drop max_drop sample_type "
+    "dart is not supported: leave it out": "rate_drop drop_rate skip_drop one_drop max_drop sample_type "
     "normalize_type uniform_drop drop_seed xgboost_dart_mode",
     "set max_cat_to_onehot, max_cat_threshold and reg_lambda": "cat_l2 cat_smooth min_data_per_group",
-    "columns.categorical names the categorical features; of a DataFrame, estimators take the columns of text "
-    "and categories": "enable_categorical feature_types categorical_feature categorical_features",
-    "it is given to fit": "eval_set sample_weight qid",
+    "columns.categorical names the categorical features; estimators detect text and category columns of a "
+    "DataFrame": "enable_categorical feature_types categorical_feature categorical_features",
+    "pass it to fit": "eval_set sample_weight qid",
     "the same rows and terms always make the same model: leave it out": "deterministic",
-    "what a table leaves empty, and NaN, is missing: leave it out": "missing use_missing zero_as_missing",
-    "set scale_pos_weight, or name a column of weights, columns.weight": "class_weight is_unbalance "
+    "empty fields and NaN are missing values: leave it out": "missing use_missing zero_as_missing",
+    "set scale_pos_weight, or name a column of row weights in columns.weight": "class_weight is_unbalance "
     "unbalance pos_bagging_fraction neg_bagging_fraction",
-    "each class or output has a tree of its own: leave it out": "multi_strategy",
-    "`fedboost explain` and Model.importance say what a model goes by": "importance_type",
-    "a number that boosting starts from is base_score, a column of them columns.base_margin": "init "
+    "each class or output has its own trees: leave it out": "multi_strategy",
+    "`fedboost explain` and Model.importance show feature importance": "importance_type",
+    "set base_score for a constant starting prediction, columns.base_margin for one per row": "init "
     "boost_from_average",
-    "early stopping counts every improvement: set early_stopping_rounds": "tol early_stopping_min_delta",
-    "the last of eval_metric is watched": "first_metric_only",
-    "callbacks are given to fedboost.simulate": "callbacks",
+    "early stopping has no minimum improvement: set early_stopping_rounds": "tol early_stopping_min_delta",
+    "early stopping watches the last metric in eval_metric": "first_metric_only",
+    "pass callbacks to fedboost.simulate": "callbacks",
     "terms are always validated: leave it out": "validate_parameters disable_default_eval_metric",
-    "one seed draws everything: set seed": "bagging_seed feature_fraction_seed data_random_seed extra_seed "
-    "objective_seed data_seed",
-    "the model is an ordinary XGBoost file, which fedboost train writes with --out": "output_model model_out",
+    "one seed controls all random draws: set seed": "bagging_seed feature_fraction_seed data_random_seed "
+    "extra_seed objective_seed data_seed",
+    "fedboost train writes the model, an ordinary XGBoost file, to --out": "output_model model_out",
 }
 OTHER_NAMES = {
     name: tuple(ours for ours, names in _OURS.items() if name in names.split())
     for names in _OURS.values()
     for name in names.split()
 }
-"""A name elsewhere, and the names here of what it means there."""
+"""Maps a name elsewhere -> the names here with the same meaning."""
 WHY_NOT = {name: why for why, names in _WHY_NOT.items() for name in names.split()}
-"""A name elsewhere, and why there is none here."""
+"""Maps a name elsewhere -> the reason why there is no such setting here."""
 
 
 def name_here(word: str, known: Collection[str]) -> str | None:
-    """The one of the known names that another library calls so; `columns.label` is known as `label`, too."""
+    """The known name that another library calls `word`, if any. `columns.label` also matches as `label`."""
     ends = {name.rpartition(".")[2]: name for name in known}
     return next((ends[name] for name in OTHER_NAMES.get(word, ()) if name in ends), None)
 
 
-# ---- Settings as people write them: types of their values, and a line about the first fault -------------
-
+# ---- Types of values, and the message about the first fault ---------------------------------------------
 
 MAX_CHARS = 100
-"""Characters of a key or a value in an error."""
+"""Most characters of a key or a value in an error message."""
 MAX_FEATURES = 1 << 16
 MAX_NEAR = 256
-"""Known names that are compared with an unknown one: each comparison takes 0.5 ms."""
+"""Most known names that are compared with an unknown one: each comparison takes 0.5 ms."""
 _ENTRIES_AT_ONCE = 1 << 10
 M = TypeVar("M", bound="Frozen")
 T = TypeVar("T")
@@ -164,12 +161,11 @@ Location = tuple[int | str, ...]
 
 Name = Annotated[str, Field(min_length=1, max_length=256)]
 Several = Annotated[tuple[T, ...], FailFast()]
-"""A list, validated up to the first fault: each takes half a kilobyte, and terms from outside could have
-millions."""
+"""A list, validated up to its first fault: each fault takes 0.5 KB, and there could be millions."""
 
 
 def _validate_in_parts(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
-    """Validate a table part by part and stop at the first part with a fault, as FailFast does for lists."""
+    """Validate a table in parts and stop at the first part with a fault, as FailFast does for lists."""
     if not isinstance(value, dict) or not _ENTRIES_AT_ONCE < len(value) <= MAX_FEATURES:
         return validate(value)
     entries = iter(value.items())
@@ -180,7 +176,7 @@ def _validate_in_parts(value: Any, validate: ValidatorFunctionWrapHandler) -> An
 
 
 Table = Annotated[Mapping[Name, T], WrapValidator(_validate_in_parts)]
-"""A mapping by name, validated up to the first faults."""
+"""A mapping by name, validated in parts up to the first part with a fault."""
 
 _SHOULD_BE = {
     "tuple_type": "should be a list, in brackets",
@@ -189,31 +185,31 @@ _SHOULD_BE = {
     "model_type": "should be a table, { key = value }",
     "path_type": "should be a path, in quotes",
 }
-"""Expectations in words of TOML, by the type of a fault."""
+"""Maps pydantic's fault type -> the expectation in TOML terms."""
 
 
 class Frozen(BaseModel):
-    """Base of what users write: frozen, without unknown keys."""
+    """Base class of settings: immutable; unknown keys, infinities and NaN are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     @classmethod
     def file_keys(cls) -> Mapping[str, FieldInfo]:
-        """The keys as a file has them, and the field of each."""
+        """Maps each key, as spelt in the file -> its field."""
         return cls.model_fields
 
     @classmethod
     def location_in_file(cls, location: Location) -> Location:
-        """Location of a fault in the file, from that in the object."""
+        """Translate the location of a fault from the object to the file."""
         return location
 
     def check(self) -> None:
-        """Raise ValueError unless the values go together."""
+        """Raise ValueError for the first combination of values that is not allowed."""
         for fault in self._faults():
             raise ValueError(fault)
 
     def _faults(self) -> Iterator[str]:
-        """Yield a sentence on each thing that cannot be."""
+        """Yield a message for each combination of values that is not allowed."""
         yield from ()
 
     @model_validator(mode="after")
@@ -223,12 +219,12 @@ class Frozen(BaseModel):
 
 
 class Submitted(Frozen):
-    """Base of tables from outside, with any number of keys."""
+    """Base class of tables from untrusted sources, which may have any number of keys."""
 
     @model_validator(mode="before")
     @classmethod
     def _drop_most_unknown(cls, values: Any) -> Any:
-        """Keep one unknown key of many: each is a fault of its own, and one is reported."""
+        """Keep only one unknown key: each is a separate fault, and only one is reported."""
         if not isinstance(values, dict) or len(values) <= len(cls.model_fields):
             return values
         known = {name: value for name, value in values.items() if name in cls.model_fields}
@@ -237,7 +233,7 @@ class Submitted(Frozen):
 
 
 def require_known(value: str, known: Iterable[str], what: str) -> str:
-    """Return the value. Raise ValueError with the known values if it is not one of them."""
+    """Return `value`. Raise ValueError, listing the known values, if it is not one of them."""
     names = list(known)
     if value not in names:
         raise ValueError(unknown(value, names, names, what))
@@ -245,7 +241,7 @@ def require_known(value: str, known: Iterable[str], what: str) -> str:
 
 
 def refused(what: str, *settings: tuple[bool, str, str]) -> Iterator[str]:
-    """Yield a fault for each of these that is so: the setting beside `what`, and why not."""
+    """Yield "`what` with SETTING: REASON" for each (condition, setting, reason) whose condition is true."""
     yield from (f"{what} with {setting}: {reason}" for is_so, setting, reason in settings if is_so)
 
 
@@ -254,7 +250,7 @@ def unknown(value: str, near: Iterable[str], known: Iterable[str], what: str) ->
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """' (did you mean X?)', or nothing if no known word is near, of the first MAX_NEAR."""
+    """' (did you mean X?)', or '' if none of the first MAX_NEAR known words is close."""
     names, word = [name[:MAX_CHARS] for name in islice(known, MAX_NEAR)], word[:MAX_CHARS]
     here = name_here(word, names)
     close = [here] if here else difflib.get_close_matches(word, names, 1)
@@ -262,27 +258,27 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def setting_hint(word: str, settings: Collection[str]) -> str:
-    """The nearest of the settings to an unknown one, or why there is none; empty if nobody knows it."""
+    """A hint about an unknown setting: the nearest one, or why there is none; '' without either."""
     if word in WHY_NOT and name_here(word, settings) is None:
         return f": {WHY_NOT[word]}"
     return nearest(word, settings)
 
 
 def read_model(model: type[M], values: Mapping[str, Any], source: str) -> M:
-    """Validate values from a user; the first fault becomes a ConfigError of one line."""
+    """Validate a user's values. The first fault becomes a one-line ConfigError that begins with `source`."""
     try:
         read = model.model_validate(values)
     except ValidationError as error:
         raise first_fault(model, error, source) from None
     if no_number := _no_number(model, values):
-        raise ConfigError(f"{source}: {quoted(no_number)}")
+        raise ConfigError("settings-invalid", f"{source}: {quoted(no_number)}")
     return read
 
 
 def first_fault(model: type[Frozen], error: ValidationError, source: str) -> ConfigError:
-    """A line about a fault of values for this model."""
+    """The one-line error for a failed validation of `model`."""
     faults = error.errors(include_url=False)
-    # A key that is missing is often one that is misspelt: the unknown one tells more.
+    # A missing key is often a misspelt one, so an unknown key makes the more helpful message.
     fault = next((each for each in faults if each["type"] == "extra_forbidden"), faults[0])
     location = [str(part) for part in model.location_in_file(fault["loc"])]
     owner = model
@@ -307,11 +303,11 @@ def first_fault(model: type[Frozen], error: ValidationError, source: str) -> Con
         shown = f", got {got!r}"[:MAX_CHARS] if isinstance(got, (str, int, float, bool)) else ""
         expected = _SHOULD_BE.get(fault["type"], fault["msg"])
         message = f"{key}: {expected[0].lower()}{expected[1:]}{shown}"
-    return ConfigError(f"{source}: {quoted(message)}")
+    return ConfigError("settings-invalid", f"{source}: {quoted(message)}")
 
 
 def _keys_of_tables(model: type[Frozen]) -> Iterator[str]:
-    """The keys of the tables of a model, as `table.key`."""
+    """The keys of a model's tables, as `table.key`."""
     for name, field in model.file_keys().items():
         if table := _table_of(field):
             yield from (f"{name}.{key}" for key in table.file_keys())
@@ -324,8 +320,7 @@ def _table_of(field: FieldInfo | None) -> type[Frozen] | None:
 
 
 def _no_number(model: type[Frozen], values: Mapping[str, Any]) -> str | None:
-    """A line about the first value of a key for numbers that is true, false or text, which pydantic would
-    take for a number; None if there is none."""
+    """A message about the first boolean or text where pydantic would convert it to a number, or None."""
     for key, value in values.items():
         field = model.file_keys()[key]
         kinds = [kind for kind in get_args(field.annotation) or (field.annotation,) if kind is not type(None)]
@@ -337,25 +332,24 @@ def _no_number(model: type[Frozen], values: Mapping[str, Any]) -> str | None:
     return None
 
 
-# ---- Settings that are one flat table in a file and groups in code --------------------------------------
-# Promises: input and the output of `model_dump` are flat, in the order of ORDER; a fault is at the key of the
-# flat table.
+# ---- Settings that are one flat table in a file, and groups in code -------------------------------------
+# Promises: input and the output of `model_dump` are flat, in the order of ORDER; faults name the flat key.
 
 
 class Group(Frozen):
-    """Base of a group: its fields, by their aliases if they have any, are keys of the flat table."""
+    """Base class of a group. Its fields (by alias, if they have one) are keys of the flat table."""
 
     @classmethod
     def file_keys(cls) -> Mapping[str, FieldInfo]:
         return {field.alias or name: field for name, field in cls.model_fields.items()}
 
     def replaced(self, **values: object) -> Self:
-        """The same group with other values, which are not checked again. Unset values stay unset."""
+        """A copy with other values, which are not checked. Unset values stay unset."""
         return self._made(self.model_fields_set, values)
 
     def altered(self, settings: Mapping[str, object], without: Collection[str] = ()) -> Self:
-        """The same group with these settings, by their keys, and with the defaults of others. Each is checked
-        by itself, and nothing else is read again. ValidationError."""
+        """A copy with these settings, by key, and the defaults of the keys in `without`. Each value is
+        checked by itself (ValidationError); nothing else is read again."""
         read = self.model_validate(settings)
         unset = {name for name, field in type(self).model_fields.items() if (field.alias or name) in without}
         values = {name: getattr(read, name) for name in read.model_fields_set | unset}
@@ -367,13 +361,13 @@ class Group(Frozen):
 
 
 class Flat(Frozen):
-    """Base of settings in groups. A field that is no group is a key of the flat table itself."""
+    """Base class of settings in groups. A field that is not a group is itself a key of the flat table."""
 
     ORDER: ClassVar[tuple[str, ...]] = ()
-    """Keys of the flat table that are always written, in the order of its digest."""
+    """Keys of the flat table that are always written, in the order that is hashed."""
     OMITTED: ClassVar[tuple[str, ...]] = ()
-    """The first of those that are written only where they are used, after `ORDER`. All keys in neither list
-    follow, as they are declared: what has none is written as before there were any."""
+    """The first keys that are written only if used, after `ORDER`. Keys in neither list follow, in the order
+    of declaration, also only if used: settings without a newer key keep their digest."""
 
     @classmethod
     @cache
@@ -388,8 +382,7 @@ class Flat(Frozen):
     def canonical(self) -> str:
         """The settings as JSON, keys in the order of ORDER: the text that is hashed and sent.
 
-        Tables keep the order of their declaration, as that of categorical columns is one of features.
-        """
+        Tables keep the order in which they are written: features have that of categorical columns."""
         return self._canonical
 
     @cached_property
@@ -398,18 +391,18 @@ class Flat(Frozen):
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the canonical JSON, in hex."""
+        """SHA-256 digest of the canonical JSON, in hex."""
         return digest_of(self._canonical)
 
     @classmethod
     def groups(cls) -> Mapping[str, type[Group]]:
-        """The groups by name, in the order of their fields."""
+        """Maps name -> group, in the order of their fields."""
         groups = {name: _group_of(field) for name, field in cls.model_fields.items()}
         return {name: group for name, group in groups.items() if group is not None}
 
     def altered(self, settings: Mapping[str, object], without: Collection[str] = ()) -> Self:
-        """The same with these settings of groups, by their keys, and with the defaults of others. What else
-        there is is shared and not read again. ConfigError."""
+        """A copy with these settings of groups, by flat key, and the defaults of the keys in `without`. All
+        are checked together (ConfigError); other settings are shared and not read again."""
         homes, fields = self._homes(), {name: getattr(self, name) for name in type(self).model_fields}
         for home in dict.fromkeys(homes[key][0] for key in (*settings, *without)):
             own = {key: value for key, value in settings.items() if homes[key][0] == home}
@@ -421,12 +414,12 @@ class Flat(Frozen):
         try:
             altered.check()
         except ValueError as error:
-            raise ConfigError(f"terms: {quoted(str(error))}") from None
+            raise ConfigError("terms-invalid", f"terms: {quoted(str(error))}") from None
         return altered
 
     @property
     def flat(self) -> dict[str, Any]:
-        """The value of each key of the flat table."""
+        """Maps each key of the flat table -> its value."""
         return {
             key: getattr(getattr(self, home), name) if name else getattr(self, home)
             for key, (home, name, _) in self._homes().items()
@@ -435,7 +428,7 @@ class Flat(Frozen):
     @classmethod
     @cache
     def _homes(cls) -> Mapping[str, tuple[str, str, FieldInfo]]:
-        """Key -> its field here; its field in that group, '' without; and the definition of that field."""
+        """Maps key -> (its field here, its field in that group or '', the definition of that field)."""
         homes: dict[str, tuple[str, str, FieldInfo]] = {}
         for home, own in cls.model_fields.items():
             group = _group_of(own)
@@ -446,8 +439,7 @@ class Flat(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _into_groups(cls, values: Any) -> Any:
-        """Flat values by group. Of unknown keys the first goes along, for a group to refuse it: each is a
-        fault of its own, and one is reported."""
+        """Sort flat values into groups. Only the first unknown key is passed on, for a group to refuse."""
         if not isinstance(values, dict):
             return values
         homes = cls._homes()
@@ -475,7 +467,7 @@ class Flat(Frozen):
 
 
 def digest_of(text: str) -> str:
-    """The digest of settings of which this is the canonical text; of no settings for any other text."""
+    """The digest of the settings with this canonical text; no settings have that of another text."""
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""Terms of sessions that train nothing: describe, evaluate, drift."""
+"""Terms of sessions that do not train: describe, evaluate and drift."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,7 +20,7 @@ from fedboost.terms.terms import Terms
 from fedboost.terms.training import Objective
 
 SHARES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
-"""The quantiles of a number."""
+"""Quantiles that are reported of a numeric column."""
 MISSING, UNDECLARED = "missing", "undeclared"
 _KEPT_TO_DESCRIBE = frozenset(
     {
@@ -28,11 +28,11 @@ _KEPT_TO_DESCRIBE = frozenset(
         *(key for group in (Objective, Hiding) for key in group.file_keys()),
     }
 )
-"""Keys that a description goes by; the others are about trees."""
+"""Keys that apply to a description; the others are about trees."""
 
 
 def class_names(terms: Terms) -> tuple[str, ...]:
-    """The values of a label of classes, from class 0 on; none for other labels."""
+    """Label values in class order, from class 0 on; empty if labels are not classes."""
     columns, loss = terms.columns, terms.objective.loss.xgboost_equivalent
     if loss.classes_key == "positive":
         return ("0", "1") if columns.positive is None else (f"not {columns.positive}", columns.positive)
@@ -42,8 +42,8 @@ def class_names(terms: Terms) -> tuple[str, ...]:
 def columns_of_levels(
     terms: Terms, counts: Iterable[Sequence[int]], told: Callable[[int], int | None]
 ) -> Iterator[dict[str, Any]]:
-    """Yield what is said of each categorical column, as JSON. counts: of each column the rows without a
-    value, of each level, and of undeclared ones; told: what is told of a count."""
+    """Yield the summary of each categorical column, as JSON. counts: for each column the rows with a missing
+    value, with each level, and with undeclared levels; told: maps a count to the count that is reported."""
     for (name, declared), counted in zip(terms.columns.categorical.items(), counts, strict=True):
         absent, *of_levels, undeclared = map(told, counted)
         own = dict(zip(declared, of_levels, strict=True))
@@ -52,29 +52,27 @@ def columns_of_levels(
 
 
 def gridded(terms: Terms) -> tuple[str, ...]:
-    """The columns whose rows are counted by value: the numeric features, and a label that is described and is
-    a number."""
+    """The columns whose rows are counted by value: numeric features, and in a description a numeric label."""
     kind = terms.objective.loss.xgboost_equivalent.label_kind
     counts_label = terms.task.counts_values and kind not in (LabelKind.CLASS, LabelKind.INTERVAL)
     return (*terms.columns.numeric, *([terms.columns.label] if counts_label else []))
 
 
 def terms_to_describe(terms: Terms, min_count: int | None = None) -> Terms:
-    """The terms by which the rows of a training under `terms` are described, or those themselves if they
-    describe. min_count: in place of theirs."""
+    """The terms to describe the rows of a training under `terms`, or `terms` if they already describe."""
     if terms.vertical.is_used:
         raise ConfigError(
-            f"{terms.vertical.key}: rows are described where each party has all columns; `fedboost check` "
-            f"tells each party about its own table"
+            "terms-vertical-task",
+            f"{terms.vertical.key}: rows can be described only if each party has all columns; each party can "
+            f"run `fedboost check` on its own table",
         )
     return Terms.read(settings_for(terms, TASKS["describe"], min_count=min_count))
 
 
 # ---- Sessions that evaluate a model: their terms, and the sets of rows ----------------------------------
 
-
 NO_LEVEL = "missing"
-"""The rows without a level that the terms declare."""
+"""Name of the set of rows that have no declared level."""
 WEIGHT_BITS = 32
 _KEPT_TO_EVALUATE = frozenset(
     {
@@ -83,23 +81,22 @@ _KEPT_TO_EVALUATE = frozenset(
         *(key for group in (Objective, Hiding) for key in group.file_keys()),
     }
 ) - {"base_score"}
-"""Keys that an evaluation goes by; the others are about the growth of trees."""
+"""Keys that apply to an evaluation; the others are about growing trees."""
 _SITES = ("site", "sites", "party", "parties")
 _SHOWN = 8
-"""Levels of a column that an error names."""
+"""Most levels of a column that an error lists."""
 _FIGURES_OF_TWO_CLASSES = 4
-"""Of a set of rows that do not follow from each other: rows of label 1, those predicted 1 of either label,
-and the mean prediction."""
+"""Independent figures of a set: rows of label 1, rows predicted 1 of either label, mean prediction."""
 _FIGURES_OF_A_BIN = 3
-"""Rows of either label, and the mean prediction."""
+"""Figures of a bin: rows of either label, and the mean prediction."""
 _BITS_OF_FIGURE = 20
-"""A figure has at most 10,000 values, a count of ten million rows in units of 10 a million."""
+"""A figure has at most 10,000 values; a count of ten million rows in units of 10 has a million (2**20)."""
 _UNUSED_COLUMNS = ("validation", "row_id", "ranges", "label_range")
 
 
 @dataclass(frozen=True)
 class LevelRows:
-    """The rows of a level of a categorical column; None: those of no declared level."""
+    """The rows with one level of a categorical column; `place` is None for rows with no declared level."""
 
     column: str
     place: int | None
@@ -107,12 +104,12 @@ class LevelRows:
 
     @property
     def name(self) -> str:
-        """The name in queries."""
+        """Name of this set of rows in queries."""
         return f"{json.dumps(self.column)} = {json.dumps(self.level)}"
 
 
 def level_sets(terms: Terms) -> dict[str, tuple[LevelRows, ...]]:
-    """The rows of each level, by column of subgroups."""
+    """Maps each column in `subgroups` -> the sets of rows by level."""
     sets = {}
     for name in terms.evaluation.subgroups:
         levels, nothing = terms.columns.levels[name], NO_LEVEL
@@ -124,25 +121,25 @@ def level_sets(terms: Terms) -> dict[str, tuple[LevelRows, ...]]:
 
 
 def sites_of(terms: Terms) -> tuple[str, ...]:
-    """The parties whose rows are measured alone."""
+    """The parties whose rows are also measured separately."""
     return terms.holders if terms.evaluation.party_metrics else ()
 
 
 def is_binary(terms: Terms) -> bool:
-    """True if rows have one probability."""
+    """True if a prediction is one probability."""
     return terms.objective.loss.xgboost_equivalent.classes_key == "positive"
 
 
 def class_count(terms: Terms) -> int:
-    """Classes of a confusion matrix of several; 0 without."""
+    """Number of classes of the confusion matrix; 0 if there is none."""
     loss = terms.objective.loss
     return loss.outputs if loss.xgboost_equivalent.classes_key == "classes" else 0
 
 
 def rows_readable(terms: Terms) -> int:
-    """An upper bound of the yes-or-no values of single rows that an analyst can read in the results of a
-    session that measures a model: the bits of all figures that do not follow from each other. What an attack
-    reads is less (docs/lifecycle-evaluate.md)."""
+    """Upper bound on the yes-or-no values of single rows that an analyst can derive from the results of a
+    session that measures a model: the bits of all independent figures. Actual attacks learn less
+    (docs/lifecycle-evaluate.md)."""
     if terms.task.uses_reference:
         assert terms.xgb_model is not None
         numeric, score = continuation.bins_of(terms.xgb_model)
@@ -157,7 +154,7 @@ def rows_readable(terms: Terms) -> int:
 
 
 def weight_scale(terms: Terms, counts: Int64) -> Scale:
-    """The scale of row weights, from the counts of their exponents."""
+    """The scale of row weights. counts: of their binary exponents, over all parties."""
     return terms.known_weight_scale or Scale(bound_exponent(counts), WEIGHT_BITS)
 
 
@@ -170,15 +167,23 @@ def terms_to_evaluate(
     min_count: int | None = None,
     rows: str | None = None,
 ) -> Terms:
-    """The terms by which a model is evaluated on the rows of a training under `terms`, or those themselves if
-    they evaluate. model: as in `xgb_model`; by: names of columns, "sex=F,M" for one that the terms do not
-    declare; rows: as `evaluate_rows`, by default those that its training held out, all where it held none
-    out; the others in place of those of the terms, where they are given."""
+    """The terms that evaluate a model on the rows of a training under `terms`. Terms that already evaluate
+    are kept. Arguments replace settings of the terms.
+
+    Args:
+        model: as in `xgb_model`.
+        by: names of columns to report results by; "sex=F,M" for a column that the terms do not declare.
+        rows: as `evaluate_rows`. The default is the rows that the training held out, or all if none.
+    """
     if terms.vertical.is_used:
-        raise ConfigError(f"{terms.vertical.key}: a model is evaluated where each party has all columns")
+        raise ConfigError(
+            "terms-vertical-task",
+            f"{terms.vertical.key}: a model can be evaluated only if each party has all columns",
+        )
     if terms.noise is not None:
         raise ConfigError(
-            "noise: a model is evaluated by exact sums; give terms without noise if the sites allow that"
+            "terms-noise-task",
+            "noise: a model is evaluated with exact sums; use terms without noise if the sites allow that",
         )
     declared, names = {**terms.columns.subgroups}, [*terms.evaluation.subgroups]
     if by := [*by]:
@@ -204,30 +209,30 @@ def terms_to_evaluate(
 
 
 def _column_of(given: str, columns: Schema) -> tuple[str, tuple[str, ...]]:
-    """The column that results are to be split by, and the levels that are given for it. ConfigError."""
+    """Parse NAME or NAME=LEVEL,...: the column to report results by, and its levels if they are given."""
     name, equals, listed = (given, "", "") if given in columns.levels else given.partition("=")
     levels = tuple(listed.split(",")) if equals else ()
     own = columns.categorical.get(name, ())
     why = ""
     if own and levels and {*own} != {*levels}:
         shown = ", ".join(own[:_SHOWN]) + (", ..." if len(own) > _SHOWN else "")
-        why = f"is a feature with levels of its own ({shown}): give its name alone"
+        why = f"is a feature whose levels the terms declare ({shown}): give only its name"
     elif name in columns.numeric:
-        why = "is a number in the terms, and results are split by levels"
+        why = "is numeric in the terms, and results are reported by levels"
     elif name in columns.others and name not in (*columns.subgroups, columns.validation, columns.row_id):
-        why = "is no feature: it is the label, or stands beside it"
+        why = "is not a feature, but the label or another special column"
     elif equals and not all(levels):
-        why = f"has a level without a name: give its levels, such as {name}=F,M"
+        why = f"has a level without a name: list its levels, such as {name}=F,M"
     elif not levels and name.lower() in _SITES and name not in columns.levels:
-        why = "is no column of the terms: for results by site give --by-site (by_site=True)"
+        why = "is not a column of the terms: for results by site use --by-site (by_site=True)"
     if why:
-        raise ConfigError(f"by {quoted(name)!r}: it {why}")
+        raise ConfigError("terms-by-column", f"by {quoted(name)!r}: it {why}")
     return name, () if own else levels
 
 
 def settings_for(terms: Terms, task: Task, **given: object) -> dict[str, Any]:
-    """The settings of these terms that a session of a task goes by: all, where it is that of the terms.
-    given: in place of theirs, but for those that are None."""
+    """The settings of these terms that apply to a task: all of them, if it is their own task. `given`
+    replaces settings, except values that are None."""
     values: dict[str, Any] = terms.model_dump(mode="json", exclude_unset=True)
     if terms.task is not task:
         kept = _KEPT_TO_DESCRIBE if task.counts_values else _KEPT_TO_EVALUATE
@@ -237,8 +242,7 @@ def settings_for(terms: Terms, task: Task, **given: object) -> dict[str, Any]:
     return values | {key: value for key, value in given.items() if value is not None}
 
 
-# ---- Sessions that hold rows against the reference of a model: their terms, and the bins ----------------
-
+# ---- Sessions that compare rows with the reference of a model: their terms, and the bins ----------------
 
 _NOT_FOR_FEATURES = (
     *("eval_metric", "party_metrics", "subgroups", "threshold", "scale_pos_weight", "evaluate_rows"),
@@ -246,11 +250,14 @@ _NOT_FOR_FEATURES = (
 
 
 def bins_in(terms: Terms) -> Bins:
-    """The bins of the model in the terms."""
     assert terms.xgb_model is not None
     numeric, score = continuation.bins_of(terms.xgb_model)
     if len(numeric) != len(terms.columns.ordered):
-        raise ConfigError(f"xgb_model: bins of {len(numeric)} columns, not of {len(terms.columns.ordered)}")
+        raise ConfigError(
+            "model-bins-mismatch",
+            f"xgb_model: it has bins of {len(numeric)} columns, and the terms have "
+            f"{len(terms.columns.ordered)}",
+        )
     outputs = terms.objective.loss.outputs
     edges = tuple(np.array(column, np.float64) for column in numeric)
     levels = tuple(terms.columns.category_counts)
@@ -258,9 +265,12 @@ def bins_in(terms: Terms) -> Bins:
 
 
 def terms_to_drift(terms: Terms, model: str, min_count: int | None = None) -> Terms:
-    """The terms by which rows are held against the reference of a model; terms: of its training, or others
-    that say the columns. model: as in `xgb_model`, with its bins."""
+    """The terms that compare rows with the reference of a model. terms: those of its training, or others with
+    the same columns; model: as in `xgb_model`, with its bins."""
     if terms.vertical.is_used:
-        raise ConfigError(f"{terms.vertical.key}: rows are counted where each party has all columns")
+        raise ConfigError(
+            "terms-vertical-task",
+            f"{terms.vertical.key}: rows can be compared with a reference only if each party has all columns",
+        )
     values = settings_for(terms, TASKS["drift"], xgb_model=model, min_count=min_count)
     return Terms.read({key: value for key, value in values.items() if key not in _NOT_FOR_FEATURES})

@@ -1,11 +1,11 @@
-"""What every party agreed to for one session: the model, the data schema, the protection. Frozen, hashed.
+"""The settings that every party agrees to for one session: model, columns, protection. Immutable and hashed.
 
-One flat table of keys stands in a file, is hashed and sent; in code it is read into groups, with what follows
-from several of them.
+In a file, in the digest and on the wire, the terms are one flat table of keys. In code they are read into
+groups; what depends on several groups is here.
 
-Promises: `Terms.digest` is the same on every machine for the same terms; everything that decides the model
-is in here, and nothing else is.
-Refuses: unknown keys and values (naming the nearest known one), and combinations that cannot be trained.
+Promises: `Terms.digest` is the same on every machine for the same terms. They contain everything that
+determines the model.
+Refuses: unknown keys and values (with the nearest known one), and combinations that cannot be trained.
 """
 
 import json
@@ -46,11 +46,11 @@ from fedboost.terms.training import Draws, Evaluation, Histograms, Objective, Tr
 from fedboost.terms.vertical import Blocks, Vertical
 
 MAX_RENEWAL_QUERIES = 3
-"""Most queries about the residuals in the leaves of a tree."""
+"""Most queries about the residuals in a tree's leaves."""
 
 
 class Terms(Flat):
-    """The agreement of one session. Its keys have XGBoost's names and defaults but for `rounds`."""
+    """The terms of one session. Keys have the names and defaults of XGBoost, except `rounds`."""
 
     OMITTED: ClassVar[tuple[str, ...]] = (
         *("label_holder", "blocks", "rows", "min_common_rows", "max_ids", "repeated_ids", "id_form"),
@@ -72,23 +72,23 @@ class Terms(Flat):
         *("rejoin_timeout", "quorum", "vote_top_k", "noise", "program"),
     )
 
-    columns: Schema = Field(description="The columns that every party must have.")
+    columns: Schema = Field(description="Columns that every party's table must have.")
     parties: Parties = Field(
         default=(),
         max_length=MAX_PARTIES,
-        description="Names of the parties, as in their certificates. Simulations may leave them out.",
+        description="Names of the parties, as in their certificates. Optional in simulations.",
     )
     noise: Noise | None = Field(
         default=None,
-        description="Differential privacy of each row, such as `{ epsilon = 1.0, delta = 1e-6 }`: other "
-        "trees, other defaults, and `columns.ranges` must be set. See [privacy](privacy.md).",
+        description="Differential privacy of each row, e.g. `{ epsilon = 1.0, delta = 1e-6 }`. It changes "
+        "how trees grow and some defaults, and requires `columns.ranges`. See [privacy](privacy.md).",
     )
     xgb_model: str | None = Field(
         default=None,
         repr=False,
-        description="File of a model to continue, of fedboost or XGBoost with the same features and "
-        "objective: `rounds` more are [added to it](models.md#continue-a-model). With "
-        '`program = "evaluate"`, the model that is evaluated.',
+        description="Path of a model to continue, from fedboost or XGBoost, with the same features and "
+        "objective. `rounds` more rounds are [added to it](models.md#continue-a-model). With "
+        '`program = "evaluate"`, the model to evaluate.',
     )
     objective: Objective
     trees: Trees
@@ -99,58 +99,55 @@ class Terms(Flat):
     session: Session
     vertical: Vertical
 
-    if TYPE_CHECKING:  # the keys are flat, and not those of the fields
+    if TYPE_CHECKING:  # arguments are the flat keys, not the fields
 
         def __init__(self, **settings: Any) -> None: ...
 
-    # ---- what follows from several groups -----------------------------------------------------------
+    # ---- Values that depend on several groups -------------------------------------------------------
 
     @cached_property
     def task(self) -> Task:
-        """What a session under these terms does."""
         return TASKS["predict"] if self.vertical.predicts else task_of(self.session.program)
 
     @property
     def holders(self) -> tuple[str, ...]:
-        """The parties that hold rows: all but a key holder without any."""
+        """The parties with rows: all but a key holder without any."""
         return self.hiding.holders(self.parties)
 
     @cached_property
     def blocks(self) -> Blocks:
-        """Parties that hold different columns of the same rows; none where each party has all columns."""
+        """The blocks of parties that hold different columns; falsy if each party has all columns."""
         vertical = self.vertical
         return Blocks(vertical.blocks_of(self.parties), self.task.read(self.columns), vertical.aligns)
 
     @property
     def protection(self) -> Protection:
-        """The protection of the parties' vectors."""
         row = self.hiding.row if self.task.is_protected else PROTECTIONS["plain"]
         return row.by_columns or row if self.vertical.is_used else row
 
     @property
     def keyholder(self) -> str | None:
-        """The party that decrypts."""
+        """The party that decrypts sums; None without encryption."""
         of_columns = self.vertical.label_holder if self.hides_columns else None
         return of_columns if self.vertical.is_used else self.hiding.keyholder
 
     @property
     def hides_columns(self) -> bool:
-        """True if parties hold different columns, and the others learn neither labels nor cut points."""
+        """True if parties hold different columns, and other parties learn neither labels nor cut points."""
         return self.vertical.is_used and self.protection.uses_key_holder
 
     @property
     def keeps_parts(self) -> bool:
-        """True if each party keeps its part of the model."""
         return self.task.trains and self.vertical.keeps_parts(self.hides_columns)
 
     @property
     def honest(self) -> int:
-        """Fewest parties with rows whose shares of the noise are secret: a party can subtract its own."""
+        """Fewest parties with rows whose noise shares stay secret: a curious one can subtract its own."""
         return len(self.holders) - max(1, self.hiding.group(self.parties).colluding)
 
     @property
     def min_roster(self) -> int:
-        """Fewest parties of a sum that is opened."""
+        """Fewest parties whose sum is opened."""
         if self.session.on_loss != "shrink":
             return len(self.parties)
         smallest = self.protection.min_roster(self.hiding.group(self.parties))
@@ -158,17 +155,16 @@ class Terms(Flat):
 
     @property
     def signers(self) -> int:
-        """Fewest signatures on a valid model: all where each party signs what nobody else was told."""
+        """Fewest signatures on a valid model: all parties if each signs its own view."""
         return len(self.parties) if self.blocks else self.hiding.signers(self.parties)
 
     @property
     def bound(self) -> sensitivity.Bound:
-        """Bound of a row's part in sums that get noise."""
+        """Bound on a row's contribution to sums with noise."""
         return sensitivity.bound_of(self.objective.loss, self.columns.label_range)
 
     @cached_property
     def plan(self) -> Plan:
-        """Releases of a session with noise."""
         assert self.noise is not None
         columns, noise = self.columns, self.noise
         honest, parties = max(self.honest, 1), max(len(self.holders), 1)
@@ -176,14 +172,14 @@ class Terms(Flat):
             return plan_of_counts(noise, columns, self.objective.loss, honest, parties)
         counted = len(columns.numeric) if self.histograms.cut_points == "grid" else 0
         times, norm = self.trees.rounds * self.max_turns_per_tree, 1.0
-        if noise.method == "hist":  # a row is in one pair for each feature, and in the last pair
+        if noise.method == "hist":  # a row is in one pair per feature, and in the last pair of the answer
             norm = math.sqrt(len(columns.features) + 1)
         summed = len(columns.target_means)
         return plan_of(noise, counted, (times, norm), self.bound.sensitivity, honest, parties, summed)
 
     @cached_property
     def max_turns_per_tree(self) -> int:
-        """Most queries about one tree before its end: levels, votes, residuals."""
+        """Most queries about one tree before its end: levels, votes and residuals."""
         deepest = self.max_leaves_per_round if self.trees.grow_policy == "lossguide" else self.trees.max_depth
         renewal = 0 if self.objective.loss.quantile is None else MAX_RENEWAL_QUERIES
         if self.noise is not None:
@@ -192,51 +188,49 @@ class Terms(Flat):
 
     @cached_property
     def max_turns(self) -> int:
-        """Most queries of a session."""
         if self.task.max_turns is not None:
             return self.task.max_turns
         before = ALIGNMENT_TURNS * self.vertical.aligns + MAX_REFINEMENTS + MAX_RENEWAL_QUERIES
-        before += 4  # rows and start, sums by level, and rows by bin
+        before += 4  # rows, start, sums by level, and rows by bin
         return before + (self.trees.rounds + 1) * (self.max_turns_per_tree + 1)
 
     @cached_property
     def roots(self) -> tuple[int, ...]:
-        """The roots that grow in a round: num_parallel_tree for the first output, then for the second."""
+        """The roots that grow in a round: num_parallel_tree for the first output, then for the next."""
         return tuple(range(self.objective.loss.outputs * self.trees.num_parallel_tree))
 
     @cached_property
     def max_leaves_per_round(self) -> int:
-        """Most leaves of a round's trees together."""
+        """Most leaves of all trees of a round together."""
         deepest: int = 1 << self.trees.max_depth
         return len(self.roots) * min(deepest, self.trees.max_leaves or deepest)
 
     @cached_property
     def earlier(self) -> Booster | None:
-        """The model that is continued."""
+        """The model in `xgb_model`, which is continued or measured."""
         return None if self.xgb_model is None else continuation.read(self.xgb_model)
 
     @cached_property
     def trained(self) -> Self | None:
-        """The terms of the training of a model that is measured, as its file has them; None where it has
-        none. ConfigError for others. They prove nothing without a signature of the model."""
+        """The terms in the file of a model that is measured, or None. They prove nothing unless the model is
+        signed. Raises ConfigError if they are not valid terms."""
         facts = {} if self.xgb_model is None else continuation.facts_of(self.xgb_model)
         text = facts.get(continuation.TRAINED_UNDER)
         return None if text is None else type(self).from_canonical(text)
 
     @property
     def constant_rounds(self) -> int:
-        """Rounds before this session's first tree: of a continued model, or of a constant that is a leaf."""
+        """Rounds before this session's first tree: of a continued model, or of a constant that is a tree."""
         constant = int(self.columns.base_margin is not None)
         return constant if self.earlier is None else len(self.earlier.trees) // len(self.roots)
 
     @property
     def first_tree(self) -> int:
-        """The number of this session's first tree among all of the model: rows and columns are sampled
-        by it, as if all were trained at once."""
+        """This session's first tree in the whole model: draws go on as if all rounds were in one session."""
         return self.constant_rounds - int(self.columns.base_margin is not None)
 
     def rule(self, gradient: Scale, hessian: Scale) -> SplitRule:
-        """The rule of splits and leaf values, for sums of these scales."""
+        """The rule of splits and leaf values, for gradient and hessian sums of these scales."""
         trees = self.trees
         scales, categories = (gradient, hessian), (trees.max_cat_to_onehot, trees.max_cat_threshold)
         step = self.objective.step, trees.leaf_rate
@@ -244,29 +238,29 @@ class Terms(Flat):
 
     @property
     def bits(self) -> int:
-        """Bits of a row's gradient and hessian, sign included: gradient_bits, or the objective's own."""
+        """Bits of a row's gradient and hessian, including the sign: gradient_bits, or the objective's own."""
         if self.noise is not None:
             return sensitivity.NOISE_BITS
         return self.histograms.gradient_bits or self.objective.loss.gradient_bits
 
     @property
     def needs_exponent_counts(self) -> bool:
-        """True if gradients have no public bound, so that the parties must count their exponents."""
+        """True if gradients have no public bound, so that parties must count their exponents."""
         return self.noise is None and (self.objective.loss.bounds is None or self.columns.weight is not None)
 
     @property
     def shares_turns(self) -> bool:
-        """True if several queries may share a turn: not where rosters may change, or answers get noise."""
+        """True if queries may share a turn: not if the roster may shrink, or answers get noise."""
         return self.session.on_loss != "shrink" and self.noise is None
 
     @property
     def known_weight_scale(self) -> Scale | None:
-        """The scale of row weights if all are 1."""
+        """The scale of row weights if all are 1, else None."""
         return None if self.columns.weight else UNIT
 
     @cached_property
     def metrics(self) -> tuple[str, ...]:
-        """Names of the metrics of each round: eval_metric, or the objective's own."""
+        """Names of the metrics of each round: eval_metric or the objective's default, per candidate."""
         own = self.evaluation.eval_metric or (self.objective.loss.default_metric,)
         trials = range(len(self.objective.candidates))
         own = tuple(f"{trial}{OF_TRIAL}{name}" for trial in trials for name in own) or own
@@ -274,7 +268,7 @@ class Terms(Flat):
 
     @cached_property
     def sets(self) -> tuple[str, ...]:
-        """Sets of rows for metrics: first those of all parties."""
+        """Names of the sets of rows that metrics are measured on: first those over all parties."""
         if self.noise is not None:
             return ()
         sets = (TRAIN, VALIDATION) if self.validates else (TRAIN,)
@@ -283,19 +277,17 @@ class Terms(Flat):
 
     @property
     def validates(self) -> bool:
-        """True if there are validation rows."""
         return self.evaluation.validates(self.columns)
 
     @property
     def draws_rows(self) -> bool:
-        """True if rows are sampled."""
+        """True if rows are drawn, for trees or for validation."""
         return self.draws.draws_for_trees or self.evaluation.validation_fraction > 0.0
 
     def candidate(self, number: int) -> Self:
-        """The terms of a training with the settings of a candidate."""
         return self.altered(self.objective.candidates[number], without=("program", "candidates"))
 
-    # ---- faults of several groups ------------------------------------------------------------------
+    # ---- Faults that involve several groups --------------------------------------------------------
 
     def _faults(self) -> Iterator[str]:
         columns, objective, shrinks = self.columns, self.objective, self.session.on_loss == "shrink"
@@ -314,8 +306,8 @@ class Terms(Flat):
             yield from self.hiding.faults(self.parties, shared, shrinks)
         if shrinks and objective.loss.quantile is not None:
             yield (
-                f'{objective.name} with on_loss = "shrink": its gradients are signs, which stay as they are '
-                f"when margins move, so that two rosters would show the difference; set wait or stop"
+                f'{objective.name} with on_loss = "shrink": its gradients are signs and often do not change '
+                f"with the margins, so sums over two rosters would reveal a party; set wait or stop"
             )
         yield from self.session.faults_of_roster(self.parties, self.min_roster, self.hiding.protection)
         yield from objective.faults_of_start(columns)
@@ -324,7 +316,7 @@ class Terms(Flat):
             yield f"columns.positive needs objective binary:logistic, not {objective.name}"
         yield from _faults_of_continuation(self)
 
-    # ---- in writing ---------------------------------------------------------------------------------
+    # ---- Reading and writing ------------------------------------------------------------------------
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Terms) and self.digest == other.digest
@@ -333,22 +325,21 @@ class Terms(Flat):
         return hash(self.digest)
 
     def with_parties(self, parties: Iterable[str]) -> Self:
-        """The same terms for these parties."""
+        """A copy for these parties."""
         return self.changed(parties=tuple(parties))
 
     def changed(self, **settings: object) -> Self:
-        """The same terms with other settings by their flat keys, checked again; unset ones get their new
-        defaults."""
+        """A copy with other settings, given by flat keys and checked again. Defaults are recomputed."""
         return type(self).read({**self.model_dump(mode="json", exclude_unset=True), **settings})
 
     @classmethod
     def read(cls, values: Mapping[str, Any], source: str = "terms") -> Self:
-        """Terms from plain values (TOML, JSON). Raises ConfigError with one line that names the key."""
+        """Terms from plain values (TOML, JSON). Raises a one-line ConfigError that begins with `source`."""
         return read_model(cls, values, source)
 
     @classmethod
     def from_canonical(cls, text: str) -> Self:
-        """Terms from the text of `canonical`."""
+        """Terms from a text that `canonical` returned."""
         return cls.read(_parsed(text))
 
     @field_validator("objective")
@@ -368,88 +359,85 @@ class Terms(Flat):
 
 
 def _parsed(text: str) -> dict[str, Any]:
-    """The JSON object in a text. ConfigError if there is none."""
+    """The JSON object in a text. Raises ConfigError if there is none."""
     try:
         values = json.loads(text, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"terms: not JSON: {error}") from None
+        raise ConfigError("terms-not-json", f"terms: not JSON: {error}") from None
     if not isinstance(values, dict):
-        raise ConfigError("terms: not a JSON object")
+        raise ConfigError("terms-not-json", "terms: not a JSON object")
     return values
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object with a limited number of keys: each unknown one is a fault, and takes memory."""
+    """A JSON object with a limited number of keys: each unknown key is a fault, and takes memory."""
     if len(pairs) > MAX_FEATURES:
-        raise ConfigError(f"terms: {len(pairs)} keys in one table; {MAX_FEATURES} are allowed")
+        raise ConfigError(
+            "terms-too-many-keys",
+            f"terms: {len(pairs)} keys in one table; at most {MAX_FEATURES} are allowed",
+        )
     return dict(pairs)
 
 
-# ---- Columns whose levels become means of the label: their slots, and the terms that cannot have them ----
-
+# ---- Target means: the slots of their columns, and the terms that cannot have them -----------------------
 
 KEY = "columns.target_means"
 MAX_ENCRYPTED = 1 << 14
-"""Most buckets in all where sums are encrypted: each takes a key holder some twenty numbers."""
+"""Most buckets in all if sums are encrypted: a key holder decrypts about twenty numbers for each."""
 
 
 def slots_of(terms: Terms) -> dict[str, Slots]:
-    """The slots of each column. With noise there are no folds: it hides what a row adds to the mean of its
-    level, and each fold would have noise of its own."""
+    """Maps each target-mean column -> its slots. With noise there are no folds: the noise already hides a
+    row's part in the mean of its level, and each fold would need its own noise."""
     folds = 1 if terms.noise is not None else FOLDS + 1
     return {name: Slots(buckets, folds) for name, buckets in terms.columns.target_means.items()}
 
 
 def have_folds(terms: Terms) -> bool:
-    """True if each row is in a fold."""
+    """True if each row is assigned to a fold."""
     return terms.task.trains and terms.noise is None and bool(terms.columns.target_means)
 
 
 def _faults_of_target_means(terms: Terms) -> Iterator[str]:
-    """Yield a fault unless the levels of these columns may become means."""
     if not terms.columns.target_means:
         return
     known = [name for name, kind in OBJECTIVES.items() if kind.has_label_means]
     name, buckets = terms.objective.name, sum(terms.columns.target_means.values())
     task, trains, vertical = terms.task, terms.task.trains, terms.vertical
-    apart = "labels and levels are at different parties; take it away, or declare levels in categorical"
-    other_rows = "the means of the model are of other rows; train from the beginning"
+    apart = "labels and levels are at different parties; remove it, or declare levels in categorical"
+    other_rows = "the model's means are over other rows; train from the beginning"
     hides, too_many = terms.protection.uses_key_holder, f"at most {MAX_ENCRYPTED} are encrypted"
     encrypted = f"{buckets} buckets under protection {terms.hiding.protection}"
     is_other = terms.session.program != "boosting" and terms.noise is None
     yield from refused(
         KEY,
-        (name not in known, f"objective {name}", f"a level has no mean label; it is for {', '.join(known)}"),
+        (name not in known, f"objective {name}", f"labels have no mean; it is for {', '.join(known)}"),
         (vertical.is_used, vertical.key, apart),
-        (task.counts_values, f"program {task.program}", "levels by the thousand are not counted"),
+        (task.counts_values, f"program {task.program}", "thousands of levels cannot be counted; remove it"),
         (task.takes_candidates, f"program {task.program}", "it is for training with fixed settings"),
         (trains and terms.xgb_model is not None, "xgb_model", other_rows),
-        (trains and is_other, f"program {terms.session.program!r}", "only boosting is known"),
+        (trains and is_other, f"program {terms.session.program!r}", "only boosting supports it"),
         (trains and hides and buckets > MAX_ENCRYPTED, encrypted, f"{too_many}; lower them, or set masked"),
     )
 
 
-# ---- Candidates: settings of trees that one session tries side by side ----------------------------------
-
+# ---- Candidates: tree settings that one session tries side by side --------------------------------------
 
 TUNED = (
     *("learning_rate", "max_depth", "max_leaves", "min_child_weight", "gamma", "reg_lambda", "reg_alpha"),
     *("max_delta_step", "colsample_bytree", "colsample_bylevel", "colsample_bynode"),
 )
-"""The settings that candidates differ in: what the aggregator alone goes by, so that all share one set of
-bins, and one set of rows that trees grow on."""
+"""The settings that candidates may differ in: only the aggregator uses them, so they share bins and rows."""
 MAX_COLUMNS_TRIED = 1 << 20
-"""Candidates times features. At 256 bins the sums of one node of each are 4 GiB then, all that an aggregator
-gives to a session by default."""
+"""Most candidates x features: at 256 bins one node of each takes 4 GiB, an aggregator's default limit."""
 SHARES = (0.1, 0.2, 0.4, 0.6)
-"""The shares of all rounds after which candidates are dropped."""
+"""Fractions of all rounds after which candidates are dropped."""
 KEPT = (2, 3)
-"""Two of three candidates go on each time: fewer would be those that learn fast, and not those that learn
-well (decision 0028)."""
+"""Two of three candidates go on: a harsher cut would favour fast learners (decision 0028)."""
 
 
 def stages(terms: Terms) -> dict[int, int]:
-    """The number of rounds after which candidates are dropped, to the number of those that go on."""
+    """Maps the number of rounds after which candidates are dropped -> the number that go on."""
     left, ends = len(terms.objective.candidates), {}
     for share in SHARES:
         if rounds := int(share * terms.trees.rounds):
@@ -458,28 +446,27 @@ def stages(terms: Terms) -> dict[int, int]:
 
 
 def _faults_of_candidates(terms: Terms) -> Iterator[str]:
-    """Yield a fault unless the candidates can be tried side by side."""
     candidates, tunes = terms.objective.candidates, task_of(terms.session.program).takes_candidates
     if tunes != bool(candidates):
-        yield 'program tune needs candidates, and candidates need program = "tune"'
+        yield 'candidates and program = "tune" need each other: set both or neither'
     if not tunes:
         return
     name, tried = terms.objective.name, len(candidates) * len(terms.columns.features)
     plain = name in OBJECTIVES and terms.objective.loss.quantile is None and terms.columns.group is None
     one_tree, evaluation = plain and terms.objective.num_class is None, terms.evaluation
-    too_many = f"they are looked at one by one, and {MAX_COLUMNS_TRIED} can be; name fewer of either"
+    too_many = f"at most {MAX_COLUMNS_TRIED} are allowed; name fewer candidates or features"
     yield from refused(
         "program tune",
-        (len(candidates) < 2, "one candidate", "name two or more"),
+        (len(candidates) < 2, "one candidate", "list two or more"),
         (tried > MAX_COLUMNS_TRIED, f"{tried} columns of all candidates", too_many),
-        (not one_tree, name, "it is for objectives of one tree a round"),
+        (not one_tree, name, "it is for objectives with one tree per round"),
         (not terms.validates, "no validation rows", "set validation_fraction, or columns.validation"),
-        (terms.noise is not None, "noise", "the choice among candidates would need noise, too; take it away"),
+        (terms.noise is not None, "noise", "choosing a candidate would need noise, too; remove it"),
         (terms.vertical.is_used, terms.vertical.key, "it is for parties that have all columns"),
-        (terms.xgb_model is not None, "xgb_model", "candidates start from nothing"),
-        (terms.trees.num_parallel_tree > 1, "num_parallel_tree", "it is for one tree a round"),
-        (terms.histograms.vote_top_k > 0, "vote_top_k", "candidates would vote apart; set 0"),
-        (terms.draws.by_gradient_norm, "sampling_method gradient_based", "rows differ by candidate"),
+        (terms.xgb_model is not None, "xgb_model", "candidates cannot continue a model; remove it"),
+        (terms.trees.num_parallel_tree > 1, "num_parallel_tree", "it is for one tree per round; set 1"),
+        (terms.histograms.vote_top_k > 0, "vote_top_k", "candidates would need separate votes; set 0"),
+        (terms.draws.by_gradient_norm, "sampling_method gradient_based", "rows would differ by candidate"),
         (terms.session.on_loss == "shrink", 'on_loss = "shrink"', "set wait or stop"),
         (evaluation.party_metrics, "party_metrics", "leave it out"),
         (evaluation.early_stopping_rounds is not None, "early_stopping_rounds", "leave it out"),
@@ -489,7 +476,7 @@ def _faults_of_candidates(terms: Terms) -> Iterator[str]:
 
 
 def _faults_of_candidate(terms: Terms, number: int, candidate: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a fault unless a training may have these settings, and needs no more than the terms allow."""
+    """Yield a fault unless the candidate's settings are valid, and its trees within limits of the terms."""
     for key in candidate:
         require_known(key, TUNED, f"candidates[{number}]")
     try:
@@ -499,13 +486,12 @@ def _faults_of_candidate(terms: Terms, number: int, candidate: Mapping[str, Any]
         return
     most_leaves = terms.max_leaves_per_round // len(terms.roots)
     if own.trees.max_depth > terms.trees.max_depth or own.max_leaves_per_round > most_leaves:
-        yield f"candidates[{number}]: larger trees than max_depth and max_leaves of the terms"
+        yield f"candidates[{number}]: its trees exceed max_depth or max_leaves of the terms"
     if own.trees.min_child_weight < terms.trees.min_child_weight:
-        yield f"candidates[{number}]: min_child_weight is below that of the terms, which sites go by"
+        yield f"candidates[{number}]: min_child_weight is below that of the terms, which sites rely on"
 
 
-# ---- Noise: what the terms say of it that it does not go with, and its releases -------------------------
-
+# ---- Noise: the settings that it excludes, and the ranges that it needs ---------------------------------
 
 _WITH_NOISE = {
     *("columns", "parties", "objective", "num_class", "rounds", "max_depth", "learning_rate", "reg_lambda"),
@@ -513,75 +499,76 @@ _WITH_NOISE = {
     *("keyholder", "keyholder_rows", "key_bits"),
     *("turn_timeout", "rejoin_timeout", "quorum", "noise", "program", "cut_points", "min_count"),
 }
-"""Settings that apply with noise."""
+"""Keys that may be set with noise."""
 _WHY_NOT = {
-    "eval_metric": "metrics of private rows would be one more release each round",
-    "early_stopping_rounds": "metrics of private rows would be one more release each round",
-    "validation_fraction": "metrics of private rows would be one more release each round",
-    "subsample": "noise that hides a row in all rows is never worse than noise that hides it in some",
+    "eval_metric": "metrics of private rows would be one more release per round",
+    "early_stopping_rounds": "metrics of private rows would be one more release per round",
+    "validation_fraction": "metrics of private rows would be one more release per round",
+    "subsample": "with noise, trees that grow on all rows are never worse than trees on some",
     "vote_top_k": "votes have no noise",
 }
 
 
 def _faults_of_noise(terms: Terms) -> Iterator[str]:
-    """The settings that noise needs, and none that it excludes."""
+    """Yield a fault for each setting that noise excludes, and each missing one that it needs."""
     noise = terms.noise
     if noise is None:
         if terms.histograms.cut_points == "even":
-            yield "cut_points even lays them evenly over declared ranges, which only noise asks for"
+            yield 'cut_points = "even" spaces them over declared ranges, which only noise needs: set "grid"'
         return
     fields = type(terms).file_keys()
     for name, value in terms.flat.items():
         if name not in _WITH_NOISE and value != fields[name].get_default(call_default_factory=True):
-            reason = "it is not built for" if noise.method == "hist" else "there is no use for it in"
+            reason = "it is not supported for" if noise.method == "hist" else "it has no effect on"
             why = _WHY_NOT.get(name, f"{reason} trees of noise.method {noise.method}")
             yield f"{name} with noise: {why}; leave it out"
     for name in ("weight", "base_margin", "validation"):
         if getattr(terms.columns, name) is not None:
-            yield f"columns.{name} with noise: what a row can do has no bound then; leave it out"
+            yield f"columns.{name} with noise: a row's influence would have no bound; leave it out"
     yield from _faults_of_ranges(terms.objective.name, terms.columns)
     shared = noise.placement == "distributed"
     if shared and not terms.protection.hides:
         yield (
-            "distributed noise under protection plain: the aggregator would see every party's sums with "
+            "distributed noise with protection plain: the aggregator would see each party's sums with only "
             'a share of the noise; set protection = "masked", or placement = "local"'
         )
     if terms.session.on_loss == "shrink":
         yield (
-            'on_loss = "shrink" with noise: a question that is asked again of fewer parties would be one '
-            "more release; set wait or stop"
+            'on_loss = "shrink" with noise: a query that is repeated for fewer parties would be one more '
+            "release; set wait or stop"
         )
     if shared and terms.parties and terms.honest < 1:
-        yield "distributed noise needs two parties, one of which draws some that others do not know"
+        yield "distributed noise needs two parties with rows, one of which draws noise unknown to the others"
 
 
 def _faults_of_ranges(objective: str, columns: Schema) -> Iterator[str]:
-    """Gradients are clipped to the range of labels, boosting starts from its middle, and cut points lie in
-    the ranges of the columns."""
+    """Yield a fault for each range that noise needs: gradients are clipped to the label range, boosting
+    starts from its middle, and cut points lie in the ranges of the columns."""
     kind = OBJECTIVES.get(objective)
     if kind is None or kind.sensitivity is None:
         bounds = ((name, kind.sensitivity) for name, kind in OBJECTIVES.items())
         ranges = {name: bound.needs_label_range for name, bound in bounds if bound is not None}
         known = ", ".join(sorted(ranges, key=ranges.__getitem__))
-        yield f"{objective} has no bound for what a row can do; with noise use {known}"
+        yield f"{objective} has no bound on a row's influence; with noise use {known}"
         return
     if kind.sensitivity.needs_label_range:
         if columns.label_range is None:
             yield (
-                f"{objective} with noise needs the range of the labels, by what is known and not by the "
-                f"rows: columns.label_range = [0, 100]"
+                f"{objective} with noise needs the label range, from general knowledge and not from the "
+                f"rows: set e.g. columns.label_range = [0, 100]"
             )
             return
         low, high = columns.label_range
         if high - low < 1.0 / MAX_LABEL:
-            yield "label_range is so narrow that no gradient can be measured by it; widen it"
+            yield "label_range is too narrow to scale gradients by; widen it"
         if kind.label_kind is LabelKind.COUNT and low < 0.0:
-            yield f"label_range begins at {low:g}, and no label of {objective} is below 0"
+            yield f"label_range begins at {low:g}, and labels of {objective} are at least 0"
     missing = [name for name in columns.numeric if name not in columns.ranges]
     if missing:
         yield (
-            f"noise needs the range of every numeric column, by what is known and not by the rows; "
-            f"{missing[0]!r} has none: columns.ranges = {{ {missing[0][:MAX_CHARS]!r} = [0, 100] }}"
+            f"noise needs the range of every numeric column, from general knowledge and not from the rows; "
+            f"{missing[0]!r} has none: set e.g. columns.ranges = "
+            f"{{ {missing[0][:MAX_CHARS]!r} = [0, 100] }}"
         )
 
 
@@ -591,18 +578,18 @@ def _faults_of_ranges(objective: str, columns: Schema) -> Iterator[str]:
 def _model_difference(booster: Booster, terms: Terms) -> str:
     """The first difference between model and terms in what XGBoost stores; '' if there is none."""
     if booster.objective != terms.objective.loss.xgboost_equivalent.name:
-        return f"its objective is {booster.objective}, that of the terms {terms.objective.name}"
+        return f"its objective is {booster.objective}, and that of the terms is {terms.objective.name}"
     if booster.loss.outputs != terms.objective.loss.outputs:
-        return f"it has {booster.loss.outputs} classes, the terms have {terms.objective.loss.outputs}"
+        return f"it has {booster.loss.outputs} classes, and the terms have {terms.objective.loss.outputs}"
     if booster.num_parallel_tree != terms.trees.num_parallel_tree:
         own, other = booster.num_parallel_tree, terms.trees.num_parallel_tree
-        return f"its num_parallel_tree is {own}, in the terms {other}"
+        return f"its num_parallel_tree is {own}, and that of the terms is {other}"
     features, others = booster.features, terms.columns.features
     for number, (name, wanted) in enumerate(zip(features, others, strict=False), 1):
         if name != wanted:
-            return f"its feature {number} is {name[:100]!r}, that of the terms {wanted!r}"
+            return f"its feature {number} is {name[:100]!r}, and that of the terms is {wanted!r}"
     if len(features) != len(others):
-        return f"it has {len(features)} features, the terms have {len(others)}"
+        return f"it has {len(features)} features, and the terms have {len(others)}"
     odd = {*booster.categorical} ^ {*terms.columns.categorical}
     if odd:
         name = next(name for name in features if name in odd)
@@ -610,7 +597,7 @@ def _model_difference(booster: Booster, terms: Terms) -> str:
         return f"feature {name!r} has levels in {has}, and is numeric in {has_not}"
     if booster.buckets != terms.columns.target_means:
         shown, due = str(booster.buckets)[:100], str(dict(terms.columns.target_means))[:100]
-        return f"its columns.target_means are {shown}, in the terms {due}"
+        return f"its columns.target_means is {shown}, and that of the terms is {due}"
     return ""
 
 
@@ -622,7 +609,7 @@ def _column_difference(booster: Booster, trained: Mapping[str, Any] | None, term
         trained and (trained["base_margin"] is not None) != based
     ):
         with_margins, without = ("the terms", "it") if based else ("it", "the terms")
-        return f"columns.base_margin is in {with_margins}, and not in {without}"
+        return f"columns.base_margin is set in {with_margins}, but not in {without}"
     if terms.objective.base_score is not None:
         constant = booster.trees[0].value[0] if based else booster.constant
         if terms.objective.loss.margin(float(np.float32(terms.objective.base_score))) != constant:
@@ -631,42 +618,43 @@ def _column_difference(booster: Booster, trained: Mapping[str, Any] | None, term
         return ""
     for name, levels in columns["categorical"].items():
         if trained["categorical"].get(name) != levels:
-            return f"the levels of {name!r} are not those of the terms, in their order"
+            return f"the levels of {name!r}, or their order, differ from the terms"
     for name in ("positive", "classes"):
         if trained[name] != columns[name]:
-            return f"its columns.{name} is {json.dumps(trained[name])[:100]}, in the terms another"
+            return f"its columns.{name} is {json.dumps(trained[name])[:100]}, and differs in the terms"
     return ""
 
 
-# ---- Checks of combinations: settings of one group of the terms that do not go with those of another ----
-# Each check raises ValueError with the keys and what to set in their place.
+# ---- Combinations of settings of several groups that are not allowed -------------------------------------
+# Each fault names the keys, and what to set instead.
 
 
 def _faults_of_draws(terms: Terms) -> Iterator[str]:
-    """Sampling of rows and features, together with other selections of them."""
     yield from terms.evaluation.faults_of_rows(terms.columns)
     if terms.draws.by_gradient_norm and terms.objective.loss.quantile is not None:
         yield (
-            f"sampling_method gradient_based draws rows by the sizes of their gradients; those of "
-            f"{terms.objective.name} are signs and say nothing: set uniform"
+            f"sampling_method gradient_based draws rows by the size of their gradients, and gradients of "
+            f"{terms.objective.name} are only signs: set uniform"
         )
     if terms.draws.by_gradient_norm and terms.histograms.vote_top_k:
         yield (
             "vote_top_k elects features by each party's own rows, and sampling_method gradient_based may "
-            "draw hardly any of those: give one of both"
+            "draw hardly any of those: set only one"
         )
     yield from terms.trees.faults_of_names(terms.columns)
     monotone = terms.trees.monotone(terms.columns)
     if monotone and terms.histograms.vote_top_k:
-        yield "vote_top_k elects features without a look at monotone_constraints: give one"
+        yield "vote_top_k elects features regardless of monotone_constraints: set only one"
     if monotone and terms.objective.loss.quantile is not None:
-        yield f"{terms.objective.name} gives leaves their values after they grew: no constraints"
+        yield (
+            f"{terms.objective.name} computes leaf values after a tree has grown: remove monotone_constraints"
+        )
     draws = terms.draws
     if (
         terms.histograms.vote_top_k
         and min(draws.colsample_bytree, draws.colsample_bylevel, draws.colsample_bynode) < 1.0
     ):
-        yield "vote_top_k elects features, and colsample_* draws them: give one of both"
+        yield "vote_top_k elects features, and colsample_* draws them: set only one"
 
 
 def _faults_of_symmetric(terms: Terms) -> Iterator[str]:
@@ -674,10 +662,10 @@ def _faults_of_symmetric(terms: Terms) -> Iterator[str]:
         return
     leaves, share = terms.trees.max_leaves, terms.draws.colsample_bynode
     votes, floor = terms.histograms.vote_top_k > 0, terms.vertical.min_rows_per_bin > 1
-    whole = "levels are split as a whole; set max_depth, and take max_leaves away"
+    whole = "levels are split as a whole; set max_depth, and remove max_leaves"
     by_node = "the nodes of a level have one split; set colsample_bylevel"
-    elected = "features are elected for each node, and a level has one split; take vote_top_k away"
-    one_cut = "each node has groups of bins of its own, and a level has one cut; set depthwise"
+    elected = "features are elected per node, and a level has one split; remove vote_top_k"
+    one_cut = "each node has its own groups of bins, and a level has one cut point; set depthwise"
     yield from refused(
         "grow_policy symmetric",
         (leaves > 0, f"max_leaves = {leaves}", whole),
@@ -688,7 +676,6 @@ def _faults_of_symmetric(terms: Terms) -> Iterator[str]:
 
 
 def _faults_of_vertical(terms: Terms) -> Iterator[str]:
-    """Parties that hold different columns of the same rows."""
     vertical, hiding, trees = terms.vertical, terms.hiding, terms.trees
     yield from vertical.faults(terms.parties, terms.columns)
     if not vertical.is_used:
@@ -701,8 +688,8 @@ def _faults_of_vertical(terms: Terms) -> Iterator[str]:
         (
             not (hiding.row.may_be_vertical or hiding.row.by_columns),
             protection,
-            "it hides a party among others that hold the same columns, and here nobody does; set "
-            'protection = "paillier", or "plain" where all parties may see labels',
+            "it hides a party among others that hold the same columns, and here no one does; set "
+            'protection = "paillier", or "plain" if all parties may see labels',
         ),
         (
             terms.hides_columns and vertical.label_holder is None,
@@ -712,41 +699,45 @@ def _faults_of_vertical(terms: Terms) -> Iterator[str]:
         (
             terms.hides_columns and hiding.keyholder not in (None, vertical.label_holder),
             "keyholder",
-            "the label holder has the key; take keyholder away",
+            "the label holder has the key; remove keyholder",
         ),
-        (terms.hides_columns and not hiding.keyholder_rows, "keyholder_rows = false", "it has rows"),
+        (
+            terms.hides_columns and not hiding.keyholder_rows,
+            "keyholder_rows = false",
+            "it has rows; remove it",
+        ),
         (
             noisy and not vertical.aligns,
             "label_epsilon",
-            'noise belongs to a row id: name columns.row_id, and take rows = "in_order" away',
+            'noise belongs to a row id: set columns.row_id, and remove rows = "in_order"',
         ),
         (
             noisy and not has_classes,
             "label_epsilon",
-            "the noise is for labels of classes: binary:logistic or multi:softprob",
+            "the noise is for class labels: use binary:logistic or multi:softprob",
         ),
-        (alone > trees.rounds, f"alone_rounds = {alone}", f"the terms have rounds = {trees.rounds} in all"),
+        (alone > trees.rounds, f"alone_rounds = {alone}", f"the terms have only rounds = {trees.rounds}"),
         (
             vertical.min_rows_per_bin > 1 and parallel > 1,
             f"min_rows_per_bin and num_parallel_tree = {parallel}",
-            "trees of one round have sums over nearly the same rows, whose difference is over few; give one "
-            "of both",
+            "trees of one round have sums over nearly the same rows, and their differences are over few "
+            "rows; set only one",
         ),
-        (terms.noise is not None, "noise", "a party's sums are not of whole rows, which noise is for"),
+        (terms.noise is not None, "noise", "noise is for sums over whole rows, and parties have parts"),
         (terms.histograms.vote_top_k > 0, "vote_top_k", "no party has all features to vote on"),
         (
             terms.draws.by_gradient_norm,
             "sampling_method gradient_based",
-            "only the label holder knows gradients; set uniform",
+            "only the label holder has gradients; set uniform",
         ),
         (
             terms.session.on_loss == "shrink",
             'on_loss = "shrink"',
-            "no other party has the columns of one that is lost; set wait or stop",
+            "no other party has the columns of a lost party; set wait or stop",
         ),
         (terms.evaluation.party_metrics, "party_metrics", "only the label holder has labels"),
-        (terms.xgb_model is not None, "xgb_model", "no party has all columns to go down its trees with"),
-        (terms.session.program != "boosting", f"program {terms.session.program!r}", "only boosting is known"),
+        (terms.xgb_model is not None, "xgb_model", "no party has all columns that its trees need"),
+        (terms.session.program != "boosting", f"program {terms.session.program!r}", "only boosting works"),
     )
     yield from vertical.faults_of_rows(terms.columns)
 
@@ -756,11 +747,11 @@ def _faults_of_continuation(terms: Terms) -> Iterator[str]:
     if text is None:
         return
     if not (terms.task.model_is and terms.session.is_built_in):
-        yield f"xgb_model is continued by the program boosting, not by {terms.session.program!r}"
+        yield f"xgb_model can be continued only by the program boosting, not by {terms.session.program!r}"
     try:
         booster = continuation.read(text)
         if terms.task.trains and continuation.facts_of(text):
-            yield "xgb_model: a model that is continued has no facts of its training in the terms"
+            yield "xgb_model: a model to continue must not contain facts of its training"
         differs = _model_difference(booster, terms) or _column_difference(
             booster, continuation.trained_columns(text), terms
         )
@@ -784,27 +775,33 @@ def _faults_of_task(terms: Terms) -> Iterator[str]:
     if not terms.task.measures:
         return
     if terms.xgb_model is None:
-        yield f"program {program} needs xgb_model, the model that it is about"
+        yield f"program {program} needs xgb_model, the model to measure"
         return
     yield from refused(
         f"program {program}",
-        (terms.noise is not None, "noise", "it gives exact sums; take noise away"),
+        (terms.noise is not None, "noise", "it needs exact sums; remove noise"),
         (shrinks, 'on_loss = "shrink"', "set wait or stop"),
         (
             terms.validates,
             "validation rows",
-            "it holds no rows out: take validation_fraction or columns.validation away; evaluate_rows says "
-            "which rows are measured",
+            "it does not hold rows out: remove validation_fraction or columns.validation; evaluate_rows "
+            "chooses the rows that are measured",
         ),
     )
     try:
         trained, rows = terms.trained, terms.evaluation.evaluate_rows
         if trained is not None and not trained.task.trains:
-            raise ConfigError("xgb_model: the terms of its training train nothing")
+            raise ConfigError("model-altered", "xgb_model: the terms in it are not those of a training")
         if rows != "all" and trained is None:
-            raise ConfigError(f"evaluate_rows = {rows!r}: the model does not say how it was trained; set all")
+            raise ConfigError(
+                "terms-evaluate-rows",
+                f"evaluate_rows = {rows!r}: the model does not contain the terms of its training; set all",
+            )
         if rows == "held-out" and trained is not None and not trained.validates:
-            raise ConfigError("evaluate_rows = 'held-out': the training held no rows out; set all, or new")
+            raise ConfigError(
+                "terms-evaluate-rows",
+                "evaluate_rows = 'held-out': its training held no rows out; set all or new",
+            )
         continuation.check_attached(terms.xgb_model, terms.task)
     except ConfigError as error:
         yield str(error)

@@ -1,1 +1,1 @@
-"""Facts in, text out: what people read. No training, no files."""
+"""Views: they turn results into text for people, and neither train nor read files."""

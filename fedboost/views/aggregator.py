@@ -1,7 +1,7 @@
-"""An aggregator as people see it: its status on a terminal, the pages of its console; and its HTTP API.
+"""An aggregator as people see it: its status on a terminal, the pages of its console, and its HTTP API.
 
-Each part of a page can be read without the others, and a part that did not change draws the same bytes. A
-party that never connected differs from one that is away.
+Each part of a page can be read alone, and an unchanged part renders to the same bytes. A party that never
+connected is shown differently from one that is away.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -68,21 +68,21 @@ from fedboost.views.words import (
 from fedboost.views.words import Block as Printed
 from fedboost.wire.messages import Member, SessionState, SessionStatus, SiteReply, Status
 
-# ---- The status of an aggregator, and the answers to a check of terms -----------------------------------
+# ---- The status of an aggregator, and the sites' answers to a check of terms ----------------------------
 
 
 NEVER = "has never connected to this aggregator"
 WITHOUT_KEYS = "without keys"
 IDLE = "No session is running."
 _STATES = {
-    SessionState.WAITING: "waits to begin",
+    SessionState.WAITING: "is waiting to begin",
     SessionState.RUNNING: "runs",
-    SessionState.FINISHED: "is over, its model not fetched yet",
+    SessionState.FINISHED: "is over; its model has not been fetched yet",
 }
 
 
 def waiting(parties: Sequence[str], absent: Mapping[str, datetime | None]) -> str:
-    """Return the parties that a session waits for, with those that are away or never connected."""
+    """Return the parties that a session waits for, in a sentence that marks absent and unknown ones."""
     if not parties:
         return "waiting: another session is running"
     seen = {party: 0 if last is None else int(last.timestamp()) for party, last in absent.items()}
@@ -96,39 +96,38 @@ def _away(seen: int) -> str:
 
 
 def status(facts: Status) -> Document:
-    """Return who is connected, which sessions there are, and for whom they wait."""
+    """Return the connected members, the sessions, and the parties that each session waits for."""
     listed = ("Sites", sites_of(facts)), ("Analysts", analysts_of(facts))
     runs = [each for each in facts.sessions if each.state is SessionState.RUNNING]
     words = [_running(each, task_of(each.program).name, each.done) for each in runs] or [IDLE]
     blocks: list[Block] = [Verdict(" ".join(words))]
     tables = [members(caption, each, awaited_in(facts)) for caption, each in listed if each]
-    blocks += tables or [note("Nobody is connected.")]
+    blocks += tables or [note("No one is connected.")]
     blocks += [about(facts, session) for session in facts.sessions]
     if facts.others:
         blocks.append(note(f"{counted(facts.others, 'session')} without this party."))
-    lead = f"aggregator of fedboost {delimited(facts.version)}, up for {_age(facts, facts.since)}"
+    lead = f"fedboost aggregator {delimited(facts.version)}, up for {_age(facts, facts.since)}"
     return Document("Status of the aggregator", lead, blocks)
 
 
 def sites_of(facts: Status) -> list[Member]:
-    """Return the parties."""
     return [member for member in facts.members if member.role == "party"]
 
 
 def analysts_of(facts: Status) -> list[Member]:
-    """Return the analysts."""
+    """Return the members that are not parties."""
     return [member for member in facts.members if member.role != "party"]
 
 
 def awaited_in(facts: Status) -> set[str]:
-    """Return the parties that some session waits for."""
+    """Return the parties that any session waits for."""
     return {party for session in facts.sessions for party in session.awaited}
 
 
 def members(
     caption: str, listed: Sequence[Member], awaited: Collection[str] = (), folded: bool | None = None
 ) -> Table:
-    """Return a table of members: first those that a session waits for, then those that are away."""
+    """Return a table of members: first those that a session waits for, then absent ones, then the others."""
     ordered = sorted(listed, key=lambda each: (each.name not in awaited, bool(each.since), each.name))
     rows = [
         (
@@ -152,7 +151,7 @@ def _state(member: Member, awaited: Collection[str]) -> Inline:
 
 
 def about(facts: Status, session: SessionStatus) -> Entries:
-    """Return all that is known of a session."""
+    """Return the facts known about a session."""
     done = f", {session.done} of {session.rounds} rounds done" if session.name else ""
     lines: list[tuple[str, Line]] = [
         ("session", (Code(session.name or "a session"), f" {_STATES[session.state]}{done}")),
@@ -166,16 +165,16 @@ def about(facts: Status, session: SessionStatus) -> Entries:
 
 
 def agreed(session: SessionStatus | Session, task: str) -> Iterator[tuple[str, Line]]:
-    """Yield whose session it is, what it does and with whom."""
+    """Yield the analyst, the task with its protection, and the parties of a session."""
     yield "analyst", Names((session.analyst,)) if session.analyst else WITHOUT_KEYS
     yield "task", f"{TASK_WORDS[task].name}, protection {session.protection}"
     yield "parties", (f"{len(session.parties)}: ", Names(session.parties))
 
 
 def waits_for(facts: Status, session: SessionStatus) -> str:
-    """Return for whom a session waits, and why."""
+    """Return the parties that a session waits for, and why, in words."""
     if not session.awaited:
-        return "the session that runs" if session.state is SessionState.WAITING else "no site in particular"
+        return "the running session" if session.state is SessionState.WAITING else "no site in particular"
     why = dict.fromkeys(session.awaited, _away(0))
     for member in sites_of(facts):
         why[member.name] = " (connected, has not answered)" if member.since else _away(member.seen)
@@ -188,7 +187,7 @@ def _age(facts: Status, since: int) -> str:
 
 
 def check(sites: Sequence[SiteReply]) -> Iterator[Printed]:
-    """Yield the answer of each site to a check of terms, and how many would take part."""
+    """Yield each site's answer to a check of terms, and the number of sites that would take part."""
     width = max(len(delimited(site.party)) for site in sites)
     for site in sites:
         answer = "yes" if site.would else "no" if site.answered else "unknown"
@@ -196,25 +195,25 @@ def check(sites: Sequence[SiteReply]) -> Iterator[Printed]:
         yield from (entry("  -", printable(sentence), 4) for sentence in site.reasons or site.notes)
     would, noun = sum(site.would for site in sites), counted(len(sites), "site")
     yield f"\n{'all' if would == len(sites) else f'{would} of'} {noun} would take part"
-    yield paragraph("A check reads no rows: whether they fit the terms shows in a session.")
+    yield paragraph("A check reads no rows: only a session shows whether they fit the terms.")
 
 
 MAX_ENDED = 10
-"""Sessions that the overview has of those that ended; the page of sessions has all."""
+"""Maximum number of ended sessions on the overview; the page of sessions lists all."""
 MAX_REASON = 160
-"""Characters of the reason of a failure in a table."""
+"""Maximum length of a failure's reason in a table."""
 MAX_AWAITED = 5
-"""Awaited sites that the verdict names; the tables have all."""
+"""Maximum number of awaited sites that the verdict names; the tables list all."""
 MAX_METRICS = 3
-"""Metrics among the key figures."""
+"""Maximum number of metrics among the key figures."""
 SAID_ROUNDS = 10
-"""A screen reader announces every tenth round."""
+"""Number of rounds between announcements to a screen reader."""
 
 
 CONSOLE = Served(
     "fedboost aggregator",
     "this aggregator",
-    "The operator of the aggregator makes a token with: fedboost keys token NAME",
+    "The operator of the aggregator creates a token with: fedboost keys token NAME",
     {
         "/": "Overview",
         "/sites": "Sites",
@@ -223,11 +222,11 @@ CONSOLE = Served(
 )
 
 
-# ---- The overview: what runs, who waits for whom, which sites are away, what ended ----------------------
+# ---- The overview: the running session, the queue, absent sites, and sessions that ended ----------------
 
 
 def overview(state: AggregatorState) -> Document:
-    """Return the overview. Its lead is what a screen reader announces: it changes seldom."""
+    """Return the overview. Its lead, which screen readers announce, changes rarely."""
     live = state.live
     return Document(
         "Overview",
@@ -237,7 +236,7 @@ def overview(state: AggregatorState) -> Document:
             Section("queue", "Waiting to begin", [_queue(state)], live=True),
             Section("sites", "Sites", [*_sites(state.status)], live=True),
             Section("curves", "Curves", [Beside(metrics_by_round(live.rounds))] if live else [], live=True),
-            Section("ended", "Ended last", [ended_table(state.ended[:MAX_ENDED])], live=True),
+            Section("ended", "Recently ended", [ended_table(state.ended[:MAX_ENDED])], live=True),
             Section("traffic", "Traffic", [by_party(live.traffic)] if live else [], live=True),
         ],
     )
@@ -256,7 +255,7 @@ def _running(status: SessionStatus, task: str, done: int) -> str:
 
 
 def _late(status: SessionStatus) -> str:
-    return f" It waits for {counted(len(status.awaited), 'site')}." if status.awaited else ""
+    return f" It is waiting for {counted(len(status.awaited), 'site')}." if status.awaited else ""
 
 
 def _now(state: AggregatorState) -> Iterator[Block]:
@@ -292,7 +291,7 @@ def _traffic(session: SessionDetail) -> Figure:
 
 
 def _metrics(session: SessionDetail) -> Iterator[Figure]:
-    """Yield the metrics of the last round over the rows of all parties, those of validation rows first."""
+    """Yield the last round's metrics over the rows of all parties, those of validation rows first."""
     done = len(session.rounds)
     curves = [each for each in curves_of(session.rounds[-1:]) if not each.party]
     for curve in sorted(curves, key=lambda each: each.rows != VALIDATION)[:MAX_METRICS]:
@@ -305,7 +304,7 @@ def _queue(state: AggregatorState) -> Block:
         (
             session.analyst or WITHOUT_KEYS,
             TASK_WORDS[task_of(session.program).name].name,
-            Names(session.awaited) if session.awaited else "the session that runs",
+            Names(session.awaited) if session.awaited else "the running session",
             f"{time_of(session.since)} UTC",
             str(session.rounds),
             str(len(session.parties)),
@@ -313,7 +312,7 @@ def _queue(state: AggregatorState) -> Block:
         for session in state.queue
     ]
     headings = ["analyst", "task", "waits for", "requested", "rounds", "sites"]
-    return Table("Sessions that wait to begin", headings, rows, (4, 5)) if rows else note("No session waits.")
+    return Table("Sessions waiting to begin", headings, rows, (4, 5)) if rows else note("No session waits.")
 
 
 def _sites(status: Status) -> Iterator[Block]:
@@ -332,7 +331,7 @@ def _sites(status: Status) -> Iterator[Block]:
 
 
 def sites(state: AggregatorState) -> Document:
-    """Return the page of the members: first the sites that a session waits for, then those that are away."""
+    """Return the page of members: first the sites that a session waits for, then absent ones."""
     status = state.status
     known, analysts = sites_of(status), analysts_of(status)
     here = sum(1 for member in known if member.since)
@@ -354,10 +353,10 @@ def sites(state: AggregatorState) -> Document:
 
 
 def sessions(state: AggregatorState) -> Document:
-    """Return the page of the sessions that ended."""
+    """Return the page that lists the ended sessions."""
     kept = note(
-        "The last sessions are kept with their models and results in the aggregator's state folder. Reports "
-        "are drawn from these files, which have no party's rows."
+        "The most recent sessions are kept, with their models and results, in the aggregator's state folder. "
+        "Reports are made from these files, which contain no party's rows."
     )
     said = f"{counted(len(state.ended), 'session')} that ended"
     content = Section("ended", "Ended sessions", [ended_table(state.ended)], live=True)
@@ -365,7 +364,6 @@ def sessions(state: AggregatorState) -> Document:
 
 
 def ended_table(ended: Iterable[EndedSession]) -> Block:
-    """Return a table of sessions that ended."""
     rows = [
         (
             Link(_name(each), f"/sessions/{each.name}"),
@@ -391,13 +389,12 @@ def _name(ended: EndedSession) -> str:
 
 
 def _left(ended: EndedSession) -> str:
-    """Return what a session left."""
     made = TASK_WORDS[ended.task].made
     return f"{made}, {size(ended.model_bytes)}" if ended.model_bytes else f"no {made}"
 
 
 def ended_session(ended: EndedSession) -> Document:
-    """Return the page of one session that ended."""
+    """Return the page of an ended session, with links to its files."""
     address, did = f"/api/v1/models/{ended.name}", capital(TASK_WORDS[ended.task].name)
     after = f"{time_of(ended.ended)} UTC, after {duration(ended.seconds)}"
     links: list[Inline] = [Link("Report", f"{address}/report")] if ended.has_report else []
@@ -428,26 +425,26 @@ def ended_session(ended: EndedSession) -> Document:
     return Document(_name(ended), f"ended {after}", blocks)
 
 
-# ---- The HTTP API: its OpenAPI document, made from the types of its answers ----------------------------
+# ---- The HTTP API: its OpenAPI document, generated from the types of its answers -----------------------
 
 
 BASE = "/api/v1"
 Object = dict[str, Any]
 _REFS = "#/components/schemas/{model}"
 _FAULTS = {
-    400: ("BadRequest", "not such a request"),
-    401: ("NoToken", "no token, or a wrong one"),
-    403: ("Forbidden", "a token of another role, or a page of another website"),
-    404: ("NotFound", "there is no such thing"),
-    413: ("TooLarge", "more bytes than a request may have"),
-    422: ("NotFit", "terms that cannot be, or that the analyst has not signed"),
+    400: ("BadRequest", "malformed request"),
+    401: ("NoToken", "missing or wrong token"),
+    403: ("Forbidden", "token of another role, or request from a page of another website"),
+    404: ("NotFound", "no such resource"),
+    413: ("TooLarge", "request body too large"),
+    422: ("NotFit", "invalid terms, or terms that the analyst has not signed"),
     429: ("TooMany", "too many wrong tokens from this address"),
 }
 _JSON = "application/json"
 _OBJECT: Object = {"type": "object"}
 _SIGNED: Object = {
     "type": "object",
-    "description": "what the command fedboost sign writes; without request where analysts have no keys",
+    "description": "output of the command fedboost sign; without request if analysts have no keys",
     "properties": {
         "terms": {"type": "string", "description": "canonical JSON", "pattern": "^\\{.*\\}$"},
         "request": _OBJECT,
@@ -457,7 +454,7 @@ _SIGNED: Object = {
 
 
 class Operation(NamedTuple):
-    """What is under an address. content: the type of the answer, a schema, or the media type of a text."""
+    """An operation of the API. content: the type of the answer, its schema, or the media type of a text."""
 
     summary: str
     answer: str
@@ -467,19 +464,19 @@ class Operation(NamedTuple):
 
 
 READ = {
-    "/health": Operation("Is it up", "it is", Health),
-    "/sites": Operation("Sites that are or were here", "sites", list[Site]),
-    "/sessions": Operation("Sessions, those that are over last", "sessions", list[Session]),
+    "/health": Operation("Health of the aggregator", "the aggregator is up", Health),
+    "/sites": Operation("Sites that are or have been connected", "sites", list[Site]),
+    "/sessions": Operation("Sessions; those that ended come last", "sessions", list[Session]),
     "/sessions/{name}": Operation("A session with its rounds", "the session", SessionDetail, [404]),
-    "/models": Operation("Models that are kept", "models", list[Model]),
-    "/models/{name}": Operation("A model file, by its session", "XGBoost JSON", _OBJECT, [404]),
-    "/models/{name}/report": Operation("The report of a model", "one page", "text/html", [404]),
-    "/metrics": Operation("Metrics for Prometheus", "its text format", "text/plain"),
+    "/models": Operation("Stored models", "models", list[Model]),
+    "/models/{name}": Operation("Model file of a session", "XGBoost JSON", _OBJECT, [404]),
+    "/models/{name}/report": Operation("Report of a model", "an HTML page", "text/html", [404]),
+    "/metrics": Operation("Metrics for Prometheus", "Prometheus text format", "text/plain"),
     "/openapi.json": Operation("This document", "OpenAPI 3.1", _OBJECT),
 }
 SUBMIT = Operation(
-    "Submit signed terms; needs a token of the role analyst, and the analyst's own signature",
-    "the session runs already, or waits to begin",
+    "Submit signed terms; requires a token of the role analyst and the analyst's own signature",
+    "the session is running or waiting to begin",
     Submitted,
     [400, 413, 422],
     202,
@@ -523,10 +520,9 @@ def _paths() -> Object:
 
 
 class _Untitled(GenerateJsonSchema):
-    """Schemas without titles of fields, which repeat their names."""
+    """Schemas without field titles, which would only repeat the names."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
-        """False."""
         return False
 
 
@@ -541,15 +537,15 @@ def _schemas() -> Object:
 
 
 def openapi() -> Object:
-    """Return the document, OpenAPI 3.1."""
+    """Return the OpenAPI 3.1 document of the HTTP API."""
     bearer = {"type": "http", "scheme": "bearer"}
     return {
         "openapi": "3.1.0",
         "info": {
             "title": "fedboost aggregator",
             "version": VERSION,
-            "description": "Reading needs no token where the console listens on a loopback address, else one "
-            'of any role. Errors are JSON: {"error": "..."}.',
+            "description": "Reading requires a token of any role, unless the console listens on a loopback "
+            'address. Errors are JSON: {"error": "..."}.',
         },
         "servers": [{"url": BASE}],
         "security": [{}, {"viewer": []}, {"analyst": []}],

@@ -1,7 +1,8 @@
 """Terms in plain words, for a person who decides on them.
 
-Promises: every party, column, metric, category and label value that the terms name is shown, whole, within 80
-columns, and every setting that is not its default; no name can pose as another line or move the cursor.
+Promises: every party, column, metric, category and label value in the terms is shown in full, within 80
+columns, and so is every setting that differs from its default; no name can pose as another line or move the
+cursor.
 """
 
 import json
@@ -39,9 +40,9 @@ from fedboost.views.document import (
 )
 from fedboost.views.words import capital, counted, delimited, entry, listed, moment
 
-# ---- Words for people, looked up by name; those of a query stand in its class ---------------------------
-# Of a protection in its row of the table of protections.
-# Promises: every question that a party can answer, and every release of noise, has its words.
+# ---- Words for people, looked up by name ----------------------------------------------------------------
+# The words of a query are in its class, those of a protection in its row of the table of protections.
+# Promises: every question that a party can answer, and every release with noise, has its words.
 
 
 QUERIES: dict[str, str] = {
@@ -52,40 +53,41 @@ QUERIES: dict[str, str] = {
     OPENINGS: "others' sums, opened and not read here",
     THRESHOLDS: "thresholds of this site's own splits",
 }
-"""The content of an answer, by the name of its query."""
+"""Maps query -> content of its answer."""
 
 
 OF_ONE_SITE = frozenset({BY_PARTY, EVALUATION_BY_PARTY})
-"""Queries that include metrics of this site's rows alone, which the aggregator sees whatever hides sums."""
+"""Queries for metrics over only this site's rows, which the aggregator sees under any protection."""
 
 
 def queries_of(name: str) -> list[str]:
-    """The queries that a release answers, by its name: several may share a turn."""
+    """Return the queries that a release answers: several can share a turn, and its name joins theirs."""
     return name.split(AND)
 
 
 OF_LABELS = frozenset({"RowsQuery", "StartQuery", "EndRoundQuery", "ResidualQuery", BY_PARTY})
 OF_LABEL_HOLDER = frozenset({"PlacesQuery", "ReachQuery"})
-"""Queries that a feature holder answers with zeros: what is about labels, and what the label holder tells for
-all."""
+"""Queries that a feature holder answers with zeros: they are about labels, or the label holder answers them
+for all."""
 
 ENCRYPTED_SUMS = "sums over groups of rows, encrypted"
 """The answer of a feature holder to `HistogramQuery` where gradients are encrypted."""
 
 RELAYED = {
-    "which rows it has": "for each of {rows} people (row ids) asked about, whether it is known here",
-    "leaf bits": "for each of {rows} people (row ids) asked about, on which side of each split of this site "
+    "which rows it has": "for each of {rows} requested row ids (people), whether it is known here",
+    "leaf bits": "for each of {rows} requested row ids (people), on which side of each of this site's splits "
     "it falls",
 }
-"""What other parties get by a relay, by its kind, where the kind alone does not say it."""
+"""Maps kind of a relay -> what other parties receive, if the kind does not express it."""
 
 APPROVE = "fedboost approve terms.toml"
-"""The command by which a site allows terms, as refusals name it."""
+"""The command with which a site allows terms, as quoted in refusals."""
 
 
 class TaskWords(NamedTuple):
-    """A task in words. name: of its session; made: what that ends with; verb, work: the work agreed to, with
-    objective and rounds; told: to each site beside what it is asked, where the session has a result."""
+    """A task in words. name: kind of session; made: its outcome; verb, work: the agreed work, with
+    placeholders for objective and rounds; told: what each site learns besides the terms, if the session has a
+    result."""
 
     name: str
     made: str
@@ -108,43 +110,43 @@ TASK_WORDS = {
         "description",
         "to describe",
         "rows of all parties: counts and quantiles of columns",
-        ", how many rows there are in all, and where their values lie",
+        ", the total number of rows, and where their values lie",
     ),
     "evaluate": TaskWords(
         "evaluation",
         "evaluation",
         "to evaluate",
         "a model of {objective} on the rows of all parties",
-        ", with the model in them, and how many rows there are in all",
+        ", including the model, and the total number of rows",
     ),
     "drift": TaskWords(
         "drift check",
         "comparison of rows",
         "to compare",
-        "rows of all parties against those of a model of {objective}",
-        ", with the model in them",
+        "rows of all parties with the training rows of a model of {objective}",
+        ", including the model",
     ),
     "predict": TaskWords(
         "prediction", "prediction", "to predict", "rows of the label holder, with a model of {objective}"
     ),
 }
-"""The words of each task, in the order of its table."""
+"""The words of each task, in the order of the table of tasks."""
 
 NO_METRICS = "end of a round: no metrics, no numbers"
-"""The end of a round where the terms want no metrics, as those with noise do."""
+"""The end of a round under terms without metrics, such as those with noise."""
 
 NOT_HIDDEN = "the aggregator sees each party's own counts, histograms and metric sums"
-"""A warning about protections that hide nothing, where each party has all columns."""
+"""Warning about protections that hide nothing, if each party has all columns."""
 
-PREDICTION_SEEN = "passes on what it cannot read, and learns how many rows there are"
-"""What the aggregator of a prediction does and learns, whatever protection the terms name."""
+PREDICTION_SEEN = "relays messages that it cannot read, and learns the number of rows"
+"""What the aggregator of a prediction does and learns, under any protection."""
 
 PLACEMENTS = {
     "distributed": "; each site added a share of it",
     "local": "; this site added it",
-    "central": " for the model alone: the aggregator added the noise itself",
+    "central": " for the model only: the aggregator added the noise itself",
 }
-"""The end of a sentence about noise, by the placement of noise."""
+"""Maps placement of noise -> end of a sentence about it."""
 
 RELAXED: dict[tuple[str, object], str] = {
     **{
@@ -152,50 +154,54 @@ RELAXED: dict[tuple[str, object], str] = {
         for protection in PROTECTIONS.values()
         if not protection.hides
     },
-    ("by_columns", True): "OTHER PARTIES LEARN OF SINGLE ROWS: which go left, and under plain their labels.",
-    ("model", "whole"): "THE ANALYST GETS CUT POINTS OF THIS SITE'S COLUMNS: with the whole model.",
+    (
+        "by_columns",
+        True,
+    ): "OTHER PARTIES LEARN ABOUT SINGLE ROWS: which go left and, under plain, their labels.",
+    ("model", "whole"): "THE ANALYST GETS CUT POINTS OF THIS SITE'S COLUMNS: the whole model has them.",
     ("evaluate", "any"): "THE ANALYST MAY READ VALUES OF SINGLE ROWS: the model may have leaves of one row.",
-    ("target_means", True): "THE AGGREGATOR SEES LABELS BY LEVEL: of a level of one row that row's own.",
-    ("placements", "central"): "THE AGGREGATOR SEES EXACT SUMS: the noise is not on what leaves.",
+    ("target_means", True): "THE AGGREGATOR SEES LABELS BY LEVEL: for a level of one row, that row's own.",
+    ("placements", "central"): "THE AGGREGATOR SEES EXACT SUMS: what leaves this site has no noise.",
 }
-"""A loud sentence besides, by a rule of a policy and the value that an approval relaxes it to."""
+"""Maps (rule of a policy, value to which an approval relaxes it) -> additional warning in capitals."""
 
 
-# ---- Terms of sessions that train nothing, in plain words -----------------------------------------------
-# Promises: what is asked of the rows of all sites, and who is given what.
+# ---- Terms of sessions that do not train, in plain words ------------------------------------------------
+# Promises: the view shows what the session computes from the rows of all sites, and who receives what.
 
 
 _OF_FEATURES = ("base margin", "features", "categories")
-"""The lines about columns that rows without a label have."""
+"""Keys of the lines about columns that rows without a label have."""
 Entry = tuple[str, Line]
 Lines = Sequence[Entry]
-"""Keys, each with the words about it; one without a key goes on with the one before."""
+"""Keys with text; an entry without a key continues the one before."""
 
 
 def _of_other_tasks(
     terms: Terms, analysts: Sequence[str], participants: Lines, origin: ModelOrigin | None = None
 ) -> list[Entry]:
-    """What a session does with rows, and who learns what by it. participants: lines about them."""
+    """Return what a session does with rows, and who learns what from it. participants: lines about the
+    parties."""
     does, given = {"describe": _description, "evaluate": _evaluation, "drift": _drift}[terms.task.name](terms)
     return [
         *does,
         *([] if origin is None else _origin(origin)),
-        *([("analyst", f"{listed(analysts)}: may ask for it")] if analysts else []),
-        ("is given", f"{given}; {few_rows(terms)}"),
+        *([("analyst", f"{listed(analysts)}: may request it")] if analysts else []),
+        ("analyst gets", f"{given}; {few_rows(terms)}"),
         *participants,
     ]
 
 
 def few_rows(terms: Terms) -> str:
-    """What is left out."""
+    """Return a clause about suppressed counts."""
     return f"counts of fewer than {terms.evaluation.min_count} rows are left out"
 
 
 def _description(terms: Terms) -> tuple[Lines, str]:
     of_label = "rows of each value" if class_names(terms) else "quantiles"
     return [("describes", "the rows of all sites together; nothing is trained")], (
-        "rows, missing values, rows of each level that is declared and of all others, quantiles of numbers; "
-        f"of the label {delimited(terms.columns.label)} {of_label}"
+        "rows, missing values, rows of each declared level and of all others, quantiles of numbers; "
+        f"for the label {delimited(terms.columns.label)}, {of_label}"
     )
 
 
@@ -207,16 +213,16 @@ def _evaluation(terms: Terms) -> tuple[Lines, str]:
         given += f"{evaluation.threshold:g}"
     elif class_names(terms):
         given += "; rows by class and predicted class"
-    parts = [f"of the levels of {by}"] * bool(by) + ["of each site alone"] * evaluation.party_metrics
+    parts = [f"for each level of {by}"] * bool(by) + ["for each site by itself"] * evaluation.party_metrics
     given += f"; also {' and '.join(parts)}" if parts else ""
     which = {
-        "all": "the rows",
-        "held-out": "the rows that its training held out",
-        "new": "the rows that were added",
+        "all": "the rows of all sites",
+        "held-out": "the rows of all sites that its training held out",
+        "new": "the rows of all sites that were added since",
     }
     of = which[evaluation.evaluate_rows]
     return [
-        ("evaluates", f"a model on {of} of all sites together; nothing is trained"),
+        ("evaluates", f"a model on {of}, taken together; nothing is trained"),
         _measured_model(terms),
     ], given
 
@@ -229,12 +235,12 @@ def _drift(terms: Terms) -> tuple[Lines, str]:
 def _measured_model(terms: Terms) -> tuple[str, str]:
     trees = terms.earlier.trees if terms.earlier else ()
     leaves = sum(tree.left.count(NO_CHILD) for tree in trees)
-    parts = f"{len(trees)} trees with {leaves:,} leaves, which are in the terms"
+    parts = f"{len(trees)} trees with {leaves:,} leaves, which are part of the terms"
     return "model", f"{delimited(terms.objective.name)}, {parts}"
 
 
 def _origin(origin: ModelOrigin) -> Lines:
-    """Who signed the model, and what its leaves could tell."""
+    """Return who signed the model, and what its leaves could reveal."""
     signed = f"{listed(origin.others)}, whose signature this site accepts (evaluate_signers)"
     if origin.own:
         signed = "this site, which took part in its training"
@@ -242,7 +248,7 @@ def _origin(origin: ModelOrigin) -> Lines:
         signed = f"not known: {origin.unknown}"
     elif not origin.others:
         signed = "neither this site nor a party whose signature it accepts (evaluate_signers)"
-    leaves = f"each leaf of its trees has at least {origin.rows} rows of its training"
+    leaves = f"each leaf of its trees has at least {origin.rows} training rows"
     if origin.rows == 1:
         leaves = (
             "this model may have leaves of single rows; the analyst can read at most "
@@ -262,7 +268,7 @@ IN_LINES = {
     *("predict_with", "predict_rows", "min_count", "candidates", "subgroups", "threshold", "reference"),
     "evaluate_rows",
 }
-"""Settings with words of their own; the others are shown where they are not their defaults."""
+"""Settings that have their own words; the others are shown if they differ from their defaults."""
 
 
 TOLD, COLUMNS = "Who learns what", "Columns"
@@ -270,8 +276,8 @@ TOLD, COLUMNS = "Who learns what", "Columns"
 
 
 def columns_by_role(terms: Terms, party: str = "") -> dict[str, tuple[str, ...]]:
-    """Every column the terms name, by its role; those that a party holds, if it is named and holds some
-    alone."""
+    """Return the columns in the terms by role. party: return only the columns that it holds, if parties hold
+    different ones."""
     columns = terms.blocks.columns_of(party)
     others = {
         "weight": columns.weight,
@@ -288,17 +294,14 @@ def columns_by_role(terms: Terms, party: str = "") -> dict[str, tuple[str, ...]]
 
 
 def columns_of(terms: Terms) -> tuple[str, ...]:
-    """Every column that a session under the terms takes."""
+    """Return all columns that a session under the terms uses."""
     columns = terms.task.read(terms.columns)
     return (*columns.others, *columns.features)
 
 
 def summary(terms: Terms, analysts: Sequence[str] = (), origin: ModelOrigin | None = None) -> str:
-    """The terms in plain words, whole, for a person who decides on them.
-
-    analysts: who may train under them, where that is known; origin: that of the model which they measure,
-    where a site looked at it.
-    """
+    """Return the complete terms in plain words, for a person who decides on them. analysts: analysts who may
+    train under them, if known; origin: of the model that they measure, if a site examined it."""
     lines = (line for _, group in groups(terms, analysts, None, origin) for line in group)
     return "\n".join(entry(key, plain(line)) for key, line in (("terms", terms.digest), *lines))
 
@@ -309,18 +312,18 @@ def groups(
     counts: Counts | None = None,
     origin: ModelOrigin | None = None,
 ) -> list[tuple[str, Lines]]:
-    """Return keys, each with words about it, in groups under titles: who learns what, the model, the columns.
-    Every name is there, and every setting that is not its default."""
+    """Return keys and their text in titled groups: who learns what, the model, the columns. Every name is
+    included, and so is every setting that differs from its default."""
     columns = [*_columns(terms), *_categories(terms, counts)]
     if not terms.task.by_analyst:
-        row_id = f"{delimited(terms.columns.row_id or '')}: by which rows are matched"
+        row_id = f"{delimited(terms.columns.row_id or '')}: rows are matched by it"
         return [(TOLD, _prediction(terms)), (COLUMNS, [("row id", row_id), _features(terms)])]
     if not terms.task.trains:
         columns = [line for line in columns if line[0] in _OF_FEATURES or terms.task.reads_labels]
         return [(TOLD, _of_other_tasks(terms, analysts, _participants(terms), origin)), (COLUMNS, columns)]
     get = "gets" if len(analysts) == 1 else "get"
     model = "the structure of the model" if terms.keeps_parts else "the model"
-    model = "the settings that are best" if terms.task.takes_candidates else model
+    model = "the best settings" if terms.task.takes_candidates else model
     model += " and the metrics" if terms.metrics else ""
     analyst = [("analyst", f"{listed(analysts)}: {get} {model}")] if analysts else []
     return [
@@ -331,28 +334,28 @@ def groups(
 
 
 def _prediction(terms: Terms) -> list[Entry]:
-    """What a joint prediction is, and who learns what by it."""
+    """Return what a joint prediction does, and who learns what from it."""
     vertical = terms.vertical
     return [
         (
             "predicts",
-            f"{vertical.predict_rows:,} rows of {delimited(vertical.label_holder or '')}, nothing is trained",
+            f"{vertical.predict_rows:,} rows of {delimited(vertical.label_holder or '')}; nothing is trained",
         ),
         ("model", f"{vertical.predict_with}: each party's own part of it"),
         ("parties", f"{len(terms.parties)}: {listed(terms.parties)}"),
-        ("held apart", _held(terms.columns.held)),
+        ("columns held", _held(terms.columns.held)),
         ("rows", rows_of_blocks(terms)),
         (
             "label holder",
-            "asks for it with its own certificate; learns of each of these rows which leaves of each tree "
-            "the splits of each other site leave open: how the row falls there",
+            "requests it with its own certificate; learns for each of these rows which leaves of each tree "
+            "remain possible by the splits of each other site: how the row falls there",
         ),
         ("aggregator", PREDICTION_SEEN),
     ]
 
 
 def _held(held: Mapping[str, Sequence[str]]) -> tuple[Inline, ...]:
-    """The columns of each party."""
+    """Return the columns of each party as words."""
     parts = [part for party, names in held.items() for part in ("; ", f"{delimited(party)} ", Names(names))]
     return tuple(parts[1:])
 
@@ -370,7 +373,7 @@ def _participants(terms: Terms) -> list[Entry]:
             " and has no rows" if holders < len(terms.parties) else ""
         )
     if terms.session.on_loss == "shrink":
-        parties += f"; if some are lost, {terms.min_roster} may go on"
+        parties += f"; if some are lost, {terms.min_roster} can continue"
     hidden = terms.evaluation.party_metrics and terms.protection.hides
     return [
         ("parties", parties),
@@ -381,7 +384,7 @@ def _participants(terms: Terms) -> list[Entry]:
         ),
         (
             "aggregator",
-            f"sees {terms.protection.aggregator_observes}" + (", but for its metrics" if hidden else ""),
+            f"sees {terms.protection.aggregator_observes}" + (", except its metrics" if hidden else ""),
         ),
         *_other_sites(terms),
         (
@@ -392,23 +395,23 @@ def _participants(terms: Terms) -> list[Entry]:
 
 
 def _other_sites(terms: Terms) -> list[Entry]:
-    """What other sites see."""
+    """Return what other sites see."""
     if not terms.blocks:
         told = TASK_WORDS[terms.task.name].told
         model = "see the model as it grows: every split, every leaf value"
         return [("other sites", f"see the terms{told}" if told else model)]
     lines: list[Entry] = []
     for block in terms.blocks:
-        labels = f"label holder {delimited(block.label_holder)} has the labels; of the same rows "
+        labels = f"label holder {delimited(block.label_holder)} has the labels; for the same rows, "
         held = _held({party: terms.columns.held[party] for party in block.feature_holders})
-        lines.append(("held apart", (labels, *held)))
+        lines.append(("columns held", (labels, *held)))
     return [
         *lines,
         ("rows", rows_of_blocks(terms)),
         ("label holder", _label_holder(terms)),
         (
             "other sites",
-            "with the same rows see which go left at each split, not leaf values; "
+            "with the same rows see which of them go left at each split, but no leaf values; "
             + (
                 "each keeps its own part of the model"
                 if terms.keeps_parts
@@ -419,27 +422,28 @@ def _other_sites(terms: Terms) -> list[Entry]:
 
 
 def _label_holder(terms: Terms) -> str:
-    """What a label holder sends and sees."""
+    """Return what a label holder sends and sees."""
     loud = "SENDS EVERY ROW'S GRADIENT, WHICH SHOWS ITS LABEL,"
     sends = "sends every row's gradient, encrypted," if terms.hides_columns else loud
-    return f"{sends} to the other parties of its rows; sees which rows go left at each of their splits"
+    return f"{sends} to the other parties that hold its rows; sees which rows go left at each of their splits"
 
 
 def _colluders(terms: Terms) -> str:
-    """What the aggregator and parties learn together."""
+    """Return what the aggregator and colluding parties learn together."""
     if terms.hides_columns:
         return (
             "the aggregator and the label holder together learn the other sites' columns, bin by bin; the "
-            "aggregator and another site the labels: none of them should run the aggregator"
+            "aggregator and another site together learn the labels: none of the parties should run the "
+            "aggregator"
         )
     if not terms.protection.hides:
-        return "the aggregator needs none"
+        return "the aggregator needs no colluders"
     key_holder, group = terms.protection.uses_key_holder, Group.of(terms.parties, terms.hiding.colluding)
     if not group.colluding:
         holder = " and the key holder" if key_holder else ""
         return f"if another site works with the aggregator{holder}, they can learn this site's numbers"
     others = "1 other site" if group.colluding == 1 else f"up to {group.colluding} other sites"
-    first = ", the key holder counted first" if key_holder else ""
+    first = ", counting the key holder first" if key_holder else ""
     return f"{others} may work with the aggregator without learning this site's numbers{first}"
 
 
@@ -449,7 +453,7 @@ def _model(terms: Terms) -> list[tuple[str, str]]:
         + (f" of {delimited(terms.objective.package)}" if terms.objective.package else "")
         + f", {terms.trees.rounds} rounds of depth {terms.trees.max_depth}"
         + (f", {len(terms.roots)} trees each" if len(terms.roots) > 1 else "")
-        + (f", after {len(terms.earlier.trees)} trees of another model" if terms.earlier else "")
+        + (f", continuing a model of {len(terms.earlier.trees)} trees" if terms.earlier else "")
         + ("" if terms.session.is_built_in else f", by the program {delimited(terms.session.program)}")
     )
     settings = [
@@ -469,7 +473,7 @@ def _model(terms: Terms) -> list[tuple[str, str]]:
 
 
 def _other_settings(terms: Terms) -> list[str]:
-    """The settings that have no words of their own and are not their defaults."""
+    """Return the settings without their own words that differ from their defaults."""
     changed = terms.model_dump(mode="json", exclude_defaults=True)
     columns, noise = changed["columns"], changed.get("noise") or {}
     others = {name: value for name, value in changed.items() if name not in IN_LINES}
@@ -480,18 +484,18 @@ def _other_settings(terms: Terms) -> list[str]:
 
 def _noise(terms: Terms) -> list[tuple[str, str]]:
     if terms.noise is None:
-        return [("noise", "none: sums over few rows, and the model, are about these rows")]
+        return [("noise", "none: sums over few rows, and the model, reveal something about these rows")]
     noise, releases = terms.noise, sum(release.times for release in terms.plan.releases.values())
     strength = f"epsilon {noise.epsilon:g} at delta {noise.delta:g} for any one row, {releases} sums"
     if noise.placement == "central":
-        return [("noise", f"{strength}, central: THE AGGREGATOR SEES EXACT SUMS and adds it afterwards")]
-    return [("noise", f"{strength}, {noise.placement}: added here, before anything leaves")]
+        return [("noise", f"{strength}, central: THE AGGREGATOR SEES EXACT SUMS and adds the noise later")]
+    return [("noise", f"{strength}, {noise.placement}: added at this site, before anything leaves")]
 
 
 def _metrics(terms: Terms) -> list[tuple[str, str]]:
     if not terms.metrics:
         return [("metrics", "none")]
-    rows = "the rows of all parties" + ", and of each party by itself" * terms.evaluation.party_metrics
+    rows = "the rows of all parties" + ", and those of each party by itself" * terms.evaluation.party_metrics
     names = listed(dict.fromkeys(map(own_name, terms.metrics))) + " of each candidate" * bool(
         terms.objective.candidates
     )
@@ -500,7 +504,7 @@ def _metrics(terms: Terms) -> list[tuple[str, str]]:
         lines += [
             (
                 "reference",
-                f"after the last round rows by bin of each column and of the score, {few_rows(terms)}",
+                f"after the last round, rows by bin of each column and of the score; {few_rows(terms)}",
             )
         ]
     return lines
@@ -509,12 +513,12 @@ def _metrics(terms: Terms) -> list[tuple[str, str]]:
 _ROLES = {
     "to": ("label_upper_bound", ": the label's upper bound"),
     "weight": ("weight", ""),
-    "base margin": ("base_margin", ": where boosting begins"),
-    "group": ("group", ": rows ranked against each other"),
-    "row id": ("row_id", ": by which rows are {ids}"),
+    "base margin": ("base_margin", ": the margin from which boosting starts"),
+    "group": ("group", ": rows that are ranked against each other"),
+    "row id": ("row_id", ": rows are {ids} by it"),
     "validation": ("validation", ": 1 marks rows for metrics only"),
 }
-"""Columns beside the label that terms may name: the key, and words about it."""
+"""Columns besides label and features: maps key of the line -> (role, words about it)."""
 
 
 def _columns(terms: Terms) -> list[Entry]:
@@ -528,7 +532,7 @@ def _columns(terms: Terms) -> list[Entry]:
             ("validation", f"{terms.evaluation.validation_fraction:g} of the rows, for metrics only")
         )
     if columns.positive is not None:
-        lines.append(("positive", f"{delimited(columns.positive)}: the label value that counts as 1"))
+        lines.append(("positive", f"{delimited(columns.positive)}: the label value that is read as 1"))
     if columns.classes:
         lines.append(("classes", Names(columns.classes)))
     for name, levels in terms.task.read(columns).subgroups.items():
@@ -539,23 +543,23 @@ def _columns(terms: Terms) -> list[Entry]:
 
 
 def _target_means(terms: Terms) -> str:
-    """What labels by level tell, and whom."""
+    """Return what labels by level reveal, and to whom."""
     named = ", ".join(
         f"{delimited(name)} in {buckets} buckets" for name, buckets in terms.columns.target_means.items()
     )
     if not terms.task.trains:
-        return f"{named}: of the model"
+        return f"{named}: taken from the model"
     if terms.noise is not None:
         return f"{named}: sums of labels by level get noise"
     return (
-        f"{named}: the aggregator sees sums of labels by level and fold; the model has the mean of each "
+        f"{named}: the aggregator sees sums of labels by level and fold; the model contains the mean of each "
         f"level of {terms.evaluation.min_count} rows or more"
     )
 
 
 def _categories(terms: Terms, counts: Counts | None) -> list[Entry]:
-    """The categories of each categorical feature, with their rows where those are known, and the rows by
-    value of the label."""
+    """Return the categories of each categorical feature, with their rows if known, and the rows by value of
+    the label."""
     columns, known, marked = terms.columns, (counts.categories if counts else None) or {}, _marked(counts)
     lines: list[Entry] = [
         ("categories", (f"{delimited(name)}: ", Names(categories)))
@@ -568,39 +572,38 @@ def _categories(terms: Terms, counts: Counts | None) -> list[Entry]:
             order = sorted(rows, key=lambda value: value not in few) if len(rows) > MAX_NAMES else [*rows]
             remarks = [f" {rows[value]}{' (!)' * (value in few)}" for value in order]
             missing = counts.undeclared.get(name, 0)
-            others = "; 1 row with another category counts as missing"
+            others = "; 1 row with another category is treated as missing"
             if missing > 1:
-                others = f"; {missing} rows with other categories count as missing"
+                others = f"; {missing} rows with other categories are treated as missing"
             key = "label, rows" if name == columns.label else "categories"
             lines.append((key, (f"{delimited(name)}: ", Names(order, remarks), others * (missing > 0))))
     if counts is not None and marked:
-        few_here = f"(!) fewer than {counts.few} rows here: what is learned of that value is about them"
+        few_here = f"(!) fewer than {counts.few} rows here: what is learned about the value is about them"
         lines.append(("", few_here))
     return lines
 
 
 def _marked(counts: Counts | None) -> dict[tuple[str, str], int]:
-    """The rows of each value of a column that few rows have."""
+    """Return the rows of each (column, value) that few rows have."""
     known = (counts.categories if counts else None) or {}
     rows = {(name, value): n for name, values in known.items() for value, n in values.items()}
     return {key: n for key, n in rows.items() if counts is not None and 0 < n < counts.few}
 
 
-# ---- A sentence about what a training does not hide of single parties -----------------------------------
-# From the aggregator and from each other.
-# Promises: where every party learns all labels, that comes first, and loud.
+# ---- What a training does not hide about single parties, from the aggregator and from each other --------
+# Promises: if every party learns all labels, that comes first, in capitals.
 
 
 def not_hidden(terms: Terms) -> str:
-    """Return what others see, under terms whose protection does not hide each party's numbers."""
+    """Return what others see under terms whose protection does not hide each party's numbers."""
     if not terms.blocks:
         return NOT_HIDDEN
     return _encrypted(terms) if terms.hides_columns else _plain(terms)
 
 
 def _encrypted(terms: Terms) -> str:
-    sums = _sums(terms, "of no row by itself unless it is alone in a bin")
-    learn = "feature holders learn which rows go left, no gradients"
+    sums = _sums(terms, "that of a single row only if it is alone in a bin")
+    learn = "feature holders learn which rows go left, but no gradients"
     return f"the aggregator sees {sums}; {learn}"
 
 
@@ -609,37 +612,37 @@ def _plain(terms: Terms) -> str:
     if len(terms.blocks) > 1:
         labels += " OF ITS ROWS"
     if terms.vertical.label_epsilon is not None:
-        labels += " AS THE NOISE LEAVES THEM"
-    sums = _sums(terms, "of a row alone in a bin its own")
+        labels += " WITH NOISE ADDED"
+    sums = _sums(terms, "for a row alone in a bin its own gradient")
     return (
-        f"EVERY PARTY LEARNS {labels}; the aggregator sees of every column how many rows lie in each "
-        f"interval, {sums}, and the metrics"
+        f"EVERY PARTY LEARNS {labels}; the aggregator sees how many rows lie in each interval of every "
+        f"column, {sums}, and the metrics"
     )
 
 
 def _sums(terms: Terms, alone: str) -> str:
-    """Return the sums of gradients that are told. alone: what they show of a row, where no floor is under
-    bins."""
+    """Return which sums of gradients the aggregator sees. alone: what they show about a single row if
+    min_rows_per_bin sets no floor."""
     fewest = terms.vertical.min_rows_per_bin
     sums = f"sums of gradients by bin, {alone}"
     if fewest > 1:
-        sums = f"sums of gradients over groups of bins, each of {fewest} rows at least, or none"
+        sums = f"sums of gradients over groups of bins, each of at least {fewest} rows, or none"
     if terms.objective.loss.quantile is None:
         return sums
-    return f"{sums}, and of each leaf how many rows have residuals of which size"
+    return f"{sums}, and for each leaf the number of rows by size of their residual"
 
 
 # ---- What a person at a site decides on -----------------------------------------------------------------
-# Promises: what breaks the rules of the site comes first; for each rule: why, what the rule is for, and a
-# change of the terms that would do. All names are there; of many a terminal shows the first, unless asked.
+# Promises: broken rules of the site come first, each with the reason, its purpose, and a change of the terms
+# that would satisfy it. All names are included; of many, a terminal shows the first unless all are requested.
 
 
 MAX_LEVELS_SHOWN = 5
-"""Categorical columns whose levels are shown; those of more are folded."""
+"""Maximum number of categorical columns with unfolded levels."""
 
 
 def approval(view: ApprovalView) -> Document:
-    """Return terms as a person decides on them."""
+    """Return the document with which a person decides on terms."""
     blocks: list[Block] = [_verdict(view)]
     if view.rules:
         blocks.append(Entries([line for rule in view.rules for line in _rule(rule)]))
@@ -673,13 +676,13 @@ def _rule(rule: Rule) -> Iterator[Entry]:
     yield f"{rule.key} = {rule.value}", f"{capital(rule.reason)}."
     if rule.names:
         yield "", Brief(f"All {len(rule.names)} names …", f"All {len(rule.names)}: {listed(rule.names)}.")
-    yield "", f"Why the rule: {rule.purpose}."
+    yield "", f"Purpose of the rule: {rule.purpose}."
     if rule.instead:
         yield "", f"If you refuse, the analyst can: {rule.instead}."
 
 
 def _earlier(time: str, kept: Sequence[str], analysts: Sequence[str]) -> str:
-    """Return the approval that terms have already, and whom a new one adds."""
+    """Return a sentence about the existing approval, and the analysts that a new one adds."""
     text = f"Approved on {moment(time)}" + (f" for {listed(kept)}" if kept else "")
     added = [name for name in analysts if name not in kept]
     return f"{text}; an approval adds {listed(added)}." if added else f"{text}."
@@ -703,12 +706,13 @@ def _site(view: ApprovalView) -> Iterator[Entry]:
     noise = view.terms.noise
     if view.budget is not None and noise is not None:
         left, epsilon, delta = view.budget
-        asked = f"these terms ask for {noise.epsilon:g} at delta {noise.delta:g}"
+        asked = f"these terms need {noise.epsilon:g} at delta {noise.delta:g}"
         yield "budget", f"{left:.4g} of epsilon {epsilon:g} at delta {delta:g} is left; {asked}"
 
 
 def _of_columns(lines: Lines, counts: Counts | None) -> Sequence[Block]:
-    """The columns; where many are categorical, their levels folded, with those of few rows before them."""
+    """Return the blocks about columns. If many are categorical, their levels are folded, and values of few
+    rows come first."""
     levels = [line for line in lines if line[0] == "categories"]
     if len(levels) <= MAX_LEVELS_SHOWN:
         return [Entries(lines)]
@@ -720,43 +724,43 @@ def _of_columns(lines: Lines, counts: Counts | None) -> Sequence[Block]:
     return [Entries(shown), folded]
 
 
-# ---- Rows that parties with different columns have in common, in words ----------------------------------
+# ---- Matched rows of parties with different columns, in words -------------------------------------------
 
 
 def rows_of_blocks(terms: Terms) -> str:
-    """Which rows of the parties belong together."""
+    """Return which rows of the parties belong together."""
     if not terms.vertical.aligns:
-        return "those of all tables, in the order in which they stand"
+        return "those of all tables, in the order of the tables"
     vertical, name = terms.vertical, delimited(terms.columns.row_id or "")
     sites = "all sites of a block" if len(terms.blocks) > 1 else "all sites"
-    form = {"digits": ", their digits alone", "lower": ", in lower case"}.get(vertical.id_form or "", "")
+    form = {"digits": ", by their digits", "lower": ", in lower case"}.get(vertical.id_form or "", "")
     if vertical.takes_all_rows:
         holder = delimited(vertical.label_holder or "")
         return (
-            f"all of label holder {holder}, matched by {name}{form}: where another site does not have one, "
-            f"its columns are missing values, and {holder} learns which rows these are; each other site has "
-            f"{vertical.fewest_common_rows:,} at least, and learns which of its own; a site enters "
-            f"{vertical.most_ids:,} ids at most; the aggregator learns how many each site has, and how many "
-            f"are common to which sites{_repeats(terms)}"
+            f"all of label holder {holder}, matched by {name}{form}: if another site lacks one, its columns "
+            f"are missing values there, and {holder} learns which rows these are; each other site has at "
+            f"least {vertical.fewest_common_rows:,}, and learns which of its own rows they are; a site "
+            f"enters at most {vertical.most_ids:,} ids; the aggregator learns how many each site has, and "
+            f"how many are common to which sites{_repeats(terms)}"
         )
     return (
-        f"those whose {name} {sites} have{form}: {vertical.fewest_common_rows:,} at least; a site enters "
-        f"{vertical.most_ids:,} ids at most, and learns which of them all others have; the "
-        f"aggregator learns how many each site has, and how many are common to which sites{_repeats(terms)}"
+        f"those whose {name} {sites} have{form}: at least {vertical.fewest_common_rows:,}; a site enters at "
+        f"most {vertical.most_ids:,} ids, and learns which of them all others have; the aggregator learns "
+        f"how many each site has, and how many are common to which sites{_repeats(terms)}"
     )
 
 
 def _repeats(terms: Terms) -> str:
-    """What it means that rows of a label holder may have the same id."""
+    """Return a clause about repeated ids of a label holder, "" if there are none."""
     if not terms.vertical.repeated_ids:
         return ""
     if not terms.task.trains:
-        return "; the label holder may have several rows of one"
-    return "; the label holder may have several rows of one, and each other site is told how many of each"
+        return "; the label holder may have several rows per id"
+    return "; the label holder may have several rows per id, and each other site learns how many for each"
 
 
 def use_of_ids(terms: Terms) -> str:
-    """What row ids are for."""
+    """Return the purpose of row ids, as a participle."""
     if not terms.vertical.aligns:
         return "drawn"
     return "matched and drawn" if terms.draws_rows else "matched"

@@ -1,7 +1,7 @@
-"""Documents as pages of HTML: one report that needs nothing else, or the content of a page that is served.
+"""Documents as HTML pages: a self-contained report, or a page that a process serves.
 
-Promises: the same document gives the same bytes; a report loads nothing, from anywhere, and runs no script;
-what comes from outside is text and never markup, and has a bounded length.
+Promises: the same document renders to the same bytes. A report loads nothing from anywhere, and runs no
+script. Content from outside is text, never markup, and its length is bounded.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -38,13 +38,13 @@ from fedboost.views.document import (
 from fedboost.views.words import capital
 
 MAX_OPEN = 20
-"""Rows of a table that are shown unfolded."""
+"""Maximum number of rows of an unfolded table."""
 MAX_NARROW = 3
-"""Columns of a table that fit any screen: a wider one can be scrolled, with the keyboard, too."""
+"""Number of table columns that fit any screen; a wider table scrolls, also with the keyboard."""
 
 
 def inline(line: Line) -> Markup:
-    """Return a line of words."""
+    """Escape a line's text; links and code become elements."""
     if isinstance(line, tuple):
         return joined(*map(inline, line))
     match line:
@@ -67,7 +67,7 @@ def _unfolded(summary: str, whole: str) -> Markup:
 
 
 def body(blocks: Iterable[Block]) -> Markup:
-    """Return blocks one below the other."""
+    """Return blocks as markup, from top to bottom."""
     return joined(*map(_block, blocks))
 
 
@@ -145,7 +145,7 @@ def _section(section: Section) -> Markup:
     name = section.name
     heading, content = element("h2", section.title, id=f"{name}-title"), body(section.blocks)
     inside = section.live or section.folded
-    if inside:  # of a fold, so that a link to it unfolds it
+    if inside:  # the id is inside the fold, so that a link to it unfolds the section
         content = element("div", content, id=name, data_live="" if section.live else None)
     if section.folded:
         heading, content = Markup(""), element("details", element("summary", heading), content)
@@ -156,11 +156,11 @@ def _section(section: Section) -> Markup:
 
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-"""The content security policy of a report: nothing is loaded, and no script runs."""
+"""Content security policy of a report: it loads nothing and runs no script."""
 
 
 def report(document: Document) -> str:
-    """Return a document as a page that needs nothing else."""
+    """Return a document as a self-contained page."""
     head = (
         Markup(f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'),
         Markup('<meta name="referrer" content="no-referrer">'),
@@ -178,7 +178,8 @@ def report(document: Document) -> str:
 def _page(
     head: Iterable[str], name: str, bar: Iterable[str], contents: str, main: Iterable[str], foot: str
 ) -> str:
-    """Return a page. name: of the product, then of its part, in the bar at the top; contents: below it."""
+    """Return a page. name: the product and its part, shown in the bar at the top; contents: shown below
+    it."""
     product, _, part = name.partition(" ")
     brand = element("p", element("span", product), f" {part}", class_="brand")
     metas = '<meta charset="utf-8">', '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -198,23 +199,23 @@ def _page(
     return f"<!DOCTYPE html>\n{whole}\n"
 
 
-# ---- Pages that a process serves: a bar with links and the reader's log-out, title, content --------------
-# A page loads from its own origin only: style, icon and, if it is live, one script. That asks for the page
-# again while it can be seen, replaces the parts that changed, and keeps what is open, scrolled and focused.
-# All pages can be read without the script.
+# ---- Pages that a process serves: a bar with links and a log-out button, then title and content ----------
+# A page loads only from its own origin: style, icon and, if it is live, one script. While the page is
+# visible, the script fetches it again, replaces the parts that changed, and keeps what is open, scrolled or
+# focused. All pages can be read without the script.
 
 
 TOKEN = Markup(
     '<label for="token">Token</label><input id="token" name="token" type="password" '
     'autocomplete="current-password" required size="44">'
 )
-"""The field for a token."""
+"""The form field for a token."""
 
 
 @dataclass(frozen=True)
 class Served:
-    """The process that serves pages. name: in titles; asks: where a page loads from; tokens: who makes a
-    token, and how; pages: the titles that each page links to, by path."""
+    """The process that serves pages. name: shown in titles; asks: where a page loads from; tokens: who
+    creates a token, and how; pages: titles of the pages that each page links to, by path."""
 
     name: str
     asks: str
@@ -231,11 +232,14 @@ def served_page(
     live: bool = False,
     linked: bool = True,
 ) -> str:
-    """Return a document as a page.
+    """Return a document as a page of a process.
 
-    path: its own; caller: words on who logged in with a browser, beside the button that ends the login; key:
-    the field of the form with that button; live: it has the script, and a screen reader is told its lead;
-    linked: with links to the other pages.
+    Args:
+        path: path of the page.
+        caller: text about who is logged in, shown next to the log-out button; "" shows no button.
+        key: form field that goes with that button.
+        live: include the script, and announce the lead to screen readers.
+        linked: include links to the other pages.
     """
     head = (
         element("title", f"{document.title}: {process.name}"),
@@ -249,7 +253,7 @@ def served_page(
     out = element("form", caller, key, element("button", "Log out"), method="post", action="/logout")
     below = element("p", document.lead, class_="lead") if document.lead else Markup("")
     if live:
-        state = element("span", "as of when it was loaded", id="state")
+        state = element("span", "as of page load", id="state")
         unseen = {"role": "status", "aria_live": "polite", "class_": "unseen"}
         below = joined(
             element("p", state, " ", element("a", "Refresh", href=path), class_="state"),
@@ -260,12 +264,12 @@ def served_page(
         out if caller else "",
     )
     title = element("div", element("h1", document.title), below, class_="title")
-    loads = f"fedboost {VERSION}. This page loads from {process.asks} only."
+    loads = f"fedboost {VERSION}. This page loads content only from {process.asks}."
     return _page(head, process.name, bar, "", [title, body(document.blocks)], loads)
 
 
 def refused(process: Served, status: int, reason: str) -> str:
-    """Return the page of a request that was refused; where a token is missing, with a form for it."""
+    """Return the page of a refused request, with a login form if the token is missing."""
     content = [element("p", f"{capital(reason)}.", role="alert")]
     if status != 401:
         return served_page(process, "", Document(f"Refused ({status})", "", content))
@@ -275,8 +279,8 @@ def refused(process: Served, status: int, reason: str) -> str:
 
 
 # ---- The style of all pages: light, dark, narrow and printed --------------------------------------------
-# Promises: text has a contrast of 4.5 to 1 at least in both schemes; states differ in shape as well as in
-# colour; on paper whatever is folded stands open.
+# Promises: text has a contrast of at least 4.5 to 1 in both schemes; states differ in shape as well as in
+# colour; folded parts are open on paper.
 
 
 STYLE = """

@@ -1,6 +1,6 @@
-"""Documents on a terminal: the same words and figures as in a page, without charts and what is folded.
+"""Documents on a terminal: the same words and figures as in a page, without charts and folded parts.
 
-Promises: paragraphs fit 80 columns; a name from outside neither poses as another line nor moves the cursor.
+Promises: paragraphs fit 80 columns; a name from outside can neither pose as another line nor move the cursor.
 """
 
 from collections.abc import Iterable, Iterator
@@ -27,15 +27,15 @@ from fedboost.views.words import Block as Printed
 from fedboost.views.words import cell, entry, filled, one_line, paragraph, styled, table
 
 MAX_ROWS = 40
-"""Rows of a table that a terminal shows."""
+"""Maximum number of table rows that a terminal shows."""
 
 
 def text(
     document: Document, more: str = "the report (--report FILE) has", full: bool = False
 ) -> Iterator[Printed]:
-    """Yield what a terminal shows of a document, one piece below the other. more: where the rest is; full:
-    show all of it, what a page folds, too."""
-    if not isinstance(document.blocks[0], Verdict):  # which says it all in a line
+    """Yield the pieces of a document for a terminal, from top to bottom. more: where to find the rest; full:
+    show everything, including what a page folds."""
+    if not isinstance(document.blocks[0], Verdict):  # a verdict replaces the lead
         yield one_line(document.lead)
         yield ""
     yield from _blocks(document.blocks, full)
@@ -45,7 +45,7 @@ def text(
 
 
 def _hidden(blocks: Iterable[Block]) -> Iterator[str]:
-    """Yield the titles of what a terminal does not show."""
+    """Yield the titles of the parts that a terminal omits."""
     for block in blocks:
         match block:
             case Section(folded=True, title=title):
@@ -65,7 +65,7 @@ def _has_many(line: Line) -> bool:
 
 
 def _blocks(blocks: Iterable[Block], full: bool) -> Iterator[Printed]:
-    """Yield blocks with an empty line between them."""
+    """Yield blocks separated by empty lines."""
     is_first = True
     for block in blocks:
         printed = [*_block(block, full)]

@@ -1,6 +1,6 @@
-"""An audit of a site's log: a verdict and warnings first, then session by session what left.
+"""The audit of a site's log: verdict and warnings first, then the releases of each session.
 
-Promises: names that came from outside cannot move the cursor; what is not recorded is said to be missing.
+Promises: names from outside cannot move the cursor; facts that the log does not record are marked as missing.
 """
 
 from collections.abc import Iterator, Sequence
@@ -44,23 +44,23 @@ from fedboost.views.document import (
 from fedboost.views.words import all_shown, counted, delimited, moment, shown, size
 
 MAX_IN_FULL = 5
-"""Sessions that a terminal shows in full; of more a row each."""
+"""Maximum number of sessions that a terminal shows in full; if there are more, each gets a table row."""
 MAX_SESSIONS, MAX_CHECKS = 200, 10
-"""Sessions and checks in the tables of a page: the last of each."""
+"""Maximum number of sessions and checks in the tables of a page, which show the last ones."""
 KINDS: dict[Kind, tuple[State, str, str]] = {
-    Kind.ABUSE: ("bad", "of possible abuse", "no training that keeps its terms leaves this behind"),
+    Kind.ABUSE: ("bad", "of possible abuse", "a training that keeps its terms never leaves this behind"),
     Kind.CHECK: ("unclear", "to check", "it may be innocent: find out"),
     Kind.WEAK: ("unclear", "of weak protection", "within the terms, but weaker than it looks"),
 }
-"""How each kind of warning reads, in a few words, and what it means."""
+"""State, short words and meaning of each kind of warning."""
 
 
 # ---- A log ----------------------------------------------------------------------------------------------
 
 
 def audit(result: Audit, in_full: bool = False) -> Document:
-    """Return the audit of a log. in_full: with all sessions, and each in full where they are few or one was
-    asked for."""
+    """Return the document of an audit. in_full: list all sessions, and each in full if they are few or one
+    was requested."""
     if not result.entries:
         return Document("What has left", result.log, [Verdict("The log is empty: nothing has left.")])
     blocks: list[Block] = [verdict(result), Paragraph(_whose(result))]
@@ -79,14 +79,14 @@ def audit(result: Audit, in_full: bool = False) -> Document:
         blocks.append(Section("checks", "Checks of terms", [*_checks(result)]))
     if result.decisions:
         lines = Entries([(moment(time), what) for time, what in result.decisions[-MAX_CHECKS:]])
-        blocks.append(Section("decisions", "Decisions of persons", [lines]))
+        blocks.append(Section("decisions", "Decisions by people", [lines]))
     blocks.append(Section("end", "The end of the log", [*_end_of_log(result)]))
     lead = f"{result.log}: unbroken, {counted(result.entries, 'entry', 'entries')}"
     return Document("What has left", lead, blocks)
 
 
 def verdict(result: Audit) -> Verdict:
-    """Return whether all that left is what the terms allow, in a sentence."""
+    """Return, in a sentence, whether only what the terms allow has left the site."""
     kinds = [warning.kind for warning in result.warnings]
     if kinds:
         of_kind = [f"{n} {KINDS[kind][1]}" for kind in Kind if (n := kinds.count(kind))]
@@ -94,16 +94,16 @@ def verdict(result: Audit) -> Verdict:
         return Verdict(f"{counted(len(kinds), 'WARNING', 'WARNINGS')}: {', '.join(of_kind)}.", state)
     about = " about these sessions" if result.earlier else ""
     if any(session.without_terms for session in result.sessions):
-        missing = f"No warnings{about}; but this log does not have the terms of a session that was answered."
-        return Verdict(missing, "unclear", ["So not all of what left can be compared with them."])
+        missing = f"No warnings{about}; but this log lacks the terms of a session that this site answered."
+        return Verdict(missing, "unclear", ["So not everything that left can be compared with its terms."])
     if not any(session.answers for session in result.sessions):
         return Verdict(f"No warnings{about}: no answer left.", "good")
-    return Verdict(f"No warnings{about}: all that left is what the agreed terms allow.", "good")
+    return Verdict(f"No warnings{about}: everything that left is allowed by the agreed terms.", "good")
 
 
 def _whose(result: Audit) -> str:
     whose = f"The log of party {all_shown(result.parties)}. " if result.parties else ""
-    beyond = "; whether its end was cut off or rewritten shows only with --expect"
+    beyond = "; only --expect shows whether its end was cut off or rewritten"
     return f"{whose}No entry was changed or removed inside it{beyond if result.expected is None else ''}."
 
 
@@ -135,13 +135,13 @@ def _sessions(result: Audit, most: int | None, in_full: bool) -> Iterator[Block]
         answers, verdict = str(len(session.answers)), Badge(*standing(session))
         rows.append((linked, moment(session.begin)[:16], answers, ended, verdict))
     headings = ["session", "first entry (UTC)", "answers", "ended", "verdict"]
-    yield Table("Sessions of the log, the last first", headings, rows, (2,), folded=False)
+    yield Table("Sessions in the log, latest first", headings, rows, (2,), folded=False)
     if most is None and not in_full:
-        yield note("Each in full: ", Code("fedboost audit LOG --session NAME"), ", or how its name begins.")
+        yield note("Each in full: ", Code("fedboost audit LOG --session NAME"), ", or the start of its name.")
 
 
 def standing(session: Session) -> tuple[str, State]:
-    """Return the warnings about a session, or that there are none, and how that reads."""
+    """Return a short text about the warnings of a session, and its state."""
     warnings = session.warnings
     if warnings:
         numbers = f"warning{'s' * (len(warnings) > 1)} {', '.join(map(str, warnings))}"
@@ -152,7 +152,7 @@ def standing(session: Session) -> tuple[str, State]:
 
 
 def end(session: Session) -> str:
-    """Return the end of a session, in a word or two."""
+    """Return the outcome of a session in a few words."""
     if session.admitted is None and not session.releases:
         return "refused"
     if not session.over or session.ended is None:
@@ -162,7 +162,7 @@ def end(session: Session) -> str:
 
 
 def _checks(result: Audit) -> Iterator[Block]:
-    yield note("A check begins no session and reads no row.")
+    yield note("A check starts no session and reads no rows.")
     if (earlier := len(result.checks) - MAX_CHECKS) > 0:
         yield note(f"{counted(earlier, 'earlier line')} not shown; --json has them.")
     rows = [
@@ -183,23 +183,23 @@ def _end_of_log(result: Audit) -> Iterator[Block]:
     number = result.expected
     if number is not None:
         entries = f"Entry {number} of {result.last}" if number else "The empty log before the first entry"
-        yield Paragraph(f"{entries} has the hash that was expected: all up to it is as it was.")
+        yield Paragraph(f"{entries} has the expected hash: nothing up to it has changed.")
     yield Paragraph((f"The last entry, number {result.last}, has the hash ", Code(result.last_hash)))
-    keep = "Keep it elsewhere: a log that was cut short or rewritten has no entry with it, as "
+    keep = "Keep it elsewhere: a log that was cut short or rewritten has no entry with this hash, as "
     yield Paragraph((keep, Code("fedboost audit --expect HASH"), " finds."))
 
 
-# ---- One session: what was agreed to, what left, how it ended ------------------------------------------
+# ---- One session: the agreement, what left the site, and the end ---------------------------------------
 
 
 def session(each: Session) -> Document:
-    """Return one session, with each of its answers."""
+    """Return the document of one session, with each of its answers."""
     lead = f"{moment(each.begin)} to {moment(each.end)} UTC"
     return Document(_title(each), lead, [*_session(each, listed=True)])
 
 
 def _title(session: Session) -> str:
-    """Return the name of a session, with the numbers of the warnings."""
+    """Return the heading of a session, with the numbers of its warnings."""
     title = (
         f"Session {shown(session.name)}{_rank(session)}{', after it had ended' if session.after_end else ''}"
     )
@@ -243,24 +243,26 @@ def _session(each: Session, listed: bool) -> Iterator[Block]:
 
 
 def _state(session: Session) -> str:
-    """Return the end of a session in words."""
+    """Return the end of a session in a sentence."""
     again, ended = "again, " if session.after_end else "", session.ended
     if ended is None:
-        unknown = "no end recorded: it still runs, or this site was stopped"
+        unknown = "no end recorded: it is still running, or this site was stopped"
         return f"{again}{unknown}; by itself this is not a sign of abuse"
     reason = printable(ended.reason)
     if not session.over:
-        return f"{again}not yet: {reason}, the session may go on"
+        return f"{again}not yet: {reason}; the session may continue"
     made = TASK_WORDS[session.does].made
     made = f"an {made}" if made.startswith("e") else f"a {made}"
-    return f"{again}without {made}: {reason}" if reason else f"{again}with {made}, the aggregator reports"
+    return (
+        f"{again}without {made}: {reason}" if reason else f"{again}with {made}, according to the aggregator"
+    )
 
 
 def _agreement(session: Session, agreed: Admitted) -> Iterator[tuple[str, Line]]:
-    """Yield what the site agreed to."""
+    """Yield the terms that the site agreed to, and who signed them."""
     yield "terms", Code(agreed.terms)
     if session.under_terms > 1:
-        yield "", f"{session.under_terms} sessions of this log are under these terms"
+        yield "", f"{session.under_terms} sessions in this log are under these terms"
     role = "the analyst" if TASKS[agreed.does].by_analyst else "the label holder"
     unsigned = "no analyst's signature (connections without keys)"
     yield "signed by", unsigned if agreed.analyst is None else f"{delimited(agreed.analyst)}, {role}"
@@ -268,7 +270,7 @@ def _agreement(session: Session, agreed: Admitted) -> Iterator[tuple[str, Line]]
         first, last = session.attempts
         times = "once" if last == 2 else f"{last - 1} times"
         numbers = f"attempts {first} to {last}" if first < last else f"attempt {last}"
-        yield "attempts", f"begun again {times} ({numbers}){_again(session)}"
+        yield "attempts", f"restarted {times} ({numbers}){_again(session)}"
     yield "with", Names(agreed.parties)
     objective, rounds = shown(agreed.objective), counted(agreed.rounds, "round")
     words = TASK_WORDS[agreed.does]
@@ -286,17 +288,17 @@ def _agreement(session: Session, agreed: Admitted) -> Iterator[tuple[str, Line]]
 
 
 def _again(session: Session) -> str:
-    """Return how many answers were no news, after an attempt."""
+    """Return how many answers after a new attempt revealed nothing new."""
     again = session.again
     if not again:
         return ""
     others = sum({*answer.roster} != {*first.roster} for answer, first in again)
     news = f", {others} of them for a sum over other parties" if others else ": nothing new"
-    return f"; {len(again)} of {len(session.answers)} answers were the same answer sent again{news}"
+    return f"; {len(again)} of {len(session.answers)} answers repeated an earlier one{news}"
 
 
 def _protections(session: Session) -> Iterator[tuple[str, Line]]:
-    """Yield what the aggregator could see of what left."""
+    """Yield what the aggregator could see of the releases, under each protection."""
     if not TASKS[session.does].is_protected:
         yield "aggregator", PREDICTION_SEEN
         return
@@ -311,13 +313,13 @@ def _protections(session: Session) -> Iterator[tuple[str, Line]]:
             seen = "sums over the parties" if hides else "this site's own numbers"
             seen += " without noise, as it added the noise itself"
         elif hides and any(OF_ONE_SITE & {*queries_of(kind)} for kind in session.by_kind):
-            seen += ", but for its metrics"
+            seen += ", except its metrics"
         yield "protection", f"{shown(name)}: the aggregator could see {seen}"
 
 
 def _relays(session: Session) -> Iterator[tuple[str, Line]]:
-    """Yield what other parties got, which the aggregator passed on and could not read, and the number of rows
-    in common."""
+    """Yield the number of matched rows, and what other parties received through the aggregator, which could
+    not read it."""
     if session.own is not None and session.own.in_common is not None:
         rows = session.own.in_common
         yield "in common", f"{rows:,} rows: the aggregator and the other parties know this number"
@@ -332,7 +334,7 @@ def _relays(session: Session) -> Iterator[tuple[str, Line]]:
 
 
 def _answers(session: Session) -> Iterator[Sequence[Line]]:
-    """Yield what left, by query, and how much of it the terms allow."""
+    """Yield the releases by query, and how many of each the terms allow."""
     again = [answer for answer, _ in session.again]
     ids = {id(answer) for answer in again}
     for name, releases in session.by_kind.items():
@@ -352,7 +354,7 @@ def _answers(session: Session) -> Iterator[Sequence[Line]]:
 
 
 def _words(query: str, session: Session) -> str:
-    """Return the words for the answer to a query."""
+    """Return words for the answer to a query."""
     own = session.own
     if query == HistogramQuery.__name__ and own is not None and own.hides and own.has_labels is False:
         return ENCRYPTED_SUMS
@@ -360,7 +362,7 @@ def _words(query: str, session: Session) -> str:
 
 
 def _zeros(query: str, session: Session) -> list[str]:
-    """Return why the answer to a query is zeros, where it is."""
+    """Return why the answer to a query has only zeros, if it has."""
     if session.own is None or session.own.has_labels is not False:
         return []
     if query in OF_LABELS:
@@ -379,7 +381,7 @@ def _sums(words: str, releases: Sequence[Released], allowed: str = "") -> Sequen
 
 
 def _releases(session: Session) -> Iterator[Block]:
-    """Yield each answer: which question, and where the session stood, by the first digits of their hashes."""
+    """Yield a table of all answers, with the first digits of the hashes of question and position."""
     again = {id(answer) for answer, _ in session.again}
     rows = []
     for release in session.releases:
@@ -392,9 +394,9 @@ def _releases(session: Session) -> Iterator[Block]:
         "Each answer", ["turn", "attempt", "what left", "question", "position", "remark"], rows, (0, 1)
     )
     yield note(
-        "Turn: the number of the question. Question and position: the first digits of the hashes of the "
-        "question, and of where the training stood. The same turn, question and position: the same answer "
-        "sent again, with no news of rows."
+        "Turn: number of the question. Question and position: first digits of the hashes of the question and "
+        "of the training's position. Same turn, question and position: the same answer sent again, which "
+        "reveals nothing new about rows."
     )
 
 

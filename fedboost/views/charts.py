@@ -1,7 +1,7 @@
 """Charts as SVG inside a page: lines and bars, in the colours of the page.
 
-Promises: a chart has a title and a description of what it shows, and needs no script; lines differ by more
-than their colour; the same values draw the same bytes; numbers that are not finite are left out.
+Promises: a chart has a title and a description of its content, and needs no script; lines differ in more than
+colour; the same values render to the same bytes; numbers that are not finite are omitted.
 """
 
 import math
@@ -20,32 +20,32 @@ from fedboost.views.words import amount, shorten
 WIDTH, HEIGHT = 440, 280
 _LEFT, _RIGHT, _TOP, _BOTTOM = 60, 22, 12, 46
 _LEGEND, _MARK = 20, 26
-"""Pixels: of a line of the legend, of the mark before a name."""
+"""Height of a line of the legend, and width of the mark before a name, in pixels."""
 _NAMES = 156
-"""Pixels for the names of bars."""
+"""Width of the names of bars, in pixels."""
 _MAX_NAME, _MAX_SERIES_NAME = 18, 24
 MAX_SERIES = 8
-"""Lines of a chart that can be told apart."""
+"""Maximum number of lines in a chart that can be told apart."""
 MAX_BARS = 20
 MAX_POINTS = 600
-"""Points of a line: more than its pixels only make the page larger."""
+"""Maximum number of points of a line: more points than pixels only make the page larger."""
 _TICKS = 4
 _LARGEST = 1e300
 _DASHES = "", "7 4", "2 3", "9 3 2 3", "12 4", "4 2", "1 4", "9 3 2 3 2 3"
 _KINDS = "bar", "bar second"
-"""Classes of the bars of a name."""
+"""CSS classes of the first and second bar of a name."""
 
 Places = list[tuple[float, float]]
 
 
 def draw(chart: Lines | Bars) -> Markup:
-    """Return a chart; nothing where it has no finite value."""
+    """Return a chart as markup; empty if it has no finite value."""
     return _lines(chart) if isinstance(chart, Lines) else _bars(chart)
 
 
 def thinned(points: Places) -> Places:
-    """Return at most about MAX_POINTS of the points of a line: of each run of neighbours the first, the
-    lowest, the highest and the last, so that no peak is lost."""
+    """Return about MAX_POINTS points of a line at most. Of each run of neighbours, the first, lowest, highest
+    and last points are kept, so that no peak is lost."""
     if len(points) <= MAX_POINTS:
         return points
     size = -(-len(points) * 4 // MAX_POINTS)
@@ -57,28 +57,28 @@ def thinned(points: Places) -> Places:
 
 
 def _drawn(series: Series) -> Places:
-    """The points that can be drawn."""
+    """Return the finite points of a line, thinned."""
     return thinned([(x, y) for x, y in series.points if _is_finite(x) and _is_finite(y)])
 
 
 @dataclass(frozen=True)
 class _Axis:
-    """Values low to high, and the pixels they stand at."""
+    """An axis: values from low to high at pixels from start to end."""
 
     low: float
     high: float
     start: float
     end: float
     whole: bool = False
-    """True if the values are whole numbers."""
+    """True if ticks must be whole numbers."""
 
     def at(self, value: float) -> float:
-        """The pixel of a value."""
+        """Return the pixel of a value."""
         return self.start + (self.end - self.start) * ((value - self.low) / (self.high - self.low))
 
     @property
     def ticks(self) -> list[float]:
-        """Round values between the ends."""
+        """Round numbers between the ends."""
         rough = (self.high - self.low) / _TICKS
         power = 10.0 ** math.floor(math.log10(rough))
         step = next(step for step in (1, 2, 2.5, 5, 10) if step * power >= rough * 0.999) * power
@@ -146,7 +146,7 @@ def _bars(chart: Bars) -> Markup:
 
 
 def _figure(title: str, description: str, height: float, parts: Iterable[Markup]) -> Markup:
-    """Return a chart under its title."""
+    """Return a drawing with its caption, title and description."""
     drawing = element(
         "svg",
         element("title", title),
@@ -221,7 +221,7 @@ def _described(name: str, points: Sequence[tuple[float, float]]) -> str:
 
 
 def _range(values: Sequence[float], margin: float) -> tuple[float, float]:
-    """The ends of an axis for these values, with a share of the space around them."""
+    """Return the ends of an axis for these values. margin: share of their span to add at both ends."""
     low, high = min(values), max(values)
     span = high - low
     if span <= 1e-9 * max(abs(low), abs(high), 1e-290):
@@ -231,7 +231,7 @@ def _range(values: Sequence[float], margin: float) -> tuple[float, float]:
 
 
 def _number(value: float, axis: _Axis) -> str:
-    """A value at an axis: 0 where it is nothing beside the ends."""
+    """Return the label of a tick; 0 if its value is negligible compared with the axis."""
     if abs(value) < 1e-9 * (axis.high - axis.low):
         return "0"
     return amount(value)
@@ -245,28 +245,28 @@ def _px(value: float) -> str:
     return f"{value:.1f}"
 
 
-# ---- One tree: as the lines that XGBoost's `get_dump` writes, and as a picture --------------------------
-# Promises: every node is there with its number, split, gain and cover, or leaf value and cover; the text is
-# XGBoost's to the character (names that would break a line apart, or hold a quote, are the exception); the
-# picture needs nothing else, not even a style sheet.
+# ---- One tree: as text like that of XGBoost's `get_dump`, and as a picture ------------------------------
+# Promises: every node is included, with its number, split, gain and cover, or leaf value and cover. The text
+# matches XGBoost's to the character, except for names that contain a quote or would break a line. The picture
+# is self-contained and needs no style sheet.
 
 
 _FONT = 12
 _BOX, _PITCH, _GAP, _EDGE = 36, 46, 104, 16
-"""Pixels: the height of a node, from one leaf to the next, between columns (an edge and its word are there),
-around everything."""
+"""Pixels: height of a node, distance between leaves, gap between columns (for an edge and its label), and
+margin around the picture."""
 _HEAD, _FOOT = 34, 26
 _MAX_TEXT_LENGTH = 24
-"""Characters that are shown of a name, and of categories; a tooltip has all of them."""
+"""Maximum length of a name, and of a list of categories; the tooltip shows the whole text."""
 _BOLD = 1.08
 _NOTE = "A leaf adds its value to the margin."
 _GREY, _INK, _FAINT, _PAPER = "#9aa5b1", "#1f2933", "#52606d", "#f5f7fa"
 _RISE, _FALL = "#d2e4f0", "#f7dfd2"
-"""Colours of leaves that add to the margin, and of those that take from it."""
+"""Colours of leaves with a positive value, and of those with a negative value."""
 
 
 class _Words(NamedTuple):
-    """The text of a node in a picture: two lines, and all of it."""
+    """The text of a node in a picture: two lines, and the whole text for the tooltip."""
 
     first: str
     second: str
@@ -278,7 +278,7 @@ class _Words(NamedTuple):
 
 
 def tree_text(tree: Tree, names: Sequence[str]) -> str:
-    """Return the tree as text: a line a node, each below its parent and one tab further in; `names` are those
+    """Return the tree as text: one line per node, below its parent and indented by one more tab. names: names
     of the features."""
     return "".join("\t" * depth + _line(tree, node, names) + "\n" for node, depth in _walk(tree))
 
@@ -290,8 +290,15 @@ def tree_svg(
     title: str,
     in_page: bool = False,
 ) -> str:
-    """Return the tree from left to right, "yes" above "no", as an SVG document. categories: of the features
-    that are categories, in the order of their codes; in_page: an image in a page of HTML instead."""
+    """Return the tree as an SVG document, from left to right, with "yes" above "no".
+
+    Args:
+        tree: the tree to draw.
+        names: names of the features.
+        categories: maps categorical feature -> categories in the order of their codes.
+        title: text above the tree.
+        in_page: return an image inside an HTML page instead of a document.
+    """
     depth = dict(_walk(tree))
     words = {node: _words(tree, node, names, categories) for node in depth}
     widths = [0.0] * (max(depth.values()) + 1)
@@ -328,7 +335,7 @@ def tree_svg(
 
 
 def _walk(tree: Tree) -> Iterator[tuple[int, int]]:
-    """Every node and its depth: parents first, left before right."""
+    """Yield every node and its depth: parents first, left before right."""
     waiting = [(0, 0)]
     while waiting:
         node, depth = waiting.pop()
@@ -339,7 +346,7 @@ def _walk(tree: Tree) -> Iterator[tuple[int, int]]:
 
 
 def _heights(tree: Tree, walk: Sequence[int]) -> dict[int, float]:
-    """The middle of each node: leaves one below the other, the others midway between their children."""
+    """Return the vertical centre of each node: leaves evenly spaced, others midway between their children."""
     leaves = [node for node in walk if tree.left[node] == NO_CHILD]
     middle = {leaf: _HEAD + (index + 0.5) * _PITCH for index, leaf in enumerate(leaves)}
     for node in reversed(walk):
@@ -349,7 +356,7 @@ def _heights(tree: Tree, walk: Sequence[int]) -> dict[int, float]:
 
 
 def _split(tree: Tree, node: int, names: Sequence[str], categories: Mapping[str, Sequence[str]]) -> list[str]:
-    """The condition of rows that go left: the feature, and its values."""
+    """Return the condition for rows to go left: the feature, and its values."""
     name, threshold = names[tree.feature[node]], tree.threshold[node]
     if right := tree.categories[node]:
         stay = [category for code, category in enumerate(categories.get(name, ())) if not right >> code & 1]
@@ -360,7 +367,7 @@ def _split(tree: Tree, node: int, names: Sequence[str], categories: Mapping[str,
 
 
 def _line(tree: Tree, node: int, names: Sequence[str]) -> str:
-    """A node as XGBoost writes it."""
+    """Return a node as XGBoost writes it."""
     left, cover = tree.left[node], f"cover={_nine(tree.cover[node])}"
     if left == NO_CHILD:
         return f"{node}:leaf={_nine(tree.value[node])},{cover}"
@@ -377,7 +384,7 @@ def _line(tree: Tree, node: int, names: Sequence[str]) -> str:
 
 
 def _nine(value: float) -> str:
-    """The float32 as XGBoost writes it: nine digits, which are enough to read it back."""
+    """Return a float32 as XGBoost writes it: with nine digits, which suffice to read it back exactly."""
     return f"{np.float32(value):.9g}"
 
 
@@ -400,7 +407,7 @@ def _edge(tree: Tree, node: int, child: int, start: tuple[float, float], end: tu
 
 
 def _box(words: _Words, x: float, y: float, width: float, fill: str) -> Markup:
-    """A node whose left side has its middle at x, y."""
+    """Return a node whose left side has its centre at x, y."""
     place = {"x": _px(x), "y": _px(y - _BOX / 2), "width": _px(width), "height": f"{_BOX}", "rx": "4"}
     return element(
         "g",
@@ -412,6 +419,6 @@ def _box(words: _Words, x: float, y: float, width: float, fill: str) -> Markup:
 
 
 def _width(text: str) -> float:
-    """The approximate width of a text in pixels, without a font to measure it."""
+    """Return the approximate width of a text in pixels; there is no font to measure it with."""
     wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
     return _FONT * (0.6 * (len(text) - wide) + wide)

@@ -1,42 +1,24 @@
-"""Models compared: whether joining is worth it, for all sites together and for each."""
+"""A comparison of models: whether joining is worth it, for all sites together and for each site."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fedboost.results.model import (
-    ALONE,
-    FEDERATED,
-    POOLED,
-    VERDICTS,
-    Comparison,
-    SiteComparison,
-    Verdict,
-)
+from fedboost.results.model import ALONE, FEDERATED, POOLED, VERDICTS, Comparison, SiteComparison, Verdict
 from fedboost.views import document
 from fedboost.views.as_html import MAX_OPEN
-from fedboost.views.document import (
-    Block,
-    Document,
-    Items,
-    Line,
-    Paragraph,
-    Section,
-    State,
-    Table,
-    note,
-)
+from fedboost.views.document import Block, Document, Items, Line, Paragraph, Section, State, Table, note
 from fedboost.views.words import capital, counted, shorten
 
 MAX_NAMED = 5
-"""Sites that are named in a sentence for each verdict."""
+"""Maximum number of sites that a sentence names for each verdict."""
 _MODELS = ALONE, FEDERATED, POOLED
 _GAIN = "better by", "at least", "at most"
 
 
 class _Words(NamedTuple):
-    """A verdict in words. cell: in the line of a site; whom: before the sites that it is about; answer: its
-    beginning, where there are models to compare."""
+    """A verdict in words. cell: text in a site's row; whom: text before the names of sites; answer: beginning
+    of the answer, if there are models to compare."""
 
     state: State
     cell: str
@@ -48,21 +30,20 @@ _WORDS: dict[Verdict, _Words] = {
     "worth it": _Words("good", "yes", "it is worth it for", "Joining is worth it"),
     "not worth it": _Words("bad", "NO", "it is NOT worth it for", "Joining is NOT worth it"),
     "cannot be told": _Words(
-        "unclear", "unclear", "it cannot be told for", "It cannot be told whether joining is worth it"
+        "unclear", "unclear", "it is unclear for", "It is unclear whether joining is worth it"
     ),
-    "cannot train alone": _Words("unclear", "no model", "there is no model alone for"),
-    "too few rows": _Words("unclear", "few rows", "there are too few rows to say for"),
+    "cannot train alone": _Words("unclear", "no model", "there is no site-alone model for"),
+    "too few rows": _Words("unclear", "few rows", "there are too few rows to decide for"),
 }
 _ADVICE = "a column that names the site, or more rounds, may change that"
 _ADVICE_ON_COLUMNS = "more rounds, or columns of others, may change that"
 _INTERVAL = (
-    "At least, at most: with other rows held out, the gain of joining would lie between these 95 times of "
-    "100. Below 0 joining does worse."
+    "At least, at most: with other rows held out, the gain of joining would lie between these 95 times out "
+    "of 100. Below 0, joining does worse."
 )
 
 
 def comparison(result: Comparison) -> Document:
-    """Return the comparison as people read it."""
     metric, sites = result.metrics[0], result.sites
     rows = f"{sum(site.rows for site in sites):,} rows"
     if result.is_of_columns:
@@ -76,20 +57,20 @@ def comparison(result: Comparison) -> Document:
         if any(each.verdict == "not worth it" for each in sites):
             named = result.site_column
             column = f", or column {shorten(named)!r} among the features of the terms," if named else ""
-            more.append(f"Where it is not worth it, more rounds{column} may change that.")
+            more.append(f"For sites where it is not worth it, more rounds{column} may change that.")
         lead = f"{rows} of {counted(len(sites), 'site')}; models {ALONE}, {FEDERATED} and {POOLED}"
         title = "All sites together"
     blocks: list[Block] = [
         document.Verdict(answer, _WORDS[site.verdict].state, more),
         Section("together", title, [*_together(result, site)]),
         *([] if result.is_of_columns else [Section("sites", "Site by site", [*_sites(result)])]),
-        Section("how", "How it was compared", [*_how(result)]),
+        Section("how", "How the models were compared", [*_how(result)]),
     ]
     return Document("Comparison of models", lead, blocks, "the result of the comparison")
 
 
 def for_whom(sites: Sequence[SiteComparison]) -> str:
-    """Return one sentence on which sites gain."""
+    """Return one sentence that names the sites of each verdict."""
     parts = []
     for verdict, words in _WORDS.items():
         names = [shorten(site.site) for site in sites if site.verdict == verdict]
@@ -100,12 +81,14 @@ def for_whom(sites: Sequence[SiteComparison]) -> str:
 
 
 def sentence(site: SiteComparison, metric: str, advice: str = _ADVICE) -> str:
-    """Return whether joining was worth it for a site, by the metric that decides. advice: if it was not."""
+    """Return whether joining is worth it for a site, by the deciding metric. advice: added if it is not."""
     name = shorten(site.site)
     if site.verdict == "too few rows":
-        return f"{name} has too few rows to say: {site.different_held_out} different ones were held out."
+        return f"{name} has too few rows to decide: {site.different_held_out} different ones were held out."
     if site.verdict == "cannot train alone":
-        return f"{name} has no model alone ({site.cannot}); if it joins, one of {_joined(site, metric)}."
+        return (
+            f"{name} has no site-alone model ({site.cannot}); if it joins, it gets {_joined(site, metric)}."
+        )
     answer = f"{_WORDS[site.verdict].answer} for {name}: {_change(site, metric)}."
     if advice and site.verdict == "not worth it":
         answer += f" Under these terms it does better alone; {advice}."
@@ -113,13 +96,13 @@ def sentence(site: SiteComparison, metric: str, advice: str = _ADVICE) -> str:
 
 
 def _joined(site: SiteComparison, metric: str) -> str:
-    """The metric of the federated model."""
+    """Return the metric of the federated model."""
     digits = digits_of(site.models[POOLED][metric].value)
     return f"{metric} {figure(site.models[FEDERATED][metric].value, digits)}"
 
 
 def _change(site: SiteComparison, metric: str) -> str:
-    """The metric of the federated model, that of the model alone, and the gain with its interval."""
+    """Return the metric of the federated and the site-alone model, and the gain with its interval."""
     digits, gain = digits_of(site.models[POOLED][metric].value), site.better_by[metric]
     word, values = "better", (gain.value, gain.low, gain.high)
     if site.verdict == "not worth it":
@@ -142,7 +125,7 @@ def _together(result: Comparison, site: SiteComparison) -> Iterator[Block]:
     able = [each for each in result.sites if not each.cannot]
     some = f"the {len(able)} sites that can train alone: " if 0 < len(able) < len(result.sites) else ""
     means = (
-        f"{site.rows:,} rows in common" if result.is_of_columns else f"means by row over {site.rows:,} rows"
+        f"{site.rows:,} rows in common" if result.is_of_columns else f"means per row over {site.rows:,} rows"
     )
     title = f"{some}{means}, {site.held_out:,} of them held out each time"
     yield Table(capital(title), ["metric", *models, *gain], rows, folded=False)
@@ -182,7 +165,7 @@ def _sites(result: Comparison) -> Iterator[Block]:
 def _figures(
     result: Comparison, site: SiteComparison, metric: str, models: Sequence[str], gain: bool = True
 ) -> list[str]:
-    """A metric of these models of a site, and the gain with its interval; a dash for what there is not."""
+    """Return a metric of these models of a site, and the gain with its interval; a dash for a missing one."""
     known = [site.models[model][metric].value if model in site.models else math.nan for model in models]
     if gain:
         better = site.better_by.get(metric)
@@ -197,32 +180,34 @@ def _how(result: Comparison) -> Iterator[Block]:
     whose = "the label holder's" if result.is_of_columns else "each site's"
     yield Paragraph(f"{result.share:.0%} of {whose} rows were held out{each}, and no model saw them.")
     same = "the pooled model, byte for byte" if result.equal else "not the pooled model"
-    why = " It need not be with vote_top_k, alone_rounds, min_rows_per_bin, or rows drawn without a row_id."
+    why = (
+        " The two can differ with vote_top_k, alone_rounds, min_rows_per_bin, or rows drawn without a row_id."
+    )
     yield Paragraph(f"The {FEDERATED} model is {same}.{'' if result.equal else why}")
     if result.is_of_columns:
         tables = ", ".join(f"{shorten(party)} {rows:,}" for party, rows in result.tables.items())
         yield Paragraph(f"Rows of the tables: {tables}.")
         if result.protection:
-            yield Paragraph(f"Trained without a protection; {result.protection} gives the same model.")
-    yield note("All models were trained in one process, from the tables there: no site was involved.")
+            yield Paragraph(f"Trained without a protection; {result.protection} trains the same model.")
+    yield note("All models were trained in one process from local tables: no site was involved.")
 
 
 def digits_of(value: float) -> int:
-    """Return digits after the point for figures of this size: four, or as many as show four of them."""
+    """Return the number of decimals for figures of this size: four, or as many as show four digits."""
     exponent = math.floor(math.log10(abs(value))) if value and math.isfinite(value) else 0
     return 4 if -3 < exponent < 3 else min(max(3 - exponent, 0), 8)
 
 
 def figure(value: float, digits: int) -> str:
-    """Return a figure; a dash where there is none."""
+    """Return a figure with this many decimals; a dash for NaN."""
     return "-" if math.isnan(value) else f"{value:.{digits}f}"
 
 
-# ---- For scripts ----------------------------------------------------------------------------------------
+# ---- JSON for scripts -----------------------------------------------------------------------------------
 
 
 def as_lines(result: Comparison) -> Iterator[Mapping[str, Any]]:
-    """Yield the JSON of each site, then that of all together with the sites of each verdict."""
+    """Yield the JSON of each site, then that of all sites together, with the sites of each verdict."""
     yield from (_site(site, result) for site in result.sites)
     yield {
         "event": "done",

@@ -1,7 +1,7 @@
-"""What people read of a result, before it is drawn: a document of sections, words, tables and charts.
+"""A result as people read it, before rendering: a document of sections, text, tables and charts.
 
-A view turns a result into a `Document`; `as_text` draws it on a terminal and `as_html` in a page, so that
-both have the same words and figures. What comes from outside is plain text in every block, whatever it holds.
+A view turns a result into a `Document`; `as_text` renders it on a terminal and `as_html` as a page, so both
+have the same words and figures. Text from outside is plain text in every block, whatever it contains.
 """
 
 from collections.abc import Collection, Sequence
@@ -12,24 +12,24 @@ from typing import Literal, TypeAlias
 from fedboost.errors import printable, quoted
 from fedboost.views.words import delimited
 
-# ---- Markup of a page: elements and what stands in them ------------------------------------------------
-# Promises: text is escaped, whatever it holds, unless it is `Markup` already; control characters, and those
-# that turn the direction of text, stand as escapes; a text has a bounded length.
+# ---- Markup of a page: elements and their content ------------------------------------------------------
+# Promises: all text is escaped unless it is `Markup` already; control characters and those that change the
+# direction of text appear as escapes; the length of a text is bounded.
 
 
 MAX_TEXT = 4000
-"""Characters of a text that may come from outside."""
+"""Maximum length of a text that may come from outside."""
 
 
 class Markup(str):
-    """Text that is markup. Whatever is made of it by other means than this module's is plain text again."""
+    """Text that is markup. String operations outside this module turn it back into plain text."""
 
     __slots__ = ()
 
 
 def element(name: str, *children: str, **attributes: str | None) -> Markup:
-    """Return an element. attributes: `class_` stands for class, `aria_label` for aria-label; None is left
-    out."""
+    """Return an element. attributes: `class_` means class, `aria_label` aria-label; None omits an
+    attribute."""
     texts = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{safe(value)}"'
         for key, value in attributes.items()
@@ -39,17 +39,17 @@ def element(name: str, *children: str, **attributes: str | None) -> Markup:
 
 
 def joined(*parts: str) -> Markup:
-    """Return parts one behind the other."""
+    """Concatenate parts, escaping those that are not markup."""
     return Markup("".join(map(safe, parts)))
 
 
 def lines(text: str) -> Markup:
-    """Return a text of several lines, whole."""
+    """Return a text of several lines in full, escaped."""
     return Markup("\n".join(escape(printable(line.replace("\t", "  "))) for line in text.split("\n")))
 
 
 def safe(text: str) -> str:
-    """Return markup as it is, and escape all else."""
+    """Return markup unchanged, and escape any other text."""
     return text if isinstance(text, Markup) else escape(quoted(text, MAX_TEXT))
 
 
@@ -57,21 +57,21 @@ def safe(text: str) -> str:
 
 
 MAX_NAMES, FIRST_NAMES = 20, 8
-"""Names in a row that are shown; of more the first."""
+"""Maximum number of names shown in full; of a longer list, the first FIRST_NAMES are shown."""
 State = Literal["good", "bad", "unclear", "plain"]
-"""How an answer reads at first sight: each state has a colour and a shape of its own."""
+"""How an answer looks at first sight: each state has its own colour and shape."""
 
 
 @dataclass(frozen=True)
 class Code:
-    """A digest, a command or another text that is copied as it is."""
+    """A digest, a command or another text to copy verbatim."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Link:
-    """Words that lead elsewhere. download: the file name, where the browser saves what it finds there."""
+    """A link. download: file name under which the browser saves the target, None to open it."""
 
     text: str
     to: str
@@ -80,20 +80,21 @@ class Link:
 
 @dataclass(frozen=True)
 class Names:
-    """Names in a row; where they are many, the first, and all of them on request. remarks: behind each."""
+    """A list of names; of a long list, the first names, and all on request. remarks: text behind each
+    name."""
 
     values: Sequence[str]
     remarks: Sequence[str] = ()
 
     @property
     def words(self) -> list[str]:
-        """The names, each so that it cannot be read as two, with its remark."""
+        """Each name, delimited so that it cannot be read as two, with its remark."""
         names = map(delimited, self.values)
         return [*map(str.__add__, names, self.remarks)] if self.remarks else [*names]
 
     @property
     def short(self) -> str:
-        """The names in a row, the first of many."""
+        """The names on one line, shortened if they are many."""
         words = self.words
         if len(words) > MAX_NAMES:
             words = [f"{', '.join(words[:FIRST_NAMES])} and {len(words) - FIRST_NAMES} more"]
@@ -102,7 +103,7 @@ class Names:
 
 @dataclass(frozen=True)
 class Brief:
-    """A long text that begins with `first`, which is shown; the whole text on request."""
+    """A long text of which `first` is shown, and the whole on request."""
 
     first: str
     whole: str
@@ -110,7 +111,7 @@ class Brief:
 
 @dataclass(frozen=True)
 class Badge:
-    """A word on the state of a thing."""
+    """A short label with a state."""
 
     text: str
     state: State = "plain"
@@ -121,7 +122,7 @@ Line: TypeAlias = Inline | tuple[Inline, ...]
 
 
 def plain(line: Line, full: bool = True) -> str:
-    """Return a line of words, on one line. full: all names, however many, and whole texts."""
+    """Return a line as plain text. full: with all names and whole texts, instead of shortened ones."""
     match line:
         case tuple():
             return "".join(plain(part, full) for part in line)
@@ -139,7 +140,7 @@ def plain(line: Line, full: bool = True) -> str:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The answer that the reader came for, in a sentence, and what else belongs to it."""
+    """The main answer in one sentence, and further sentences about it."""
 
     text: str
     state: State = "plain"
@@ -148,7 +149,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Figure:
-    """A key figure: what it is, its value, and a remark such as its interval."""
+    """A key figure: its name, its value, and a remark such as its interval."""
 
     name: str
     value: str
@@ -164,7 +165,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Paragraph:
-    """A paragraph. soft: a remark on what stands beside it, or is missing."""
+    """A paragraph. soft: it is a remark on neighbouring or missing content."""
 
     line: Line
     soft: bool = False
@@ -172,7 +173,7 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Items:
-    """A list. warnings: what the reader should know before the figures."""
+    """A list. warnings: its items are warnings, to be read before the figures."""
 
     lines: Sequence[Line]
     warnings: bool = False
@@ -180,15 +181,16 @@ class Items:
 
 @dataclass(frozen=True)
 class Entries:
-    """Keys, each with the words about it; an entry without a key goes on with the one before."""
+    """Keys with text; an entry without a key continues the one before."""
 
     entries: Sequence[tuple[str, Line]]
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table whose first column names the row. numbers: columns that are set to the right, all but the first
-    unless given; folded: a page shows it on request, and a terminal not at all; long ones unless given."""
+    """A table whose first column names the row. numbers: right-aligned columns (default: all but the first);
+    folded: a page shows it on request, and a terminal not at all (default: long tables are folded in a
+    page)."""
 
     caption: str
     headings: Sequence[str]
@@ -199,15 +201,15 @@ class Table:
 
 @dataclass(frozen=True)
 class Beside:
-    """Blocks beside each other where a page has room."""
+    """Blocks side by side, if the page has room."""
 
     blocks: Sequence["Block"]
 
 
 @dataclass(frozen=True)
 class Section:
-    """Blocks under a heading. name: its id; folded: a page unfolds it on request, and a terminal leaves it
-    out; live: the page replaces its content."""
+    """Blocks under a heading. name: id of the section; folded: a page unfolds it on request, and a terminal
+    omits it; live: the page updates its content."""
 
     name: str
     title: str
@@ -216,12 +218,12 @@ class Section:
     live: bool = False
 
 
-# ---- Charts: pages draw them, with the words of a description for who cannot see them ------------------
+# ---- Charts: pages draw them, with a description for readers who cannot see them -----------------------
 
 
 @dataclass(frozen=True)
 class Series:
-    """A line of a chart: its name, and its points. dots: each point is marked."""
+    """A line of a chart: its name and its points. dots: mark each point."""
 
     name: str
     points: Sequence[tuple[float, float]]
@@ -230,9 +232,9 @@ class Series:
 
 @dataclass(frozen=True)
 class Lines:
-    """Lines over an axis. across, up: what the axes are; square: both go from 0 to 1; diagonal: a faint line
-    where they are equal; mark: a place on the axis across and its words; whole: that axis has whole
-    numbers."""
+    """A line chart. across, up: labels of the horizontal and vertical axis; square: both range from 0 to 1;
+    diagonal: draw a faint line where they are equal; mark: position on the horizontal axis, and its label;
+    whole: the horizontal axis has whole numbers."""
 
     title: str
     series: Sequence[Series]
@@ -246,8 +248,8 @@ class Lines:
 
 @dataclass(frozen=True)
 class Bars:
-    """Horizontal bars from 0, each with its value: a name and its values. kinds: what each bar of a name is,
-    where it has two."""
+    """A chart of horizontal bars from 0. values: a name with one or two values; kinds: meaning of each bar,
+    if a name has two."""
 
     title: str
     values: Sequence[tuple[str, *tuple[float, ...]]]
@@ -258,13 +260,13 @@ class Bars:
 Block: TypeAlias = (
     Verdict | Figures | Paragraph | Items | Entries | Table | Beside | Section | Lines | Bars | Markup
 )
-"""A piece of a document. `Markup` is for pages alone: a form, a drawing."""
+"""A piece of a document. `Markup`, such as a form or a drawing, appears only in pages."""
 
 
 @dataclass(frozen=True)
 class Document:
-    """All that a page or a terminal shows of a result. lead: a line below the title; source: what the figures
-    were made from."""
+    """The content that a page or a terminal shows of a result. lead: line below the title; source: origin of
+    the figures."""
 
     title: str
     lead: str
@@ -273,15 +275,15 @@ class Document:
 
 
 def unless_empty(*blocks: Block | None) -> tuple[Block, ...]:
-    """The blocks that are there."""
+    """Return the blocks that are not None."""
     return tuple(block for block in blocks if block is not None)
 
 
 def note(*parts: Inline) -> Paragraph:
-    """A remark on what stands beside it, or is missing."""
+    """Return a remark on neighbouring or missing content."""
     return Paragraph(parts, soft=True)
 
 
 def warnings(texts: Sequence[Line]) -> tuple[Block, ...]:
-    """The section of warnings; nothing where there are none."""
+    """Return the section of warnings; empty without warnings."""
     return (Section("warnings", "Warnings", [Items(texts, warnings=True)]),) if texts else ()

@@ -1,7 +1,6 @@
-"""Models as people read them: their report and signatures, trainings, and what a training would take.
+"""Models as people read them: reports, signatures, trainings and estimates.
 
-Promises: what comes from a file is text and never markup; what a model file does not have is named, and not
-made up.
+Promises: content of a file is text, never markup; facts that a model file lacks are reported as missing.
 """
 
 import math
@@ -60,21 +59,20 @@ from fedboost.views.results import key_figures, labels_of, number, quality, rows
 from fedboost.views.session import NO_NOISE, agreed, by_party, part_of, strength, traffic
 from fedboost.views.words import capital, counted, duration, entry, listed, one_line, size
 
-# ---- The report of a model: how good it is, what it goes by, then who agreed to it and who saw what ----
+# ---- The report of a model: its quality, the features it uses, who agreed to it, and who saw what ------
 
 
 _MORE = "Metrics on other rows, calibration and partial dependence need a table with labels (--data TABLE)."
 MAX_CHARTS = 12
-"""Metrics that are drawn."""
+"""Maximum number of charts of metrics."""
 MAX_NAMED = 5
-"""Parties that the line below the title names."""
+"""Maximum number of parties named below the title."""
 LATE = 0.8
-"""Share of the rounds before which the best one is said to be early."""
+"""A best round before this share of the rounds is reported as early."""
 MODERATE_EPSILON = 3.0
 
 
 def report(result: ModelReport) -> Document:
-    """Return the report as people read it."""
     terms, rows = result.model.terms, result.rows
     blocks = (
         _key_figures(result),
@@ -127,24 +125,24 @@ def _key_figures(result: ModelReport) -> Figures:
     return Figures(figures)
 
 
-# ---- Warnings: what a reader of a model should know before its figures ----------------------------------
+# ---- Warnings to read before the figures of a model -----------------------------------------------------
 
 
 def _warnings(result: ModelReport) -> Iterator[str]:
     model, known, terms = result.model, result.verification, result.model.terms
     if not model.signed_by:
-        yield "Nobody signed this model: anybody may have made it."
+        yield "No party signed this model: anyone could have made it."
     elif known is None:
         yield "Signatures were not checked for this page: fedboost report with --keys checks them."
     elif not known.holds:
-        yield f"The signatures do NOT hold: {known.conclusion}."
+        yield f"The signatures are NOT valid: {known.conclusion}."
     absent = len(set(terms.parties) - set(model.signed_by))
     if model.signed_by and absent:
         yield f"{counted(absent, 'party', 'parties')} of the terms did not sign."
     if model.rosters:
-        yield "Parties were lost on the way: some rounds are of the rows of the others alone."
+        yield "Parties were lost on the way: some rounds used only the rows of the others."
     if terms.metrics and not terms.validates and model.last_row:
-        yield "No rows were held out: the learning curves are of the rows that trees grew on."
+        yield "No rows were held out: the learning curves are those of the rows that trees grew on."
     if 0 < model.kept < model.trained:
         yield f"The training stopped early: round {model.kept} was the best of {model.trained}."
     elif model.trained < terms.trees.rounds:
@@ -161,13 +159,13 @@ def _warnings(result: ModelReport) -> Iterator[str]:
         yield f"Epsilon {epsilon} at delta {delta}: {strength(terms.noise.epsilon)}."
     if result.rows is not None:
         yield (
-            f"This page has figures of the rows of {result.rows.source}. Its readers learn them: they are "
-            "not hidden, and no site agreed to them."
+            f"This page contains figures about the rows of {result.rows.source}. Its readers learn them: "
+            "they are not hidden, and no site agreed to them."
         )
 
 
 def _best_rounds(result: ModelReport) -> Iterator[str]:
-    """Yield the metrics of the rows held out that were best long before the last round."""
+    """Yield a warning for each metric of held-out rows that was best long before the last round."""
     kept = result.model.kept
     for curve in curves_of(result.rounds[:kept]):
         if curve.rows == VALIDATION and not curve.party and is_metric(curve.metric):
@@ -175,8 +173,8 @@ def _best_rounds(result: ModelReport) -> Iterator[str]:
             best = (max if grows(curve.metric) else min)(known, key=known.__getitem__, default=kept)
             if best < LATE * kept:
                 yield (
-                    f"{curve.metric} on the rows held out was best in round {best} of {kept}: the rounds "
-                    "after it fit the rows that trees grow on, and others no better."
+                    f"{curve.metric} on held-out rows was best in round {best} of {kept}: later rounds fit "
+                    "the rows that trees grow on better, but not other rows."
                 )
 
 
@@ -185,7 +183,7 @@ def _best_rounds(result: ModelReport) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Curve:
-    """Values of one metric, by the number of the round from 1. party: '' for all rows; rows: the set."""
+    """Values of one metric by round, from 1. party: '' for the rows of all parties; rows: set of rows."""
 
     party: str
     rows: str
@@ -194,7 +192,6 @@ class Curve:
 
 
 def curves_of(rounds: Sequence[Row]) -> list[Curve]:
-    """Return the curves in a history."""
     names = dict.fromkeys(name for row in rounds for name in row if name not in ACCOUNTED)
     out = []
     for name in names:
@@ -207,7 +204,7 @@ def curves_of(rounds: Sequence[Row]) -> list[Curve]:
 
 
 def metrics_by_round(rounds: Sequence[Row], mark: tuple[float, str] | None = None) -> list[Block]:
-    """Return a chart of each metric over the rows of all parties, of the first ones. mark: a round."""
+    """Return a chart for each of the first metrics over the rows of all parties. mark: a round to mark."""
     curves = [curve for curve in curves_of(rounds) if not curve.party]
     charts = list[Block]()
     for kind in [*dict.fromkeys(curve.metric for curve in curves)][:MAX_CHARTS]:
@@ -228,34 +225,34 @@ def _first_charts(result: ModelReport) -> Iterator[Block]:
     yield Beside(charts)
     if curves:
         yield note(
-            "Curves are over the rows of all parties, after each round, to four significant digits. No party "
-            "signs these numbers."
+            "Curves are over the rows of all parties after each round, rounded to four significant digits. "
+            "No party signs these numbers."
         )
         if len(kinds) > MAX_CHARTS:
-            yield note(f"{len(kinds) - MAX_CHARTS} more metrics stand only in the table.")
+            yield note(f"{len(kinds) - MAX_CHARTS} more metrics are only in the table.")
         rows = [
             (str(n), *(_value(c.values.get(n)) for c in curves)) for n in range(1, len(result.rounds) + 1)
         ]
         headings = ["round", *(f"{c.rows} {c.metric}" for c in curves)]
         yield Table("Metrics of each round", headings, rows, folded=True)
     else:
-        yield note("The model file has no metrics of rounds: its terms have none, or no set of rows had ten.")
+        yield note("The model file has no metrics: its terms have none, or no set of rows had ten rows.")
     if not by_gain:
         yield note("No feature splits.")
         return
     drawn = noise is not None and noise.method != "hist"
     yield note(
-        "Trained with noise: splits are drawn, not chosen by gain, so gain does not show what counts."
+        "Trained with noise: splits are drawn, not chosen by gain, so gain does not show what matters."
         if drawn
         else "Gain and cover are means over the splits by a feature, weight is their number. They show "
-        "what the trees are made of, not what a feature does for a prediction."
+        "what the trees consist of, not what a feature contributes to a prediction."
     )
     rows = [(name, *(f"{value:.6g}" for value in values)) for name, values in result.importance.items()]
     yield Table("Importance of each feature that splits", ["feature", *IMPORTANCES], rows, folded=True)
 
 
 def _by_site(result: ModelReport) -> Iterator[Section]:
-    """Yield the section on metrics of single sites; nothing where there are none."""
+    """Yield the section on metrics of single sites, if there are any."""
     curves = [curve for curve in curves_of(result.rounds) if curve.party]
     if not curves:
         return
@@ -267,7 +264,7 @@ def _by_site(result: ModelReport) -> Iterator[Section]:
     headings = ["site", *(f"{rows} {metric}" for rows, metric in kinds)]
     lines = [(party, *(_value(own.get(kind)) for kind in kinds)) for party, own in last.items()]
     blocks: list[Block] = [
-        Paragraph("Over the rows of one site alone, which its policy allowed. The aggregator saw them, too."),
+        Paragraph("Over the rows of one site only, as its policy allowed. The aggregator saw them, too."),
         Table("Metrics of each site after the last round of the model", headings, lines),
     ]
     yield Section("sites", "By site", blocks)
@@ -293,8 +290,8 @@ def _dependence(rows: GivenRows, classes: Sequence[str]) -> Section:
     if not rows.dependence:
         return Section("dependence", "Partial dependence", [note("No feature splits.")])
     about = (
-        f"The mean prediction over the rows of {rows.source} with each value in turn put into one column, "
-        "for the features of the highest gains. It shows what the model does, not what is so."
+        f"Mean prediction over the rows of {rows.source} if one column is set to each value in turn, for the "
+        "features with the highest gain. It shows what the model does, not how the world is."
     )
     numbers = [_dependence_chart(each, classes) for each in rows.dependence if not each.is_categorical]
     levels = [_dependence_table(each, classes) for each in rows.dependence if each.is_categorical]
@@ -325,8 +322,8 @@ def _trees(result: ModelReport) -> Section:
     if not result.trees:
         return Section("trees", "The first trees", [note("The model has no trees.")], folded=True)
     about = (
-        "A row goes from left to right, by “yes” or “no”, and ends in a leaf, whose value is added to its "
-        f"margin. fedboost explain --tree draws the others: there are {result.model.trees}."
+        "A row moves from left to right, by “yes” or “no”, and ends in a leaf, whose value is added to its "
+        f"margin. fedboost explain --tree draws any of the {result.model.trees} trees."
     )
     first, *others = result.trees
     folds = [Section(f"tree-{n}", t.title, [*_tree(t)], folded=True) for n, t in enumerate(others, 1)]
@@ -345,7 +342,7 @@ def _tree(tree: DrawnTree) -> Iterator[Block]:
 def _parties(result: ModelReport) -> Iterator[Block]:
     model, known = result.model, result.verification
     if known is not None:
-        outcome = "The signatures hold" if known.holds else "The signatures do NOT hold"
+        outcome = "The signatures are valid" if known.holds else "The signatures are NOT valid"
         asked = f" Analyst {known.analyst} requested the session on {known.asked}." if known.analyst else ""
         yield Paragraph(f"{outcome}: {known.conclusion}.{asked}")
     parties = dict.fromkeys((*model.terms.parties, *model.signed_by))
@@ -368,8 +365,8 @@ def _session(result: ModelReport) -> Iterator[Block]:
     yield Items(absent) if absent else Paragraph("The sums of every round were over all parties.")
     if result.session is None:
         yield note(
-            "Traffic and the time of a round are not in a model file: fedboost train prints them at its end, "
-            "and writes a page with them (--report)."
+            "Traffic and time are not in a model file: fedboost train prints them at the end, and writes "
+            "them to a page (--report)."
         )
     else:
         yield from traffic(result.session)
@@ -379,15 +376,16 @@ def _session(result: ModelReport) -> Iterator[Block]:
 
 
 def figures(row: Row, terms: Terms, between: str = " ") -> str:
-    """Return the metrics of a row of the history in words; where candidates are tried, the best value of the
-    metric that is watched."""
+    """Return the metrics in a row of the history as text; if candidates are tried, only the best value of the
+    watched metric."""
     if terms.task.takes_candidates:
         return _best_of_candidates(row, terms)
     return one_line(between.join(f"{name} {value}" for name, value in _values(row, terms).items()))
 
 
 def _values(row: Row, terms: Terms) -> dict[str, str]:
-    """The metrics of a row over the rows of all parties, a dash for those that are not published."""
+    """Return the metrics in a row of the history over the rows of all parties, a dash for unpublished
+    ones."""
     whole = [rows for rows in terms.sets if metrics.OF_PARTY not in rows]
     names = [("" if rows == metrics.TRAIN else f"{rows}-") + name for rows in whole for name in terms.metrics]
     return dict.fromkeys(names, "-") | {name: f"{value:.5f}" for name, value in metrics_of(row).items()}
@@ -407,18 +405,19 @@ def _best_of_candidates(row: Row, terms: Terms) -> str:
 
 
 def signatures(model: ModelSummary) -> str:
-    """Return the protection of a model, which parties signed their part of it, and which did not."""
+    """Return the protection of a model, the parties that signed it, and those that did not."""
     parties, signed, protection = model.terms.parties, model.signed_by, model.terms.hiding.protection
     missing = [party for party in parties if party not in signed]
     if len(missing) == len(parties):
-        return f"{protection}, signed by nobody"
+        return f"{protection}, not signed by any party"
     return f"{protection}, signed by {', '.join(signed)}" + (
         f", NOT by {', '.join(missing)}" if missing else ""
     )
 
 
 def absences(model: ModelSummary) -> Iterator[str]:
-    """Yield from which round on sums were without which parties; nothing where they always were over all."""
+    """Yield a clause for each change of the roster: the round, and the parties that are missing from then
+    on."""
     for first, roster in model.rosters.items():
         away = [party for party in model.terms.parties if party not in roster]
         yield f"from round {first + 1} on " + (f"without {', '.join(away)}" if away else "with all again")
@@ -428,11 +427,10 @@ def absences(model: ModelSummary) -> Iterator[str]:
 
 
 OF_ROWS = {True: "on held-out rows", False: "on the rows that trees grew on"}
-"""Whose rows a metric is of: held-out ones, or not."""
+"""Maps whether rows were held out -> words about the rows of a metric."""
 
 
 def training(end: Training) -> Document:
-    """Return the end of a training as people read it."""
     model = end.outline
     values, held_out = _values(model.last_row, model.terms), f"{metrics.VALIDATION}-"
     measured = [
@@ -478,7 +476,7 @@ def _traffic(end: Ending) -> Table:
 
 
 def _who(end: Ending) -> Iterator[tuple[str, Line]]:
-    """Yield the protection and who signed, absences, and where parties keep parts whose columns gain what."""
+    """Yield the protection with signers, absences and, if parties keep parts of the model, their gains."""
     yield "protection", signatures(end.outline)
     yield from (("", text) for text in absences(end.outline))
     if end.outline.shares:
@@ -490,26 +488,27 @@ def _who(end: Ending) -> Iterator[tuple[str, Line]]:
 
 
 def beginning(demo: Mapping[str, Any], terms: Terms) -> Iterator[str]:
-    """Yield what the parties of a demo of columns hold, and what hides it. demo: fields of `ColumnsDemo`."""
+    """Yield the columns that the parties of a demo hold, and the protection. demo: fields of
+    `ColumnsDemo`."""
     indent = max(map(len, demo["columns"])) + 2
     for party, names in demo["columns"].items():
         label = f" and the label {terms.columns.label}" if terms.blocks.has_labels(party) else ""
         columns = f"{demo['rows'][party]} patients, {len(names)} columns{label}: {', '.join(names)}"
         yield entry(party, columns, indent)
     common, new = demo["rows_in_common"], demo["rows_held_out"]
-    matched = f"{common} patients are common to both, matched by the column {terms.columns.row_id}"
+    matched = f"{common} patients are common to both, matched by column {terms.columns.row_id}"
     yield f"{matched}; {new} new ones are held out"
     hiding = terms.hiding
-    quick = f", key_bits = {hiding.key_bits}: the fewest, chosen for speed" if hiding.key_bits else ""
+    quick = f", key_bits = {hiding.key_bits}: the minimum, chosen for speed" if hiding.key_bits else ""
     yield f"protection {hiding.protection}{quick}"
 
 
 def demo(end: Demo) -> Document:
-    """Return the end of a demo as people read it: what the model is worth beside others."""
+    """Return the document of a demo's end: the federated model compared with others."""
     terms = end.outline.terms
     joined, title, log = "federated", "On the same held-out rows", "the first site"
     kept: list[tuple[str, Line]] = [
-        ("model", f"{end.model} (XGBoost JSON; terms, files and logs are beside it)")
+        ("model", f"{end.model} (XGBoost JSON; terms, files and logs are in the same folder)")
     ]
     if isinstance(end, ColumnsDemo):
         joined, title, log = "joined", f"On the {end.rows_held_out} new patients", terms.parties[-1]
@@ -517,7 +516,7 @@ def demo(end: Demo) -> Document:
             ("model", f"{end.model}: for the analyst, metrics, signatures and the structure of the trees")
         ]
         for party, file in end.parts.items():
-            leaves = " and the values of leaves" if terms.blocks.has_labels(party) else ""
+            leaves = " and the leaf values" if terms.blocks.has_labels(party) else ""
             kept.append(("", f"{party} keeps its own splits{leaves}: {file}"))
     answer = "equals" if end.equal else "DIFFERS from"
     names = [*end.held_out["pooled"]]
@@ -530,16 +529,15 @@ def demo(end: Demo) -> Document:
             Table(title, ["model", *names], rows),
             _traffic(end),
             Entries([*_who(end), *kept]),
-            Paragraph(f"What left {log}, by its own audit log:"),
+            Paragraph(f"What left {log}, according to its audit log:"),
         ],
     )
 
 
-# ---- Estimates: by protection, over links, at the workers of a site, with columns apart ------------------
+# ---- Estimates: by protection, over links, for a site's workers, and for parties with different columns --
 
 
 def estimates(result: Estimates) -> Document:
-    """Return the estimates of a training as people read them."""
     known: Sequence[Estimate | ColumnsEstimate] = result.by_rows or result.by_columns
     own = next((each for each in known if each.protection == result.protection), known[0])
     takes = f"{result.rounds} rounds take about {duration(own.seconds)} on this machine."
@@ -568,8 +566,8 @@ def _by_rows(result: Estimates) -> Iterator[Block]:
     headings = ["protection", "a round", f"{rounds} rounds", "a party sends a round", "in all", "trips"]
     yield Table("By protection", headings, rows)
     yield note(
-        f"{first.rows:,} rows at {first.parties} parties, all of them and the aggregator on this machine. On "
-        "machines of their own parties work at the same time, and each round waits for the network: its "
+        f"{first.rows:,} rows at {first.parties} parties, with all parties and the aggregator on this "
+        "machine. On separate machines, parties work at the same time, and each round waits for its network "
         "round trips (trips)."
     )
 
@@ -592,18 +590,18 @@ def _by_columns(result: Estimates) -> Iterator[Block]:
             texts = ", ".join(f"{name} {duration(seconds)}" for name, seconds in each.stages.items())
             yield note(f"What {each.protection} adds to a round: {texts}")
     matched = (
-        f" Rows are matched in {duration(first.seconds_to_match)}, if no party enters more ids than these."
+        f" Matching rows takes {duration(first.seconds_to_match)}, if no party enters more ids than these."
     )
     yield note(
         f"{first.rows:,} rows in common, all parties and the aggregator on this machine, one thread each."
-        f"{matched if result.matches else ''} Apart: each on a machine like this one, without the network; a "
-        "round waits for its round trips (trips), and for its bytes through a party's link. Memory is about "
-        "what a party's process takes."
+        f"{matched if result.matches else ''} Apart: each on a separate machine like this one, excluding the "
+        "network; a round also waits for its round trips (trips), and for its bytes through a party's link. "
+        "Memory is approximately that of a party's process."
     )
 
 
 def _by_party(each: ColumnsEstimate, rounds: int) -> Table:
-    """The megabytes of each party, in a round and in all, and its memory."""
+    """Return a table of each party's traffic, per round and in total, and of its memory."""
     rows = []
     for party, own in each.by_party.items():
         in_all = own.sent * rounds + own.sent_to_match, own.received * rounds + own.received_to_match
@@ -633,13 +631,13 @@ def _layouts(result: Estimates) -> Section:
     wide = "" if link.bandwidth_mbit is None else f" and {link.bandwidth_mbit:g} Mbit/s"
     headings = ["layout", "protection", "a round", f"{result.rounds} rounds", "sent", "trips"]
     blocks: list[Block] = [
-        Verdict(f"Under {protection}, {fastest} take least time."),
+        Verdict(f"Under {protection}, {fastest} take the least time."),
         Table(f"Over links of {link.rtt_ms:g} ms{wide}", headings, rows, range(2, 6)),
         note(
-            "Each party and the aggregator on a machine of its own: a round is its round trips (trips), its "
-            "bytes through a party's link, and the time of the machines; sent is what a party sends in all. "
-            "With all rows in one place it would be the last line, for comparison: no row leaves its site "
-            "here."
+            "Each party and the aggregator on a separate machine. A round takes the time of its round trips "
+            "(trips), of its bytes through a party's link, and of the machines; sent is what a party sends "
+            "in total. The last line is for comparison, with all rows in one place: here, no row leaves its "
+            "site."
         ),
     ]
     if result.no_votes:
@@ -651,25 +649,25 @@ def _workers(result: Workers) -> Section:
     memory = f"{size(result.loading_bytes)} to load its rows, {size(result.growing_bytes)} to grow trees"
     inside = f"{size(result.bytes_a_round)} a round, in {duration(result.seconds_a_round)}"
     entries = [
-        ("workers", f"{result.workers} of one thread, each with {result.rows:,} rows and a core of its own"),
+        ("workers", f"{result.workers} of one thread, each with {result.rows:,} rows and its own core"),
         ("memory", f"of one: {memory}"),
         ("inside", f"between them and the site's own process: {inside}, without the network"),
     ]
     about = note(
-        "What is inside does not leave the site: what leaves is what a party sends, as without workers."
+        "Inside traffic does not leave the site; a party sends the same messages as without workers."
     )
     return Section("workers", "Workers of a site", [Entries(entries), about])
 
 
-# ---- A model: the features it goes by, and who signed it ------------------------------------------------
+# ---- A model: the features it uses, and who signed it ---------------------------------------------------
 
 
 def importances(booster: Booster, terms: Terms, by_feature: Mapping[str, Sequence[float]]) -> Document:
-    """Return the IMPORTANCES of each feature, and where noise makes them worthless."""
+    """Return the document of each feature's IMPORTANCES, with a warning if noise makes them meaningless."""
     drawn = terms.noise is not None and terms.noise.method != "hist"
     worthless = (
-        "Trained with noise: splits are drawn, not chosen by gain, so these figures do not show what counts; "
-        "--shap and --partial-dependence do."
+        "Trained with noise: splits are drawn, not chosen by gain, so these figures do not show what "
+        "matters; --shap and --partial-dependence do."
     )
     rows = [(name, *(f"{value:.6g}" for value in values)) for name, values in by_feature.items()]
     trees = counted(len(booster.trees), "tree")
@@ -686,7 +684,6 @@ def importances(booster: Booster, terms: Terms, by_feature: Mapping[str, Sequenc
 
 
 def verification(found: Verification) -> Document:
-    """Return what holds of a model's signatures."""
     terms, rows = found.terms, list[Sequence[Line]]()
     for party in dict.fromkeys((*terms.parties, *found.faults)):
         fault = found.faults.get(party)
@@ -707,5 +704,5 @@ def verification(found: Verification) -> Document:
         Entries(about),
     ]
     if found.holds:
-        blocks.append(note("Nobody signs metrics, gains and covers, which no prediction depends on."))
+        blocks.append(note("Metrics, gains and covers are not signed; no prediction depends on them."))
     return Document("Signatures of a model", model, blocks)

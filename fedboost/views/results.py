@@ -1,4 +1,4 @@
-"""Results as people read them: evaluations, descriptions, drift, trials of settings, and checks of tables."""
+"""Results as people read them: evaluations, descriptions, drift, tuning, and checks of tables."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,15 +46,15 @@ from fedboost.views.document import (
 from fedboost.views.session import result_document, session_warnings
 from fedboost.views.words import amount, capital, counted, delimited, listed
 
-# ---- The evaluation of a model: how good it is, for whom, and how sure the figures are -----------------
+# ---- The evaluation of a model: its quality, its subgroups, and the certainty of the figures -----------
 
 
 SHOWN_WITHIN = 0.0005
-"""The smallest uncertainty of a figure that is shown beside it."""
+"""Least uncertainty of a figure that is shown with it."""
 MAX_BINS = 10
-"""Bins of predicted probability, of about as many rows each."""
+"""Approximate number of bins of predicted probability, with about equally many rows each."""
 MAX_CLASSES = 12
-"""Classes of which each pair is shown."""
+"""Maximum number of classes for which the whole confusion matrix is shown."""
 RATES = {
     "precision": "precision",
     "true_positive_rate": "recall",
@@ -66,7 +66,6 @@ _BY_GROUP = [key for key in RATES if key != "precision"]
 
 
 def evaluation(result: Evaluation) -> Document:
-    """Return the evaluation as people read it."""
     lead = f"{result.rows:,} rows of all parties: {result.about}"
     blocks = unless_empty(
         key_figures(result),
@@ -81,7 +80,7 @@ def evaluation(result: Evaluation) -> Document:
 
 
 def labels_of(terms: Terms) -> Sequence[str]:
-    """Return the names of both labels, of two classes."""
+    """Return the names of the two labels."""
     return class_names(terms) if is_binary(terms) else ("0", "1")
 
 
@@ -99,61 +98,61 @@ def key_figures(result: Evaluation) -> Figures:
 
 
 def quality(result: Evaluation, labels: Sequence[str]) -> Section | None:
-    """Return the section on predictions and labels, and on how coarse the figures are; None where nothing is
-    to be said of either. labels: names of the two classes."""
+    """Return the section on predictions and labels, and on the precision of the figures; None if it would be
+    empty. labels: names of the two classes."""
     title, blocks = "Predictions and labels", list[Block]()
     if result.outcomes is not None:
         blocks += _of_two_classes(result, labels)
     elif result.classes:
         blocks.append(_matrix(result))
     else:
-        title = "How sure the figures are"
+        title = "How certain the figures are"
     if result.unit > 1:
         blocks.append(note(" ".join(remarks(result))))
     return Section("quality", title, blocks) if blocks else None
 
 
 def rows_warnings(result: Evaluation) -> Iterator[str]:
-    """Yield a warning where trees were grown on some of the rows, or may have been."""
+    """Yield a warning if trees were grown on some of the rows, or may have been."""
     trained, unknown = result.shares.trained, result.shares.unknown
     if result.of == "all" and trained:
         yield (
-            f"Trees were grown on {trained:.0%} of these rows, and fit them better than others. Measure the "
-            "rows that the training held out (--rows held-out) or that were added since (--rows new)."
+            f"Trees were grown on {trained:.0%} of these rows, and fit them better than others. Measure rows "
+            "that the training held out (--rows held-out) or that were added since (--rows new)."
         )
     if result.of == "all" and unknown:
         yield (
             f"It is not known whether trees were grown on {unknown:.0%} of these rows. If they were, the "
-            "figures are better than those of other rows."
+            "figures are better than they would be on other rows."
         )
 
 
 def remarks(result: Evaluation) -> Iterator[str]:
-    """Yield sentences: how coarse the figures are, why some are missing, and the option that shows more."""
+    """Yield sentences on the precision of the figures, on missing ones, and on the option that shows more."""
     unit = result.unit
     yield f"Counts are within {unit} rows, and {unit} rows move the last digit of the other figures."
     for name, cap in result.caps.items():
-        yield f"In {name} the loss of a row counts as {cap:g} at most: fewer than {unit} rows have more."
+        yield f"In {name}, the loss of a row is capped at {cap:g}: fewer than {unit} rows have more."
     few = [*_too_few(result)]
     yield from few
     if few or any(split.left_out for split in result.splits.values()):
-        yield "A lower --min-count shows more, down to what the policies of the sites allow; so do more rows."
+        yield "A lower --min-count shows more, as far as the policies of the sites allow; so do more rows."
 
 
 def _too_few(result: Evaluation) -> Iterator[str]:
-    """Yield why figures are missing: of all rows, then of groups."""
+    """Yield why figures are missing, first for all rows, then for groups."""
     unit = result.unit
     rates = result.rates.model_dump() if result.rates else {}
     missing = [RATES[key] for key, value in rates.items() if value is None]
     outcomes = result.outcomes
     if outcomes is not None and (result.auc is None or None in outcomes.model_dump().values()):
-        yield f"One of the labels has fewer than {unit} rows: there are no curves, and what needs it is “…”."
+        yield f"One label has fewer than {unit} rows: there are no curves, and figures that need it are “…”."
     elif missing:
         yield f"“…”: fewer than {unit} rows to divide by ({', '.join(missing)})."
     if any(
         None in known.figures.values() for split in result.splits.values() for known in split.sets.values()
     ):
-        yield f"“…” of a group: fewer than {rows_of_group(unit)} rows, or rows of a label, decide it."
+        yield f"“…” of a group: fewer than {rows_of_group(unit)} rows, or rows of a label, determine it."
 
 
 # ---- Two classes ----------------------------------------------------------------------------------------
@@ -214,7 +213,7 @@ def _curves(result: Evaluation, groups: Sequence[ScoreBin]) -> Iterator[Block]:
 
 
 def _precision(bins: Sequence[ScoreBin]) -> list[tuple[float, float]]:
-    """Recall and precision at the lower end of each bin, from the highest score on."""
+    """Return (recall, precision) at the lower end of each bin, from the highest score down."""
     ones = sum(each.positives for each in bins)
     out: list[tuple[float, float]] = []
     found, taken = 0, 0
@@ -226,7 +225,7 @@ def _precision(bins: Sequence[ScoreBin]) -> list[tuple[float, float]]:
 
 
 def grouped(bins: Sequence[ScoreBin]) -> list[ScoreBin]:
-    """Return about MAX_BINS bins, of about as many rows each, made of neighbours."""
+    """Merge neighbouring bins into about MAX_BINS bins with about equally many rows."""
     least, part, out = sum(each.rows for each in bins) / MAX_BINS, list[ScoreBin](), list[ScoreBin]()
     for number, each in enumerate(bins, 1):
         part.append(each)
@@ -235,7 +234,7 @@ def grouped(bins: Sequence[ScoreBin]) -> list[ScoreBin]:
             ones = sum(one.positives for one in part)
             mean = sum(one.mean_prediction * one.rows for one in part) / rows
             known = {"rows": rows, "positives": ones, "mean_prediction": mean, "rate": ones / rows}
-            # Numbers within bounds may have a mean that is not.
+            # Skip validation: the computed mean of numbers within bounds may lie outside them.
             out.append(ScoreBin.model_construct(None, low=part[0].low, high=part[-1].high, **known))
             part = []
     return out
@@ -278,18 +277,18 @@ def _split(title: str, split: Split, result: Evaluation) -> Iterator[Block]:
     missing = [RATES.get(key, key) for key in shown if key not in told]
     few = f"under {rows_of_group(result.unit)} rows, or rows of a label"
     if missing and told:
-        yield note(f"Too few rows in each group ({few}) for {', '.join(missing)}.")
+        yield note(f"Each group has too few rows ({few}) for {', '.join(missing)}.")
     if small:
         yield note(f"Too few rows for a figure ({few}): ", Names(small), ". A lower --min-count shows more.")
     if len(rows) > 1:
-        yield note("A dash: rounding alone may make the difference. A difference of few rows may be chance.")
+        yield note("A dash: the difference may be due to rounding. A difference of few rows may be chance.")
     if split.left_out:
         few = f"fewer than {result.unit} rows{', or none' if result.unit > 1 else ''}"
         yield note(f"Groups of {few} are left out: ", Names(split.left_out))
 
 
 def _of_group(each: SetFigures, key: str, shown: Callable[[float | None], str]) -> str:
-    """A figure of a group, and how far rounding may have moved it where that is much of it."""
+    """Return a figure of a group, and its uncertainty from rounding if that is large enough to show."""
     within = each.resolution.get(key)
     unsure = _within(within) if within is not None and each.figures[key] is not None else ""
     return f"{shown(each.figures[key])} {unsure}".rstrip()
@@ -303,17 +302,17 @@ def _within(within: float | None) -> str:
 
 
 def number(value: float | None) -> str:
-    """Return a figure; … where there is none."""
+    """Return a figure; “…” for None."""
     return "…" if value is None else f"{value:.5g}"
 
 
 def count(value: int | None) -> str:
-    """Return a number of rows; … where it is too small."""
+    """Return a number of rows; “…” for None, if it is too small."""
     return "…" if value is None else f"{value:,}"
 
 
 def share(value: float | None) -> str:
-    """Return a share of rows with the digits that it is rounded to; … where there is none."""
+    """Return a share of rows with the digits that it is rounded to; “…” for None."""
     return "…" if value is None else f"{100 * value:.4g}%"
 
 
@@ -321,22 +320,21 @@ def share(value: float | None) -> str:
 
 
 MUCH_MISSING = 0.5
-"""Share of missing values from which a column is named."""
+"""A column with a larger share of missing values gets a hint."""
 SHOWN_LEVELS = 6
-"""Levels that a hint names."""
+"""Maximum number of levels that a hint names."""
 _QUANTILES = ("0.05", "0.25", "0.5", "0.75", "0.95")
 
 
 def description(result: Description) -> Document:
-    """Return the description as people read it."""
     rows, found = result.rows, [*hints(result)]
     numbers = [column for column in result.columns if column.is_numeric]
     groups = [column for column in result.columns if not column.is_numeric]
     what = f"{rows:,} rows of all parties, {counted(len(result.columns), 'column')}"
-    answer = Verdict("Nothing in these rows needs a change of the terms or the tables.", "good", [f"{what}."])
+    answer = Verdict("Nothing in these rows requires a change of terms or tables.", "good", [f"{what}."])
     if found:
         things = counted(len(found), "thing")
-        answer = Verdict(f"{things} to look at before a training on these rows.", "unclear", [f"{what}."])
+        answer = Verdict(f"{things} to look at before training on these rows.", "unclear", [f"{what}."])
     blocks = (
         answer,
         *warnings([*session_warnings(result.session)]),
@@ -349,14 +347,14 @@ def description(result: Description) -> Document:
 
 
 def hidden(result: Description) -> str:
-    """Return what of the rows is left out, in a sentence or two."""
+    """Return a sentence or two on what is left out of the description."""
     if result.noise:
         return (
             f"“…” stands for what is lost in the noise, whose standard deviation is {result.noise:.3g} rows."
         )
     unit = result.unit
     rounded = f"Counts are rounded to {unit} rows. " if unit > 1 else ""
-    return f"{rounded}“…” stands for quantiles beyond which lie fewer than {result.min_count} rows."
+    return f"{rounded}“…” stands for a quantile with fewer than {result.min_count} rows beyond it."
 
 
 # ---- What to change in the terms or the tables ----------------------------------------------------------
@@ -364,7 +362,8 @@ def hidden(result: Description) -> str:
 
 @dataclass(frozen=True)
 class Hint:
-    """Something to look at. what: `column` or `label`; name: of it; remedy: what to do, or to ask."""
+    """Something to look at. what: `column` or `label`; name: name of that column; remedy: what to do or
+    ask."""
 
     what: str
     name: str
@@ -385,29 +384,31 @@ def _hints(found: Sequence[Hint]) -> Section:
 
 
 def hints(result: Description) -> Iterator[Hint]:
-    """Yield what to change in the terms or the tables."""
+    """Yield hints on what to change in the terms or the tables."""
     rows, least = result.rows, result.unit
     for column in result.columns:
         missing = column.missing
         is_empty = missing is not None and rows - missing < least
         if is_empty:
             held = "no value in any row" if least == 1 else f"a value in fewer than {least} rows"
-            yield Hint("column", column.name, f"has {held}", "take it out of the terms")
+            yield Hint("column", column.name, f"has {held}", "remove it from the terms")
         elif missing is not None and missing > MUCH_MISSING * rows:
             part = f"is missing in {missing / max(rows, 1):.0%} of the rows"
-            yield Hint("column", column.name, part, "is it named alike at all sites?")
+            yield Hint("column", column.name, part, "does it have the same name at all sites?")
         if not column.is_numeric:
             yield from _hints_on_levels(column, result)
         elif column.constant and not is_empty:
-            one = "has one value in all rows that have any"
-            yield Hint("column", column.name, one, "take it out of the terms")
+            one = "has the same value in all rows that have one"
+            yield Hint("column", column.name, one, "remove it from the terms")
         elif column.gap is not None:
             low, high = (float(f"{end:.2g}") for end in column.gap)
-            far = f"has values up to about {low:g} and from about {high:g} on, and few between"
+            far = f"has values up to about {low:g} and from about {high:g} on, but few in between"
             yield Hint("column", column.name, far, "do all sites use the same unit?")
     label = result.label
     if empty := [level for level, rows_of in label.levels.items() if rows_of == 0]:
-        yield Hint("label", label.name, _hardly(least, ", ".join(map(delimited, empty))), "is it spelled so?")
+        yield Hint(
+            "label", label.name, _hardly(least, ", ".join(map(delimited, empty))), "is the spelling right?"
+        )
     if label.constant:
         yield Hint("label", label.name, "is the same in every row", "there is nothing to learn")
 
@@ -426,7 +427,7 @@ def _hints_on_levels(column: Column, result: Description) -> Iterator[Hint]:
         yield Hint(
             "column",
             column.name,
-            f"has other levels than those declared in {number}, which count as missing",
+            f"has undeclared levels in {number}, which are treated as missing",
             "declare them under [columns.categorical], or correct the tables (`fedboost check` at each site "
             "names them)",
         )
@@ -434,12 +435,12 @@ def _hints_on_levels(column: Column, result: Description) -> Iterator[Hint]:
         shown, more = empty[:SHOWN_LEVELS], len(empty) - SHOWN_LEVELS
         rest = f" and {counted(more, 'more level')}" if more > 0 else ""
         levels = ", ".join(map(delimited, shown)) + rest
-        yield Hint("column", column.name, _hardly(least, levels), "take them away, or correct them")
+        yield Hint("column", column.name, _hardly(least, levels), "remove them, or correct them")
     present = [rows for rows in column.levels.values() if rows != 0]
     if len(present) == 1 and undeclared == 0:
         all_rows = "all rows" if least == 1 else "nearly all rows"
-        one = f"has one level in {all_rows} that have any"
-        yield Hint("column", column.name, one, "take it out of the terms")
+        one = f"has the same level in {all_rows} that have one"
+        yield Hint("column", column.name, one, "remove it from the terms")
 
 
 # ---- Columns and the label ------------------------------------------------------------------------------
@@ -448,7 +449,7 @@ def _hints_on_levels(column: Column, result: Description) -> Iterator[Hint]:
 def _columns(numbers: Sequence[Column], groups: Sequence[Column], rows: int) -> Iterator[Block]:
     if numbers:
         yield _quantiles("Quantiles of each numeric feature", numbers, rows)
-        yield note("Quantiles are rounded as their intervals allow; missing is a share of all rows.")
+        yield note("Quantiles are rounded as far as their intervals allow; missing is a share of all rows.")
     else:
         yield note("The terms have no numeric features.")
     if groups:
@@ -483,7 +484,7 @@ def _label(label: Column, rows: int) -> Iterator[Block]:
 
 
 def quantile(interval: Interval | None) -> str:
-    """Return a quantile, an interval, to the digits that its interval has."""
+    """Return the middle of a quantile's interval with as few digits as stay within the interval."""
     if interval is None:
         return "…"
     low, high = interval
@@ -496,26 +497,25 @@ def quantile(interval: Interval | None) -> str:
 
 
 def share_of(known: int | None, rows: int) -> str:
-    """Return a count as a share of rows."""
+    """Return a count as a share of all rows; “…” for None."""
     return "…" if known is None else "0" if not known else f"{max(known / max(rows, 1), 0.001):.1%}"
 
 
-# ---- Drift: whether anything moved since the training, what did, and where its rows went ----------------
+# ---- Drift: whether and which columns moved since the training, and where their rows went ---------------
 
 
 MAX_DRAWN_BINS = 8
-"""Columns whose bins are drawn."""
+"""Maximum number of columns whose bins are drawn."""
 MAX_NAMED = 5
-"""Columns that the verdict names."""
+"""Maximum number of columns that the verdict names."""
 GRADES = (
-    "Limit by chance: draws of so many of the same rows stay below it 999 times in 1,000. A column is stable "
+    "Limit by chance: draws of as many of the same rows stay below it 999 times in 1,000. A column is stable "
     "below that, slight below 0.1, moved below 0.25, and shifted from there on."
 )
-"""The verdicts in words."""
+"""Explanation of the verdicts."""
 
 
 def drift(result: Drift) -> Document:
-    """Return the result as people read it."""
     *columns, score = result.columns
     ranked = [*sorted(columns, key=lambda each: -(each.psi or 0)), score]
     far = [each for each in ranked if each.verdict != "stable" and each.psi is not None]
@@ -523,7 +523,7 @@ def drift(result: Drift) -> Document:
     stable = len([each for each in others if each is not score])
     moved: list[Block] = [_indices(far), Beside([_chart(each) for each in far[:MAX_DRAWN_BINS]])]
     if len(far) > MAX_DRAWN_BINS:
-        moved.append(note(f"Drawn are the {MAX_DRAWN_BINS} that moved furthest."))
+        moved.append(note(f"The charts show the {MAX_DRAWN_BINS} columns that moved furthest."))
     blocks = (
         verdict(result),
         *warnings([*session_warnings(result.session)]),
@@ -539,11 +539,11 @@ def drift(result: Drift) -> Document:
 
 
 def _what(result: Drift) -> str:
-    return f"{result.rows:,} rows of all parties, against {result.reference_rows:,} of the training"
+    return f"{result.rows:,} rows of all parties, compared with {result.reference_rows:,} of the training"
 
 
 def verdict(result: Drift) -> Verdict:
-    """Return whether anything moved, in a sentence."""
+    """Return, in a sentence, whether anything moved."""
     *columns, score = result.columns
     moved = [each.name for each in columns if each.has_moved]
     slight = [each.name for each in columns if each.verdict == "slight"]
@@ -551,7 +551,7 @@ def verdict(result: Drift) -> Verdict:
         more = f" and {len(moved) - MAX_NAMED} more" if len(moved) > MAX_NAMED else ""
         text = f"{counted(len(moved), 'column')} moved since the training: {listed(moved[:MAX_NAMED])}{more}."
     elif slight:
-        text = f"{counted(len(slight), 'column')} moved slightly, and none far: {listed(slight[:MAX_NAMED])}."
+        text = f"{counted(len(slight), 'column')} moved slightly, none far: {listed(slight[:MAX_NAMED])}."
     elif all(each.psi is None for each in columns):
         text = "Whether a column moved cannot be decided: too few rows lie outside one bin."
     else:
@@ -567,7 +567,7 @@ def verdict(result: Drift) -> Verdict:
     about = [f"{_what(result)}.", *([of_score[score.verdict]] if score.verdict in of_score else [])]
     if state != "good":
         about.append(
-            "That alone does not make the model worse: measure it on rows whose outcome is known (fedboost "
+            "That by itself does not make the model worse: measure it on rows with a known outcome (fedboost "
             "evaluate)."
         )
     return Verdict(text, state, about)
@@ -604,7 +604,7 @@ def _bins(columns: Sequence[DriftColumn]) -> Table:
 
 
 def _shares(column: DriftColumn) -> Iterator[tuple[DriftBin, float, float]]:
-    """Yield each bin with its share of the rows then and now."""
+    """Yield each bin with its share of the rows in the training and now."""
     before, after = (
         max(sum(each), 1) for each in zip(*((b.reference, b.rows) for b in column.bins), strict=True)
     )
@@ -613,7 +613,7 @@ def _shares(column: DriftColumn) -> Iterator[tuple[DriftBin, float, float]]:
 
 
 def most_moved(column: DriftColumn) -> str:
-    """Return the bin whose share of rows changed most, if any changed."""
+    """Return the bin whose share of rows changed most, in words; empty if none changed visibly."""
     if column.psi is None:
         return ""
     one, before, after = max(_shares(column), key=lambda share: abs(share[2] - share[1]))
@@ -622,7 +622,7 @@ def most_moved(column: DriftColumn) -> str:
 
 
 def values_of(one: DriftBin) -> str:
-    """Return the values that a bin has, in words."""
+    """Return the values of a bin, in words."""
     if one.levels:
         return " or ".join(map(delimited, one.levels[:3])) + (" ..." if len(one.levels) > 3 else "")
     if "low" not in one.model_fields_set:
@@ -632,15 +632,14 @@ def values_of(one: DriftBin) -> str:
     return (text if low or high else "any value") + (" or missing" if one.missing else "")
 
 
-# ---- Trials of settings side by side: the best settings, and the table of trials ------------------------
+# ---- Tuning: the best settings, and the table of trials -------------------------------------------------
 
 
 MAX_TRIALS = 10
-"""Trials in the table."""
+"""Maximum number of trials in the table."""
 
 
 def tuning(result: Tuning) -> Document:
-    """Return the trials as people read them."""
     metric, trials = result.metric, result.trials
     best = trials[result.best]
     rows = [
@@ -648,13 +647,13 @@ def tuning(result: Tuning) -> Document:
         for rank, each in ((rank, trials[rank]) for rank in result.ranked[:MAX_TRIALS])
     ]
     hidden = len(trials) - MAX_TRIALS
-    more = f" {counted(hidden, 'more trial')} came less far." if hidden > 0 else ""
+    more = f" {counted(hidden, 'more trial')} ranked lower." if hidden > 0 else ""
     gain = f"Its {metric} is {number(best.value(metric))} instead of {number(trials[0].value(metric))}."
     if not result.best:
         gain = "No trial beats the settings of the terms."
     headings = ["trial", metric, "best round", "of", "settings"]
-    table = Table("Trials, the best first", headings, rows, range(4), folded=False)
-    at_best = note(f"The {metric} is that of the validation rows, at the best round of each trial.{more}")
+    table = Table("Trials, best first", headings, rows, range(4), folded=False)
+    at_best = note(f"The {metric} is that of the validation rows in the best round of each trial.{more}")
     blocks = (
         Verdict(f"Trial {result.best} is the best: {_settings(best)}.", more=[gain]),
         *warnings([*session_warnings(result.session)]),
@@ -668,7 +667,7 @@ def _settings(trial: Trial) -> str:
     return ", ".join(f"{name} {value:g}" for name, value in trial.settings.items())
 
 
-# ---- Every result, by what its session does -------------------------------------------------------------
+# ---- The types and views of results, by task ------------------------------------------------------------
 
 
 RESULTS: dict[str, type[Result]] = {kind.task: kind for kind in (Description, Evaluation, Drift, Tuning)}
@@ -681,20 +680,20 @@ VIEWS: dict[str, Callable[[Any], Document]] = {
 
 
 def document(result: Result) -> Document:
-    """Return a result as people read it."""
+    """Return the document of any result."""
     return VIEWS[result.task](result)
 
 
-# ---- A table that was checked: an oddity that many columns share takes a few lines, not one for each ---
+# ---- The check of a table: an oddity that many columns share takes a few lines, not one per column -----
 
 
 MAX_ALIKE = 5
-"""Columns of one kind of oddity that are described one by one."""
+"""Maximum number of columns with the same kind of oddity that are described one by one."""
 
 
 def by_kind(oddities: Iterable[Oddity]) -> Iterator[tuple[Oddity, str]]:
-    """Yield oddities, the worst first; the last that is described of a kind comes with a sentence on the
-    other columns of it."""
+    """Yield oddities, the worst first. The last one described of each kind comes with a sentence on the other
+    columns of that kind."""
     alike: dict[str, list[Oddity]] = {}
     for oddity in by_severity(oddities):
         alike.setdefault(oddity.kind, []).append(oddity)
@@ -706,7 +705,7 @@ def by_kind(oddities: Iterable[Oddity]) -> Iterator[tuple[Oddity, str]]:
 
 
 def notices(oddities: Iterable[Oddity]) -> Iterator[str]:
-    """Yield a line for each oddity that is worth one, or for several columns with the same."""
+    """Yield a line for each oddity that is worth one, or for several columns with the same oddity."""
     for oddity, others in by_kind(each for each in oddities if each.is_worth_a_line):
         advice = f"; {oddity.advice}" if oddity.advice else ""
         yield f"{delimited(oddity.column)}: {oddity.sentence}{advice}"
@@ -715,7 +714,6 @@ def notices(oddities: Iterable[Oddity]) -> Iterator[str]:
 
 
 def check(table: Checked) -> Document:
-    """Return what is odd in a table as people read it."""
     part = (
         f", of which the first {table.rows_checked:,} were checked"
         if 0 < table.rows_checked < table.rows

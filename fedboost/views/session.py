@@ -1,8 +1,8 @@
-"""What every page on a session has besides its result: who agreed to what, who learns what, and the traffic.
+"""The parts of a session's page besides its result: who agreed to what, who learns what, and the traffic.
 Also the privacy card, and the plan of terms with noise.
 
-Promises: it follows from the terms, the signatures and the counted bytes; every party, column and category
-that the terms name is there, and every setting that is not its default.
+Promises: the content follows from the terms, the signatures and the counted bytes. It includes every party,
+column and category in the terms, and every setting that differs from its default.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,14 +27,14 @@ from fedboost.views.words import counted, duration, one_line, size
 
 
 def result_document(result: Result, title: str, lead: str, blocks: Sequence[Block]) -> Document:
-    """Return the document of a result: its own blocks, then what every session has, folded."""
+    """Return the document of a result: its own blocks, then the folded parts that every session has."""
     session, terms = result.session, result.session.terms
     signed = [
         (party, part_of(terms, party), "its answers" if party in session.signed_by else "nothing")
         for party in dict.fromkeys((*terms.parties, *session.signed_by))
     ]
     agreed_by = Table("Parties", ["party", "takes part with", "signed"], signed, ())
-    checked = note("Signatures are checked where the result arrives, if the analyst has keys.")
+    checked = note("Signatures are checked when the result arrives, if the analyst has keys.")
     more = (
         *agreed(terms, [agreed_by, checked]),
         Section("session", "Traffic", [*traffic(session)], True),
@@ -43,10 +43,10 @@ def result_document(result: Result, title: str, lead: str, blocks: Sequence[Bloc
 
 
 def session_warnings(session: Ended) -> Iterator[str]:
-    """Yield what a reader should know of the session before its figures."""
+    """Yield what a reader should know about the session before its figures."""
     terms = session.terms
     if not session.signed_by:
-        yield "No party signed its answers: anyone may have made these figures."
+        yield "No party signed its answers: anyone could have made these figures."
     absent = len(set(terms.parties) - set(session.signed_by))
     if session.signed_by and absent:
         yield f"{absent} of the {len(terms.parties)} parties of the terms did not sign."
@@ -54,21 +54,21 @@ def session_warnings(session: Ended) -> Iterator[str]:
         yield f"Protection {terms.hiding.protection}: {not_hidden(terms)}."
 
 
-# ---- What was agreed, and who learns what by it: in the words that a person at a site approved ----------
+# ---- The agreement, and who learns what: in the words that a person at a site approved ------------------
 
 
-NO_NOISE = "without noise nothing bounds what the sums, and the model itself, tell of single rows"
+NO_NOISE = "without noise, nothing bounds what the sums, and the model itself, reveal about single rows"
 _OF_A_MODEL = (
-    "Whoever has the model file learns its thresholds, gains, covers and leaf values, which are made from "
+    "Anyone who has the model file learns its thresholds, gains, covers and leaf values, which are made from "
     "sums over the rows of all parties."
 )
 _OF_A_RESULT = (
-    "The aggregator, and whoever works with it, sees the sums before counts of few rows are left out."
+    "The aggregator, and anyone who works with it, sees the sums before counts of few rows are left out."
 )
 
 
 def agreed(terms: Terms, parties: Sequence[Block]) -> tuple[Section, Section]:
-    """Return the sections on the parties and on the terms."""
+    """Return a section on parties and terms, and one on who learns what, both folded."""
     words = groups(terms)
     about: list[Block] = [
         *parties,
@@ -80,7 +80,7 @@ def agreed(terms: Terms, parties: Sequence[Block]) -> tuple[Section, Section]:
     told.append(note(_OF_A_MODEL if terms.task.trains else _OF_A_RESULT))
     if terms.noise is not None:
         told += [
-            Paragraph("Privacy card: what is promised of any one row."),
+            Paragraph("Privacy card: what is promised about any one row."),
             *card_blocks(PrivacyCard.of(terms)),
         ]
     return (
@@ -90,7 +90,7 @@ def agreed(terms: Terms, parties: Sequence[Block]) -> tuple[Section, Section]:
 
 
 def part_of(terms: Terms, party: str) -> str:
-    """Return what a party takes part with."""
+    """Return what a party contributes."""
     if party not in terms.parties:
         return "nothing: the terms do not name it"
     also = "; decrypts sums" if party == terms.keyholder else ""
@@ -101,11 +101,11 @@ def part_of(terms: Terms, party: str) -> str:
     return f"{holds}: {', '.join(terms.blocks.columns_of(party).features)}{also}"
 
 
-# ---- Traffic and time: bytes and seconds as they were counted where the session was followed -----------
+# ---- Traffic and time: bytes and seconds as counted by the process that followed the session -----------
 
 
 def traffic(session: Ended) -> Iterator[Block]:
-    """Yield the time and bytes of each round, where there are any, and the bytes of each party."""
+    """Yield the total traffic, the bytes of each party, and the time and bytes of each round, if any."""
     yield Paragraph(_in_short(session))
     if session.traffic:
         order = {party: number for number, party in enumerate(session.terms.parties)}
@@ -119,7 +119,7 @@ def traffic(session: Ended) -> Iterator[Block]:
 
 
 def by_party(traffic: Traffic) -> Table:
-    """Return a table of the bytes of each party."""
+    """Return a table of the bytes that each party sent and received."""
     rows = [(party, *map(size, moved)) for party, moved in traffic.items()]
     return Table("Traffic of each party", ["party", "sent", "received"], rows)
 
@@ -130,14 +130,14 @@ def _in_short(session: Ended) -> str:
     text += " since the aggregator was restarted" if session.since_restart else " in all"
     if seconds:
         text += f"; {counted(len(seconds), 'round')} in {duration(sum(seconds))}"
-    return f"{text}. Bytes are those of the messages between parties and aggregator, both ways."
+    return f"{text}. Bytes are those of messages between parties and aggregator, in both directions."
 
 
 # ---- The privacy card of a model, and the plan of terms with noise ---------------------------------------
 
 
 def strength(epsilon: float) -> str:
-    """Return an epsilon in a word."""
+    """Return a rating of an epsilon in words."""
     for most, word in ((1.0, "strong"), (3.0, "moderate"), (8.0, "weak")):
         if epsilon <= most:
             return word
@@ -145,13 +145,11 @@ def strength(epsilon: float) -> str:
 
 
 def card(report: PrivacyCard) -> Document:
-    """Return a privacy card as people read it."""
     epsilon = f"Epsilon {report.epsilon:g} at delta {report.delta:g}: {strength(report.epsilon)}."
     return Document("Privacy card", "", [Verdict(epsilon), *card_blocks(report)])
 
 
 def card_blocks(report: PrivacyCard) -> Sequence[Block]:
-    """Return what a card states."""
     parties = counted(report.honest, "honest party", "honest parties")
     entries = {
         "epsilon": f"{report.epsilon:g} ({strength(report.epsilon)})",
@@ -161,7 +159,7 @@ def card_blocks(report: PrivacyCard) -> Sequence[Block]:
         "noise": f"{report.noise}, {report.placement}; that of {parties} is enough",
         "trees": report.method,
         "epsilon of all releases": f"{report.epsilon_spent:.6g} (mu squared {report.cost:.6g})",
-        "the same by zCDP": f"{report.zcdp_epsilon:.6g}, a looser bound that takes noise as it is, discrete",
+        "the same by zCDP": f"{report.zcdp_epsilon:.6g}, a looser bound, for discrete noise as it is",
         "parties in every sum": ", ".join(map(one_line, report.roster)) or "not named",
         "protection": report.protection,
         "terms": report.terms,
@@ -175,8 +173,8 @@ def card_blocks(report: PrivacyCard) -> Sequence[Block]:
         Entries([*entries.items()]),
         Table("Every release", headings, releases, folded=False),
         note(
-            "Sensitivity is how far one row can move the whole sum, noise its standard deviation, both in "
-            "the integers that are added; cost is mu squared, which adds."
+            "Sensitivity is how far one row can move the whole sum, and noise is a standard deviation, both "
+            "in the integers that are added; cost is mu squared, and costs add up."
         ),
         Paragraph("Not covered:"),
         Items(report.not_covered),
@@ -184,7 +182,7 @@ def card_blocks(report: PrivacyCard) -> Sequence[Block]:
 
 
 def plan(result: Plan) -> Document:
-    """Return what terms would release, and what to expect of the model."""
+    """Return the document of a plan: the releases of the terms, and what to expect of the model."""
     report = result.card
     parties = counted(len(report.roster), "party", "parties")
     releases = [
@@ -197,7 +195,7 @@ def plan(result: Plan) -> Document:
         )
         for each in result.releases
     ]
-    hist = "With method hist several noisy cells tell of a leaf: expect it to be less sure than this."
+    hist = "With method hist, several noisy cells determine a leaf: expect it to be less certain than this."
     return Document(
         "Privacy plan",
         "",
@@ -205,7 +203,7 @@ def plan(result: Plan) -> Document:
             Verdict(
                 f"Epsilon {report.epsilon:g} at delta {report.delta:g}: {strength(report.epsilon)}; "
                 f"{parties}, noise {report.placement}, that of {report.honest} is enough.",
-                more=[f"It holds against {report.against}."],
+                more=[f"The promise holds against {report.against}."],
             ),
             Items([*map(_outlook, result.outlooks), *([hist] if report.method == "hist" else [])]),
             Table(
@@ -216,7 +214,7 @@ def plan(result: Plan) -> Document:
                 folded=False,
             ),
             note(
-                "Noise is a standard deviation, in every cell of a sum. Chance is that of which rows the "
+                "Noise is a standard deviation, in every cell of a sum. Chance is due to the rows that the "
                 "sites happen to have."
             ),
         ],
@@ -224,10 +222,10 @@ def plan(result: Plan) -> Document:
 
 
 def _outlook(outlook: Outlook) -> str:
-    """Return an outlook as a sentence, for somebody who must decide."""
+    """Return an outlook as a sentence."""
     return (
-        f"With {outlook.rows:,} rows a leaf has {outlook.leaf_rows:,.0f} on average and is as sure of its "
-        f"value as {outlook.worth:,.0f} rows would make it without noise: {_verdict(outlook)}."
+        f"With {outlook.rows:,} rows, a leaf has {outlook.leaf_rows:,.0f} on average, and its value is as "
+        f"certain as {outlook.worth:,.0f} rows would make it without noise: {_verdict(outlook)}."
     )
 
 
@@ -236,7 +234,7 @@ def _verdict(outlook: Outlook) -> str:
     if ratio <= 0.5:
         return "noise costs little"
     if ratio <= 2.0:
-        return "noise and chance weigh about the same"
+        return "noise and chance have about the same effect"
     if ratio <= 10.0:
         return "noise outweighs chance in a single tree, and only what many trees agree on is learned"
     return "noise drowns a single leaf; raise epsilon, or train on more rows"

@@ -1,7 +1,7 @@
-"""Pages of a site, for the person who decides for it: overview, requests, audit log, budget, policy.
+"""Pages of a site, for the person who decides for it: overview, requests, audit log, budget and policy.
 
-Promises: a page has no script, and asks its own origin alone, for its style and its icon; what comes from
-outside is text and never markup; what would be allowed is shown whole before the button that allows it.
+Promises: a page has no script, and loads only style and icon, from its own origin. Content from outside is
+text, never markup. What an approval would allow is shown in full above the button.
 """
 
 from collections.abc import Iterator, Sequence
@@ -42,7 +42,7 @@ from fedboost.views.words import counted, duration, moment, shorten, size, time_
 SITE = Served(
     "fedboost site",
     "this site's own process",
-    "The operator of this site makes a token with: fedboost keys token NAME --role officer",
+    "The operator of this site creates a token with: fedboost keys token NAME --role officer",
     {
         "/": "Overview",
         "/requests": "Requests",
@@ -55,13 +55,13 @@ POLICY = (
     "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; "
     "frame-ancestors 'none'"
 )
-"""The content security policy of every page: no script runs, whatever it holds."""
+"""Content security policy of every page: no script runs, whatever the page contains."""
 
 
 @dataclass(frozen=True)
 class Reader:
-    """A reader of a page. name: of the token; may_decide: it is an officer's; form_key: what a form of a page
-    for this reader carries, '' where no form is for it."""
+    """A reader of a page. name: name on the token; may_decide: the token is an officer's; form_key: key in
+    the forms of pages for this reader, '' for a reader without forms."""
 
     name: str
     may_decide: bool
@@ -69,26 +69,26 @@ class Reader:
 
 
 def page(path: str, document: Document, reader: Reader) -> str:
-    """Return a document as a page. path: its own."""
+    """Return a document as a page at this path."""
     may = "may approve and refuse" if reader.may_decide else "may read"
     caller = f"{reader.name}: {may}. " if reader.form_key else ""
     return served_page(SITE, path, document, caller, form_key(reader))
 
 
 def form_key(reader: Reader) -> Markup:
-    """Return the field by which a form is known to be of a page for this reader."""
+    """Return the hidden field that proves that a form is from a page for this reader."""
     return Markup(f'<input type="hidden" name="key" value="{reader.form_key}">')
 
 
-# ---- Requests, and one of them with the form by which a person decides -----------------------------------
+# ---- Requests, and the page of one request with the form for a decision ----------------------------------
 
 
 DIGITS = 8
-"""Of a digest, in a table."""
+"""Number of digits of a digest in a table."""
 MAX_ANSWER = 200
-"""Characters of an answer that are shown at once."""
+"""Maximum length of an answer that is shown unfolded."""
 BEFORE = "before the approval"
-WITHOUT_KEYS = "anybody: connections have no keys"
+WITHOUT_KEYS = "anyone: connections have no keys"
 STATES: dict[Standing, State] = {
     Standing.APPROVED: "good",
     Standing.ALLOWED: "good",
@@ -99,28 +99,27 @@ STATES: dict[Standing, State] = {
 
 
 def requests(known: Sequence[Request]) -> Document:
-    """Return the requests of analysts, those that a person may want to decide on first."""
+    """Return the page of requests, undecided ones first."""
     waiting = [request for request in known if request.standing.is_open]
     others = [request for request in known if not request.standing.is_open]
-    about = "Requests for a session, and checks if this site would take part, the latest first. "
+    about = "Requests for a session, and checks whether this site would take part, latest first. "
     blocks: list[Block] = [
         _waiting(len(waiting)),
         Section("undecided", "Not approved", [requests_table(waiting, "Requests to decide on")]),
         Section("others", "All others", [requests_table(others, "Requests that are decided or allowed")]),
-        note(about, "The oldest are dropped where there are many."),
+        note(about, "If there are many, the oldest are dropped."),
     ]
     return Document("Requests", "", blocks)
 
 
 def _waiting(count: int) -> Verdict:
     if not count:
-        return Verdict("No request waits for a decision.", "good")
+        return Verdict("No request is waiting for a decision.", "good")
     wait = "waits" if count == 1 else "wait"
     return Verdict(f"{counted(count, 'request')} {wait} for a decision.", "unclear", ["Open one to decide."])
 
 
 def requests_table(known: Sequence[Request], caption: str) -> Block:
-    """Return a table of requests."""
     if not known:
         return note("No requests.")
     rows = [
@@ -139,7 +138,7 @@ def requests_table(known: Sequence[Request], caption: str) -> Block:
 
 
 def standing(request: Request) -> Badge:
-    """Return what holds for a request at this site."""
+    """Return the status of a request at this site."""
     return Badge(request.standing.value, STATES[request.standing])
 
 
@@ -151,7 +150,7 @@ def _answer(request: Request) -> Line:
 
 
 def decision(decided: Decision, reader: Reader) -> Document:
-    """Return one request with all that a person decides on, and the form for it."""
+    """Return the page of one request: the facts for a decision, and the form."""
     request, terms = decided.request, approval(decided.view)
     decided_at = f", {moment(request.decided)}" if request.decided else ""
     blocks = [
@@ -167,19 +166,21 @@ def _request(request: Request) -> Iterator[tuple[str, Line]]:
     yield "analyst", f"{request.analyst}, by signature" if request.analyst else WITHOUT_KEYS
     yield "first request", f"{time_of(int(request.first))} UTC"
     yield "last request", f"{time_of(int(request.last))} UTC"
-    yield "for", f"session {request.session}" if request.session else "a check: would this site take part"
+    yield "for", f"session {request.session}" if request.session else "a check: would this site take part?"
     last = f"last answer, {BEFORE}" if request.approved_since and request.answer else "last answer"
     yield last, request.answer or _answer(request)
 
 
 def _decide(decided: Decision, reader: Reader) -> Iterator[Block]:
     if decided.view.fault:
-        yield Paragraph("No approval can allow these terms, as above.")
+        yield Paragraph("No approval can allow these terms; see above.")
     if decided.request.standing is Standing.APPROVED:
         back = f"fedboost approve {decided.request.digest[:12]} --withdraw"
-        yield Paragraph(("These terms are approved for this analyst; ", Code(back), " takes it back."))
+        yield Paragraph(
+            ("These terms are approved for this analyst; ", Code(back), " withdraws the approval.")
+        )
     if not reader.may_decide:
-        yield note("This token may read. A token of the role officer may approve and refuse.")
+        yield note("This token is for reading. A token of the role officer can approve and refuse.")
     elif not reader.form_key:
         yield note("To decide, log in with a browser.")
     elif decided.view.fault and decided.request.standing is Standing.REFUSED:
@@ -199,15 +200,15 @@ def _form(decided: Decision, reader: Reader) -> Markup:
     known, approved = request.standing is Standing.REFUSED, request.standing is Standing.APPROVED
     may_approve = not view.fault and not approved
     approve = (
-        "Approve writes the same file as the command fedboost approve: from the next offer on, the terms of "
-        "the digest above may be used, and no others. "
+        "Approve writes the same file as the command fedboost approve: from the next offer on, the terms "
+        "with the digest above may be used, and no others. "
     )
     withdrawn = ", and the approval is withdrawn" if approved else ""
     about = element(
         "p",
         approve if may_approve else "",
         "Refuse is remembered: this site answers this analyst that a person refused these terms"
-        f"{withdrawn}. Give the token again: the log names its owner.",
+        f"{withdrawn}. Enter the token again: the log records its owner.",
     )
     buttons = element("p", yes if may_approve else "", " ", "" if known else no)
     parts = about, *hidden, form_key(reader), TOKEN, buttons
@@ -215,7 +216,7 @@ def _form(decided: Decision, reader: Reader) -> Markup:
 
 
 def _field(name: str, value: str) -> Markup:
-    """Return a field of a form that is not shown. value: a digest, a hash or a name of a certificate."""
+    """Return a hidden form field. value: a digest, a hash, or the name in a certificate."""
     start = element("input", type="hidden", name_=name, value=value)
     return Markup(start.removesuffix("</input>"))
 
@@ -224,15 +225,16 @@ def _field(name: str, value: str) -> Markup:
 
 
 def budget(result: SiteBudget | None, fault: str = "") -> Document:
-    """Return what sessions spent of the privacy of a site's rows. fault: why that is not known."""
+    """Return the page of the privacy budget. fault: why it is unknown, if result is None."""
     if result is None:
         return Document("Budget", "", [left(None, fault)])
     blocks = unless_empty(
         left(result),
         _datasets(result.datasets),
         note(
-            "Epsilons do not add, their costs do: what is left is more than the difference. Sessions without "
-            "noise spend nothing that is counted here, and nothing bounds what they reveal of a row."
+            "Epsilons do not add up, but their costs do: what is left is more than the difference. Sessions "
+            "without noise spend nothing that is counted here, and nothing bounds what they reveal about a "
+            "row."
         ),
         None if result.charges is None else _charges(result),
     )
@@ -240,18 +242,18 @@ def budget(result: SiteBudget | None, fault: str = "") -> Document:
 
 
 def left(result: SiteBudget | None, fault: str = "") -> Verdict:
-    """Return what is left of a budget."""
+    """Return what is left of a budget, in a sentence."""
     if result is None:
         return Verdict("What is left is not known.", "bad", [fault])
     spent = result.own
     used = f"{spent.took_part} of at most {result.max_sessions} (max_sessions)"
     took_part = f"Sessions of {result.name}: {used}."
     if spent.left is None:
-        more = "No session is refused for what it would spend. Set epsilon and delta under [policy] for one."
+        more = "No session is refused for its cost. To set a budget, set epsilon and delta under [policy]."
         return Verdict("The site has no budget.", "unclear", [more, took_part])
     words = f"Epsilon {spent.left:.4g} at delta {spent.delta:g} of {spent.budget:g} is left."
     state: State = "good" if spent.left else "bad"
-    return Verdict(words, state, ["One more session may have as much.", took_part])
+    return Verdict(words, state, ["One more session may spend this much.", took_part])
 
 
 def _datasets(datasets: Sequence[Spent]) -> Table:
@@ -270,7 +272,7 @@ def _datasets(datasets: Sequence[Spent]) -> Table:
     ]
     counts = "sessions", "never began", "with noise", "releases"
     headings = ["rows", *counts, "spent", "at delta", "left"]
-    return Table("What was spent of each dataset", headings, rows, folded=False)
+    return Table("Spending by dataset", headings, rows, folded=False)
 
 
 def _charges(result: SiteBudget) -> Section:
@@ -282,7 +284,7 @@ def _charges(result: SiteBudget) -> Section:
         for each in charges
     ]
     headings = ["when (UTC)", "session", "release", "its epsilon"]
-    table = Table("Releases that were charged", headings, rows, (3,))
+    table = Table("Releases charged to the budget", headings, rows, (3,))
     last = note(f"The last {len(charges)} of {charged}.") if charged > len(charges) else None
     return Section("releases", "Releases with noise", unless_empty(last, table))
 
@@ -291,15 +293,15 @@ def _charges(result: SiteBudget) -> Section:
 
 
 RECENT = 10
-"""Requests on the overview."""
+"""Maximum number of requests on the overview."""
 
 
 def overview(now: Overview) -> Document:
-    """Return what waits for a decision, what runs, and what is left of the budget."""
+    """Return the overview: undecided requests, the current session, and the remaining budget."""
     waiting = [request for request in now.requests if request.standing.is_open]
     nothing = (
-        "Every session is refused: nothing is approved here, and the policy does not name parties, analysts "
-        "and columns. Approve a request below, or write a policy into the site's file."
+        "Every session is refused: no terms are approved here, and the policy does not name parties, "
+        "analysts and columns. Approve a request below, or write a policy into the site's file."
     )
     table = requests_table(waiting[:RECENT], "Requests to decide on") if waiting else None
     about = [("party", now.party), ("rows", now.rows or "none: a key holder"), ("aggregator", now.aggregator)]
@@ -321,7 +323,7 @@ def _now(now: Overview) -> Iterator[Block]:
     connected = Badge("connected", "good") if now.live.connected else Badge("not connected", "bad")
     yield Paragraph(("Aggregator: ", connected))
     if session is None:
-        yield note("No session is under way.")
+        yield note("No session is running.")
         return
     terms = session.terms
     yield Entries(
@@ -342,14 +344,14 @@ def _now(now: Overview) -> Iterator[Block]:
 
 
 def policy(rules: Sequence[Rule]) -> Document:
-    """Return every rule of a policy with its value, and its purpose."""
+    """Return the page of a policy: every rule with its value and its purpose."""
     own = [rule for rule in rules if rule.is_set]
     others = [rule for rule in rules if not rule.is_set]
     about = (
         "This site takes part under terms that break none of these rules, and under terms that a person "
-        "approved. The rules stand under [policy] in the site's file; they are read when the site starts."
+        "approved. The rules are under [policy] in the site's file, which is read when the site starts."
     )
-    blocks = [note(about), _rules(own, "Rules that the file has"), _rules(others, "Rules by default")]
+    blocks = [note(about), _rules(own, "Rules set in the file"), _rules(others, "Default rules")]
     return Document("Policy", "", blocks)
 
 
@@ -364,7 +366,7 @@ def _rules(rules: Sequence[Rule], caption: str) -> Block:
 
 
 def audit(result: Audit | None, fault: str) -> Document:
-    """Return the audit of the log. fault: why there is none."""
+    """Return the page of the log's audit. fault: why the log cannot be read, if result is None."""
     if result is None:
         unread = Verdict("The log cannot be read.", "bad", [printable(fault)])
         return Document("What has left", "", [unread])
@@ -373,7 +375,7 @@ def audit(result: Audit | None, fault: str) -> Document:
 
 
 def session(each: Session) -> Document:
-    """Return one session of the log."""
+    """Return the page of one session in the log."""
     document = log.session(each)
     return Document(
         document.title, document.lead, [Paragraph(Link("All sessions", "/audit")), *document.blocks]

@@ -1,11 +1,11 @@
-"""Messages to protobuf and back, by the names of their fields, within bounds.
+"""Converts messages to protobuf and back, by field names and within bounds.
 
-A message has the fields of its dataclass, by the same names; types of `HAND_WRITTEN` travel otherwise. What a
-field may hold stands beside its type (`Bound`, `Only`), and is checked before anything of it is copied: an
-item of two bytes takes some hundred when it is read.
+A protobuf message has the field names of its dataclass; types in `HAND_WRITTEN` travel in other forms. The
+allowed values of a field are annotated on its type (`Bound`, `Only`). They are checked before anything is
+copied, because an item of two bytes on the wire takes about a hundred in memory.
 
-Promises: a field that may repeat has a bound, and each field of a dataclass one of its message, else this
-module cannot be imported.
+Promises: every repeated field has a bound, and every dataclass field a field in its message; otherwise
+importing this module fails.
 Refuses: values out of their bounds (PeerError).
 """
 
@@ -38,24 +38,24 @@ from fedboost.terms.terms import Terms
 from fedboost.wire.v1 import fedboost_pb2 as pb
 
 Fields = dict[str, Any]
-"""The fields of a message by name, those of messages in it as such a dictionary."""
+"""Fields of a message by name; nested messages are dictionaries of the same kind."""
 
 WIRE_VERSION = 4
 MAX_TO_AGGREGATOR = 4 << 20
-"""Bytes of a message to the aggregator: a part of a report is at most half a megabyte."""
+"""Most bytes of a message to the aggregator. A part of a report takes at most half a megabyte."""
 MAX_FROM_AGGREGATOR = 64 << 20
-"""Bytes of a message from the aggregator: the grids of a wide table are the largest."""
+"""Most bytes of a message from the aggregator. The largest are grids of wide tables."""
 MAX_TERMS = 16 << 20
-"""Characters of terms: those of an analyst fit in MAX_TO_AGGREGATOR, and have escapes after that."""
+"""Most characters of terms. An analyst's terms fit in MAX_TO_AGGREGATOR; escapes make them longer later."""
 MAX_REQUEST = 64 << 10
-"""Bytes of an analyst's request: a certificate with its chain is the most of it."""
+"""Most bytes of an analyst's request; its certificate chain is the largest part."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """How a type travels. write: from a value to what protobuf takes for a field; read: from what protobuf
-    has for it, once it has passed the checks. flat: it is no field, but several of the message around it:
-    written as a dictionary of these, and read from that message."""
+    """How a type travels. write, read: convert a value to that of a protobuf field, and back once `checks`
+    have passed. flat: the value is several fields of the enclosing message: it is written as a dictionary of
+    these, and read from that message."""
 
     write: Callable[[Any], Any]
     read: Callable[[Any], Any]
@@ -74,7 +74,7 @@ def parsed(kind: Any, data: bytes, limit: int) -> Any:
     try:
         return kind.FromString(data)
     except DecodeError:
-        raise PeerError("bytes that are not a message of fedboost") from None
+        raise PeerError("wire-not-message", "received bytes that are not a message of fedboost") from None
 
 
 def terms_of(text: str) -> Terms:
@@ -82,7 +82,7 @@ def terms_of(text: str) -> Terms:
     try:
         return Terms.from_canonical(text)
     except RecursionError:
-        raise ConfigError("terms: nested too deeply") from None
+        raise ConfigError("terms-too-deep", "terms: tables and lists are nested too deeply") from None
 
 
 def require(condition: bool, what: str) -> None:
@@ -90,7 +90,7 @@ def require(condition: bool, what: str) -> None:
         raise out_of_bounds(what)
 
 
-# ---- By the names of fields -----------------------------------------------------------------------------
+# ---- Conversion by field names --------------------------------------------------------------------------
 
 
 def _itself(value: Any) -> Any:
@@ -98,12 +98,11 @@ def _itself(value: Any) -> Any:
 
 
 SAME = Pair(_itself, _itself)
-"""The pair of numbers, texts and bytes."""
+"""The pair of numbers, strings and bytes, which travel unchanged."""
 
 
 def pair_of(kind: Any, message: Any) -> Pair:
-    """The pair of a dataclass, or a named tuple, by the names of its fields. message: the descriptor of one
-    that has these fields."""
+    """The pair of a dataclass or named tuple, by field names. message: descriptor of its protobuf message."""
     hints = get_type_hints(kind, include_extras=True)
     members = [(name, _pair(hints[name], message.fields_by_name.get(name))) for name in kind.__match_args__]
     getters = [_itself if pair.flat else attrgetter(name) for name, pair in members]
@@ -131,8 +130,7 @@ def pair_of(kind: Any, message: Any) -> Pair:
 
 
 def one_of(kinds: Any, fields: Any) -> Pair:
-    """The flat pair of a union of classes: each travels in the field, of a oneof, whose message has its
-    name."""
+    """The flat pair of a union of classes: each is the oneof field whose message type has its name."""
     named = {kind.__name__: kind for kind in get_args(kinds)}
     by_kind = {}
     for field in fields.fields:
@@ -149,14 +147,17 @@ def one_of(kinds: Any, fields: Any) -> Pair:
     def read(message: Any) -> Any:
         name = message.WhichOneof(fields.name)
         if name is None:
-            raise PeerError(f"an empty {fields.name}, or one of a newer version of fedboost")
+            raise PeerError(
+                "wire-unknown-message",
+                f"received an empty {fields.name}, or one of a newer version of fedboost",
+            )
         return readers[name](getattr(message, name))
 
     return Pair(write, read, flat=True)
 
 
 def _pair(hint: Any, field: Any, bounds: Iterable[Any] = ()) -> Pair:
-    """The pair of a type in this field of a message."""
+    """The pair of a type in a protobuf field. bounds: the annotations of the type."""
     origin, of = get_origin(hint), get_args(hint)
     if hint in HAND_WRITTEN:
         return HAND_WRITTEN[hint]
@@ -182,7 +183,7 @@ def _pair(hint: Any, field: Any, bounds: Iterable[Any] = ()) -> Pair:
 
 
 def _optional(pair: Pair, name: str) -> Pair:
-    """Of a message that may be absent, as None."""
+    """The pair of a message that may be absent (None)."""
     return Pair(
         lambda value: {} if value is None else {name: pair.write(value)},
         lambda message: pair.read(getattr(message, name)) if message.HasField(name) else None,
@@ -204,7 +205,7 @@ def _repeated(pair: Pair) -> Pair:
 
 
 def _table(names: list[str]) -> Pair:
-    """Of a mapping: the first field is a key, the others its value, or a tuple."""
+    """The pair of a mapping: the first field is the key, the others are its value (or tuple of values)."""
     first, *others = names
     key, value = attrgetter(first), attrgetter(*others)
 
@@ -215,19 +216,20 @@ def _table(names: list[str]) -> Pair:
     return Pair(write, lambda items: {key(item): value(item) for item in items})
 
 
-# ---- Types that travel otherwise ------------------------------------------------------------------------
-
+# ---- Types that travel in other forms -------------------------------------------------------------------
 
 _INT32, _UINT32, _FLOAT32, _BYTE = map(np.dtype, ("<i4", "<u4", "<f4", "u1"))
 _MISSING, _CATEGORICAL = 1, 2
-"""Kinds of features."""
+"""Bits of a feature's kind."""
 
 
 def _terms_from_pb(text: str) -> Terms:
     try:
         return terms_of(text)
     except ConfigError as error:
-        raise PeerError(f"terms this version of fedboost cannot follow: {error}") from None
+        raise PeerError(
+            "wire-bad-terms", f"this version of fedboost cannot use these terms: {error}"
+        ) from None
 
 
 def _request_from_pb(request: Any) -> Request:
@@ -251,7 +253,7 @@ def _splits_to_pb(splits: Splits) -> Fields:
 
 
 def _splits_from_pb(splits: Any) -> Splits:
-    """Splits of any nodes, features and bins: whether they can be is for the state to say."""
+    """Splits of any nodes, features and bins: the state checks later whether they are possible."""
     data, levels = splits.columns, splits.categories
     if not data and not levels:
         return NO_SPLITS
@@ -262,7 +264,9 @@ def _splits_from_pb(splits: Any) -> Splits:
         raise out_of_bounds(f"{len(levels)} bytes of levels")
     missing_left = data[12 * number : 16 * number]
     flags = missing_left.count(0) + missing_left[::4].count(1)
-    if not data[3::4].isascii() or flags != len(missing_left):  # a sign, or another number than 0 and 1
+    # isascii: the high byte of each little-endian int32 is below 128, so that no number is negative. The
+    # count of zero bytes, plus low bytes that are 1, is the length only if each missing_left is 0 or 1.
+    if not data[3::4].isascii() or flags != len(missing_left):
         raise out_of_bounds("a split out of range")
     columns = np.frombuffer(data, _INT32).astype(np.int32, copy=False).reshape(SPLIT_COLUMNS, number)
     if not levels:
@@ -278,7 +282,7 @@ def _places_from_pb(q: Any) -> Int64:
 
 
 def _means_from_pb(means: Any) -> Float32:
-    """The means of a column: float32 [buckets, folds]."""
+    """The target means of a column, float32 [buckets, folds]."""
     require(means.folds in (1, FOLDS + 1), f"means of {means.folds} folds")
     values = _array(means.values, _FLOAT32, "means of levels")
     require(values.size % means.folds == 0 and values.size <= MAX_SLOTS, f"{values.size} means of levels")
@@ -287,7 +291,7 @@ def _means_from_pb(means: Any) -> Float32:
 
 
 def _array(data: bytes, kind: np.dtype[Any], what: str) -> Any:
-    """The numbers in these bytes, as numpy has them."""
+    """The numbers in these bytes, in native byte order."""
     require(len(data) % kind.itemsize == 0, f"{len(data)} bytes of {what}")
     return np.frombuffer(data, kind).astype(kind.newbyteorder("="))
 
@@ -341,7 +345,7 @@ def _grids_from_pb(q: Any) -> Grids:
     require(len(lengths) == 1, "grids with columns of different lengths")
     require(bool((subdivisions <= widths).all() and (widths <= KEY_BITS).all()), "a grid out of range")
     first = starts.astype(np.int64)
-    ends = first + (np.int64(1) << widths.astype(np.int64))
+    ends = first + (np.int64(1) << widths.astype(np.int64))  # at most 2**33, as widths are checked above
     apart = _within_features(first[1:] >= ends[:-1], grids.offsets)
     require(bool(apart and (ends <= 1 << KEY_BITS).all()), "overlapping cells")
     require(bool((subdivisions < 24).all()), "a grid with too many subcells")
@@ -349,7 +353,7 @@ def _grids_from_pb(q: Any) -> Grids:
 
 
 def _within_features(holds: Any, offsets: Any) -> bool:
-    """True if it holds of each pair of neighbours of one feature: `holds` has those of all neighbours."""
+    """True if `holds`, of all neighbouring numbers, is true for each pair of the same feature."""
     begins = offsets[(offsets > 0) & (offsets <= holds.size)]
     holds[begins - 1] = True
     return bool(holds.all())
@@ -368,18 +372,16 @@ HAND_WRITTEN: dict[Any, Pair] = {
     CutPoints: Pair(_cut_points_to_pb, _cut_points_from_pb, flat=True),
     Grids: Pair(_grids_to_pb, _grids_from_pb, flat=True),
 }
-"""The pairs of types whose fields are not those of a message by name."""
+"""Pairs of types that are not converted by field names."""
 
 
 # ---- The queries of a turn, and the state that parties are introduced to --------------------------------
-
 
 _HISTOGRAMS = pair_of(HistogramQuery, pb.HistogramQuery.DESCRIPTOR)
 
 
 def _histograms_from_pb(q: Any) -> HistogramQuery:
-    """Read by hand what each party reads in most turns; what elects features, or is out of bounds, as all
-    others."""
+    """A fast path for the query that parties read most; unusual ones are read by field names."""
     rows, nodes, widths = q.rows, q.nodes, q.widths
     within = 0 < rows < MAX_ROWS and len(nodes) <= MAX_NODES and len(widths) <= 2 * MAX_NODES
     if not within or len(widths) % 2 or q.elected:
@@ -396,13 +398,13 @@ _SCALES = pair_of(Scales, pb.Introduce.DESCRIPTOR)
 
 
 def _turn_to_pb(query: Any) -> Fields:
-    """The fields of a question for all queries of a turn (`OfTurn`)."""
+    """The fields of an Ask, for all queries of a turn (`OfTurn`)."""
     first, *further = map(_QUERY.write, query.parts)
     return {**first, "then": further}
 
 
 def _turn_from_pb(ask: Any) -> OfTurn:
-    """All queries of a question. PeerError for one that is unknown or out of range, and for too many."""
+    """All queries of an Ask. Raises PeerError for too many, and for one that is unknown or out of bounds."""
     first: Query = _QUERY.read(ask)
     if not ask.then:
         return first

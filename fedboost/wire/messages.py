@@ -1,9 +1,9 @@
-"""Messages of sessions, and those between analysts, sites and aggregator, to bytes and back.
+"""Encodes and decodes messages of sessions, and messages between analysts, sites and aggregator.
 
-Promises: `decode(encode(m)) == m` for every message (floats bit for bit); decoding is total: any bytes give
-a message or a PeerError.
-Refuses: bytes that are no message of this version, values outside their ranges, oversized messages, and
-more of anything than there can be: an item of two bytes takes some hundred when it is read.
+Promises: `decode(encode(m)) == m` for every message (floats bit for bit). Decoding any bytes returns a
+message or raises PeerError.
+Refuses: bytes that are not a message of this version, values out of range, oversized messages, and too many
+items: an item of two bytes on the wire takes about a hundred in memory.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,14 +30,13 @@ from fedboost.wire.v1 import fedboost_pb2 as pb
 
 T = TypeVar("T")
 Coded = tuple[Callable[[T], bytes], Callable[[bytes], T]]
-"""Messages to bytes, and bytes to the message in them, or PeerError."""
+"""An encoder, and a decoder that returns the message or raises PeerError."""
 Vouched = Callable[[str, Request | None], None]
-"""Takes the text of terms, and who asked for a session under them."""
+"""Called with the text of terms, and the request for a session under them."""
 
 
 def _coded(kind: type[T] | UnionType, message: Any, limit: int) -> Coded[T]:
-    """Both ways of a dataclass, or a union of them, that travels as this message of protobuf, of at most so
-    many bytes."""
+    """Encoder and decoder of a dataclass or union. message: of protobuf; limit: most bytes to decode."""
     oneofs = message.DESCRIPTOR.oneofs
     pair = one_of(kind, *oneofs) if oneofs else pair_of(kind, message.DESCRIPTOR)
     return (
@@ -51,10 +50,10 @@ _encode_from_party, decode_from_party = _FROM_PARTY
 
 
 def encode_from_party(message: FromParty) -> bytes:
-    """Bytes of a party's message."""
+    """Encode a party's message to the aggregator."""
     if not isinstance(message, Report):
         return _encode_from_party(message)
-    out = pb.FromParty()  # filled in place: its cells are copied once less
+    out = pb.FromParty()  # filled in place, which copies the cells one time less
     for name, value in vars(message).items():
         setattr(out.report, name, value)
     return serialised(out)
@@ -64,21 +63,23 @@ _TO_PARTY = one_of(ToParty, *pb.ToParty.DESCRIPTOR.oneofs)
 
 
 def encode_to_party(message: ToParty) -> bytes:
-    """Bytes of a message of the aggregator."""
+    """Encode a message from the aggregator to a party."""
     return serialised(pb.ToParty(**_TO_PARTY.write(message)))
 
 
 class UnreadOffer(PeerError):
     """An offer of a session whose terms were not read."""
 
-    def __init__(self, session: str, why: str) -> None:
-        super().__init__(why)
+    def __init__(self, session: str, error: FedboostError) -> None:
+        super().__init__(error.code, error.public)
         self.session = session
 
 
 def decode_to_party(data: bytes, vouched: Vouched = lambda text, request: None) -> ToParty:
-    """The message in these bytes, or PeerError. vouched: raises a FedboostError unless the terms of an offer
-    may be read, which takes long where they are large: the offer is an UnreadOffer then."""
+    """Decode a message from the aggregator. Raises PeerError if it is not valid.
+
+    vouched: raises a FedboostError unless the terms of an offer may be parsed, which takes long for large
+    terms; the offer then raises UnreadOffer."""
     message = parsed(pb.ToParty, data, MAX_FROM_AGGREGATOR)
     if message.WhichOneof("message") == "admit":
         _check_vouched(message.admit, vouched)
@@ -92,23 +93,23 @@ def _check_vouched(admit: Any, vouched: Vouched) -> None:
     try:
         vouched(admit.terms, request)
     except FedboostError as error:
-        raise UnreadOffer(admit.session, error.public) from None
+        raise UnreadOffer(admit.session, error) from None
 
 
 # ---- Messages between analysts, sites and aggregator: requests and events -------------------------------
 
-
 MODEL_PART = 1 << 20
 
 Traffic = Annotated[Mapping[str, tuple[int, int]], Bound(MAX_PARTIES, "parties")]
-"""Party to bytes it sent and received."""
+"""Maps party -> bytes that it sent and received."""
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """The session waits for these parties; for another session to end, if there are none. absent: those of
-    them that are not connected, with when they last were (seconds since 1970, 0 for never); nothing from an
-    older aggregator."""
+    """The session waits for these parties, or for another session to end if there are none.
+
+    `absent` maps those that are not connected -> when they last were, in seconds since 1970 (0: never). It is
+    empty if the aggregator is older."""
 
     parties: Parties
     absent: Annotated[Mapping[str, int], Bound(MAX_PARTIES, "parties")] = field(default_factory=dict)
@@ -116,7 +117,7 @@ class Waiting:
 
 @dataclass(frozen=True)
 class RoundDone:
-    """A finished round: number from 0, metrics, seconds and traffic since the session began."""
+    """A finished round: its number from 0, its metrics, and seconds and traffic since the session began."""
 
     round: int
     metrics: Annotated[dict[str, float], Bound(MAX_FIGURES, "metrics")]
@@ -126,7 +127,7 @@ class RoundDone:
 
 @dataclass(frozen=True)
 class ModelPart:
-    """A piece of the model file; with the last one the session's traffic."""
+    """A piece of the model file. The last one has the session's traffic."""
 
     data: bytes = field(repr=False)
     last: bool
@@ -144,8 +145,10 @@ TrainEvent = Waiting | RoundDone | ModelPart | Failed
 
 
 class TrainCommand(Enum):
-    """A command of an analyst for the session under the terms: follow it, or start one; return to it after a
-    lost connection, even to its failure; stop it; finish it with the model after the current round."""
+    """An analyst's command for the session under some terms.
+
+    FOLLOW: start it, or follow it if it exists. RETURN: follow it after a lost connection, even if it has
+    failed. STOP: stop it. FINISH: end it after the current round, with the model so far."""
 
     FOLLOW = 0
     RETURN = 1
@@ -154,8 +157,7 @@ class TrainCommand(Enum):
 
 
 class TrainRequest(NamedTuple):
-    """An analyst's command. terms: JSON, as they were sent, unread (`codec.terms_of`); wish: the command for
-    their session; request: the signed request for it."""
+    """An analyst's signed command (wish). terms: unparsed JSON as sent, see `codec.terms_of`."""
 
     terms: str
     wish: TrainCommand = TrainCommand.FOLLOW
@@ -169,18 +171,18 @@ encode_train_event, decode_train_event = _TRAIN_EVENT
 
 # ---- The status of an aggregator: who is connected, and which sessions there are ------------------------
 
-
 MAX_MEMBERS = 8192
-"""Members in a status: those connected, and those remembered."""
+"""Most members in a status: those connected and those remembered."""
 MAX_SESSIONS = 64
-"""Sessions in a status: one is active, some wait, some are finished."""
+"""Most sessions in a status: one is active, others wait or are finished."""
 
 
 @dataclass(frozen=True)
 class Member:
-    """A party or an analyst. since: connected since, 0 if it is not; seen: when it was connected last, 0 for
-    a party that never was; times are seconds since 1970. version: of its software, as it says, '' where it
-    says none."""
+    """A party or an analyst. Times are seconds since 1970.
+
+    since: connected since, 0 if not connected; seen: last connected, 0 for never; version: version of its
+    software as it reports it, or ''."""
 
     role: str
     name: str
@@ -190,8 +192,7 @@ class Member:
 
 
 class SessionState(Enum):
-    """The state of a session: it waits to begin; it runs; it is over, and its analyst has not fetched the
-    end."""
+    """The state of a session. FINISHED: it has ended, but its analyst has not fetched the result."""
 
     WAITING = 0
     RUNNING = 1
@@ -200,9 +201,9 @@ class SessionState(Enum):
 
 @dataclass(frozen=True)
 class SessionStatus:
-    """A session. name: '' while it waits to begin; analyst: '' where analysts have no keys; terms: their
-    digest; done: finished rounds; since: when it was asked for; awaited: the parties that it waits for, and
-    none of a waiting session if another one runs."""
+    """A session. name: '' while it waits to begin; analyst: '' if analysts have no keys; terms: their digest;
+    done: finished rounds; since: when it was requested, in seconds since 1970; awaited: parties that it waits
+    for, none if it waits for another session to end."""
 
     state: SessionState
     name: str
@@ -219,8 +220,8 @@ class SessionStatus:
 
 @dataclass(frozen=True)
 class Status:
-    """The status of an aggregator, as one of its callers may see it. version: of its software; since: when it
-    was started; now: its clock; others: sessions that the caller may not see."""
+    """The status of an aggregator, as far as a caller may see it. version: of its software; since: when it
+    was started; now: its clock; others: number of sessions that the caller may not see."""
 
     version: str
     since: int
@@ -231,7 +232,7 @@ class Status:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """The status as JSON; times are seconds since 1970, 0 for never."""
+        """The status as JSON. Times are seconds since 1970, or 0 for never."""
         sessions = [{**asdict(session), "state": session.state.name.lower()} for session in self.sessions]
         return {**asdict(self), "sessions": sessions}
 
@@ -240,15 +241,14 @@ encode_status, decode_status = _coded(Status, pb.StatusReply, MAX_FROM_AGGREGATO
 
 
 # ---- Checks of terms, outside of sessions ---------------------------------------------------------------
-# From an analyst to the aggregator, from there to each party, and what the parties have against the terms.
-
+# An analyst sends terms to the aggregator, which forwards them to each party and returns their objections.
 
 MAX_SENTENCES = 64
-"""Reasons or notes of one site."""
+"""Most reasons, or notes, of one site."""
 MAX_SENTENCE_LENGTH = 1000
-"""Characters of each."""
+"""Most characters of a reason or note."""
 MAX_OBJECTIONS = 4 * 2 * MAX_SENTENCES * (MAX_SENTENCE_LENGTH + 8)
-"""Bytes of all that a site has to say: four a character at most."""
+"""Most bytes of a site's reasons and notes: four bytes per character, and eight extra characters each."""
 Sentences = Annotated[
     tuple[Annotated[str, Bound(MAX_SENTENCE_LENGTH, "characters of a sentence")], ...],
     Bound(MAX_SENTENCES, "sentences"),
@@ -257,8 +257,8 @@ Sentences = Annotated[
 
 @dataclass(frozen=True)
 class Review:
-    """A check that the aggregator hands on to a party. terms: JSON, as the analyst sent it; request: who
-    checks them, None where nothing is signed."""
+    """A check that the aggregator forwards to a party. terms: JSON as the analyst sent it; request: the
+    analyst's signed request, None if analysts have no keys."""
 
     number: int
     terms: str
@@ -267,8 +267,7 @@ class Review:
 
 @dataclass(frozen=True)
 class Objections:
-    """A party's answer to the review of this number. reasons: why it would not take part; notes: what else
-    the analyst should know."""
+    """A party's answer to a review. reasons: why it would not take part; notes: other remarks."""
 
     number: int
     reasons: Sentences = ()
@@ -277,8 +276,7 @@ class Objections:
 
 @dataclass(frozen=True)
 class SiteReply:
-    """A site's part of a check. answered: the reasons are its own; else they are the aggregator's, for which
-    there is no answer."""
+    """A site's part of a check. answered: reasons are its own, else the aggregator's for the lack of them."""
 
     party: str
     answered: bool
@@ -287,7 +285,7 @@ class SiteReply:
 
     @property
     def would(self) -> bool:
-        """True if the site says that it would take part."""
+        """True if the site answered that it would take part."""
         return self.answered and not self.reasons
 
     @property
@@ -297,8 +295,7 @@ class SiteReply:
 
 
 class CheckRequest(NamedTuple):
-    """An analyst's check. terms: JSON, as they were sent, unread; request: the signed request for it, where
-    analysts have keys."""
+    """An analyst's check. terms: unparsed JSON as sent; request: signed, if analysts have keys."""
 
     terms: str
     request: Request | None = None
@@ -317,11 +314,11 @@ encode_check_reply, decode_check_reply = _coded(CheckReply, pb.CheckReply, MAX_F
 
 
 def encode_objections(objections: Objections) -> bytes:
-    """Bytes of a party's answer, of sentences that are cut to what is allowed."""
+    """Encode a party's answer. Sentences are cut to the allowed number and length."""
     cut = _cut(objections.reasons), _cut(objections.notes)
     return _encode_objections(Objections(objections.number, *cut))
 
 
 def _cut(sentences: Sequence[str]) -> tuple[str, ...]:
-    length = MAX_SENTENCE_LENGTH  # again after escapes, which make it longer
+    length = MAX_SENTENCE_LENGTH  # cut again after quoting, as escapes make a sentence longer
     return tuple([quoted(sentence, length - 1)[:length] for sentence in sentences[:MAX_SENTENCES]])

@@ -132,7 +132,7 @@ def sessions_of_equal_and_of_other_groups(path):
 def a_refusal_and_a_training(path):
     def permit(offer):
         if offer.terms.trees.max_depth > 2:
-            raise Refused("site p0 refuses: its policy has max_depth = 2")
+            raise Refused("test", "site p0 refuses: its policy has max_depth = 2")
         return Limits()
 
     with AuditLog(path) as log:
@@ -178,7 +178,7 @@ def forty_histograms_under_one_round(path):
             a_training,
             [],
             [
-                "No warnings: all that left is what the agreed terms allow.",
+                "No warnings: everything that left is allowed by the agreed terms.",
                 "signed by no analyst's signature (connections without keys)",
                 "how many rows lie in each column interval 3 5 868",
                 "with sums over groups of rows, by interval 2 3 72 304 B",
@@ -189,7 +189,7 @@ def forty_histograms_under_one_round(path):
             one_name_under_two_terms,
             ["other-terms"],
             [
-                "1. ABUSE? 2 different agreements were run under one session name, s1: seed was 1, then 2.",
+                "1. ABUSE? 2 different terms were run under one session name, s1: seed was 1, then 2.",
                 "Session s1 (1 of 2): see warning 1",
                 "Session s1 (2 of 2): see warning 1",
             ],
@@ -199,10 +199,10 @@ def forty_histograms_under_one_round(path):
             a_group_less_one,
             ["similar-groups"],
             [
-                "1. CHECK Session s1 had p3, session s2 not. Subtracting one result from the other gives "
-                "the totals of p3 alone",
-                "Nobody meant it if p3 dropped out; otherwise p3 was singled out. Ask the analyst.",
-                "The operator of this site: name the parties to train with in `parties` of [policy].",
+                "1. CHECK Session s1 had p3, session s2 did not. Subtracting one result from the other gives "
+                "the totals of p3 only",
+                "This was not intended if p3 dropped out; otherwise p3 was singled out. Ask the analyst.",
+                "The operator of this site: list the parties to train with in `parties` of [policy].",
             ],
         ),
         (
@@ -214,8 +214,8 @@ def forty_histograms_under_one_round(path):
             a_training_with_losses,
             [],
             [
-                "attempts begun again 6 times (attempts 1 to 7); 5 of 16 answers were the same answer sent "
-                "again: nothing new",
+                "attempts restarted 6 times (attempts 1 to 7); 5 of 16 answers repeated an "
+                "earlier one: nothing new",
                 "the same answers sent again 5",
                 "or this site was stopped; by itself this is not a sign of abuse",
             ],
@@ -225,8 +225,8 @@ def forty_histograms_under_one_round(path):
             ["central-noise"],
             [
                 "WEAK PROTECTION within the terms, but weaker than it looks",
-                "1. WEAK PROTECTION The aggregator added the noise of session s1 itself, so it could read "
-                "the sums before.",
+                "1. WEAK PROTECTION The aggregator itself added the noise of session s1, so it could read "
+                "the exact sums.",
                 "masked: the aggregator could see sums over the parties without noise, as it added the",
             ],
         ),
@@ -235,7 +235,7 @@ def forty_histograms_under_one_round(path):
             forty_histograms_under_one_round,
             ["too-many"],
             [
-                "40 times sums over groups of rows, by interval, where the terms allow 1.",
+                "sums over groups of rows, by interval (40 times, where the terms allow 1).",
                 "sums over groups of rows, by interval 40 1 1360",
                 "at most 1 round from",
                 "by itself this is not a sign of abuse",

@@ -83,7 +83,7 @@ def test_silent_connections_of_one_address_keep_nobody_out(tmp_path, bundles, mo
     (line,) = in_time(scenario())
     assert line["peer"] == f"a client from {group_of(source)}"
     assert line["reason"].endswith(
-        f"connections without a call; {limits.IDLE_CONNECTIONS} of an address are allowed"
+        f"connections without a call; {limits.IDLE_CONNECTIONS} per address are allowed"
     )
 
 
@@ -243,5 +243,5 @@ async def test_a_starting_party_waits_while_the_aggregator_hangs_up(tmp_path, bu
                 await task
         (line, *_) = one.log.named("waiting for the aggregator")
     assert line["reason"].endswith(
-        "hangs up before TLS: the aggregator may be at its limit of connections, or it is no aggregator"
+        "hangs up before TLS: it may be an aggregator at its connection limit, or not an aggregator"
     )

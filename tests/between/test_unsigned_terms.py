@@ -128,7 +128,11 @@ async def test_a_party_does_not_read_what_an_aggregator_made_up(tmp_path, bundle
         training = asyncio.create_task(one.train(AGREED))
         await asyncio.wait([training])
         error, store, log = training.exception(), one.store("north"), one.log
-    said = "is wrong" if change == "the text" else "the terms are signed by no analyst"
+    said = (
+        "the signature of 'analyst' is invalid"
+        if change == "the text"
+        else "the terms are signed by no analyst"
+    )
     assert said in str(error)
     assert "party north left" in str(error)
     assert made_up not in read

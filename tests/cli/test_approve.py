@@ -55,7 +55,7 @@ def test_yes_allows_these_terms_and_no_others(folder, typed):
     assert end.code == 0, end.err
     assert ASKED in end.err
     assert permits(offered()) == ""
-    assert end.out.splitlines()[-1] == "approved, until `fedboost approve --withdraw` takes it back"
+    assert end.out.splitlines()[-1] == "approved; `fedboost approve --withdraw` withdraws the approval"
     config = read_party(Path("party.toml"), None)
     (written,) = decisions(config, "approved").values()
     assert stat.S_IMODE(memory_path(config).stat().st_mode) == 0o600
@@ -77,7 +77,7 @@ def test_yes_allows_these_terms_and_no_others(folder, typed):
     changed = offered(rounds=4)
     assert permits(changed) == (
         f"site north refuses: it has not approved these terms (digest {changed.digest[:8]}..., it approved "
-        f"{offered().digest[:8]}...); run there `{COMMAND}`"
+        f"{offered().digest[:8]}...); run `{COMMAND}` there"
     )
     (folder / "party.toml").write_text(SITE + f"policy = {{ parties = {to_toml(THREE)} }}\n")
     assert permits(changed).startswith("site north refuses: its policy has columns.label = [], ")
@@ -172,7 +172,7 @@ def test_the_rows_of_each_label_value_are_counted(folder, labels, columns, setti
 
 def test_label_values_that_the_terms_name_are_shown_without_a_table():
     named = {"label": "y", "numeric": ["age"]}
-    assert "positive     HIV: the label value that counts as 1" in summary(
+    assert "positive     HIV: the label value that is read as 1" in summary(
         offered(columns={**named, "positive": "HIV"})
     )
     of_three = offered(columns={**named, "classes": ["a", "b c", "d"]}, objective="multi:softprob")
@@ -201,7 +201,7 @@ def test_no_approval_spends_a_budget(folder):
     assert (end.code, approvals(folder)) == (2, [])
     assert end.err == (
         "fedboost: party north cannot approve these terms: its policy has epsilon = 1, and the terms have no "
-        "noise, which costs more than any budget; add noise with delta = 1e-05, or change the policy\n"
+        "noise, which would cost more than any budget; add noise with delta = 1e-05, or change the policy\n"
     )
     (folder / "party.toml").write_text(SITE)
     assert run("--yes").code == 0
@@ -210,7 +210,7 @@ def test_no_approval_spends_a_budget(folder):
     relaxed = {**approval, "relaxed": {"epsilon": 99.0}}
     rewrite(config, "approved", offered().digest, json.dumps(relaxed))
     assert permits(offered()) == (
-        f"site north refuses: its approval of these terms cannot be read; run there `{COMMAND}`"
+        f"site north refuses: its approval of these terms cannot be read; run `{COMMAND}` there"
     )
 
 
@@ -222,8 +222,8 @@ def test_a_rule_that_became_stricter_wants_another_approval(folder):
 
 def test_rows_with_categories_that_nobody_declared_are_counted(folder):
     for missing, said in (
-        (1, "; 1 row with another category counts as missing"),
-        (2, "; 2 rows with other categories count as missing"),
+        (1, "; 1 row with another category is treated as missing"),
+        (2, "; 2 rows with other categories are treated as missing"),
     ):
         wards = ["a"] * (30 - missing) + ["d", "e"][:missing]
         numbers = {name: [1] * 15 + [0] * 15 for name in ("age", "dose", "y")}
@@ -253,11 +253,11 @@ def test_nobody_to_ask(folder, monkeypatch):
     monkeypatch.setattr(sys, "stdin", None)
     end = run()
     assert (end.code, approvals(folder)) == (2, [])
-    assert end.err.endswith("--yes approves without a question\n")
+    assert end.err.endswith("--yes approves without asking\n")
     (folder / "party.toml").write_text(SITE + 'keys = "keys/north"\n')
     end = run("--yes")
     assert (end.code, approvals(folder)) == (2, [])
-    assert end.err == "fedboost: no analyst: name who may train under these terms, --analyst NAME\n"
+    assert end.err == "fedboost: no analyst: name who may train under these terms with --analyst NAME\n"
 
 
 def test_a_key_holder_approves_without_rows(folder):
@@ -272,7 +272,7 @@ def test_a_key_holder_approves_without_rows(folder):
 
 
 def test_digest_says_how_to_approve(folder):
-    end = fedboost("digest", "terms.toml")
+    end = fedboost("terms", "terms.toml", "--digest")
     assert end.out.startswith(summary(read_terms(folder / "terms.toml")))
     assert end.out.splitlines()[-1] == COMMAND
 

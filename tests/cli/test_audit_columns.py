@@ -57,13 +57,11 @@ def test_a_prediction_is_told_as_its_terms_are(path, capsys, reason, end):
             of_columns(log, name, agreed, "telco", ["ReachQuery"], relays)
             log.ended(name, reason)
     text = told(path, capsys)
-    seen = "aggregator passes on what it cannot read, and learns how many rows there are"
-    assert (
-        text.count(f"{seen} relayed for each of 320 people (row ids) asked about, whether it is known") == 2
-    )
+    seen = "aggregator relays messages that it cannot read, and learns the number of rows"
+    assert text.count(f"{seen} relayed for each of 320 requested row ids (people), whether it is known") == 2
     assert seen in " ".join(summary(agreed).split())
     assert "own numbers" not in text
-    assert "on which side of each split of this site it falls, once, 40 B, to bank" in text
+    assert "on which side of each of this site's splits it falls, once, 40 B, to bank" in text
     assert "(zeros: the label holder sends it)" in text
     assert re.search(rf" two 20\S+ \S+ 1 {end}\b", text)
     assert ("ended without a prediction: party bank" in text) == bool(reason)

@@ -8,6 +8,7 @@ from contextlib import closing
 import pytest
 from columns_apart import LAYOUTS, pooled, train_apart
 from memories import THREE, noisy
+from raised import raised
 from refusals import refused
 from sites import fedboost, terms
 from starts import RULES, SITE, Running, starts
@@ -69,11 +70,11 @@ def test_all_of_it_comes_back(site):
     lose(site)
     told = restore(out, site)
     assert "1 session and 4 charged releases" in told
-    assert "if that was lost, too, and the party ran since, treat its privacy budget as spent" in told
+    assert "If the counter lost some, too, and the party ran since, treat its privacy budget as spent" in told
     *kept, restored = read_log(store)
     assert (budget(site), kept, restored.event.kind) == (before, entries, "restored")
     starts(site)
-    with Running(site) as again, pytest.raises(Refused, match="session s has ended here"):
+    with Running(site) as again, raised(Refused, "session-ended"):
         again.begin("s", noisy())
 
 
@@ -120,7 +121,7 @@ def test_a_backup_is_made_while_the_party_runs(site):
     restore(out, site)
     assert len(read_log(memory_path(read_party(site)))) == 5
     starts(site)
-    with Running(site) as again, pytest.raises(Refused, match="session s has ended here"):
+    with Running(site) as again, raised(Refused, "session-ended"):
         again.begin("s", AGREED)  # it was under way, and nobody knows what was answered since
 
 
@@ -133,11 +134,11 @@ def test_an_older_memory_takes_over_what_the_counter_has(site):
     before = budget(site)
     lose(site, "memory")
     told = restore(out, site)
-    assert "5 entries of its log are lost, as that now says. Sessions and charges since" in told
+    assert "5 entries of its log are lost, which the log now states. Sessions and charges since" in told
     assert budget(site) == before
     *_, last = read_log(memory_path(read_party(site)))
     assert (last.n, last.event.kind, last.event.known) == (5, "restored", 9)
-    with Running(site) as again, pytest.raises(Refused, match="session t has ended here"):
+    with Running(site) as again, raised(Refused, "session-ended"):
         again.begin("t", noisy())
 
 
@@ -147,10 +148,10 @@ def test_a_memory_that_is_whole_stays(site, force):
     held(site, "s", 2)
     out = backup(site)
     held(site, "t", 2)
-    words = "there is a memory already, whole and no older than the backup of"
+    words = "there is a memory already, intact and no older than the backup of"
     refused(site.parent, ("restore", out, "--config", site, *force), words)
-    refused(site.parent, ("backup", "--config", site, "--out", out), "exists already", "--force")
-    with Running(site) as again, pytest.raises(Refused, match="session t has ended here"):
+    refused(site.parent, ("backup", "--config", site, "--out", out), "already exists", "--force")
+    with Running(site) as again, raised(Refused, "session-ended"):
         again.begin("t", AGREED)
 
 
@@ -162,7 +163,7 @@ def test_a_memory_that_is_damaged_is_kept_aside(site):
     refused(site.parent, ("restore", out, "--config", site), "there is a memory already", "--force")
     told = restore(out, site, "--force")
     (aside,) = path.parent.glob("before-*")
-    assert f"What was there before is in {aside}." in told
+    assert f"The previous state was moved to {aside}." in told
     assert (aside / "memory.sqlite").read_bytes() == b"damaged"
     starts(site)
 
@@ -179,7 +180,7 @@ def test_a_backup_that_the_counter_has_never_seen_is_refused(site):
     restore(out, site, "--force")
     store = memory_path(read_party(site))
     assert {entry.event.session for entry in read_log(store)[:-1]} == {"s"}
-    with Running(site) as again, pytest.raises(Refused, match="session u has ended here"):
+    with Running(site) as again, raised(Refused, "session-ended"):
         again.begin("u", AGREED)
 
 
@@ -192,7 +193,7 @@ def test_entries_that_were_exported_are_not_in_a_backup(site):
     lose(site)
     restore(out, site)
     assert [entry.n for entry in read_log(store)] == [5, 6, 7, 8, 9]
-    with Running(site) as again, pytest.raises(Refused, match="session s has ended here"):
+    with Running(site) as again, raised(Refused, "session-ended"):
         again.begin("s", AGREED)
 
 
@@ -225,7 +226,7 @@ def hide_a_trigger(file):
     file.execute("DROP TABLE kept")
 
 
-NEVER = "it has what fedboost never writes"
+NEVER = "it has foreign values"
 HOSTILE = {
     "a hidden trigger": (hide_a_trigger, "is not of this version"),
     "a charge that gives back": (lambda file: put(file, "charges", "north", "t", "t 1", -1.0, ""), NEVER),
@@ -233,7 +234,7 @@ HOSTILE = {
     "no dataset": (lambda file: file.execute("DELETE FROM site"), NEVER),
     "other rows": (
         lambda file: [file.execute("DELETE FROM site"), put(file, "site", "visits", bytes(32))],
-        "is the memory of the rows 'visits'",
+        "is the memory of the dataset 'visits'",
     ),
     "a session that nobody can read": (
         lambda file: [
@@ -244,7 +245,7 @@ HOSTILE = {
     ),
     "another last hash": (
         lambda file: file.execute("UPDATE entries SET hash = '' WHERE n > 1"),
-        "the numbers of its log are not those of its entries",
+        "numbers of its log are not those of its entries",
     ),
     "a trigger": (
         lambda file: file.execute(
@@ -258,15 +259,15 @@ HOSTILE = {
     ),
     "a charge less": (
         lambda file: file.execute("DELETE FROM charges WHERE release = 's 1'"),
-        "lacks what entry 3 of its log says",
+        "lacks the row of entry 3 of its log",
     ),
     "a smaller charge": (
         lambda file: put(file, "charges", "north", "s", "s 1", 0.0, ""),
-        "lacks what entry 3 of its log says",
+        "lacks the row of entry 3 of its log",
     ),
     "a session less": (
         lambda file: file.execute("DELETE FROM sessions"),
-        "lacks what entry 2 of its log says",
+        "lacks the row of entry 2 of its log",
     ),
     "an approval more": (
         lambda file: put(
@@ -280,13 +281,13 @@ HOSTILE = {
     ),
     "a row of another kind": (
         lambda file: put(file, "decisions", "north", AGREED.digest, "approved", 7.0),
-        "it has what fedboost never writes",
+        "it has foreign values",
     ),
     "an entry of another kind": (
         lambda file: file.execute("UPDATE entries SET line = 9999999999999 WHERE n = 2"),
         "line 2: half-written",
     ),
-    "an entry less": (lambda file: file.execute("DELETE FROM entries WHERE n = 2"), "line 2: entry 3 stands"),
+    "an entry less": (lambda file: file.execute("DELETE FROM entries WHERE n = 2"), "line 2: found entry 3"),
     "another row": (lambda file: file.execute("UPDATE charges SET cost = 0"), "was changed after it was"),
 }
 
@@ -344,7 +345,7 @@ def test_an_approval_that_was_put_into_a_backup_is_refused_by_the_counter(site):
     out = backup(site)
     changed(out, lambda file: put(file, "decisions", "north", AGREED.digest, "approved", "{}"))
     lose(site, "memory")
-    refused(site.parent, ("restore", out, "--config", site, "--force"), "has never counted", "made them up")
+    refused(site.parent, ("restore", out, "--config", site, "--force"), "has never counted", "forged")
     assert not store.exists()
 
 
@@ -352,7 +353,9 @@ def test_nobody_works_with_a_memory_that_is_put_back(site):
     held(site, "s", 1)
     out = backup(site)
     with Running(site):
-        refused(site.parent, ("restore", out, "--config", site, "--force"), "'north' works with", "stop it")
+        refused(
+            site.parent, ("restore", out, "--config", site, "--force"), "'north' uses the memory", "stop it"
+        )
 
 
 def test_sessions_of_all_who_share_a_memory_are_over(site):
@@ -363,7 +366,7 @@ def test_sessions_of_all_who_share_a_memory_are_over(site):
     out = backup(site)
     lose(site)
     restore(out, site)
-    with Running(south) as again, pytest.raises(Refused, match="session t has ended here"):
+    with Running(south) as again, raised(Refused, "session-ended"):
         again.begin("t", AGREED)
 
 
@@ -373,7 +376,7 @@ def test_a_backup_of_others_is_refused(site):
     other = site.parent / "other.toml"
     for text, words in (
         (SITE.replace('"north"', '"south"', 1), "is a backup of party 'north', and"),
-        (SITE.replace("patients", "visits"), "is a backup of the rows 'patients', and"),
+        (SITE.replace("patients", "visits"), "is a backup of the dataset 'patients', and"),
     ):
         other.write_text(text)
         refused(site.parent, ("restore", out, "--config", other), words)
@@ -387,7 +390,7 @@ def test_a_damaged_backup_is_one_line(site, damage):
     out = backup(site)
     out.write_bytes(damage(out.read_bytes()))
     lose(site)
-    refused(site.parent, ("restore", out, "--config", site), "is no backup, or is damaged")
+    refused(site.parent, ("restore", out, "--config", site), "is not a backup, or is damaged")
 
 
 @pytest.mark.parametrize("odd", ["link", "loop", "name", "up", "large"])
@@ -409,7 +412,7 @@ def test_an_archive_of_other_things_is_no_backup(site, odd, monkeypatch):
         monkeypatch.setattr("fedboost.runtime.site.backup.MAX_BYTES", 1000)
     lose(site)
     before = sorted(site.parent.rglob("*"))
-    refused(site.parent, ("restore", out, "--config", site), "is no backup, or is damaged")
+    refused(site.parent, ("restore", out, "--config", site), "is not a backup, or is damaged")
     assert not {path for path in {*site.parent.rglob("*")} - {*before} if path.is_file()}
 
 
@@ -442,7 +445,7 @@ def test_parts_of_models_come_back(site, part, models):
     lose(site)
     kept.unlink(missing_ok=True)
     told = restore(out, site)
-    assert "1 part of a model put back." in told
+    assert "1 part of a model restored." in told
     assert kept.read_bytes() == part.to_bytes()
     assert kept.stat().st_mode & 0o777 == 0o600
     with tarfile.open(out) as archive:
@@ -454,7 +457,7 @@ def test_parts_that_are_there_stay(site, part):
     out = backup(site)
     lose(site, "memory")
     before = kept.stat().st_mtime_ns
-    assert "put back" not in restore(out, site)
+    assert "part of a model" not in restore(out, site)
     assert (kept.read_bytes(), kept.stat().st_mtime_ns) == (part.to_bytes(), before)
 
 

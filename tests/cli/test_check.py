@@ -72,7 +72,7 @@ ODD = {
     "names": ([f"Mr {n}" for n in range(ROWS)], "identifier", ROWS, "'Mr 0'"),
     "nearly all names": ([f"Mr {max(n, 20)}" for n in range(ROWS)], "identifier", ROWS - 20, "Mr"),
     "whole numbers that never repeat": (
-        DRAW.permutation(ROWS) * 8_123 + DRAW.integers(0, 99, ROWS), "distinct", 0, "own",
+        DRAW.permutation(ROWS) * 8_123 + DRAW.integers(0, 99, ROWS), "distinct", 0, "different",
     ),
     "codes beyond float32": (np.tile([20_000_001, 20_000_000, 7], 100), "rounded", 2, "20000000, 20000001"),
     "constant": ([4] * ROWS, "constant", ROWS, "4 in every row"),
@@ -179,7 +179,7 @@ LABELS = {
     "spelled twice": (["Ill", *WORDS[1:]], "spelling", "'Ill' (1)"),
     "constant": ([1] * ROWS, "undraftable", "is constant"),
     "a name": ([f"c{n}" for n in range(ROWS)], "undraftable", "too many values"),
-    "few numbers": (TENS % 4, "few numbers", "4 distinct whole numbers, taken for amounts"),
+    "few numbers": (TENS % 4, "few numbers", "4 distinct whole numbers, treated as amounts"),
 }
 
 
@@ -197,7 +197,7 @@ def test_which_value_is_the_positive_one_and_how_many_rows_have_it():
     rarer = "ill" if ill < ROWS / 2 else "well"
     found = oddities(table(label=label), "--label", "label")
     assert (
-        f"{rarer!r}, in {min(ill, ROWS - ill)} of 300 rows, counts as 1"
+        f"{rarer!r}, in {min(ill, ROWS - ill)} of 300 rows, is label 1"
         in found["positive", "label"]["sentence"]
     )
     said = " ".join(done("check", "t.csv", "--label", "label").out.split())
@@ -279,8 +279,8 @@ def test_all_that_does_not_fit_terms_is_said_at_once(tmp_path):
     found = oddities(odd.rename_columns(["age", "ward", "site", "y"]), "--terms", "terms.toml")
     assert {("absent", "dose"), ("unfit", "age"), ("undeclared", "ward"), ("unfit", "y")} <= set(found)
     advice = found["absent", "dose"]["advice"]
-    assert advice.startswith("name it so in the table, or in a file that the site's file has as names; ")
-    assert advice.endswith("where it is not at all, take it out of the terms")
+    assert advice.startswith("rename it in the table, or map its name in the file that names in the site's ")
+    assert advice.endswith("if the site does not have it at all, remove it from the terms")
     assert "'old' in row 1" in found["unfit", "age"]["sentence"]
     assert "'e' (2), 'd' (1)" in found["undeclared", "ward"]["sentence"]
     assert "takes 0 or 1" in found["unfit", "y"]["sentence"]

@@ -24,7 +24,7 @@ CLOSED = {
         "simulate terms.toml --data rows.csv --out new.json",
         ["new.json", "cannot be written"],
     ),
-    "terms": ("digest closed/terms.toml", ["closed/terms.toml", "Permission denied"]),
+    "terms": ("terms closed/terms.toml --digest", ["closed/terms.toml", "Permission denied"]),
 }
 
 

@@ -61,7 +61,7 @@ def test_an_offer_under_an_alias_says_nothing_of_the_tables_own_words():
         "categorical": {"telco.2": ["1", "2", "3"]},
     }
     assert not any(word in text for word in OWN_WORDS)
-    assert "telco.2 plan categorical 3, and 1 of fewer than 10 rows" in " ".join(end.out.split())
+    assert "telco.2 plan categorical 3, and 1 with fewer than 10 rows" in " ".join(end.out.split())
     assert "opened: " in end.err
     assert "left out" in end.err
 
@@ -99,8 +99,8 @@ def test_what_may_be_the_row_id_is_offered_to_nobody_by_oversight(spelled):
     end = fedboost("columns", "ids.parquet", "--alias", "telco")
     assert end.code == 2
     due = (
-        "fedboost: ids.parquet: column 'customer_no' has another value in every row: is it the row id? Say "
-        "--row-id customer_no, or --exclude customer_no"
+        "fedboost: ids.parquet: column 'customer_no' has a different value in each row: is it the row id? "
+        "Add --row-id customer_no, or --exclude customer_no"
     )
     assert due in " ".join(end.err.split())
     assert not Path("telco.offer.toml").exists()
@@ -110,7 +110,7 @@ def test_what_may_be_the_row_id_is_offered_to_nobody_by_oversight(spelled):
 def test_a_column_without_a_level_of_enough_rows_is_not_offered():
     end = done(*OFFER, "--min-rows-per-level", "110")
     assert "categorical" not in tomllib.loads(Path("telco.offer.toml").read_text())
-    assert "plan: is left out, for it has no level in 110 rows or more" in end.err
+    assert "plan: is left out, because it has no category with 110 rows or more" in end.err
 
 
 def test_ids_that_match_no_single_row_are_counted():
@@ -152,7 +152,7 @@ def test_no_key_holder_is_drafted_beside_a_label_holder():
     end = drafted("--protection", "paillier")
     assert 'protection = "paillier"' in Path("terms.toml").read_text()
     assert "keyholder" not in Path("terms.toml").read_text() + end.err
-    floor = "# 10 rows in a bin at least: sites refuse fewer by default\nmin_rows_per_bin = 10\n"
+    floor = "# at least 10 rows in a bin: sites refuse fewer by default\nmin_rows_per_bin = 10\n"
     assert floor in Path("terms.toml").read_text()
     assert read_terms(Path("terms.toml")).keyholder == "bank"
 
@@ -211,25 +211,28 @@ BANK = ("terms", "bank.csv", "--label", "default")
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("columns", "customers.csv"), "whose columns are these? Name the party, --party NAME"),
-        ((*OFFER[:-1], "a[b"), "--alias: the name of a column cannot have the character '['"),
+        (("columns", "customers.csv"), "whose columns are these? Add --party NAME"),
+        ((*OFFER[:-1], "a[b"), "--alias: column names cannot have '['"),
         ((*OFFER[:2], "--alias", "telco", "--row-id", "customer"), "column 'customer' is missing"),
         ((*OFFER, "--exclude", "nothing"), "column 'nothing' is missing"),
         ((*OFFER, "--out", "both.toml", "--names-out", "both.toml"), "both.toml cannot be both"),
         ((*OFFER, "--exclude", "minutes_abroad", "--exclude", "plan"), "no column can be a feature"),
-        ((*OFFER, "--out", "customers.csv", "--force"), "is read by this very command"),
+        ((*OFFER, "--out", "customers.csv", "--force"), "is an input of this command"),
         ((*BANK, "--with", "nowhere.toml"), "nowhere.toml: cannot read: No such file"),
         ((*BANK, "--with", "names.toml"), "names.toml: is a site's names; give an offer of columns"),
-        ((*BANK, "--with", "bare.toml"), "bare.toml: no features: name at least one column"),
+        (
+            (*BANK, "--with", "bare.toml"),
+            "fedboost: bare.toml: there are no features: name at least one column in numeric",
+        ),
         ((*BANK, "--with", "twice.toml"), "twice.toml: column 'a' is named more than once"),
         ((*BANK, "--with", "odd.toml"), "odd.toml: unknown key 'rows'"),
-        ((*BANK, "--with", "a.toml", "--with", "a.toml"), "'a' has the columns of a.toml already"),
+        ((*BANK, "--with", "a.toml", "--with", "a.toml"), "'a' already has the columns of a.toml; give one "),
         ((*BANK, "--with", "a.toml", "--with", "b.toml"), "column 'x' is in a.toml and in b.toml"),
         ((*BANK, "--with", "income.toml"), "column 'income' is in bank.csv and in income.toml"),
-        ((*BANK, "--with", "a.toml", "--party", "a"), "'a' has the columns of bank.csv already"),
+        ((*BANK, "--with", "a.toml", "--party", "a"), "'a' already has the columns of bank.csv; give one "),
         (
             (*BANK, "--with", "a.toml", "--party", "bank", "--party", "z"),
-            "--party z: there is no offer of it",
+            "--party z: has no offer; add it by --with OFFER",
         ),
         ((*BANK, "--with", "a.toml", "--site", "customer"), "--site is for parties with different rows"),
         ((*BANK, "--with", "a.toml", "--protection", "masked"), "label_holder with protection masked"),
@@ -259,7 +262,7 @@ def test_what_cannot_be_is_refused_with_one_line(arguments, words):
 def test_files_that_exist_are_kept():
     done(*OFFER)
     before = Path("telco.names.toml").read_bytes()
-    assert "telco.offer.toml: exists already" in refusal(*OFFER, "--min-rows-per-level", "1")
+    assert "telco.offer.toml: already exists" in refusal(*OFFER, "--min-rows-per-level", "1")
     assert Path("telco.names.toml").read_bytes() == before
 
 

@@ -55,7 +55,7 @@ def test_rows_of_each_party_may_be_given_by_name_too():
 def test_a_site_approves_terms_by_its_own_columns(party, words, not_said):
     Path("party.toml").write_text(f'party = "{party}"\naggregator = "localhost:1"\ndata = "{party}.csv"\n')
     text = " ".join(done("approve", "terms.toml", "--config", "party.toml", "--yes").out.split())
-    assert "approved, until `fedboost approve --withdraw` takes it back" in text
+    assert "approved; `fedboost approve --withdraw` withdraws the approval" in text
     assert all(word in text for word in words), text
     assert not_said not in text
 
@@ -64,11 +64,14 @@ def test_a_site_approves_terms_by_its_own_columns(party, words, not_said):
     ("arguments", "words"),
     [
         (["--data", "bank=bank.csv"], "party 'telco' has no table: add --data telco=TABLE"),
-        (["--data", "bank.csv", "--data", "telco.csv"], "write --data PARTY=bank.csv"),
-        (["--data", "all.csv", "--parties", "3"], "the terms say which columns each party has"),
-        ([*TABLES, "--site", "y"], "each party has a table of its own"),
+        (
+            ["--data", "bank.csv", "--data", "telco.csv"],
+            "--data bank.csv: for its party, write --data PARTY=bank.csv",
+        ),
+        (["--data", "all.csv", "--parties", "3"], "under these terms parties have different columns"),
+        ([*TABLES, "--site", "y"], "each party has its own table"),
         ([*TABLES, "--data", "east=all.csv"], "'east' is not one of the parties"),
-        ([*TABLES, "--data", "bank=all.csv"], "party 'bank' has a table already, bank.csv"),
+        ([*TABLES, "--data", "bank=all.csv"], "party 'bank' already has a table, bank.csv"),
         (
             [*TABLES[:4], "--data", "shop=telco.csv"],
             "party shop: column 'visits' is missing: the columns are 'minutes', 'calls'",
@@ -85,9 +88,9 @@ def test_check_looks_at_the_columns_of_the_party_alone():
     end = fedboost("check", "telco.csv", "--terms", "terms.toml")
     assert "add --party NAME, one of bank, telco, shop" in end.err
     end = fedboost("check", "telco.csv", "--terms", "whole.toml", "--party", "telco")
-    assert "--party telco: it is for terms with label_holder or blocks" in end.err
+    assert "--party telco: only for terms with label_holder or blocks" in end.err
 
 
 def test_a_person_who_decides_reads_who_gets_what():
-    text = " ".join(done("digest", "terms.toml").out.split())
-    assert "label holder bank has the labels; of the same rows telco minutes, calls; shop visits" in text
+    text = " ".join(done("terms", "terms.toml", "--digest").out.split())
+    assert "label holder bank has the labels; for the same rows, telco minutes, calls; shop visits" in text

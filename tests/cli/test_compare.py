@@ -129,11 +129,11 @@ def test_people_read_the_verdict_then_all_sites_then_each(twice):
         in joined
     )
     assert (
-        "it is worth it for 1 (like-1); it is NOT worth it for 2 (like-2, other); there is no model alone "
-        "for 1 (one-label); there are too few rows to say for 1 (tiny)." in joined
+        "it is worth it for 1 (like-1); it is NOT worth it for 2 (like-2, other); there is no site-alone "
+        "model for 1 (one-label); there are too few rows to decide for 1 (tiny)." in joined
     )
-    assert "The 3 sites that can train alone: means by row over 1,640 rows, 1,148 of them held out" in joined
-    assert "one-label has no model alone (the label is 1 in every row of every party" in joined
+    assert "The 3 sites that can train alone: means per row over 1,640 rows, 1,148 of them held out" in joined
+    assert "one-label has no site-alone model (the label is 1 in every row of every party" in joined
     assert "more rounds, or column 'site' among the features of the terms, may change that." in joined
     assert "The federated model is the pooled model, byte for byte." in joined
     start = next(n for n, line in enumerate(lines) if line.split()[:2] == ["site", "rows"])
@@ -239,7 +239,7 @@ def test_base_margins_count_and_names_of_metrics_are_whole(folder):
     assert compared("--seeds", "1")[1]["equal"] is True
     lines = fedboost(*ASKED, "--seeds", "1").out.splitlines()
     assert max(map(len, lines)) <= 80
-    block = lines[lines.index("Means by row over 120 rows, 24 of them held out each time") :]
+    block = lines[lines.index("Means per row over 120 rows, 24 of them held out each time") :]
     assert [line.split()[0] for line in block[2:6]] == [metric, "rmse", "poisson-nloglik", "mae"]
     # The model of a split that holds nearly nothing out, on rows it has seen.
     trial = Trial("north", rows.num_rows, 0.5, 0)
@@ -273,12 +273,15 @@ def test_terms_of_a_network_are_compared_without_it(folder):
         (("--held-out", "0"), "--held-out is 0: give a share between 0 and 1"),
         (("--held-out", "1"), "--held-out is 1: give a share between 0 and 1"),
         (("--site", "sites"), "column 'sites' is missing: did you mean site?"),
-        (("--data", "one.csv"), "column 'site' of one.csv names one site: there is nobody to join"),
+        (
+            ("--data", "one.csv"),
+            "column 'site' of one.csv names only one site: there is no other site to join",
+        ),
         (("--data", "bad.csv"), "it is 5 in row 3"),
         (("--data", "bad.libsvm"), "bad.libsvm: a sparse table has no column of names"),
         (
             ("named.toml",),
-            "named.toml names the parties 'north', 'south', column 'site' of all.csv names 'like-1'",
+            "named.toml names the parties 'north', 'south', but column 'site' of all.csv names 'like-1'",
         ),
     ],
 )

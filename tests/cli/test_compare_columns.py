@@ -67,10 +67,10 @@ def test_rows_in_common_are_found_by_their_ids():
     text = " ".join(matched.split())
     assert "Joining is worth it for bank: auc" in text
     assert "600 rows in common, 150 of them held out each time" in text
-    assert "held out in each of 2 splits" in text
+    assert "rows were held out in each of 2 splits" in text
     assert "Rows of the tables: bank 900, telco 600, shop 600" in text
     assert "The federated model is the pooled model, byte for byte." in text
-    assert "Trained without a protection; paillier gives the same model." in text
+    assert "Trained without a protection; paillier trains the same model." in text
     assert max(map(len, matched.splitlines())) <= 80
 
 
@@ -79,7 +79,7 @@ def test_one_table_of_all_columns_is_taken_apart():
     apart = done("compare", "terms.toml", *TABLES, *FEW)
     whole = done("compare", "terms.toml", "--data", "all.csv", *FEW)
     assert apart.out == whole.out
-    assert "gives the same model" not in whole.out
+    assert "trains the same model" not in whole.out
 
 
 @pytest.mark.parametrize("settings", [{"min_rows_per_bin": 20}, {"alone_rounds": 2}])
@@ -95,16 +95,18 @@ def test_a_label_holder_without_columns_has_no_model_alone():
     agreed = terms_of(LAYOUTS["one a column"], parties=["bank", *LAYOUTS["one a column"].held])
     Path("terms.toml").write_text(terms_to_toml(agreed))
     text = " ".join(done("compare", "terms.toml", "--data", "all.csv", *FEW).out.split())
-    assert text.lower().startswith("bank has no model alone (terms: columns: no features")
-    assert "if it joins, one of logloss" in text
+    assert text.lower().startswith(
+        "bank has no site-alone model (terms: columns: there are no features: name at least"
+    )
+    assert "if it joins, it gets logloss" in text
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["--data", "bank=bank.csv"], "party 'telco' has no table: add --data telco=TABLE"),
-        ([*TABLES, "--site", "y"], "these terms hold columns apart"),
-        (TABLES, "bank, telco, shop have 90 rows in common, and the terms say min_common_rows = 100"),
+        ([*TABLES, "--site", "y"], "these parties have different columns"),
+        (TABLES, "bank, telco, shop have 90 rows in common, and the terms need min_common_rows = 100"),
     ],
 )
 def test_tables_that_cannot_be_joined_are_refused_with_one_line(arguments, words):
@@ -114,7 +116,7 @@ def test_tables_that_cannot_be_joined_are_refused_with_one_line(arguments, words
 
 def test_other_rows_in_order_and_blocks_are_refused():
     write(common=300)
-    assert "party telco holds 300 rows, and label holder bank 900" in refusal(
+    assert "party telco holds 300 rows, but label holder bank holds 900" in refusal(
         "compare", "terms.toml", *TABLES
     )
     agreed = terms_of(LAYOUTS["blocks"], parties=["bank", "telco", "bank2", "telco2"])
@@ -128,7 +130,7 @@ def test_noise_on_labels_is_left_out_with_one_line():
     plain = done("compare", "terms.toml", *TABLES, *FEW, "--json")
     write(common=600, **IDS, rounds=3, label_epsilon=1.0)
     end = done("compare", "terms.toml", *TABLES, *FEW, "--json")
-    assert "compared without label_epsilon: nobody is told of labels here" in " ".join(end.err.split())
+    assert "compared without label_epsilon: labels do not leave this process" in " ".join(end.err.split())
     assert "compared without" not in plain.err
     assert end.out == plain.out
 
@@ -142,7 +144,7 @@ def test_all_rows_of_the_label_holder_are_compared_where_they_take_part():
 
 def test_repeated_ids_are_refused():
     write(**IDS, repeated_ids=True)
-    assert "compare takes each row id once, and these terms have repeated_ids" in " ".join(
+    assert "compare needs unique row ids, but with repeated_ids" in " ".join(
         refusal("compare", "terms.toml", *TABLES).split()
     )
 
@@ -150,6 +152,6 @@ def test_repeated_ids_are_refused():
 def test_sites_with_different_rows_need_their_column():
     csv.write_csv(pa.table({"y": [0, 1], "age": [1, 2]}), "all.csv")
     Path("terms.toml").write_text(terms_to_toml(terms_of()))
-    assert "give --site, the column of the table that names the site of each row" in refusal(
+    assert "give --site, the column with the site of each row" in refusal(
         "compare", "terms.toml", "--data", "all.csv"
     )

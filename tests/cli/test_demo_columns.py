@@ -78,11 +78,11 @@ def test_where_nothing_hides_labels_it_says_what_would(folder, monkeypatch):
     for part in (
         "laboratory 535 patients, 20 columns: radius_error,",
         "clinic 406 patients, 10 columns and the label benign: mean_radius,",
-        f"{apart.common.num_rows} patients are common to both, matched by the column patient; 142 new",
+        f"{apart.common.num_rows} patients are common to both, matched by column patient; 142 new",
         "protection plain",
         "clinic alone",
         "The joined model equals the pooled model",
-        "clinic keeps its own splits and the values of leaves: d/demo.state/clinic/models/",
+        "clinic keeps its own splits and the leaf values: d/demo.state/clinic/models/",
         "laboratory keeps its own splits: d/demo.state/laboratory/models/",
         "gain share by the columns of each party: ",
     ):
@@ -90,5 +90,5 @@ def test_where_nothing_hides_labels_it_says_what_would(folder, monkeypatch):
     *_, command = end.out.splitlines()
     assert command == "fedboost audit d/demo.state/laboratory/memory.sqlite"
     log = done(*command.split()[1:]).out
-    assert "142 people (row ids) asked about, on which side of each split of this" in " ".join(log.split())
-    refused(folder, ("demo", "--columns", "--out", "d"), "d: holds an earlier demo", "--force")
+    assert "142 requested row ids (people), on which side of each of this" in " ".join(log.split())
+    refused(folder, ("demo", "--columns", "--out", "d"), "d: has an earlier demo", "--force")

@@ -49,7 +49,7 @@ def test_a_site_that_does_not_allow_it_says_how(tmp_path):
     end = described(tmp_path, shared_out(2), terms(), policy=policy)
     assert (end.code, end.out) == (2, "")
     assert "its policy has min_count = 40, and the terms have min_count = 10; set min_count = 40" in end.err
-    assert "run there `fedboost approve terms.toml --describe --config party.toml`" in end.err
+    assert "run `fedboost approve terms.toml --describe --config party.toml` there" in end.err
 
 
 @pytest.mark.parametrize("command", ["train", "estimate", "compare", "simulate"])
@@ -64,7 +64,7 @@ def test_commands_that_train_do_not_take_such_terms(tmp_path, command, program):
         "compare": ("--data", "a.csv", "--site", "s"),
         "simulate": ("--data", "a.csv", "--site", "s"),
     }
-    assert f"program = '{program}' trains nothing: use fedboost {program}" in refusal(
+    assert f"program = '{program}' does not train; use fedboost {program}" in refusal(
         command, tmp_path / "terms.toml", *options[command]
     )
 
@@ -81,7 +81,7 @@ def test_terms_about_a_model_are_saved_for_sites_to_approve(tmp_path, command):
     make = {"evaluate": lambda: evaluation_terms(model, by=["ward"]), "drift": lambda: drift_terms(model)[0]}
     assert read_terms(file) == make[command]()
     assert fedboost(command, tmp_path / "model.json", "--save-terms", file, *given).code == 2
-    assert "give --aggregator, or --save-terms to write the terms for sites to approve" in refusal(
+    assert "give --aggregator, or --save-terms to write terms for sites to approve" in refusal(
         command, tmp_path / "model.json"
     )
 

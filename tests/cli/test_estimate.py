@@ -155,8 +155,8 @@ def test_layouts_in_words_fit_a_terminal(tmp_path):
     end = fedboost("estimate", tmp_path / "terms.toml", "--rows", 900, "--rtt", 20, "--bandwidth", 12.5)
     assert max(map(len, end.out.splitlines())) <= 80
     assert "Over links of 20 ms and 12.5 Mbit/s" in end.out
-    assert "votes: they spare bytes with more than 40 features" in end.out
-    assert "no row leaves its site here" in " ".join(end.out.split())
+    assert "votes: they save bytes only with more than 40 features" in end.out
+    assert "here, no row leaves its site" in " ".join(end.out.split())
 
 
 @pytest.mark.slow
@@ -167,7 +167,7 @@ def test_more_parties_than_masks_take_have_an_estimate_of_plain_alone(tmp_path, 
     (tmp_path / "terms.toml").write_text(terms_to_toml(terms(rounds=2)))
     end = fedboost("estimate", tmp_path / "terms.toml", "--rows", 2500, "--parties", 6)
     assert end.code == 0, end.err
-    assert "masked: takes 5 parties at most" in end.out
+    assert "masked: allows at most 5 parties" in end.out
     assert set(estimated(tmp_path, terms(rounds=2), "--rows", 2500, "--parties", 6)) == {"plain"}
 
 

@@ -123,7 +123,7 @@ def test_more_sums_than_are_opened_have_no_estimate(monkeypatch):
     monkeypatch.setattr(estimate, "row_costs", lambda *facts: short)
     assert set(estimated(agreed_terms(), "--rows", ROWS)) == {"plain"}
     text = " ".join(done("estimate", "terms.toml", "--rows", ROWS).out.split())
-    assert "encrypted sums in a turn, the label holder opens 3 at most: lower max_bin" in text
+    assert "encrypted sums, but the label holder opens at most 3; lower max_bin" in text
 
 
 def test_in_words_it_fits_a_terminal():
@@ -133,7 +133,7 @@ def test_in_words_it_fits_a_terminal():
     text = " ".join(out.split())
     assert "1,500 rows in common" in text
     assert "What paillier adds to a round: encrypt 0.15 s" in text
-    assert "Rows are matched in" in text
+    assert "Matching rows takes" in text
 
 
 def test_trees_are_grown_for_some_seconds_and_the_training_is_as_long_as_the_terms_say(monkeypatch):
@@ -159,9 +159,9 @@ def test_of_three_rounds_follow_the_bytes_of_thirty(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ([], "give --rows, the rows that the parties have in common"),
-        (["--rows", "9", "--rtt", "5"], "--rtt: it is for parties that have all columns"),
-        (["--rows", "9", "--parties", "5"], "--parties: it is for parties that have all columns"),
+        ([], "give --rows, the number of matched rows"),
+        (["--rows", "9", "--rtt", "5"], "--rtt: for parties that have all columns"),
+        (["--rows", "9", "--parties", "5"], "--parties: for parties that have all columns"),
     ],
 )
 def test_options_of_other_terms_are_refused(options, words):

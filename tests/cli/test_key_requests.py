@@ -73,7 +73,7 @@ def test_a_person_sees_who_asks_and_says_yes_or_no(here, monkeypatch):
     assert {path.name for path in (here / "root").iterdir()} == {"consortium-key.pem", "consortium.pem"}
     end = fedboost("keys", "sign", "site/north/request.pem", "--folder", "root")
     assert (end.code, end.err) == (0, "")
-    assert asked == ["Let party 'north' in, with this key? [y/N] "] * 2
+    assert asked == ["Admit party 'north' with this key? [y/N] "] * 2
     assert end.out.startswith("name        north\nrole        party\nfingerprint of its key")
 
 
@@ -98,8 +98,8 @@ def test_the_list_of_what_was_issued(here):
     assert second.split(" ", 3)[::3] == [f"{leaf.serial_number:x}", "north"]
     (here / "root" / "north.answer.pem").unlink()
     line = refused("sign", "site/north/request.pem", "--folder", "root", "--yes")
-    assert f"'north' has a certificate already, as party, until {leaf.not_valid_after_utc:%Y-%m-%d}" in line
-    assert "--renew signs it all the same" in line
+    assert f"'north' already has a certificate as party until {leaf.not_valid_after_utc:%Y-%m-%d}" in line
+    assert "sign it with --renew" in line
     sign("--renew")
     assert len((here / "root" / "issued.txt").read_text().splitlines()) == 4
 
@@ -132,12 +132,12 @@ def forged():
 
 
 BAD = {
-    "changed after it was signed": (forged, "its signature is not that of the key in it"),
+    "changed after it was signed": (forged, "its signature does not match its key"),
     "another role": (
         lambda: request_of((NORTH[1], (NameOID.ORGANIZATIONAL_UNIT_NAME, "root"))),
-        "'root' is no role; the roles are party, aggregator, analyst",
+        "'root' is not a role; use party, aggregator, analyst",
     ),
-    "no role": (lambda: request_of(NORTH[1:]), "'' is no role"),
+    "no role": (lambda: request_of(NORTH[1:]), "'' is not a role; use party, aggregator, analyst"),
     "two roles": (
         lambda: request_of((*NORTH, (NameOID.ORGANIZATIONAL_UNIT_NAME, "analyst"))),
         "its subject has more than one name (CN) and one role (OU)",
@@ -161,14 +161,14 @@ BAD = {
     ),
     "a weak key": (
         lambda: request_of(key=rsa.generate_private_key(65537, 1024)),
-        "its key is none of P-256, P-384 and RSA of 2048 bits or more",
+        "its key is not P-256, P-384, or RSA of at least 2048 bits",
     ),
     "a key that TLS does not take": (
         lambda: request_of(key=ed25519.Ed25519PrivateKey.generate()),
         "its signature is not over SHA-256 or better",
     ),
     "a weak hash": (lambda: request_of(hash_with=hashes.SHA224()), "not over SHA-256 or better"),
-    "no request": (lambda: b"hello", "not a certificate request in PEM, as `fedboost keys request` writes"),
+    "no request": (lambda: b"hello", "not a PEM certificate request, as from `fedboost keys request`"),
     "too long": (lambda: b"x" * 40_000, "a request of 32769 bytes; 32768 are allowed"),
 }
 
@@ -198,17 +198,19 @@ def test_answers_that_are_not_taken(here):
     sign()
     answer = "root/north.answer.pem"
     line = refused("accept", answer, "--folder", "other")
-    assert "is not for the key in other/north/key.pem, but for another one of 'north'" in line
+    assert "is for another key of 'north' than other/north/key.pem" in line
     assert "no such file" in refused("accept", answer, "--folder", "nowhere")
-    assert "not the answer to a request" in refused("accept", "root/consortium.pem", "--folder", "site")
-    assert "is a request: the root's owner signs it" in refused("accept", "site/north/request.pem")
+    assert "must be a certificate and its root" in refused(
+        "accept", "root/consortium.pem", "--folder", "site"
+    )
+    assert "is a request; have the root's owner sign it" in refused("accept", "site/north/request.pem")
     leaf, root = read_certificates(here / answer)
     assert fedboost("keys", "init-consortium", "--name", "theirs", "--folder", "theirs").code == 0
     mixed = leaf.public_bytes(Encoding.PEM) + (here / "theirs" / "consortium.pem").read_bytes()
     (here / "mixed.pem").write_bytes(mixed)
     assert "issued by another consortium" in refused("accept", "mixed.pem", "--folder", "site")
     run("accept", answer, "--folder", "site")
-    assert "exists already" in refused("accept", answer, "--folder", "site")
+    assert "already exists" in refused("accept", answer, "--folder", "site")
     assert root
 
 
@@ -216,4 +218,4 @@ def test_a_list_that_was_damaged_is_refused_by_line(here):
     run("request", "north", "--folder", "site")
     (here / "root" / "issued.txt").write_text("# by hand\nabc party yesterday north\n")
     line = refused("sign", "site/north/request.pem", "--folder", "root", "--yes")
-    assert "root/issued.txt, line 2: is not a serial number, a role, a time and a name" in line
+    assert "root/issued.txt, line 2: must be serial number, role, time and name" in line

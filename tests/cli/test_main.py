@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import subprocess
 import sys
 from contextlib import redirect_stdout
@@ -33,7 +34,8 @@ COMMANDS = (
     "report",
     "terms",
     "columns",
-    "digest",
+    "preflight",
+    "check",
     "approve",
     "audit",
 )
@@ -50,12 +52,27 @@ def test_help_names_every_command():
 
 def test_help_has_one_sentence_for_each_command():
     text = " ".join(done("--help").out.replace("│", " ").split())
-    assert "train Submit terms to an aggregator and receive the model. predict Predict" in text
+    assert "train Submit terms to an aggregator and receive the model. evaluate Measure" in text
 
 
-@pytest.mark.parametrize("name", main.COMMANDS)
+def test_help_groups_commands_by_role():
+    panels = re.findall(r"^╭─ (\w+) ─+╮\n(.*?)^╰", done("--help").out, re.DOTALL | re.MULTILINE)
+    shown = {role: re.findall(r"^│ ([a-z-]+) ", text, re.MULTILINE) for role, text in panels}
+    assert {role: shown[role] for role in main.COMMANDS} == {
+        role: [*names] for role, names in main.COMMANDS.items()
+    }
+
+
+@pytest.mark.parametrize("words", [(), ("keys",), ("keys", "sign"), ("train",), ("terms",)])
+def test_flags_have_no_type(words):
+    text = done(*words, "--help").out
+    assert "--help" in text
+    assert "bool" not in text
+
+
+@pytest.mark.parametrize("name", main.MODULES)
 def test_the_list_of_commands_says_how_the_help_of_each_begins(name):
-    begins = main.Lazy(name).help
+    begins = main.Lazy(name, "").help
     assert begins.endswith(".")
     text = " ".join(done(*name.split(), "--help").out.replace("`", "").split())
     assert begins.removesuffix(".").replace("`", "") in text

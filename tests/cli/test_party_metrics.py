@@ -56,4 +56,4 @@ async def test_the_analyst_and_the_model_file_have_them(tmp_path, protection):
     assert by_party(model.rounds[-1]) == by_party(due.history[-1])
     audit = fedboost("audit", tmp_path / "c" / "state" / "north" / "memory.sqlite")
     assert "error of the model: all rows, this site's" in audit.out
-    assert ("numbers, but for its" in " ".join(audit.out.split())) == (protection == "masked")
+    assert ("numbers, except its" in " ".join(audit.out.split())) == (protection == "masked")

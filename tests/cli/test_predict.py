@@ -99,7 +99,7 @@ def test_a_ranking_from_drafted_terms_to_predictions(folder):
     scores = csv.read_csv("scores.csv").column("prediction").to_numpy()
     label = table.column("y").to_numpy()
     assert scores[label == 1].mean() > scores[label == 0].mean() + 0.1
-    assert "group        case: rows ranked against each other" in summary(drafted)
+    assert "group        case: rows that are ranked against each other" in summary(drafted)
 
 
 def test_numbers_are_drafted_as_classes_only_when_told(folder):
@@ -108,7 +108,7 @@ def test_numbers_are_drafted_as_classes_only_when_told(folder):
     asked = ("terms", "rows.csv", "--label", "score")
     end = done(*asked)
     assert 'objective = "reg:squarederror"' in end.out
-    assert "score: 4 distinct whole numbers, taken for amounts; if they stand for classes: obj" in end.err
+    assert "score: 4 distinct whole numbers, treated as amounts; if they are classes, set obj" in end.err
     end = done(*asked, "--objective", "multi:softprob")
     assert "num_class = 4" in end.out
     assert "amounts" not in end.err

@@ -115,7 +115,9 @@ def test_predictions_are_those_of_the_whole_model_on_all_columns(site):
     due = fb.Model.load(folder / "whole.json").predict(pa.table(joined))
     end = predict(folder, "--keep", "name", "--out", folder / "p.csv", "--force")
     assert end.code == 0, end.err
-    assert f"telco knows 300 of {300 + UNKNOWN} rows; in the others its columns count as missing" in end.err
+    assert (
+        f"telco has 300 of {300 + UNKNOWN} rows; in the others its columns are treated as missing" in end.err
+    )
     header, *lines = reader((folder / "p.csv").read_text().splitlines())
     assert header == ["name", "prediction"]
     assert [name for name, _ in lines] == rows["name"]
@@ -123,17 +125,22 @@ def test_predictions_are_those_of_the_whole_model_on_all_columns(site):
     audit = " ".join(done("audit", next((folder / "state").rglob("telco/memory.sqlite"))).out.split())
     assert "signed by bank, the label holder" in audit
     assert "to predict rows of the label holder, with a model of binary:logistic" in audit
-    asked = f"for each of {300 + UNKNOWN} people (row ids) asked about"
+    asked = f"for each of {300 + UNKNOWN} requested row ids (people)"
     assert f"relayed {asked}, whether it is known here, once" in audit
-    assert f"relayed {asked}, on which side of each split of this site it falls, once" in audit
-    assert "aggregator passes on what it cannot read, and learns how many rows there are" in audit
+    assert f"relayed {asked}, on which side of each of this site's splits it falls, once" in audit
+    assert "aggregator relays messages that it cannot read, and learns the number of rows" in audit
     assert "own columns 3: customer, minutes, plan; other parties have 1 more" in audit
 
 
 @pytest.mark.parametrize(
     ("model", "table", "more", "words"),
     [
-        ("whole", "new.csv", [], "whole.json: a whole model, which predicts by itself: leave --party out"),
+        (
+            "whole",
+            "new.csv",
+            [],
+            "whole.json: a whole model, which predicts without other parties: leave --party out",
+        ),
         (
             "telco",
             "new.csv",
@@ -152,7 +159,7 @@ def test_predictions_are_those_of_the_whole_model_on_all_columns(site):
             "bank",
             "few.csv",
             [],
-            "predict that many together, or set it lower by --min-common-rows where",
+            "predict more rows together, or lower it with --min-common-rows if the other parties allow that",
         ),
         (
             "bank",
@@ -164,7 +171,7 @@ def test_predictions_are_those_of_the_whole_model_on_all_columns(site):
             "bank",
             "unknown.csv",
             [],
-            "parties bank, telco have 60 rows in common, and the terms say min_common_rows = 100",
+            "parties bank, telco have 60 rows in common, and the terms need min_common_rows = 100",
         ),
         ("bank", "many.csv", [], "site telco refuses: its policy has max_predicted_rows = 2000, and"),
     ],
@@ -193,9 +200,9 @@ def test_what_cannot_be_is_one_line(site, model, table, more, words):
 def test_options_for_other_parties_are_for_them_alone(site):
     _, folder, _, _ = site
     end = fedboost("predict", part(folder, "bank"), folder / "new.csv")
-    assert (end.code, "cannot predict without the others" in end.err) == (2, True)
+    assert (end.code, "only a part of a model, which cannot predict" in end.err) == (2, True)
     end = fedboost("predict", folder / "whole.json", folder / "new.csv", "--min-common-rows", 5)
-    assert (end.code, "--min-common-rows is for predictions with other parties" in end.err) == (2, True)
+    assert (end.code, "--min-common-rows is for joint predictions" in end.err) == (2, True)
 
 
 def test_a_site_whose_part_is_gone_says_so(site):
@@ -218,7 +225,7 @@ def test_the_party_itself_must_not_run_meanwhile(site):
     end = predict(folder)
     stop(cluster)
     assert end.code == 2, end.err
-    assert "another process of party 'bank' works with this memory; stop `fedboost party` first" in end.err
+    assert "another process of party 'bank' uses this memory; stop `fedboost party` first" in end.err
 
 
 def test_a_label_holder_that_is_killed_asks_again(site):

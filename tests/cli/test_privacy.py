@@ -55,7 +55,7 @@ def agreed(tmp_path):
 
 def test_a_budget_without_a_memory_is_not_said_to_be_whole(site):
     line = refused("privacy", "budget", "--config", site)
-    assert "there is no memory of the rows 'north', in which what is spent of the budget is kept" in line
+    assert "there is no memory of the dataset 'north', which would record what is spent of the budget" in line
     assert [*site.parent.iterdir()] == [site]
     site.write_text(SITE)
     (row,) = lines("privacy", "budget", "--config", site)
@@ -105,7 +105,7 @@ def test_what_is_wrong_with_a_budget_is_one_line(site):
     assert "this memory is an empty file" in refused("privacy", "budget", "--config", site)
     assert "cannot read" in refused("privacy", "budget", "--config", site.parent / "none.toml")
     site.write_text(SITE + "[policy]\nepsilon = 3.0\n")
-    assert "half a budget" in refused("privacy", "budget", "--config", site)
+    assert "half of a budget" in refused("privacy", "budget", "--config", site)
 
 
 def test_training_with_noise_says_no_metrics_and_what_importances_are_worth(tmp_path, agreed):
@@ -117,7 +117,7 @@ def test_training_with_noise_says_no_metrics_and_what_importances_are_worth(tmp_
     assert re.search(r"^traffic +[0-9.]+ kB +\(in all\)$", end.out, re.MULTILINE)
     assert "logloss" not in end.out
     assert re.search(r"^round 2/2 [0-9.]+ kB$", end.out, re.MULTILINE)
-    assert "do not show what counts" in " ".join(fedboost("explain", model).out.split())
+    assert "do not show what matters" in " ".join(fedboost("explain", model).out.split())
 
 
 def test_a_plan_says_what_the_terms_release(agreed):
@@ -135,7 +135,7 @@ def test_a_plan_says_what_the_terms_release(agreed):
     said = fedboost("privacy", "plan", agreed)
     assert (said.code, said.err) == (0, "")
     assert "strong" in said.out
-    assert "With 10,000 rows a leaf has 1,250 on average" in said.out
+    assert "With 10,000 rows, a leaf has 1,250 on average" in said.out
 
 
 def test_an_outlook_is_what_drawn_noise_does():
@@ -178,9 +178,9 @@ def test_a_card_is_of_a_model_with_noise_and_no_other(tmp_path):
     model.save(tmp_path / "with.json")
     simulate(terms(rounds=1), tables).model.save(tmp_path / "without.json")
     card = PrivacyCard.of(model.terms).summary
-    (said,) = lines("privacy", "explain", tmp_path / "with.json")
+    (said,) = lines("report", tmp_path / "with.json", "--privacy")
     assert said == json.loads(json.dumps(card))
-    page = " ".join(fedboost("privacy", "explain", tmp_path / "with.json").out.split())
+    page = " ".join(fedboost("report", tmp_path / "with.json", "--privacy").out.split())
     assert all(f" {release['what']} {release['times']} " in page for release in card["releases"])
     assert all(f"- {gap}" in page for gap in card["not_covered"])
     assert page.startswith("Epsilon 1 at delta 1e-05: strong.")
@@ -189,8 +189,8 @@ def test_a_card_is_of_a_model_with_noise_and_no_other(tmp_path):
     assert said["roster"] == list(THREE)
     assert said["zcdp_epsilon"] > said["epsilon_spent"] > 0.99 * said["epsilon"]
     assert said["epsilon_spent"] <= said["epsilon"]
-    assert "without noise" in refused("privacy", "explain", tmp_path / "without.json")
-    assert "cannot read" in refused("privacy", "explain", tmp_path / "none.json")
+    assert "without noise" in refused("report", tmp_path / "without.json", "--privacy")
+    assert "cannot read" in refused("report", tmp_path / "none.json", "--privacy")
     without = json.loads((tmp_path / "without.json").read_text())["learner"]["attributes"]
     assert "fedboost.privacy" not in without
 

@@ -58,7 +58,7 @@ def test_undeclared_categories_are_noticed(folder):
     end = fedboost("report", "m.json", "--data", "odd.csv", "--out", "r.html")
     assert end.code == 0
     assert end.err.startswith("ward has ")
-    assert "with a category nobody declared ('z', ...)" in end.err
+    assert "rows with undeclared categories ('z', ...), counted as missing" in end.err
 
 
 REFUSED = {
@@ -71,12 +71,12 @@ REFUSED = {
     ),
     "an older page": (
         ("m.json", "--out", "old.html"),
-        "old.html: exists already; give another name, or --force",
+        "old.html: already exists; use another name or --force",
     ),
-    "over the model": (("m.json", "--out", "m.json", "--force"), "m.json: is read by this very command"),
+    "over the model": (("m.json", "--out", "m.json", "--force"), "m.json: is an input of this command"),
     "over the rows": (
         ("m.json", "--data", "rows.csv", "--out", "rows.csv", "--force"),
-        "is read by this very",
+        "is an input of this",
     ),
     "no such folder": (("m.json", "--out", "no/r.html"), "no/r.html: the directory"),
     "no page": (("m.json",), "--out"),

@@ -63,7 +63,7 @@ def test_a_result_in_a_model_file_is_no_model(folder, trained):
         signed_model_of(session).save(f"{task}.json")
         assert (
             refusal("report", f"{task}.json", "--out", "r.html")
-            == f"fedboost: {task}.json: not a model, but the result of a session to {task}\n"
+            == f"fedboost: {task}.json: not a model, but the result of a session with task {task}\n"
         )
         assert not (folder / "r.html").exists()
 
@@ -96,10 +96,10 @@ def test_a_page_is_no_other_output(folder):
     Path("old.html").write_text("old")
     for words, said in (
         (("train", "terms.toml", "--out", "m.json", "--report", "m.json"), "is another output"),
-        (("train", "terms.toml", "--out", "m.json", "--report", "old.html"), "exists already"),
-        (("describe", "terms.toml", "--report", "terms.toml", "--force"), "is read by this very command"),
-        (("drift", "model.json", "--report", "model.json", "--force"), "is read by this very command"),
-        (("evaluate", "model.json", "--report", "old.html"), "exists already"),
+        (("train", "terms.toml", "--out", "m.json", "--report", "old.html"), "already exists"),
+        (("describe", "terms.toml", "--report", "terms.toml", "--force"), "is an input of this command"),
+        (("drift", "model.json", "--report", "model.json", "--force"), "is an input of this command"),
+        (("evaluate", "model.json", "--report", "old.html"), "already exists"),
         (("evaluate", "model.json", "--save-terms", "e.toml", "--report", "e.toml"), "is another output"),
         (("evaluate", "model.json", "--report", "no/r.html"), "does not exist"),
     ):
@@ -115,13 +115,13 @@ def test_a_model_in_parts_has_no_page(tmp_path):
     where = "--aggregator", "localhost:1", "--insecure-loopback", "--out", tmp_path / "m.json"
     end = fedboost("train", tmp_path / "terms.toml", *where, "--report", tmp_path / "r.html")
     assert end.code == 2
-    said = "--report is of a whole model, and under these terms each party keeps its part"
+    said = "--report needs a whole model, but each party keeps its part of this one"
     assert end.err == f"fedboost: {said}\n"
 
 
 def test_a_page_without_a_session_is_refused(folder):
     end = fedboost("evaluate", "model.json", "--save-terms", "e.toml", "--report", "r.html")
-    assert (end.code, end.err) == (2, "fedboost: --report is of a result: give --aggregator\n")
+    assert (end.code, end.err) == (2, "fedboost: --report shows the result of a session: give --aggregator\n")
 
 
 @pytest.mark.slow
@@ -154,7 +154,7 @@ def test_a_session_is_followed_into_a_page(tmp_path):
         name: (tmp_path / f"{name}.html").read_text() for name in ("train", "describe", "evaluate", "drift")
     }
     assert "3 of 3 parties signed" not in pages["describe"]
-    assert "The signatures hold: 3 of 3 parties signed these trees" in pages["train"]
+    assert "The signatures are valid: 3 of 3 parties signed these trees" in pages["train"]
     assert "Traffic of each party" in pages["train"]
     assert "3 rounds in" in pages["train"]
     assert "not in a model file" not in pages["train"]

@@ -20,7 +20,7 @@ def test_terms_by_site_name_the_parties_and_say_what_counts_as_1(folder):
     assert drafted.parties == ("east", "north", "south")
     assert drafted.columns.features == ("age", "dose", "ward")
     assert drafted.columns.positive == "yes"
-    assert "y: 'yes', in 60 of 180 rows, counts as 1 because it is the rarer value" in end.err
+    assert "y: 'yes', in 60 of 180 rows, is label 1 because it is the rarer value" in end.err
 
 
 def test_predict_says_which_levels_count_as_missing(folder):
@@ -29,7 +29,7 @@ def test_predict_says_which_levels_count_as_missing(folder):
     strange = rows().set_column(WARD, "ward", pa.array(["x", "z", *wards[2:]]))
     csv.write_csv(strange, "strange.csv")
     end = done("predict", "m.json", "strange.csv")
-    assert "ward has 2 rows with a category nobody declared ('x', ...)" in end.err
+    assert "ward has 2 rows with undeclared categories ('x', ...)" in end.err
     missing = rows().set_column(WARD, "ward", pa.array([None, None, *wards[2:]]))
     csv.write_csv(missing, "missing.csv")
     assert done("predict", "m.json", "missing.csv").out == end.out

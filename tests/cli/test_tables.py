@@ -89,7 +89,7 @@ def test_the_address_of_a_sites_table_stays_an_address(folder, monkeypatch):
         server.files.clear()
         gone = fedboost("approve", "terms.toml", "--config", "party.toml", "--yes")
     assert "180 rows of rows.csv" in end.out
-    assert "the server answers 404" in gone.err
+    assert "the server returned 404" in gone.err
     assert "secret" not in end.out + end.err + gone.out + gone.err
 
 
@@ -199,7 +199,7 @@ def test_the_row_that_names_no_site(folder):
     with_line(40, '1,1,"a",,1')
     for command in ("simulate", "compare"):
         end = fedboost(command, "alone.toml", "--data", "rows.csv", "--site", "site")
-        assert "column 'site' names no site in row 38 (line 40 of the file): fill it in" in end.err
+        assert "column 'site' has no site in row 38 (line 40 of the file); fill it in" in end.err
 
 
 @pytest.mark.slow
@@ -215,7 +215,7 @@ def test_the_column_of_the_site_is_a_feature_where_the_terms_say_so(folder):
         "3 sites" in done("compare", "sited.toml", "--data", "rows.csv", "--site", "site", "--seeds", "1").out
     )
     refusal = fedboost("terms", "rows.csv", "--label", "y", "--site-feature").err
-    assert "--site-feature makes a feature of the column of --site: name that, too" in refusal
+    assert "--site-feature makes the column of --site a feature: add --site" in refusal
 
 
 def test_the_options_are_in_the_help_of_each_command_that_reads_a_table():

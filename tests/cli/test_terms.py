@@ -1,4 +1,4 @@
-"""`fedboost terms` and `fedboost digest`, as a user types them."""
+"""`fedboost terms`, also with --digest, as a user types it."""
 
 import pyarrow as pa
 import pytest
@@ -21,7 +21,7 @@ def test_terms_drafts_a_short_file_that_simulate_accepts(folder):
     drafted = read_terms(folder / "drafted.toml")
     assert drafted.columns == terms().columns
     assert drafted.parties == ("north", "south", "east")
-    assert "# 10 rows in a leaf at least: sites refuse fewer by default\nmin_child_weight = 2.5\n" in text
+    assert "# at least 10 rows in a leaf: sites refuse fewer by default\nmin_child_weight = 2.5\n" in text
     (folder / "drafted.toml").write_text(text.replace("rounds = 100", "rounds = 2"))
     done("simulate", "drafted.toml", "--data", "rows.csv", "--out", "model.json")
     assert len(Model.load("model.json").booster.trees) == 2
@@ -56,23 +56,23 @@ def test_levels_of_few_rows_are_drafted_where_the_analyst_wants_it(folder):
     assert read_terms(folder / "drafted.toml").columns.categorical == {"ward": ("a", "z")}
     assert "d1" not in text
     assert (
-        "levels of fewer than 10 rows are left out, and count as missing: ward (2 levels in 3 rows); "
+        "levels with fewer than 10 rows are left out, and treated as missing: ward (2 levels in 3 rows); "
         "--min-rows-per-level sets another number\n"
     ) in end.err
-    assert "diagnosis: is left out, for it has no level in 10 rows or more" in end.err
+    assert "diagnosis: is left out, because it has no category with 10 rows or more" in end.err
     end = done(*draft, "--min-rows-per-level", "2")
     drafted = read_terms(folder / "drafted.toml").columns.categorical
     assert (drafted["ward"], len(drafted["diagnosis"])) == (("a", "y", "z"), 60)
     assert "ward (1 level in 1 row);" in end.err
     end = done(*draft, "--min-rows-per-level", "1")
     assert read_terms(folder / "drafted.toml").columns.categorical["ward"] == ("a", "x", "y", "z")
-    assert "levels of" not in end.err
+    assert "levels with" not in end.err
 
 
 def test_a_digest_of_terms_that_nobody_is_offered(folder):
     (folder / "alone.toml").write_text(terms_to_toml(terms()))
     for name, said in (("alone.toml", "names no parties"), ("nowhere.toml", "No such file")):
-        end = refusal("digest", name)
+        end = refusal("terms", name, "--digest")
         assert end.startswith(f"fedboost: {name}: ")
         assert said in end
 

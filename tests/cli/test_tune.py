@@ -18,15 +18,15 @@ ALL = ("north", "south")
     ("space", "options", "says"),
     [
         ("", (), "the space has no settings"),
-        ("gamma = [1]", (), "gamma takes [low, high], or a list of three values and more"),
-        ("gamma = [true, false, true]", (), "gamma takes [low, high]"),
-        ("gamma = [nan, 1, 2]", (), "gamma takes [low, high]"),
-        (f"gamma = [0, {'9' * 400}]", (), "gamma takes [low, high]"),
+        ("gamma = [1]", (), "gamma must be [low, high], or a list of three or more values"),
+        ("gamma = [true, false, true]", (), "gamma must be [low, high]"),
+        ("gamma = [nan, 1, 2]", (), "gamma must be [low, high]"),
+        (f"gamma = [0, {'9' * 400}]", (), "gamma must be [low, high]"),
         ("gamma = [-1, 1]", (), "gamma"),
         ('"\\u001b[2J" = [0, 1]', (), "unknown space"),
         ("{}", (), "not TOML"),
         (b"\xff\xfe", (), "not TOML"),
-        ("gamma = [0, 1]", ("--trials", 129), "129 trials: give 2 to 128"),
+        ("gamma = [0, 1]", ("--trials", 129), "129 trials; give 2 to 128"),
         ("gamma = [0, 1]", ("--trials", 1), "'--trials': Input should be greater"),
         ("gamma = [0, 1]", ("--out", "tune.toml"), "named by both --out and --save-terms"),
     ],
@@ -53,7 +53,7 @@ async def test_rounds_are_shown_and_where_the_best_terms_are(tmp_path, monkeypat
     assert end.code == 0, end.err
     rounds = [line for line in end.out.splitlines() if line.startswith("round ")]
     due = fb.tune(agreed.with_parties([]), tables, trials=3)
-    first, seen = "no --out: the best terms are shown, and not saved", f"protection plain: {NOT_HIDDEN}"
+    first, seen = "no --out: the best terms are shown, but not saved", f"protection plain: {NOT_HIDDEN}"
     if "--json" in options:
         assert json.loads(end.out) == {
             "metric": "logloss", "best": due.best, "trials": due.summary["trials"]
@@ -66,6 +66,6 @@ async def test_rounds_are_shown_and_where_the_best_terms_are(tmp_path, monkeypat
     if not options:
         assert end.err.splitlines() == [first, seen]
         return
-    last = f"best.toml: terms of a training with the best settings, {due.terms.trees.rounds} rounds"
+    last = f"best.toml: terms for a training with the best settings, {due.terms.trees.rounds} rounds"
     assert end.err.splitlines() == [seen, last]
     assert fb.Terms.load("best.toml") == due.terms.with_parties(tables)

@@ -132,7 +132,7 @@ def test_attributes_that_nobody_signed_say_nothing_else(folder, name, value):
     code, facts = verified("signed.json")
     assert (code, facts["holds"]) == (1, False)
     assert facts["conclusion"] == (
-        f"signed.json: not as fedboost wrote it: its attribute {name} was changed or added"
+        f"signed.json: its attribute {name} was changed or added after fedboost wrote it"
     )
 
 
@@ -146,7 +146,7 @@ def test_a_party_whose_signature_is_wrong_is_named_alone(folder):
     assert code == 1
     assert facts["signatures"] == {
         "north": {"holds": True},
-        "south": {"holds": False, "fault": "the signature of 'south' is wrong"},
+        "south": {"holds": False, "fault": "the signature of 'south' is invalid"},
         "east": {"holds": True},
     }
 
@@ -185,7 +185,7 @@ def test_too_few_signatures_and_none_do_not_hold(folder):
     assert (code, facts["conclusion"]) == (1, "1 of 3 parties signed; 3 are needed")
     simulate(terms(), shared_out(3)).model.save("unsigned.json")
     code, facts = verified("unsigned.json")
-    assert (code, facts["conclusion"]) == (1, "nobody signed this model: anybody may have made it")
+    assert (code, facts["conclusion"]) == (1, "no party signed this model: anyone could have made it")
 
 
 def test_a_model_over_another_takes_the_session_beside_it_away(folder):
@@ -207,7 +207,7 @@ def reported(*options):
 
 
 def test_a_report_says_if_the_signatures_hold(folder):
-    holds = "The signatures hold: 3 of 3 parties signed these trees, under these terms."
+    holds = "The signatures are valid: 3 of 3 parties signed these trees, under these terms."
     page = reported("--keys", "keys/analyst")
     assert f"{holds} Analyst analyst requested the session on " in page
     assert page.count("<td>holds</td>") == 3
@@ -219,5 +219,5 @@ def test_a_report_says_if_the_signatures_hold(folder):
     signed = Model.load("signed.json")
     Model(**{**vars(signed), "booster": other.booster}).save("signed.json")
     page = reported("--keys", "keys/analyst")
-    assert page.count("The signatures do NOT hold: party north signed other trees than those") == 2
+    assert page.count("The signatures are NOT valid: party north signed other trees than those") == 2
     assert page.count("<td>WRONG: party ") == 3

@@ -43,8 +43,8 @@ TERMS = {
 OVER = re.compile("session done|session failed|left the session")
 MISFIT = "party telco left: its rows do not fit the terms; its own log says which column and why"
 FEW = (
-    "parties bank, telco have {} rows in common, and the terms say min_common_rows = 1000: compare how their "
-    "row ids are written (id_form in the terms)"
+    "parties bank, telco have {} rows in common, and the terms need min_common_rows = 1000: compare how "
+    "their row ids are written (id_form in the terms)"
 )
 
 
@@ -121,10 +121,10 @@ def test_a_party_reads_the_names_of_its_own_table(consortium, monkeypatch):
     [
         (
             lambda ids: [i + 0.5 for i in ids],
-            "numbers with a fraction (often from a gap in the column): write whole numbers",
+            "numbers with a fraction (often caused by a missing value); write whole numbers",
         ),
-        (lambda ids: [None, *ids[1:]], "has rows without one, fill them in or drop them: 1 of 1,200"),
-        (lambda ids: [ids[1], *ids[1:]], "keep one row of each: 1 id stands in 2 rows"),
+        (lambda ids: [None, *ids[1:]], "has rows without one; fill them in or drop them: 1 of 1,200"),
+        (lambda ids: [ids[1], *ids[1:]], "keep one row per id: 1 id is in 2 rows"),
     ],
     ids=["numbers with a fraction", "a missing id", "an id twice"],
 )
@@ -141,7 +141,7 @@ def test_ids_that_cannot_be_are_told_to_their_site_alone(consortium, change, wor
     ("change", "rows", "advice"),
     [
         (lambda table: with_ids(table, lambda ids: [f"C-{i}" for i in ids]), 0, ""),
-        (lambda table: table.slice(0, 700), 700, ", or set it lower if so few are enough"),
+        (lambda table: table.slice(0, 700), 700, ", or lower min_common_rows if so few rows are enough"),
     ],
     ids=["another spelling", "too few"],
 )
@@ -150,7 +150,7 @@ def test_too_few_rows_in_common_name_the_parties_and_the_ways_out(consortium, ch
     assert last_line(end) == (2, f"fedboost: {FEW.format(rows)}{advice}")
     assert FEW.format(rows) in log
     assert ("Nothing is odd" in checked) == (rows == 0)
-    assert rows == 0 or "has 700 ids, and the terms say min_common_rows = 1,000" in checked
+    assert rows == 0 or "has 700 ids, but the terms need min_common_rows = 1,000" in checked
 
 
 def test_the_spelling_that_the_terms_name_matches(consortium):
@@ -174,7 +174,10 @@ def test_a_person_who_approves_reads_how_rows_are_matched(consortium, tmp_path, 
     (tmp_path / "party.toml").write_text('party = "telco"\naggregator = "localhost:1"\ndata = "telco.csv"\n')
     told = done("approve", "terms.toml", "--config", "party.toml", "--analyst", "marie", "--yes").out
     text = " ".join(told.split())
-    assert "rows those whose customer all sites have: 1,000 at least; a site enters 10,000,000 ids" in text
+    assert (
+        "rows those whose customer all sites have: at least 1,000; a site enters at most 10,000,000 ids"
+        in text
+    )
     assert "the aggregator learns how many each site has, and how many are common to which sites" in text
-    assert "row id customer: by which rows are matched" in text
+    assert "row id customer: rows are matched by it" in text
     assert "set protection" not in text  # these terms go with no other

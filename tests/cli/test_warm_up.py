@@ -71,7 +71,7 @@ def test_the_command_says_where_kernels_are(monkeypatch):
     monkeypatch.setattr(warm_up, "_trainings", lambda: ())
     end = fedboost("warm-up")
     assert end.code == 0, end.err
-    assert end.out.startswith("kernels are compiled, in ")
+    assert end.out.startswith("kernels compiled in ")
     assert end.out.endswith(f" s, and kept in {folders().write}\n")
 
 
@@ -103,7 +103,7 @@ def test_a_party_compiles_when_it_starts_says_so_and_does_it_once(cold):
     said = []
     compile_usual(said.append)
     assert said[0] == COMPILING
-    assert re.fullmatch(r"kernels are compiled, in \d+ s", said[1])
+    assert re.fullmatch(r"kernels compiled in \d+ s", said[1])
     assert cold.exists()
     compile_usual(said.append)
     assert len(said) == 2
@@ -125,7 +125,7 @@ def test_the_log_of_a_party_says_so_before_it_asks_the_aggregator(cold, tmp_path
         )
         assert "Traceback" not in end.stderr
         assert (COMPILING in end.stderr) == compiled
-        assert ("kernels are compiled, in" in end.stderr) == compiled
+        assert ("kernels compiled in" in end.stderr) == compiled
 
 
 CALL = """

@@ -55,7 +55,7 @@ def test_a_check_without_terms_looks_at_columns_alone(site):
     end = checked()
     assert (end.code, end.err) == (0, "")
     assert "rows: 400 rows, 14 columns" in " ".join(end.out.split())
-    assert "looked at the columns alone" in end.out
+    assert "checked only the columns" in end.out
     (facts,) = objects(checked("--json").out)
     assert (facts["rows"], facts["rows_checked"]) == (400, 0)
 
@@ -100,7 +100,7 @@ def test_a_label_of_three_words_over_two_workers(site):
     site(halves(frame), terms(columns={"label": "word", "positive": "yes"}))
     odd, *_ = objects(checked("--terms", "terms.toml", "--json").out)
     assert odd["column"] == "word"
-    assert "more than two values" in odd["sentence"]
+    assert "must have two values, but has more" in odd["sentence"]
     assert "'maybe'" in odd["sentence"]
 
 
@@ -124,7 +124,7 @@ def test_a_group_that_does_not_stand_together_is_refused(site):
     frame["query"] = np.arange(len(frame)) % 7
     site(halves(frame, "csv"), terms(**RANKED))
     odd, *_ = objects(checked("--terms", "terms.toml", "--json").out)
-    assert "rows of one 'query' are at two workers: sort the rows by it" in odd["sentence"]
+    assert "rows of one 'query' are on two workers; sort by it" in odd["sentence"]
 
 
 def differing(kind):
@@ -156,8 +156,8 @@ def test_a_folder_of_csv_files_holds_no_others(site, tmp_path):
     (tmp_path / "rows" / "README.md").touch()
     end = checked()
     assert end.code == 2
-    assert "rows: holds CSV files, and /" in end.err
-    assert "rows/README.md: give the rows a folder of their own" in end.err
+    assert "rows: has CSV files and /" in end.err
+    assert "rows/README.md; put the rows in a folder of their own" in end.err
 
 
 def test_csv_files_that_disagree_whether_a_column_is_text(site):
@@ -184,7 +184,7 @@ def test_a_cluster_without_workers(site):
     site(halves(table()), terms(), workers=0)
     end = checked()
     assert (end.code, end.out) == (2, "")
-    assert re.fullmatch(r"fedboost: the Dask cluster at tcp:\S+ has no workers: start some\n", end.err)
+    assert re.fullmatch(r"fedboost: the Dask cluster at tcp:\S+ has no workers; start some\n", end.err)
 
 
 def test_workers_with_too_little_memory_are_told_before_they_read(site, monkeypatch):
@@ -199,8 +199,8 @@ def test_workers_with_too_little_memory_are_told_before_they_read(site, monkeypa
     end = checked("--terms", "terms.toml")
     assert (end.code, end.out) == (2, "")
     assert re.search(
-        r"its workers have too little memory for these rows: 200 rows of 3 features take 0\.3 GiB at worker "
-        r"tcp:\S+, which may use 0\.2: add workers, or give them more memory$",
+        r"its workers have too little memory for these rows: 200 rows of 3 features need 0\.3 GiB at worker "
+        r"tcp:\S+, which may use 0\.2; add workers or RAM$",
         end.err.strip(),
     )
 
@@ -212,7 +212,7 @@ def test_approve_looks_at_the_columns(site):
     assert (end.code, end.err) == (0, "")
     assert "north, 400 rows of rows" in end.out
     assert "only the columns were checked" in end.out
-    assert "approved, until `fedboost approve --withdraw`" in end.out
+    assert "approved; `fedboost approve --withdraw`" in end.out
 
 
 def test_approve_names_a_column_that_is_absent(site):
@@ -252,7 +252,7 @@ def test_addresses_that_are_none(site, tmp_path, address):
     (tmp_path / "party.toml").write_text(f'{SITE}[workers]\ndask = "{address}"\n')
     end = checked()
     assert end.code == 2
-    assert "is no address of a scheduler: write tcp://HOST:PORT" in end.err
+    assert "is not the address of a scheduler: write tcp://HOST:PORT" in end.err
 
 
 def test_a_database_is_refused(site, tmp_path):
@@ -260,7 +260,7 @@ def test_a_database_is_refused(site, tmp_path):
     (tmp_path / "party.toml").write_text(text)
     end = checked()
     assert end.code == 2
-    assert "workers read Parquet and CSV files: write the rows of the query into some" in end.err
+    assert "workers read Parquet and CSV files: write the rows of the query to such files" in end.err
 
 
 def test_other_files_are_refused(site, tmp_path):
@@ -271,4 +271,4 @@ def test_other_files_are_refused(site, tmp_path):
     )
     end = checked()
     assert end.code == 2
-    assert "workers read Parquet and CSV files alone" in end.err
+    assert "workers read only Parquet and CSV files" in end.err

@@ -43,7 +43,7 @@ class OffsetSealer:
         return b""
 
     def assist(self, request):
-        raise PeerError("protection offset needs no help")
+        raise PeerError("test", "protection offset needs no help")
 
 
 class OffsetOpener:
@@ -59,7 +59,7 @@ class OffsetOpener:
 
     def note(self, party, note):
         if note:
-            raise PeerError("a note where protection offset has none")
+            raise PeerError("test", "a note where protection offset has none")
 
     def lose(self, party):
         pass
@@ -68,7 +68,7 @@ class OffsetOpener:
         return {}
 
     def assist(self, party, answer):
-        raise PeerError("help that protection offset did not ask for")
+        raise PeerError("test", "help that protection offset did not ask for")
 
     def open(self):
         for party in self._tag.roster:

@@ -8,6 +8,7 @@ from boosters import level_model, presence_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from inprocess import randomly, run
+from raised import raised
 
 from fedboost.errors import LocalProtocolError, PeerError
 from fedboost.gbdt.booster import Booster
@@ -202,7 +203,7 @@ def test_bits_are_the_same_with_several_threads():
 def test_rows_of_too_few_columns_are_refused():
     structure = Structure.of([three_leaves()], ("bank",), np.array([0, 0]))
     decisions = Decisions.of(structure, "bank", [three_leaves()], [0, 1])
-    with pytest.raises(LocalProtocolError, match="rows of 1 columns"):
+    with raised(LocalProtocolError, "columns-too-few"):
         decisions.leaf_bits(np.zeros((2, 1), np.float32))
 
 
@@ -219,7 +220,7 @@ def test_what_a_party_knows_is_not_printed():
 @pytest.mark.parametrize("size", [0, 9, 11])
 def test_bits_of_another_size_are_refused(size):
     structure, bits = shared_out([three_leaves()], np.zeros((10, 2), np.float32), [0, 1], PARTIES[:2])
-    with pytest.raises(PeerError, match=f"leaf bits of clinic are {size} bytes, not 10"):
+    with raised(PeerError, "leaf-bits-size", naming=[size]):
         joined(structure, {**bits, "clinic": bytes(size)}, 10)
 
 
@@ -244,7 +245,7 @@ def test_a_wrong_bit_is_refused_and_its_party_named(seed, liar):
     start = sum(-(-len(trees[number].leaves) // 8) for number in sent if number < tree)
     place = reference.leaves_below(trees[tree], 0).index(leaves[row, tree])
     bits[liar][row, start + place // 8] ^= 1 << place % 8  # the exit leaf is shut off
-    with pytest.raises(PeerError, match=f"leaf bits of {liar} for tree {tree} are not those of decisions"):
+    with raised(PeerError, "leaf-bits-impossible", naming=[liar, tree]):
         joined(structure, bits, len(X))
 
 
@@ -252,7 +253,7 @@ def test_a_wrong_bit_is_refused_and_its_party_named(seed, liar):
 def test_two_open_leaves_are_refused(liar):
     structure, bits = shared_out([three_leaves()], np.zeros((1, 2), np.float32), [0, 1], PARTIES[:2])
     bits[liar][:] = 0b111
-    with pytest.raises(PeerError, match=f"leaf bits of {liar} for tree 0"):
+    with raised(PeerError, "leaf-bits-impossible", naming=[liar]):
         joined(structure, bits, 1)
 
 

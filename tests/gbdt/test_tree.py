@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from raised import raised
 
 from fedboost.errors import PeerError
 from fedboost.gbdt import partition
@@ -69,19 +70,19 @@ def test_rows_follow_the_splits(rows, threads, monkeypatch):
     [
         (Split(1, 0, 0, False, 5), "node 1 is not a leaf"),
         (Split(-1, 0, 0, False, 5), "node -1 is not a leaf"),
-        (Split(3, 0, 0, False, 3), "a leaf already"),
-        (Split(3, 0, 0, False, 1), "a leaf already"),  # its right child would be leaf 2
-        (Split(3, 0, 0, False, 4), "a leaf already"),
+        (Split(3, 0, 0, False, 3), "already a leaf"),
+        (Split(3, 0, 0, False, 1), "already a leaf"),  # its right child would be leaf 2
+        (Split(3, 0, 0, False, 4), "already a leaf"),
         (Split(3, 5, 0, False, 5), "feature 5"),
-        (Split(3, 3, 0, False, 5), "by levels that feature 3 has not"),
-        (Split(3, 3, 1, False, 5), "by levels that feature 3 has not"),
-        (Split(3, 3, 1, False, 5, 0b1), "by levels that feature 3 has not"),
-        (Split(3, 3, 0, False, 5, 1 << 5), "by levels that feature 3 has not"),
-        (Split(3, 0, 0, False, 5, 0b1), "by levels that feature 0 has not"),
+        (Split(3, 3, 0, False, 5), "by levels that feature 3 does not have"),
+        (Split(3, 3, 1, False, 5), "by levels that feature 3 does not have"),
+        (Split(3, 3, 1, False, 5, 0b1), "by levels that feature 3 does not have"),
+        (Split(3, 3, 0, False, 5, 1 << 5), "by levels that feature 3 does not have"),
+        (Split(3, 0, 0, False, 5, 0b1), "by levels that feature 0 does not have"),
         (Split(3, -1, 0, False, 5), "feature -1"),
-        (Split(3, 0, 10, False, 5), "bin 10 of 10"),
-        (Split(3, 0, -1, False, 5), "bin -1 of 10"),
-        (Split(3, 1, 4, False, 5), "bin 4 of 4"),
+        (Split(3, 0, 10, False, 5), "bin 10, but the feature has 10 bins"),
+        (Split(3, 0, -1, False, 5), "bin -1, but the feature has 10 bins"),
+        (Split(3, 1, 4, False, 5), "bin 4, but the feature has 4 bins"),
     ],
 )
 def test_a_split_that_does_not_fit_the_tree(split, says):
@@ -99,7 +100,7 @@ def test_a_split_that_does_not_fit_the_tree(split, says):
 def test_values_must_be_those_of_the_leaves(values):
     nodes, margin = RowsOfNodes(20), np.zeros((1, 20))
     nodes.apply(Splits.of([Split(ROOT, 0, 4, False, 1)]), table(20), LAYOUT)
-    with pytest.raises(PeerError, match="leaf values"):
+    with raised(PeerError, "leaf-values-mismatch"):
         nodes.move_margins(NO_SPLITS, list(values.items()), table(20), LAYOUT, margin)
     assert not margin.any()
 

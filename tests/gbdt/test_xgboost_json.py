@@ -7,6 +7,7 @@ import pytest
 from boosters import EVERY, level_model, load, presence_model, trained_with
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from raised import raised
 
 from fedboost.errors import ConfigError
 from fedboost.gbdt.booster import Booster
@@ -40,7 +41,7 @@ def test_a_model_that_xgboost_saved_again_is_read(trained):
 
 
 def test_unknown_importance():
-    with pytest.raises(ConfigError, match="'gian'; known: gain, cover, weight"):
+    with raised(ConfigError, "importance-unknown"):
         presence_model().importance("gian")
 
 
@@ -117,7 +118,7 @@ def read_or_refused(text):
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "null", "1", "[" * 100_000, '{"learner": 3}', "\x00"])
 def test_other_files(text):
-    with pytest.raises(ConfigError, match=r"^old\.json: not a fedboost model"):
+    with raised(ConfigError, "model-not-readable"):
         Booster.from_xgboost(text, "old.json")
 
 
@@ -149,5 +150,5 @@ def test_trees_that_are_none(changes):
 def test_other_objectives(objective):
     document = json.loads(MODEL)
     document["learner"]["objective"]["name"] = objective
-    with pytest.raises(ConfigError, match="objective"):
+    with raised(ConfigError, "model-objective-unknown"):
         Booster.from_xgboost(json.dumps(document))

@@ -22,10 +22,10 @@ LEFT = {**COMMON, "rows": "label_holder"}
 ALIGN, PLACES = 2, 3
 """The turns of these questions."""
 CHECK = (
-    "the rows that are said to be common have other ids here than at label holder bank: the aggregator "
-    "joined them wrongly, or a party entered other ids than it has"
+    "the common rows have other ids here than at label holder bank: the aggregator joined them wrongly, or a "
+    "party entered ids that are not its own"
 )
-OTHER_ROWS = "party telco says it has other rows than those that the aggregator matched: ask both"
+OTHER_ROWS = "party telco reports other known rows than the aggregator matched: ask both"
 JOINED = {
     "logistic": ("binary", {}),
     "classes": ("classes", {"objective": "multi:softprob", "num_class": 3}),

@@ -79,7 +79,7 @@ class Aggregator:
         """The sealer that a party answers with, with the keys of the attempt. PeerError where it has none."""
         if self.legs == 1:
             if party in self.colluding:
-                raise PeerError("it tells the aggregator its keys, which is as good")
+                raise PeerError("test", "it tells the aggregator its keys, which is as good")
             return self._living(party, tag.attempt, f"{self.seed} {tag.attempt}")
         if party in self.colluding:
             self.lives[party] = -1
@@ -90,7 +90,7 @@ class Aggregator:
 
     def _living(self, party, life, seed):
         if life < self.lives[party]:
-            raise PeerError("it has dropped the keys of that time")
+            raise PeerError("test", "it has dropped the keys of that time")
         if life > self.lives[party]:
             fresh = masked_sealers(self.parties, group=self.group, seed=seed, legs=self.legs)
             self.lives[party], self.sealers[party] = life, fresh[party]

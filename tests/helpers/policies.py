@@ -32,7 +32,7 @@ def answer(rules, agreement, ask=None):
     """What site north says when it is admitted; it never gets further than asking for its rows."""
 
     def read_shard(_):
-        raise Refused(AT_THE_ROWS)
+        raise Refused("test", AT_THE_ROWS)
 
     site = Site(
         "north",

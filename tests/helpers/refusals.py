@@ -5,13 +5,13 @@ from sites import fedboost
 from fedboost.kernel_cache import COMPILING
 from fedboost.runtime.site.config import STATE
 
-STARTS = ("a new memory of this site", " rows read ", COMPILING, "kernels are compiled")
+STARTS = ("a new memory of this site", " rows read ", COMPILING, "kernels compiled in")
 """What a party logs before it dials."""
 
 
 def refused(folder, arguments, *said):
-    """Run the command; it must end with one line that says these things, and leave the folder as it was, but
-    for a memory that a party begins at its start; what it logs then is left aside."""
+    """Run the command, and return the one line that it must end with, which contains `said`; the folder stays
+    as it was, but for a memory that a party begins at its start; what it logs then is left aside."""
 
     def times():
         files = (file for file in folder.rglob("*") if STATE not in file.parts)
@@ -21,9 +21,11 @@ def refused(folder, arguments, *said):
     end = fedboost(*arguments)
     assert end.code == 2, end.err
     lines = end.err.splitlines(keepends=True)
-    check_one_line("".join(line for line in lines if not any(start in line for start in STARTS)), said)
+    line = "".join(line for line in lines if not any(start in line for start in STARTS))
+    check_one_line(line, said)
     assert "model:" not in end.out
     assert times() == before
+    return line
 
 
 def refusal(*arguments):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import xgboost
 from inprocess import model_of, one_party, randomly, run, terms_of
+from raised import raised
 from trainings import BASED, LEVELS, ROWS, SETTINGS, based, parts_of, setting_of
 
 from fedboost.boosting.queries.labels import RESIDUAL_TURNS
@@ -168,31 +169,33 @@ def refused(session, X, **settings):
 def test_what_differs_is_said():
     X, y, _, settings = setting_of("logistic")
     session = run(X, y, PARTS, **{**settings, "rounds": 1})
-    assert "objective is binary:logistic, that of the terms reg:sq" in refused(
+    assert "xgb_model cannot be continued: its objective is binary:logistic" in refused(
         session, X, objective="reg:squarederror"
     )
-    assert "num_parallel_tree is 1, in the terms 2" in refused(session, X, num_parallel_tree=2)
-    assert "it has 5 features, the terms have 4" in refused(session, X[:, :4])
+    assert "num_parallel_tree is 1, and that of the terms is 2" in refused(session, X, num_parallel_tree=2)
+    assert "it has 5 features, and the terms have 4" in refused(session, X[:, :4])
     assert "feature 'f4' has levels in the terms, and is numeric in it" in refused(session, X, levels=(3,))
     assert "does not start from base_score 0.25: leave that out" in refused(session, X, base_score=0.25)
     assert terms_of(X, 3, xgb_model=text_of(session), base_score=session.booster.base_score)
-    assert "columns.base_margin is in the terms" in refused(session, X, base_margin=y)
+    assert "columns.base_margin is set in the terms" in refused(session, X, base_margin=y)
     assert "program boosting, not by 'own:train'" in refused(session, X, program="own:train")
     told = text_of(session).replace('"f2"', '"age"')
-    assert "its feature 3 is 'age', that of the terms 'f2'" in refused(session, X, xgb_model=told)
+    assert "its feature 3 is 'age', and that of the terms is 'f2'" in refused(session, X, xgb_model=told)
 
 
 def test_classes_and_levels_must_stand_for_the_same():
     X, y, _, settings = setting_of("classes")
     session = run(X, y, PARTS, **{**settings, "rounds": 1})
-    assert "it has 3 classes, the terms have 4" in refused(session, X, **{**settings, "num_class": 4})
+    assert "xgb_model cannot be continued: it has 3 classes, and the terms have 4" in refused(
+        session, X, **{**settings, "num_class": 4}
+    )
     X, y, _, settings = setting_of("levels")
     session = run(X, y, PARTS, **{**settings, "rounds": 1})
     text = text_of(session)
     terms = terms_of(X, 3, **settings, xgb_model=text)
     columns = terms.columns.model_dump(mode="json")
     columns["categorical"]["f2"].reverse()
-    with pytest.raises(ConfigError, match="levels of 'f2' are not those of the terms"):
+    with pytest.raises(ConfigError, match="the levels of 'f2', or their order, differ from the terms"):
         terms.changed(columns=columns)
     assert len(LEVELS) == len(columns["categorical"])
     columns = {**terms.columns.model_dump(mode="json"), "positive": "yes"}
@@ -228,8 +231,8 @@ def test_a_model_beyond_the_limit_is_refused(monkeypatch):
     text = text_of(session)
     monkeypatch.setattr(continuation, "MAX_MODEL", len(json.dumps(text)) - 1)
     continuation.read.cache_clear()
-    assert "fit into terms; continue one of fewer rounds" in refused(session, X, xgb_model=text)
-    with pytest.raises(ConfigError, match="fit into terms"):
+    assert "fit into terms; use a model with fewer rounds" in refused(session, X, xgb_model=text)
+    with raised(ConfigError, "model-too-large"):
         continuation.written(session.booster, session.terms.columns)
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from answers import CONSTANT, CUTS, LEVEL_CUTS, LEVELS_OF, ROOT, SPLIT, START, party_after
 from inprocess import terms_of
+from raised import raised
 
 from fedboost.boosting.queries.base import CONSTANT_TREE, check_splits
 from fedboost.boosting.queries.columns import QuantileQuery
@@ -36,27 +37,35 @@ LEVELS = [
 @pytest.mark.parametrize(
     ("before", "query", "says"),
     [
-        ((), ROOT, "no cut points"),
-        ((), CONSTANT, "no cut points"),
-        ((START,), START, "given already"),
+        ((), ROOT, "the query comes before the cut points"),
+        ((), CONSTANT, "the query comes before the cut points"),
+        ((START,), START, "the cut points are already known"),
         ((START,), ROOT, "tree 0 while tree -1"),
         ((START, CONSTANT), CONSTANT, "tree -1 while tree 0"),
         ((START, CONSTANT), dataclasses.replace(ROOT, tree=1), "tree 1 while tree 0"),
-        ((START, CONSTANT), dataclasses.replace(ROOT, bins=5), "5 bins, the cut points make 4"),
+        ((START, CONSTANT), dataclasses.replace(ROOT, bins=5), "5 bins, and the cut points make 4"),
         ((START, CONSTANT, ROOT), dataclasses.replace(ROOT, nodes=(1,)), "node 1 is not a leaf"),
         (
             (START, CONSTANT, ROOT),
             dataclasses.replace(ROOT, nodes=(1,), splits=(SPLIT, SPLIT)),
             "node 0 is not a leaf",
         ),
-        ((START, CONSTANT, ROOT), ROOT, "the root must be asked for once, and first"),
-        ((START, CONSTANT), dataclasses.replace(ROOT, nodes=(1,)), "the root must be asked for once"),
+        ((START, CONSTANT, ROOT), ROOT, "the root must be asked for first, and only once"),
+        (
+            (START, CONSTANT),
+            dataclasses.replace(ROOT, nodes=(1,)),
+            "the root must be asked for first, and only once",
+        ),
         ((START,), dataclasses.replace(CONSTANT, values=()), "leaf values"),
         ((START,), dataclasses.replace(CONSTANT, values=((0, 0.0), (1, 0.0))), "leaf values"),
-        ((COUNT,) * 5, COUNT, "given 5 times"),
+        ((COUNT,) * 5, COUNT, "grids may be counted 5 times"),
         ((START,), COUNT, "before the cut points"),
-        ((), QuantileQuery(4, FINE), "the first grid is not the coarse one"),
-        ((START, CONSTANT, ROOT, *LEVELS[:5]), LEVELS[5], "more levels than the terms allow"),
+        ((), QuantileQuery(4, FINE), "the first grid must be the coarse one"),
+        (
+            (START, CONSTANT, ROOT, *LEVELS[:5]),
+            LEVELS[5],
+            "the query exceeds the levels that the terms allow",
+        ),
         ((START,), RowsQuery(), "before the cut points"),
     ],
 )
@@ -71,22 +80,25 @@ FULL = 2 << 6  # the nodes of a tree of depth 6, and one
 @pytest.mark.parametrize(
     ("query", "says"),
     [
-        (dataclasses.replace(ROOT, nodes=(2, 2)), "or one twice"),
-        (dataclasses.replace(ROOT, widths=bytes(4 * [20])), "4 widths of cells for the two sums of 1 nodes"),
-        (dataclasses.replace(ROOT, widths=bytes((0, 20))), "less than 1 bit"),
-        (dataclasses.replace(ROOT, widths=bytes((20, 0))), "less than 1 bit"),
-        (dataclasses.replace(ROOT, widths=bytes((65, 1))), "more than 64"),
-        (dataclasses.replace(ROOT, widths=bytes((1, 64))), "more than 64"),
+        (dataclasses.replace(ROOT, nodes=(2, 2)), "or a node twice"),
+        (dataclasses.replace(ROOT, widths=bytes(4 * [20])), "4 cell widths for the two sums of 1 nodes"),
+        (dataclasses.replace(ROOT, widths=bytes((0, 20))), "cell widths must be from 1 to 64 bits"),
+        (dataclasses.replace(ROOT, widths=bytes((20, 0))), "cell widths must be from 1 to 64 bits"),
+        (dataclasses.replace(ROOT, widths=bytes((65, 1))), "cell widths must be from 1 to 64 bits"),
+        (dataclasses.replace(ROOT, widths=bytes((1, 64))), "cell widths must be from 1 to 64 bits"),
         (dataclasses.replace(ROOT, splits=(Split(0, 0, 0, True, FULL),)), "splits that a tree of depth 6"),
         (dataclasses.replace(ROOT, splits=(Split(0, 0, 0, True, 0),)), "splits that a tree of depth 6"),
         (dataclasses.replace(ROOT, splits=(SPLIT,) * (FULL + 1)), "splits that a tree of depth 6"),
         (dataclasses.replace(CONSTANT, splits=(SPLIT,) * (FULL + 1)), "splits that a tree of depth 6"),
         (dataclasses.replace(CONSTANT, values=((0, 0.0),) * 65), "65 leaves"),
-        (dataclasses.replace(CONSTANT, exponents=True), "the terms need no exponents"),
-        (dataclasses.replace(ROOT, bins=1 << 27), "at most 134217728 are given"),
-        (RESIDUALS, "which binary:logistic has no use for"),
-        (dataclasses.replace(ROOT, threshold=0.5), "rows drawn by gradients of size 0.5, the terms say"),
-        (dataclasses.replace(CONSTANT, sizes=True), "the terms need no sizes of gradients"),
+        (dataclasses.replace(CONSTANT, exponents=True), "exponents are not needed"),
+        (dataclasses.replace(ROOT, bins=1 << 27), "at most 134217728 are allowed"),
+        (RESIDUALS, "binary:logistic does not need residuals"),
+        (
+            dataclasses.replace(ROOT, threshold=0.5),
+            "draws rows with gradient threshold 0.5, which the terms do not allow",
+        ),
+        (dataclasses.replace(CONSTANT, sizes=True), "gradient norms are not needed"),
     ],
 )
 def test_queries_the_terms_do_not_allow(query, says):
@@ -98,7 +110,7 @@ def test_queries_the_terms_do_not_allow(query, says):
 def test_thresholds_that_cannot_be(threshold):
     terms = terms_of(np.zeros((1, 1)), 1, sampling_method="gradient_based", subsample=0.5)
     dataclasses.replace(ROOT, threshold=1e-30).check(terms)
-    with pytest.raises(Refused, match="rows drawn by gradients of size"):
+    with raised(Refused, "query-sampling"):
         dataclasses.replace(ROOT, threshold=threshold).check(terms)
 
 
@@ -116,7 +128,7 @@ def test_thresholds_that_cannot_be(threshold):
 def test_bins_that_are_not_the_levels_of_the_terms(cut_points):
     fine = Scale(0, START_BITS)
     StartQuery(4, LEVEL_CUTS, fine, fine).check(LEVELS_OF)
-    with pytest.raises(Refused, match="not the levels of the terms"):
+    with raised(Refused, "query-cuts"):
         StartQuery(4, cut_points, fine, fine).check(LEVELS_OF)
 
 
@@ -135,22 +147,22 @@ def test_bins_that_are_not_the_levels_of_the_terms(cut_points):
 def test_splits_that_do_not_fit_the_kind_of_their_feature(split):
     fitting = Split(0, 0, 1, True, 1), Split(1, 1, 0, True, 3, 0b110), Split(3, 2, 0, True, 5, 31)
     check_splits(LEVELS_OF, Splits.of(fitting))
-    with pytest.raises(Refused, match=f"split 1 is not one by feature {split.feature} of the terms"):
+    with raised(Refused, "query-splits", naming=[split.feature]):
         check_splits(LEVELS_OF, Splits.of([split]))
 
 
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"nodes": (1,)}, "another node than all rows, before the first tree"),
-        ({"width": 8}, "cells of 8 bits"),
-        ({"width": 31}, "cells of 31 bits"),
-        ({"starts": (0, 0)}, "2 of them for 1 nodes"),
-        ({"starts": (1,), "width": 24}, "begins where none does"),
-        ({"starts": (1 << 32,), "width": 24}, "begins where none does"),
+        ({"nodes": (1,)}, "before the first tree, residuals must be of all rows"),
+        ({"width": 8}, "cannot have 8 bits"),
+        ({"width": 31}, "cannot have 31 bits"),
+        ({"starts": (0, 0)}, "2 residual cells for 1 nodes"),
+        ({"starts": (1,), "width": 24}, "does not start at a multiple of its size"),
+        ({"starts": (1 << 32,), "width": 24}, "does not start at a multiple of its size"),
         ({"weight": Scale(0, 24)}, "weights of 16 bits here"),
-        ({"tree": 0, "nodes": (0, 0), "starts": (0, 0)}, "or one twice"),
-        ({"splits": (Split(0, 0, 0, False, 1),)}, "splits of the constant"),
+        ({"tree": 0, "nodes": (0, 0), "starts": (0, 0)}, "or a node twice"),
+        ({"splits": (Split(0, 0, 0, False, 1),)}, "constant that boosting starts from cannot have splits"),
     ],
 )
 def test_residuals_the_terms_do_not_allow(change, says):

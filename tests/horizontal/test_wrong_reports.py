@@ -43,9 +43,9 @@ def test_a_report_that_breaks_an_invariant_fails_the_session_and_names_the_turn(
         ("RowsQuery", 0, -(10**6), "the parties count"),
         ("RowsQuery", 0, 1 << 62, "the parties count"),
         ("RowsQuery", 1, -(10**6), "the parties count"),
-        ("StartQuery", 0, 1 << 38, "make the mean label"),
-        ("EndRoundQuery", 0, -(10**8), "metric sums that cannot be"),
-        ("EndRoundQuery", 1, -(1 << 36), "metric sums that cannot be"),
+        ("StartQuery", 0, 1 << 38, "imply a mean label"),
+        ("EndRoundQuery", 0, -(10**8), "inconsistent metric sums"),
+        ("EndRoundQuery", 1, -(1 << 36), "inconsistent metric sums"),
     ],
 )
 def test_a_sum_that_cannot_be_fails_the_session_with_a_sentence(kind, cell, by, says):
@@ -81,7 +81,7 @@ def test_cells_that_are_too_narrow_never_give_a_model(protection, fewer):
     session = run(X, y, PARTITIONS["3 at random"], program=narrow, protection=protection, **SMALL)
     assert session.phase == "failed"
     assert session.booster is None
-    says = "too narrow for the sums" if protection == "plain" else "sum to the same total"
+    says = "too narrow for this site's own sums" if protection == "plain" else "sum to the same total"
     assert says in str(session.error)
 
 

@@ -18,6 +18,7 @@ from consortium import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from raised import raised
 
 from fedboost.errors import PeerError, RosterTooSmall
 from fedboost.privacy import packing
@@ -156,7 +157,7 @@ def test_a_party_lost_after_its_upload_stays_in_the_sum(protection, lost):
     opener.lose(parties[lost])
     del sealers[parties[lost]]
     if protection.keyholder and parties[lost] == keyholder_of(parties):
-        with pytest.raises(RosterTooSmall, match="p00, who alone can open the sum, is lost"):
+        with raised(RosterTooSmall, "key-holder-lost"):
             opener.requests()
         return
     assert help_open(opener, sealers).tolist() == due.tolist()
@@ -182,7 +183,7 @@ def test_a_part_of_another_length_is_a_peer_error(protection, bits):
     first, last = sealed(protection, of, tag)[PARTIES[0]]
     opener = protection.opener(tag)
     for part, wrong in ((0, last), (1, first), (0, b""), (1, b""), (0, first + b"\0"), (1, last[:-1])):
-        with pytest.raises(PeerError, match="bytes"):
+        with raised(PeerError, "cells-length", "numbers-length"):
             opener.add(PARTIES[0], part, wrong)
 
 
@@ -192,7 +193,7 @@ def test_a_part_of_another_number_is_a_peer_error(protection, part):
     parts = sealed(protection, vectors(PARTIES, tag.cells, 32)[0], tag)[PARTIES[0]]
     opener = protection.opener(tag)
     for some in (*parts, b""):
-        with pytest.raises(PeerError, match="part"):
+        with raised(PeerError, "chunk-number"):
             opener.add(PARTIES[0], part, some)
 
 
@@ -252,7 +253,7 @@ def test_two_openers_do_not_share_a_sum(protection):
             opener.note(party, sealers[party].note())
     assert help_open(openers[0], sealers).tolist() == due.tolist()
     if protection.keyholder:
-        with pytest.raises(PeerError, match="a second time"):
+        with raised(PeerError, "opening-other"):
             help_open(openers[1], sealers)
         sealers = protection.sealers(PARTIES)
         list(sealers[PARTIES[0]].seal(of[PARTIES[0]], tag))  # the same vector, so the same tag may be opened
@@ -285,7 +286,7 @@ SEALED = tag_of(PARTIES, turn=5, attempt=3)
 def test_a_tag_that_was_sealed_or_an_older_one_is_refused(protection, again):
     sealer = protection.sealers(PARTIES)[PARTIES[0]]
     list(sealer.seal(np.arange(3), SEALED))
-    with pytest.raises(PeerError, match=r"turn [45], attempt \d was sealed already, or is older"):
+    with raised(PeerError, "tag-used"):
         sealer.seal(np.arange(3), again)  # refused at once, not when the first part is taken
 
 

@@ -67,11 +67,11 @@ def test_terms_keep_to_the_parties_of_the_table(row):
             terms_of(row, row.min_parties - 1)
     if row.max_parties is not None:
         terms_of(row, row.max_parties)
-        with pytest.raises(ConfigError, match=f"takes {row.max_parties} parties at most"):
+        with pytest.raises(ConfigError, match=f"allows at most {row.max_parties} parties"):
             terms_of(row, row.max_parties + 1)
     if row.max_shrinking is not None:
         terms_of(row, row.max_shrinking, on_loss="shrink")
-        with pytest.raises(ConfigError, match=f'"shrink" takes {row.max_shrinking} parties at most'):
+        with pytest.raises(ConfigError, match=f'"shrink" allows at most {row.max_shrinking} parties'):
             terms_of(row, row.max_shrinking + 1, on_loss="shrink")
 
 

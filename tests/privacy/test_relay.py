@@ -14,7 +14,10 @@ from fedboost.privacy.pairwise import MIN_SEALED_BYTES, derive, open_sealed, sea
 
 SECRET, OTHER = b"s" * 32, b"o" * 32
 KEYS = {"shop": SECRET, "telco": OTHER}
-REFUSED = "^what party bank relayed does not open: it was changed on the way, or is of another turn or tree$"
+REFUSED = (
+    "^the bytes relayed by party bank cannot be opened: they were changed in transit, or belong to another "
+    "turn or tree$"
+)
 
 
 def draws():

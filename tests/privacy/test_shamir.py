@@ -8,6 +8,7 @@ import pytest
 from consortium import drawing
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from raised import raised
 
 from fedboost.errors import PeerError
 from fedboost.privacy import pairwise
@@ -126,19 +127,19 @@ def test_drawn_numbers_fill_the_field_evenly():
 
 @pytest.mark.parametrize("secret", [-1, PRIME, PRIME + 5])
 def test_a_secret_outside_the_field_is_refused(secret):
-    with pytest.raises(PeerError, match="cannot share"):
+    with raised(PeerError, "share-threshold"):
         split(secret, 2, (1, 2, 3), drawing(0))
 
 
 @pytest.mark.parametrize("threshold", [-1, 0, 4])
 def test_a_threshold_that_the_points_cannot_meet_is_refused(threshold):
-    with pytest.raises(PeerError, match=f"among 3 with threshold {threshold}"):
+    with raised(PeerError, "share-threshold", naming=[threshold]):
         split(1, threshold, (1, 2, 3), drawing(0))
 
 
 @pytest.mark.parametrize("points", [(0, 1), (1, 1), (1, -1), (1, PRIME), (1, PRIME + 1)])
 def test_points_that_would_give_the_secret_away_or_coincide_are_refused(points):
-    with pytest.raises(PeerError, match="distinct and not zero"):
+    with raised(PeerError, "share-points-invalid"):
         split(1, 2, points, drawing(0))
 
 
@@ -146,5 +147,5 @@ def test_points_that_would_give_the_secret_away_or_coincide_are_refused(points):
     ("point", "share"), [(0, 1), (PRIME, 1), (-1, 1), (2, -1), (2, PRIME), (2, 1 << 528)]
 )
 def test_a_share_outside_the_field_is_refused(point, share):
-    with pytest.raises(PeerError, match="outside the field"):
+    with raised(PeerError, "share-invalid"):
         combine({1: 5, point: share})

@@ -93,20 +93,18 @@ def test_a_key_holder_without_rows_refuses_values_of_other_leaves(values):
         return dataclasses.replace(message, query=Several((changed, *further)) if further else changed)
 
     aggregator = watched(terms, sites, look)
-    assert str(aggregator.error) == (
-        "party p0 left: the leaf values are not those of the leaves of the tree that grew"
-    )
+    assert str(aggregator.error) == ("party p0 left: the leaf values do not match the leaves of the tree")
 
 
 @pytest.mark.parametrize(
     ("name", "has_rows", "settings", "said"),
     [
-        ("p0", False, {}, "key holder p0 has no rows, and the terms say that it holds rows"),
+        ("p0", False, {}, "key holder p0 has no rows, but by the terms it holds rows"),
         (
             "p0",
             True,
             {"keyholder_rows": False},
-            "key holder p0 has rows, and the terms say that it holds none",
+            "key holder p0 has rows, but by the terms it holds none",
         ),
         ("p1", False, {}, "party p1 has no rows, and the terms name another key holder"),
     ],
@@ -216,7 +214,7 @@ def test_terms_say_who_holds_the_key():
     ):
         with pytest.raises(ConfigError, match=said):
             terms_of(X, 4, protection="paillier", **settings)
-    with pytest.raises(ConfigError, match="keyholder is for protection paillier, not masked"):
+    with pytest.raises(ConfigError, match="keyholder is only for protection paillier, not masked"):
         terms_of(X, 3, protection="masked", keyholder="p0")
 
 
@@ -267,4 +265,4 @@ def test_there_is_an_end_to_what_a_key_holder_opens(monkeypatch):
     monkeypatch.setattr(party, "MAX_OPENINGS_PER_TURN", 0)
     aggregator = watched(*consortium())
     assert aggregator.phase == "failed"
-    assert "more than the 0 sums" in str(aggregator.ends["p0"].ended)
+    assert "asked to open more than the terms' 0 sums" in str(aggregator.ends["p0"].ended)

@@ -219,7 +219,7 @@ def test_who_greets_with_what_nobody_accepts_is_named_itself():
 
     together = Together(change, sites=sites, trust=trust)
     assert reason_of(together.play()) == (
-        "party p3 broke the protocol: a party was introduced without a greeting"
+        "party p3 broke the protocol: a party was introduced without a valid greeting"
     )
     (join,) = PartySession(sites["p0"]).handle(Offer("s", together.terms, 1))
     others["greeting"] = join.greeting

@@ -8,6 +8,7 @@ from random import Random
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from raised import raised
 
 from fedboost.errors import PeerError, Refused
 from fedboost.privacy import packing
@@ -140,14 +141,14 @@ def test_without_keys_there_is_only_plain():
     assert greet(None, "north", attempt_of(plain), Handshake(draw).public, draw) == b""
     met = meet(None, b"", attempt_of(plain), (b"", b"", b""))
     assert (len(met.session), met.publics) == (32, {})
-    with pytest.raises(Refused, match="protection masked needs this site's keys, and it has none"):
+    with raised(Refused, "keys-missing"):
         meet(None, b"", attempt_of(TERMS), (b"", b"", b""))
 
 
 # ---- refused --------------------------------------------------------------------------------
 
-NOT_THOSE = "the parties that were introduced are not those of the terms"
-NOT_SPOKEN = NOT_THOSE + ", or not as they spoke"
+NOT_THOSE = "the introduced parties are not those of the terms"
+NOT_SPOKEN = "the introduction lacks this party's greeting, or changed it"
 
 
 def other_key():
@@ -176,10 +177,10 @@ def expired():
     return Signer("south", "party", to_pem(certificate), key)
 
 
-WRONG = "the signature of 'south' is wrong"
-NONE = "a party was introduced without a greeting"
-NO_CERTIFICATE = "what was presented is not an X.509 certificate"
-SHOWED = "party south showed the certificate of"
+WRONG = "the signature of 'south' is invalid"
+NONE = "a party was introduced without a valid greeting"
+NO_CERTIFICATE = "the presented bytes are not an X.509 certificate"
+SHOWED = "party south presented the certificate of"
 SOUTHS = {
     "a stranger, of this consortium and not of these terms": (lambda: greeting(signer("west")), NOT_THOSE),
     "a double": (lambda: greetings()["east"], "party east was introduced twice"),
@@ -271,12 +272,12 @@ def test_a_missing_nonce():
 
 @pytest.mark.parametrize("said", [b"\x00", b"hello", greeting(signer("south"))[:-1]])
 def test_a_greeting_cut_short(said):
-    with pytest.raises(PeerError, match=r"end within a field|without a greeting"):
+    with raised(PeerError, "greeting-invalid"):
         meeting(with_south(said))
 
 
 def test_a_certificate_of_another_root():
-    with pytest.raises(PeerError, match="the certificate of 'south' was issued by another consortium"):
+    with raised(PeerError, "certificate-untrusted"):
         meeting(with_south(greeting(signer("south", root="theirs"))))
 
 
@@ -291,5 +292,5 @@ def test_a_certificate_that_is_denied():
 def test_ones_own_certificate_is_held_to_the_same():
     """A party whose own certificate ran out during a long wait sees it, not only the others."""
     said, late = greetings(), replace(credentials(signer("north")), clock=lambda: NOW + 10.5 * DAY)
-    with pytest.raises(PeerError, match="'north' expired on"):
+    with raised(PeerError, "certificate-untrusted"):
         meet(late, said["north"], attempt_of(TERMS), tuple(said.values()))

@@ -179,7 +179,7 @@ def test_a_lost_party_whose_shares_are_wrong_is_named_and_no_helper(monkeypatch)
     session = Played(5, on_loss="shrink").play(after_report(2, "p1"))
     assert session.phase == "failed"
     said = str(session.error)
-    assert said.startswith("turn 2: the self mask of party p1, which was lost, cannot be recovered: ")
+    assert said.startswith("turn 2: the self mask of the lost party p1 cannot be recovered: ")
     assert not any(party in said for party in ("p0", "p2", "p3", "p4"))
 
 
@@ -214,19 +214,19 @@ def test_another_key_in_the_place_of_a_partys():
 LIES = {
     "a party less in the introduction": (
         changing(Introduce, lambda m: Introduce(m.greetings[:2], m.state)),
-        "introduced are not",
+        "introduced parties are not",
     ),
     "a sum over fewer parties": (
         changing(Ask, lambda m: dataclasses.replace(m, roster=m.roster[:2])),
-        "other parties than those of the terms",
+        "roster differs from the terms",
     ),
     "where the session stands, to a party that knows better": (
         changing(Introduce, lambda m: Introduce(m.greetings, BoostingState(grids=1)), only=["p1"]),
-        "stand where it cannot",
+        "cannot be in this state",
     ),
     "a question of another attempt": (
         changing(Ask, lambda m: dataclasses.replace(m, attempt=m.attempt + 1), only=["p1"]),
-        "a question of attempt 2 in attempt 1",
+        "a query of attempt 2 in attempt 1",
     ),
 }
 
@@ -246,14 +246,14 @@ def test_different_stories_to_different_parties_open_nothing():
     played._change = other
     played.back("p1", restarted=True)
     leaving = [message.reason for _, message in played.said if isinstance(message, Leave)]
-    assert any("stand where it cannot" in reason for reason in leaving), leaving
+    assert any("cannot be in this state" in reason for reason in leaving), leaving
     assert (played.session.phase, played.sums) == ("failed", [ROWS])
 
 
 def test_help_is_asked_for_with_another_turn():
     later = changing(OpenRequest, lambda m: dataclasses.replace(m, turn=m.turn + 1))
     played = Played(4, later, on_loss="shrink")
-    assert sums_until_one_leaves(played, "help is asked for with turn 2, which is not the last") == []
+    assert sums_until_one_leaves(played, "help is requested for turn 2, which is not the last") == []
 
 
 def test_a_question_asked_again_gets_the_same_bytes():
@@ -275,14 +275,14 @@ def test_another_question_in_a_turn_that_was_answered():
     played = Played(3, another)
     played.play()
     reasons = [m.reason for p, m in played.said if p == "p1" and isinstance(m, Leave)]
-    assert reasons == ["another question in turn 1, or elsewhere in the tree, than before"]
+    assert reasons == ["turn 1 has another query or position than before"]
 
 
 def test_a_model_is_signed_once_and_only_after_questions():
     played = Played(3)
     (party, *_) = played.terms.parties
     early = Played(3, changing(Ask, lambda m: Close(m.attempt, 1), only=[party]))
-    assert sums_until_one_leaves(early, "a model before anything was asked") == []
+    assert sums_until_one_leaves(early, "a model before any query") == []
     twice = Played(3, lambda party, message: [message, message] if isinstance(message, Close) else [message])
     assert twice.play().phase == "done"
     signed = [m for p, m in twice.said if p == party and isinstance(m, Attest)]

@@ -73,8 +73,8 @@ QUERIES = {
     "End": EndRoundQuery(4, 0, (), ((0, 0.0),), ("logloss",), UNIT, False),
 }
 RAISES = {
-    "PeerError": PeerError("the sums do not add up"),
-    "ConfigError": ConfigError("the label is 0 in every row"),
+    "PeerError": PeerError("test", "the sums do not add up"),
+    "ConfigError": ConfigError("test", "the label is 0 in every row"),
 }
 
 
@@ -214,9 +214,9 @@ class OneParty:
 
         def read(terms):
             if rows == "refused":
-                raise Refused("column 'x' is missing in its table")
+                raise Refused("test", "column 'x' is missing in its table")
             if rows == "secret":
-                raise Refused("column 'x' has a value that is no number", "'four' in row 3")
+                raise Refused("test", "column 'x' has a value that is no number", "'four' in row 3")
             column = np.arange(int(rows), dtype=np.float32) % 2
             return Shard((column,), column, np.ones_like(column))
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from raised import raised
 from sites import terms
 
 from fedboost.errors import ConfigError
@@ -102,15 +103,15 @@ def test_addresses(address):
     ],
 )
 def test_addresses_that_are_none(address):
-    with pytest.raises(ConfigError, match=r"here: .* is not an address; write HOST:PORT"):
+    with raised(ConfigError, "address-invalid"):
         check_address(address, "here")
 
 
 def test_port_0_is_for_listening_alone(tmp_path):
-    with pytest.raises(ConfigError, match=r"here: 'localhost:0' is no address to dial: port 0 .* HOST:PORT"):
+    with raised(ConfigError, "address-invalid"):
         check_address("localhost:0", "here")
     (tmp_path / "party.toml").write_text('party = "a"\naggregator = "localhost:0"\ndata = "x.csv"\n')
-    with pytest.raises(ConfigError, match=r"party\.toml: aggregator: .* port 0 is for listening"):
+    with pytest.raises(ConfigError, match=r"party\.toml: aggregator: .* port 0 is only for listening"):
         read_party(tmp_path / "party.toml")
     assert AggregatorConfig(listen="localhost:0").listen == "localhost:0"
 
@@ -118,14 +119,14 @@ def test_port_0_is_for_listening_alone(tmp_path):
 @pytest.mark.parametrize("content", [b"a = ", b"a = 1\na = 2\n", b"\xff", b"[a", b"x" * 10])
 def test_files_that_are_no_toml(tmp_path, content):
     (tmp_path / "bad.toml").write_bytes(content)
-    with pytest.raises(ConfigError, match=r"bad\.toml: not TOML") as caught:
+    with raised(ConfigError, "config-not-toml") as caught:
         read_toml(tmp_path / "bad.toml")
     assert "\n" not in str(caught.value)
 
 
 def test_deeply_nested_toml_is_refused(tmp_path):
     (tmp_path / "deep.toml").write_text("a = " + "[" * 100_000)
-    with pytest.raises(ConfigError, match=r"deep\.toml"):
+    with raised(ConfigError, "config-not-toml"):
         read_toml(tmp_path / "deep.toml")
 
 
@@ -159,7 +160,7 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path):
     with pytest.raises(ConfigError, match="cannot write"):
         write_atomically(tmp_path / "nowhere" / "file", b"three")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(ConfigError, match="cannot write"):
+    with raised(ConfigError, "file-is-folder"):
         write_atomically(tmp_path / "folder", b"four")
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["file", "folder"]
 
@@ -186,7 +187,7 @@ def test_a_link_stays_and_its_file_is_replaced(tmp_path):
 def test_what_is_no_file_is_not_replaced(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to("loop")
-    for name, said in (("pipe", "no regular file"), ("loop", "symbolic links")):
+    for name, said in (("pipe", "not a regular file"), ("loop", "symbolic links")):
         for write in (
             lambda path: check_writable(path, force=True),
             lambda path: write_atomically(path, b"x"),
@@ -220,7 +221,7 @@ def test_an_output_is_no_input(tmp_path, monkeypatch):
     (tmp_path / "link").symlink_to("rows.csv")
     check_writable(Path("new.csv"), tmp_path / "rows.csv", tmp_path / "nowhere.csv", force=True)
     for path in ("rows.csv", "link"):
-        with pytest.raises(ConfigError, match=f"{path}: is read by this very command"):
+        with raised(ConfigError, "file-is-input", naming=[path]):
             check_writable(Path(path), tmp_path / "nowhere.csv", tmp_path / "rows.csv", force=True)
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import csv
+from raised import raised
 from sites import rows, shared_out, terms
 
 from fedboost import __version__
@@ -93,14 +94,14 @@ def test_a_table_brings_its_base_margins_and_an_array_is_given_them(model, tmp_p
     expected = own.predict(table)
     csv.write_csv(table, tmp_path / "rows.csv")
     assert own.predict(tmp_path / "rows.csv").tolist() == expected.tolist()
-    with pytest.raises(ConfigError, match=r"^table: column 'known' is missing"):
+    with raised(ConfigError, "table-column-missing"):
         own.predict(rows())
     assert own.predict(rows(), known).tolist() == expected.tolist()
     features = to_features(rows(), terms.columns, "rows")
     assert own.predict(features, known).tolist() == expected.tolist()
-    with pytest.raises(ConfigError, match="give base_margin with an array, column 'known' of its rows"):
+    with raised(ConfigError, "model-margin-missing"):
         own.predict(features)
-    with pytest.raises(ConfigError, match=r"base margins of shape \(3,\)"):
+    with raised(ConfigError, "model-margin-shape"):
         own.predict(features, known[:3])
     theirs = xgboost.Booster(model_file=tmp_path / "own.json")
     names = list(terms.columns.features)
@@ -119,7 +120,7 @@ def test_terms_with_base_margins_want_a_model_that_begins_with_its_constant(mode
     terms["columns"]["base_margin"] = "known"
     attributes["fedboost.terms"] = json.dumps(terms)
     attributes["fedboost.terms_digest"] = Terms.read(terms).digest
-    with pytest.raises(ConfigError, match="the trees and the terms in the file do not belong together"):
+    with raised(ConfigError, "model-altered"):
         Model.from_bytes(json.dumps(document, separators=(",", ":")).encode())
 
 
@@ -152,26 +153,26 @@ def test_two_classes_and_none(model):
     assert set(chosen.tolist()) == {0, 1}
     amounts = simulate(terms(objective="reg:squarederror"), shared_out(2)).model
     for ask in (lambda: amounts.classes, lambda: amounts.predict_class(rows())):
-        with pytest.raises(ConfigError, match="reg:squarederror predicts numbers, which have no classes"):
+        with raised(ConfigError, "model-no-classes"):
             ask()
 
 
 @pytest.mark.parametrize("shape", [(4,), (4, 2), (4, 4), (1, 3, 1)])
 def test_arrays_of_another_shape_are_refused(model, shape):
-    with pytest.raises(ConfigError, match="the model has 3 features"):
+    with raised(ConfigError, "model-array-shape"):
         model.predict(np.zeros(shape, np.float32))
 
 
 def test_what_is_missing_from_a_table_to_predict_is_named(model, tmp_path):
     csv.write_csv(rows().drop_columns(["age"]), tmp_path / "rows.csv")
-    with pytest.raises(ConfigError, match=r"rows\.csv: column 'age' is missing"):
+    with raised(ConfigError, "table-column-missing"):
         model.predict(tmp_path / "rows.csv")
 
 
 def test_importance_names_features(model):
     assert set(model.importance()) <= {"age", "dose", "ward"}
     assert "age" in model.importance("weight")
-    with pytest.raises(ConfigError, match="known: gain, cover, weight"):
+    with raised(ConfigError, "importance-unknown"):
         model.importance("luck")
 
 

@@ -6,6 +6,7 @@ import time
 import numpy as np
 import pytest
 from memories import noisy
+from raised import raised
 from sites import bundles_of, consortium, shared_out, terms, until
 
 import fedboost as fb
@@ -58,7 +59,7 @@ def test_estimators_continue_a_model(tmp_path):
     for earlier in (first.model_, tmp_path / "first.json"):
         again = fb.FederatedClassifier(n_estimators=3).fit(X, y, sites=sites, xgb_model=earlier)
         assert again.model_.fingerprint == whole.fingerprint
-    with pytest.raises(fb.ConfigError, match=r"its columns\.classes is \[\"a\", \"b\", \"c\"\]"):
+    with raised(fb.ConfigError, "estimator-parameters-invalid"):
         again.fit(X, np.char.upper(y), xgb_model=first.model_)
 
 
@@ -122,7 +123,7 @@ def test_who_waits_for_an_aggregator_says_so_once_and_stops_soon(monkeypatch):
     monkeypatch.setattr(channel, "FIRST_LOOK", 0.05)
     heard = []
     training = fb.connect("127.0.0.1:1", insecure_loopback=True).train(terms(TABLES), 0.4, heard.append)
-    with pytest.raises(ConfigError, match=r"no aggregator answers at 127.0.0.1:1 \(waited 0.4 s\)"):
+    with raised(ConfigError, "aggregator-unreachable"):
         list(training)
     assert heard == [("the aggregator at 127.0.0.1:1",)]
     began = time.monotonic()

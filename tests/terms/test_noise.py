@@ -27,28 +27,50 @@ def test_noise_has_its_own_defaults():
         ({"noise": 1.0}, r"noise: should be a table, \{ key = value \}, got 1.0"),
         (
             {"noise": {"epsilon": 1.0, "delta": 1e-6, "method": "hist"}, "monotone_constraints": {"a": 1}},
-            "monotone_constraints with noise: it is not built for trees of noise.method hist; leave it out",
+            "monotone_constraints with noise: it is not supported for trees of noise.method hist; leave it "
+            "out",
         ),
         ({"noise": {"epsilon": 0.0, "delta": 1e-6}}, "noise.epsilon"),
         ({"noise": {"epsilon": 100.0, "delta": 1e-6}}, "noise.epsilon"),
         ({"noise": {"epsilon": 1.0, "delta": 0.01}}, "noise.delta"),
         ({"noise": {"epsilon": 1.0, "delta": 1e-6, "placment": "local"}}, "did you mean placement"),
-        ({"columns": {"ranges": {"a": [0, 1]}}}, "'b' has none: columns.ranges ="),
-        ({"columns": {"ranges": {"a": [0, 1], "b": [1, 1]}}}, "the lower first"),
-        ({"columns": {"ranges": {"a": [0, 1], "bb": [0, 1]}}}, r"'bb', which is no numeric column"),
+        (
+            {"columns": {"ranges": {"a": [0, 1]}}},
+            "noise needs the range of every numeric column, from general knowledge and not from the rows",
+        ),
+        (
+            {"columns": {"ranges": {"a": [0, 1], "b": [1, 1]}}},
+            "columns: ranges: the range of 'b' must be two numbers, the lower one first",
+        ),
+        (
+            {"columns": {"ranges": {"a": [0, 1], "bb": [0, 1]}}},
+            "columns: ranges names 'bb', which is not a numeric column",
+        ),
         ({"columns": {"weight": "w"}}, "columns.weight with noise"),
         ({"columns": {"base_margin": "m"}}, "columns.base_margin with noise"),
         ({"objective": "reg:gamma"}, "reg:gamma has no bound"),
         ({"objective": "reg:squarederror"}, "columns.label_range = "),
-        ({"objective": "reg:squarederror", "columns": {"label_range": [0, 5e-324]}}, "so narrow that"),
-        ({"objective": "count:poisson", "columns": {"label_range": [0, 1e-300]}}, "so narrow that"),
-        ({"objective": "count:poisson", "columns": {"label_range": [-1, 9]}}, "begins at -1, and no label"),
+        (
+            {"objective": "reg:squarederror", "columns": {"label_range": [0, 5e-324]}},
+            "label_range is too narrow to scale gradients by; widen it",
+        ),
+        (
+            {"objective": "count:poisson", "columns": {"label_range": [0, 1e-300]}},
+            "label_range is too narrow to scale gradients by; widen it",
+        ),
+        (
+            {"objective": "count:poisson", "columns": {"label_range": [-1, 9]}},
+            "label_range begins at -1, and labels of count:poisson are at least 0",
+        ),
         ({"eval_metric": "auc"}, "eval_metric with noise: metrics of private rows"),
         ({"validation_fraction": 0.2}, "validation_fraction with noise"),
         ({"subsample": 0.5}, "subsample with noise"),
         ({"vote_top_k": 1}, "vote_top_k with noise"),
         ({"max_leaves": 5}, "max_leaves with noise"),
-        ({"grow_policy": "symmetric"}, "grow_policy with noise: there is no use"),
+        (
+            {"grow_policy": "symmetric"},
+            "grow_policy with noise: it has no effect on trees of noise.method additive; leave it out",
+        ),
         ({"on_loss": "shrink"}, "one more release"),
         ({"protection": "plain"}, "share of the noise"),
     ],
@@ -60,7 +82,7 @@ def test_what_noise_cannot_go_with_says_why(settings, said):
 
 
 def test_even_cut_points_are_for_noise():
-    with pytest.raises(ConfigError, match="which only noise asks for"):
+    with pytest.raises(ConfigError, match="which only noise needs"):
         terms(cut_points="even")
     assert noisy(cut_points="even").histograms.cut_points == "even"
 
@@ -91,23 +113,23 @@ FOUR = ["north", "south", "east", "keys"]
     [
         (
             {"parties": ["north", "south", "keys"], "keyholder_rows": False},
-            "needs 3 parties with rows, the terms name 2 beside the key holder keys (a party can",
+            "needs 3 parties with rows, and the terms name 2 besides the key holder keys (a party can",
         ),
-        ({"parties": ["north", "keys"]}, "needs 3 parties with rows, the terms name 2 (a party can"),
+        ({"parties": ["north", "keys"]}, "needs 3 parties with rows, and the terms name 2 (a party can"),
         (
             {"parties": ["north", "keys"], "keyholder_rows": False, "allow_two_parties": True},
-            "needs 2 parties with rows, the terms name 1 beside the key holder keys; add parties",
+            "needs 2 parties with rows, and the terms name 1 besides the key holder keys; add parties",
         ),
         (
             {"parties": FOUR, "keyholder_rows": False, "colluding": 2},
-            "with 3 parties with rows of which 2 collude, the key holder counted first, hides nobody: it"
-            " takes two that do not, so colluding is at most 1",
+            "with 3 parties with rows of which 2 collude, the key holder counted first, hides no one: at "
+            "least two must not collude, so set colluding to at most 1",
         ),
         (
             {"parties": FOUR, "colluding": 3},
             "with 4 parties with rows of which 3 collude, the key holder counted",
         ),
-        ({"parties": [*(f"p{n}" for n in range(100)), "keys"]}, "takes 100 parties at most"),
+        ({"parties": [*(f"p{n}" for n in range(100)), "keys"]}, "allows at most 100 parties"),
     ],
 )
 def test_parties_without_rows_hide_nobody(settings, says):
@@ -128,6 +150,6 @@ def test_encrypted_sums_take_three_parties_with_rows_or_two_that_are_allowed():
 
 @pytest.mark.parametrize("protection", ["masked", "plain"])
 def test_whether_a_key_holder_has_rows_is_for_encrypted_sums(protection):
-    assert f"keyholder_rows is for protection paillier, not {protection}" in refusal_of(
+    assert f"keyholder_rows is only for protection paillier, not {protection}" in refusal_of(
         protection=protection, keyholder_rows=False
     )

@@ -49,11 +49,12 @@ from fedboost.terms.terms import Terms
         ({"max_bin": 257}, "max_bin: "),
         ({"parties": ["a", "b", "c\nd"]}, "cannot be a party's name"),
         ({"parties": ["a", "b", "c" * 65]}, "cannot be a party's name"),
-        ({"parties": ["a", "b"]}, "protection masked needs 3 parties, the terms name 2"),
-        ({"parties": ["a", "b"]}, "add parties, or set allow_two_parties = true, which hides from the"),
+        ({"parties": ["a", "b"]}, "protection masked needs 3 parties, and the terms name 2"),
+        ({"parties": ["a", "b"]}, "add parties, or set allow_two_parties = true, which hides only from the"),
         (
             {"parties": ["a"], "allow_two_parties": True},
-            "protection masked needs 2 parties, the terms name 1",
+            "protection masked needs 2 parties, and the terms name 1; add parties, or set protection = "
+            '"plain"',
         ),
         ({"colluding": 2}, "of which 2 collude"),
         ({"max_bin": 1}, "max_bin: "),
@@ -71,10 +72,13 @@ from fedboost.terms.terms import Terms
         # combinations that cannot be trained
         (
             {"columns": {**COLUMNS, "base_margin": "m"}, "objective": "multi:softprob", "num_class": 3},
-            "columns.base_margin is one number a row; multi:softprob needs one for each class",
+            "columns.base_margin has one number per row, and multi:softprob needs one per class: remove it",
         ),
         ({"columns": {**COLUMNS, "base_margin": "b"}}, "column 'b' is named more than once"),
-        ({"columns": {**COLUMNS, "base_margin": "m\n"}}, r"column 'm\n' cannot have the character '\n'"),
+        (
+            {"columns": {**COLUMNS, "base_margin": "m\n"}},
+            "columns: the name of column 'm\\n' cannot contain the character '\\n': rename it",
+        ),
         ({"eval_metric": "rmse"}, "eval_metric rmse does not fit objective binary:logistic; use logloss"),
         (
             {"objective": REGRESSION, "eval_metric": ["auc"]},
@@ -82,19 +86,22 @@ from fedboost.terms.terms import Terms
         ),
         (
             {"interaction_constraints": [["a", "bb"]]},
-            "interaction_constraints names 'bb', which is no feature (did you mean b?)",
+            "interaction_constraints names 'bb', which is not a feature (did you mean b?)",
         ),
         (
             {"monotone_constraints": {"aa": 1}},
-            "monotone_constraints names 'aa', which is no feature (did you mean a?)",
+            "monotone_constraints names 'aa', which is not a feature (did you mean a?)",
         ),
         ({"monotone_constraints": {"c": 1}}, "names 'c', which has levels, which have no order"),
         ({"monotone_constraints": {"a": 2}}, "monotone_constraints.a: input should be -1, 0 or 1, got 2"),
         (
             {"monotone_constraints": {"a": 1}, "vote_top_k": 1},
-            "vote_top_k elects features without a look at monotone_constraints",
+            "vote_top_k elects features regardless of monotone_constraints: set only one",
         ),
-        ({"num_parallel_tree": 1024, "objective": "multi:softprob", "num_class": 2}, "2048 trees a round"),
+        (
+            {"num_parallel_tree": 1024, "objective": "multi:softprob", "num_class": 2},
+            "2048 trees per round are too many: at most 1024 are allowed",
+        ),
         (
             {"objective": "reg:absoluteerror", "on_loss": "shrink", "protection": "plain"},
             'reg:absoluteerror with on_loss = "shrink": its gradients are signs',
@@ -109,46 +116,52 @@ from fedboost.terms.terms import Terms
         ),
         (
             {"grow_policy": "symmetric", "vote_top_k": 1},
-            "grow_policy symmetric with vote_top_k: features are elected for each node",
+            "grow_policy symmetric with vote_top_k: features are elected per node, and a level has one split",
         ),
         (
             {"grow_policy": "oblivious"},
             "grow_policy: input should be 'depthwise', 'lossguide' or 'symmetric'",
         ),
-        ({"max_leaves": 1}, "max_leaves 1 is a tree without a split; 0 is no limit"),
+        ({"max_leaves": 1}, "max_leaves = 1 is a tree without a split; set 0 for no limit"),
         ({"num_leaves": 31}, "unknown key 'num_leaves' (did you mean max_leaves?)"),
         ({"subsample": 0.01}, "subsample: input should be greater than or equal to 0.05, got 0.01"),
         ({"sampling_method": "goss"}, "sampling_method: input should be 'uniform', 'gradient_based' or"),
-        ({"sampling_method": "gradient_based"}, "gradient_based with subsample 1 would draw every row"),
+        (
+            {"sampling_method": "gradient_based"},
+            "sampling_method gradient_based with subsample = 1 would draw every row: lower subsample",
+        ),
         (
             {"sampling_method": "gradient_based", "subsample": 0.5, "objective": "reg:absoluteerror"},
-            "those of reg:absoluteerror are signs and say nothing: set uniform",
+            "sampling_method gradient_based draws rows by the size of their gradients",
         ),
         (
             {"sampling_method": "gradient_based", "subsample": 0.5, "vote_top_k": 1},
             "vote_top_k elects features by each party's own rows, and sampling_method gradient_based may",
         ),
-        ({"validation_fraction": 0.01}, "validation_fraction must be 0, or 0.05 to 0.9"),
+        ({"validation_fraction": 0.01}, "validation_fraction must be 0, or from 0.05 to 0.9"),
         ({"early_stopping_rounds": 5}, "early_stopping_rounds needs validation rows"),
         (
             {"validation_fraction": 0.2, "columns": {**COLUMNS, "validation": "v"}},
-            "validation_fraction draws validation rows, and column 'v' names them: give one",
+            "validation_fraction draws validation rows, and column 'v' marks them: set only one",
         ),
         ({"vote_top_k": 1, "colsample_bynode": 0.5}, "vote_top_k elects features, and colsample_* draws"),
         ({"columns": {**COLUMNS, "row_id": "a"}}, "column 'a' is named more than once"),
-        ({"columns": {**COLUMNS, "validation": "v\n"}}, r"column 'v\n' cannot have the character '\n'"),
+        (
+            {"columns": {**COLUMNS, "validation": "v\n"}},
+            "columns: the name of column 'v\\n' cannot contain the character '\\n': rename it",
+        ),
         ({"random_state": 1}, "unknown key 'random_state' (did you mean seed?)"),
         ({"objective": "multi:softprob"}, "multi:softprob needs num_class"),
-        ({"num_class": 3}, "num_class is for multi:softprob; binary:logistic has none"),
+        ({"num_class": 3}, "num_class is for multi:softprob, not for binary:logistic: remove it"),
         ({"objective": "reg:quantileerror"}, "reg:quantileerror needs quantile_alpha"),
         (
             {"objective": "reg:quantileerror", "quantile_alpha": 1},
             "quantile_alpha: input should be less",
         ),
-        ({"huber_slope": 3}, "huber_slope is for reg:pseudohubererror; binary:logistic has none"),
+        ({"huber_slope": 3}, "huber_slope is for reg:pseudohubererror, not for binary:logistic: remove it"),
         (
             {"objective": "count:poisson", "scale_pos_weight": 3},
-            "scale_pos_weight is for binary:logistic; count:poisson has none",
+            "scale_pos_weight is for binary:logistic, not for count:poisson: remove it",
         ),
         (
             {"objective": "reg:tweedie", "tweedie_variance_power": 2},
@@ -156,7 +169,7 @@ from fedboost.terms.terms import Terms
         ),
         ({"objective": "reg:gamma", "base_score": 0}, "base_score 0.0 must be above 0 for reg:gamma"),
         ({"eval_metric": "error@1.5"}, "unknown eval_metric 'error@1.5'"),
-        ({"eval_metric": "error@t"}, "eval_metric 'error@t' takes a number for t"),
+        ({"eval_metric": "error@t"}, "eval_metric 'error@t' needs a number after the @, such as 0.5 or 1.5"),
         ({"eval_metric": "mae"}, "eval_metric mae does not fit objective binary:logistic; use logloss"),
         (
             {"columns": {**COLUMNS, "classes": ["u", "v"]}},
@@ -168,25 +181,34 @@ from fedboost.terms.terms import Terms
         ),
         (
             {**CLASSES, "num_class": 4},
-            "num_class is 4, columns.classes names 3: leave num_class out",
+            "num_class is 4, and columns.classes names 3: leave num_class out",
         ),
-        ({"columns": {**COLUMNS, "classes": ["u"]}}, "columns: classes must be two label values or more"),
+        (
+            {"columns": {**COLUMNS, "classes": ["u"]}},
+            "columns: classes needs at least two label values, each only once",
+        ),
         (
             {"columns": {**COLUMNS, "classes": ["u", "u"]}},
-            "columns: classes must be two label values or more",
+            "columns: classes needs at least two label values, each only once",
         ),
-        ({"columns": {**COLUMNS, "classes": ["u", ""]}}, "class '' is no label value: it counts as missing"),
+        (
+            {"columns": {**COLUMNS, "classes": ["u", ""]}},
+            "columns: class '' is not a label value, as empty means missing; replace it in the tables",
+        ),
         ({"columns": {**COLUMNS, "classes": ["u", "v\n"]}}, r"class 'v\n' is not one line of text"),
         (
             {"columns": {**COLUMNS, "classes": ["u", "v"], "positive": "u"}},
-            "columns: positive is for labels of two values, classes for more: take one away",
+            "columns: positive is for labels of two values, and classes for more: remove one of them",
         ),
         (
             {"objective": "multi:softprob", "num_class": 100, "max_depth": 12},
-            "100 trees a round of depth 12 are too many",
+            "100 trees of depth 12 per round are too many, with at most 65536 leaves in all: lower max_depth",
         ),
         # rankings
-        ({"objective": "rank:ndcg"}, "rank:ndcg needs columns.group, the column that says which rows are"),
+        (
+            {"objective": "rank:ndcg"},
+            "rank:ndcg needs columns.group, the column whose equal values mark rows",
+        ),
         (
             {"columns": {**COLUMNS, "group": "q"}},
             "columns.group needs objective rank:ndcg or rank:pairwise, not binary:logistic",
@@ -195,7 +217,7 @@ from fedboost.terms.terms import Terms
         ({"columns": {**COLUMNS, "qid": "q"}}, "unknown key 'columns.qid' (did you mean group?)"),
         (
             {**RANKING, "lambdarank_pair_method": "mean"},
-            "lambdarank_pair_method mean draws pairs at random, and draws would depend on who holds the rows",
+            "lambdarank_pair_method mean draws pairs at random",
         ),
         (
             {"objective": "survival:aft", "columns": {**COLUMNS, "label_upper_bound": "z", "group": "q"}},
@@ -203,11 +225,11 @@ from fedboost.terms.terms import Terms
         ),
         (
             {**RANKING, "columns": {**COLUMNS, "label_upper_bound": "z", "group": "q"}},
-            "columns.label_upper_bound is for survival:aft; rank:ndcg has one label a row",
+            "columns.label_upper_bound is for survival:aft; rank:ndcg has one label per row",
         ),
         ({**RANKING, "lambdarank_unbiased": True}, "unknown key 'lambdarank_unbiased'"),
         ({**RANKING, "lambdarank_num_pair_per_sample": 0}, "lambdarank_num_pair_per_sample: input should be"),
-        ({"ndcg_exp_gain": False}, "ndcg_exp_gain is for rank:ndcg; binary:logistic has none"),
+        ({"ndcg_exp_gain": False}, "ndcg_exp_gain is for rank:ndcg, not for binary:logistic: remove it"),
         ({"objective": "rank:map"}, "unknown objective 'rank:map'; known: "),
         (
             {**RANKING, "eval_metric": "auc"},
@@ -220,39 +242,65 @@ from fedboost.terms.terms import Terms
             {"objective": REGRESSION, "columns": {**COLUMNS, "positive": "yes"}},
             "columns.positive needs objective binary:logistic, not reg:squarederror",
         ),
-        ({"columns": {"label": "y"}}, "columns: no features: name at least one column"),
+        (
+            {"columns": {"label": "y"}},
+            "columns: there are no features: name at least one column in numeric",
+        ),
         ({"columns": {"label": "a", "numeric": ["a"]}}, "columns: column 'a' is named more than once"),
         ({"columns": {"label": "y", "weight": "a", "numeric": ["a"]}}, "'a' is named more than once"),
         ({"columns": {"label": "y", "numeric": ["a", "a"]}}, "'a' is named more than once"),
         ({"columns": {**COLUMNS, "categorical": {"a": ["x"]}}}, "'a' is named more than once"),
-        ({"columns": {**COLUMNS, "categorical": {"c": []}}}, "levels of 'c' must be at least one, each once"),
-        ({"columns": {**COLUMNS, "categorical": {"c": ["x", "x"]}}}, "levels of 'c'"),
+        (
+            {"columns": {**COLUMNS, "categorical": {"c": []}}},
+            "columns: column 'c' needs at least one level, and each level only once",
+        ),
+        (
+            {"columns": {**COLUMNS, "categorical": {"c": ["x", "x"]}}},
+            "columns: column 'c' needs at least one level, and each level only once",
+        ),
         (
             {"columns": {**COLUMNS, "categorical": {"c": [f"{level}" for level in range(256)]}}},
-            "column 'c' has 256 levels, at most 255 can be: name it in target_means, group the rare "
-            "ones in the tables, or declare the column numeric",
+            "columns: column 'c' has 256 levels, and at most 255 are allowed: name it in target_means",
         ),
         ({"max_cat_to_onehot": 0}, "max_cat_to_onehot: input should be greater than or equal to 1, got 0"),
         ({"max_cat_threshold": 1}, "max_cat_threshold: input should be greater than or equal to 2, got 1"),
         # names that no file or no reader of the model takes
         (
             {"columns": {"label": "y", "numeric": ["ok", "a[0]"]}},
-            "column 'a[0]' cannot have the character '['",
+            "columns: the name of column 'a[0]' cannot contain the character '[': rename it",
         ),
-        ({"columns": {**COLUMNS, "categorical": {"c]": ["x"]}}}, "column 'c]' cannot have the character ']'"),
-        ({"columns": {"label": "y", "numeric": ["a<b"]}}, "column 'a<b' cannot have the character '<'"),
-        ({"columns": {"label": "y", "numeric": ["\x01"]}}, r"column '\x01' cannot have the character '\x01'"),
-        ({"columns": {**COLUMNS, "label": "y\n"}}, r"column 'y\n' cannot have the character '\n'"),
-        ({"columns": {**COLUMNS, "weight": "w\x85"}}, r"column 'w\x85' cannot have the character '\x85'"),
+        (
+            {"columns": {**COLUMNS, "categorical": {"c]": ["x"]}}},
+            "columns: the name of column 'c]' cannot contain the character ']': rename it",
+        ),
+        (
+            {"columns": {"label": "y", "numeric": ["a<b"]}},
+            "columns: the name of column 'a<b' cannot contain the character '<': rename it",
+        ),
+        (
+            {"columns": {"label": "y", "numeric": ["\x01"]}},
+            "columns: the name of column '\\x01' cannot contain the character '\\x01': rename it",
+        ),
+        (
+            {"columns": {**COLUMNS, "label": "y\n"}},
+            "columns: the name of column 'y\\n' cannot contain the character '\\n': rename it",
+        ),
+        (
+            {"columns": {**COLUMNS, "weight": "w\x85"}},
+            "columns: the name of column 'w\\x85' cannot contain the character '\\x85': rename it",
+        ),
         (
             {"columns": {"label": "y", "numeric": ["\ud800"]}},
             "columns.numeric.0: input should be a valid string",
         ),
         (
             {"columns": {**COLUMNS, "categorical": {"c": ["x", "a\tb"]}}},
-            r"a level of 'c' has the character '\t'",
+            "columns: a level of 'c' contains the character '\\t': replace it in the tables",
         ),
-        ({"columns": {**COLUMNS, "categorical": {"c": ["\udfff"]}}}, r"a level of 'c' has the character"),
+        (
+            {"columns": {**COLUMNS, "categorical": {"c": ["\udfff"]}}},
+            "columns: a level of 'c' contains the character '\\udfff': replace it in the tables",
+        ),
     ],
 )
 def test_one_line_that_names_the_key(settings, says):

@@ -28,9 +28,8 @@ COLUMNS = {
     "runtime/aggregator/programs.py": {"OF_TASKS"},
     "runtime/site/policy.py": {"BY_COLUMNS", "RULES"},
     "views/approval.py": {"TASK_WORDS", "_of_other_tasks", "RELAXED"},
-    # functions, commands and the policy's rule `evaluate`, which have the name of a task
+    # functions and the policy's rule `evaluate`, which have the name of a task
     "__init__.py": {"_HOMES", "__all__"},
-    "cli/main.py": {"COMMANDS"},
 }
 """Where a floor keeps what it does for each task: by file the names that it is assigned to."""
 MOST_PREDICTS = 5
@@ -117,7 +116,7 @@ def test_each_task_that_an_analyst_requests_and_that_makes_no_model_has_a_result
 
 @pytest.mark.parametrize("name", TASK_WORDS)
 def test_sites_are_told_of_a_model_where_one_is_measured(name):
-    assert ("the model in them" in TASK_WORDS[name].told) is TASKS[name].measures
+    assert ("including the model" in TASK_WORDS[name].told) is TASKS[name].measures
 
 
 def test_where_columns_are_apart_sessions_train_or_predict():

@@ -218,25 +218,25 @@ def test_labels_that_are_intervals():
     assert one.columns.others == ("y", "z")
     assert one.metrics == ("aft-nloglik",)
     assert refusal_of(objective="survival:aft") == (
-        "terms: survival:aft needs columns.label_upper_bound, the column of upper bounds: what columns.label "
-        "says where a time is known, infinite or missing where it is not over"
+        "terms: survival:aft needs columns.label_upper_bound, the column with the upper bound of a time: "
+        "equal to columns.label if the time is known, infinite or missing if the event has not happened yet"
     )
     assert refusal_of(**BOUNDS) == (
-        "terms: columns.label_upper_bound is for survival:aft; binary:logistic has one label a row"
+        "terms: columns.label_upper_bound is for survival:aft; binary:logistic has one label per row"
     )
     assert "column 'a' is named more than once" in refusal_of(columns={**COLUMNS, "label_upper_bound": "a"})
     assert "aft_loss_distribution" in refusal_of(
         objective="survival:aft", aft_loss_distribution="cauchy", **BOUNDS
     )
     assert refusal_of(aft_loss_distribution="normal") == (
-        "terms: aft_loss_distribution is for survival:aft; binary:logistic has none"
+        "terms: aft_loss_distribution is for survival:aft, not for binary:logistic: remove it"
     )
 
 
 def test_an_objective_of_xgboosts_that_does_not_fit_says_why():
     assert refusal_of(objective="survival:cox") == (
-        "terms: objective: survival:cox is not built: the gradient of a row needs sums over all rows, of all "
-        "parties, that are at risk at its time; survival:aft is for such times, too"
+        "terms: objective: survival:cox is not supported: a row's gradient needs sums over the rows of "
+        "all parties that are at risk at its time; use survival:aft instead"
     )
 
 
@@ -290,7 +290,9 @@ def test_terms_are_frozen():
 def test_no_more_features_are_elected_than_there_are():
     features = len(terms().columns.features)
     assert terms(vote_top_k=features).histograms.vote_top_k == features
-    with pytest.raises(ConfigError, match=f"vote_top_k {features + 1} is more than the {features} features"):
+    with pytest.raises(
+        ConfigError, match=f"vote_top_k = {features + 1} is more than the {features} features"
+    ):
         terms(vote_top_k=features + 1)
     with pytest.raises(ConfigError, match="vote_top_k: "):
         terms(vote_top_k=-1)

@@ -10,6 +10,7 @@ from alignments import JOINED
 from columns_apart import FEWEST, LAYOUTS, matched, pooled, scattered, terms_of, train_pooled
 from databases import write_sqlite
 from pyarrow import csv, parquet
+from raised import raised
 
 import fedboost as fb
 from fedboost.boosting.queries.ids import AlignQuery, PlacesQuery
@@ -84,9 +85,9 @@ def test_too_few_rows_in_common_are_one_line():
     with pytest.raises(fb.FedboostError) as raised:
         fb.simulate(matched(layout, min_common_rows=ROWS), tables)
     assert str(raised.value) == (
-        f"parties bank, telco have {common.num_rows} rows in common, and the terms say min_common_rows = "
-        f"400: compare how their row ids are written (id_form in the terms), or set it lower if so few are "
-        f"enough"
+        f"parties bank, telco have {common.num_rows} rows in common, and the terms need min_common_rows = "
+        f"400: compare how their row ids are written (id_form in the terms), or lower min_common_rows if so "
+        f"few rows are enough"
     )
 
 
@@ -129,8 +130,8 @@ def test_without_ids_the_terms_say_how_rows_belong_together():
     with pytest.raises(fb.ConfigError) as raised:
         terms_of(LAYOUTS["two holders"], rows=None)
     assert str(raised.value) == (
-        "terms: label_holder: name the column by which the rows of the parties are matched, columns.row_id, "
-        'or set rows = "in_order" where all have the same rows in the same order'
+        "terms: label_holder: set columns.row_id, the column that the parties' rows are matched by, "
+        'or rows = "in_order" if all tables have the same rows in the same order'
     )
 
 
@@ -158,7 +159,7 @@ def test_a_list_that_is_relayed_again_is_the_one_before(again):
     if again == b"a list":
         assert underway.new(receive, second) == ()
         return
-    with pytest.raises(PeerError, match="party telco relayed other blinded row ids than before in turn 2"):
+    with raised(PeerError, "relay-changed"):
         underway.new(receive, second)
 
 
@@ -183,8 +184,8 @@ def test_ids_may_be_in_files_and_databases(tmp_path, kind):
     ("settings", "says"),
     [
         ({}, None),
-        ({"max_ids": 300}, "has 345 ids, and the terms say max_ids = 300"),
-        ({"min_common_rows": 346}, "has 345 ids, and the terms say min_common_rows = 346"),
+        ({"max_ids": 300}, "has 345 ids, but the terms allow max_ids = 300"),
+        ({"min_common_rows": 346}, "has 345 ids, but the terms need min_common_rows = 346"),
     ],
 )
 def test_a_check_says_whether_a_table_has_too_many_ids_or_too_few(settings, says):
@@ -200,5 +201,7 @@ def test_a_check_says_whether_a_table_has_too_many_ids_or_too_few(settings, says
 def test_a_person_who_approves_is_told_what_ids_are_for():
     layout = LAYOUTS["two holders"]
     text = " ".join(summary(matched(layout).with_parties(["bank", "telco"])).split())
-    assert "row id id: by which rows are matched" in text
-    assert f"rows those whose id all sites have: {FEWEST} at least; a site enters 10,000,000 ids" in text
+    assert "row id id: rows are matched by it" in text
+    assert (
+        f"rows those whose id all sites have: at least {FEWEST}; a site enters at most 10,000,000 ids" in text
+    )

@@ -215,7 +215,7 @@ def test_fewer_rows_than_the_floor_are_refused_in_one_line(floor):
         train_apart(LAYOUTS["two holders"], pooled(60), min_rows_per_bin=floor)
     assert str(error.value) == (
         f"party bank left: a tree would grow on 60 rows, and the terms have min_rows_per_bin = {floor}: "
-        f"lower it, or have more rows in common"
+        f"lower it, or use more common rows"
     )
 
 
@@ -260,17 +260,17 @@ def finer(marks, places, query):
     [
         (two, "a mark that is neither 0 nor 1"),
         (no_first, "no mark at the first bin of a column"),
-        (elsewhere, "a sum where no mark is"),
-        (finer, "groups that its parent's do not join to"),
+        (elsewhere, "a sum without a mark"),
+        (finer, "groups that are not joined from those of its parent"),
     ],
 )
 def test_marks_that_cannot_be_name_the_party(monkeypatch, change, words):
     monkeypatch.setattr(OwnBins, "with_marks", marked(change))
     monkeypatch.setattr(HistogramQuery, "fits", lambda self, answer: True)
     session = played(min_rows_per_bin=12)
-    assert "party telco told sums by groups of bins that cannot be, at or below node" in session.error
+    assert "party telco reported sums over impossible groups of bins, at or below node" in session.error
     assert words in session.error
-    assert session.error.endswith("; ask there before you train with it again")
+    assert session.error.endswith("; ask that party before you train with it again")
     assert "\n" not in session.error
 
 
@@ -289,9 +289,7 @@ def test_marks_of_others_are_nobody_elses_to_tell_where_sums_are_hidden(monkeypa
 
     monkeypatch.setattr(OwnBins, "with_marks", tell)
     session = played(**HIDDEN)
-    assert session.error.startswith(
-        f"party {party} broke the protocol: it reports in plain what is encrypted"
-    )
+    assert session.error.startswith(f"party {party} broke the protocol: its cells lack encryption in turn")
 
 
 def within_a_group(query):
@@ -320,7 +318,7 @@ def test_an_aggregator_that_splits_a_group_is_refused(protection):
     session = played(down=down, min_rows_per_bin=20, max_bin=16, table=pooled(200), **settings)
     assert forged
     assert session.left(forged[0]) == (
-        "a split of node 0 within a group of bins, which min_rows_per_bin = 20 of the terms keeps together"
+        "a split of node 0 is inside a group of bins, which min_rows_per_bin = 20 keeps together"
     )
 
 
@@ -343,9 +341,11 @@ def test_an_aggregator_that_ends_a_tree_by_other_splits_is_refused(again):
     reasons = {session.left(party) for party in session.terms.parties} - {None}
     (reason,) = reasons
     if again:
-        assert reason == "splits of a tree before the sums of its root were told"
+        assert reason == "splits of a tree come before the sums of its root"
     else:
-        assert reason.startswith("a split of node 0 within a group of bins, which min_rows_per_bin = 30 of")
+        assert reason.startswith(
+            "a split of node 0 is inside a group of bins, which min_rows_per_bin = 30 keeps together"
+        )
 
 
 # ---- restarts -------------------------------------------------------------------------------------------

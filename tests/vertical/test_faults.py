@@ -275,7 +275,7 @@ def test_what_is_relayed_for_a_later_turn_or_attempt_is_refused(waiting, field):
     world, name, _, relay = waiting
     (reply,) = world.ends[name].handle(replace(relay, **{field: getattr(relay, field) + 1}))
     assert isinstance(reply, Leave)
-    assert "that nobody waits for" in reply.reason
+    assert "relayed unexpected bytes" in reply.reason
 
 
 def test_what_is_relayed_twice_counts_once(waiting):

@@ -110,7 +110,7 @@ def test_a_list_more_behind_the_last_is_refused(monkeypatch):
 
     honest_tokens = Alignment.tokens
     monkeypatch.setattr(Alignment, "tokens", tokens)
-    says = "party telco broke the protocol: it relays bytes to party shop, which has answered turn 2"
+    says = "party telco broke the protocol: it relays bytes to party shop, which already answered turn 2"
     assert refused(matching()) == says
 
 
@@ -171,7 +171,7 @@ def test_a_count_of_ids_that_is_not_that_of_a_party_is_refused_by_it():
     for place, party in enumerate(("bank", "telco", "shop")):
         error = spoilt_answer(IdCountQuery, add(place, 2))
         assert error == (
-            f"party {party} left: {sizes[place] + 2} row ids are said to be here, there are {sizes[place]}"
+            f"party {party} left: the query has {sizes[place] + 2} row ids here, not {sizes[place]}"
         )
 
 
@@ -184,7 +184,7 @@ def test_a_count_of_ids_that_cannot_be_names_its_party():
 
 def test_a_label_holder_with_another_number_of_rows_is_refused():
     error = spoilt_answer(PlacesQuery, add(0, 1), "bank")
-    assert error.startswith("turn 3: the label holders have other rows than the ")
+    assert error.startswith("turn 3: the label holders do not have the ")
 
 
 def test_a_check_value_of_other_ids_is_refused(monkeypatch):
@@ -217,7 +217,7 @@ def test_more_ids_than_a_session_can_match_are_one_line():
     with pytest.raises(Refused) as raised:
         AlignQuery((14_000_000, 14_000_000, 14_000_000)).check(terms)
     assert str(raised.value) == (
-        "the parties enter 42,000,000 row ids together, and a session matches 33,554,432 at most; leave out "
+        "the parties enter 42,000,000 row ids in all, and a session can match at most 33,554,432; leave out "
         "rows that no other party can have"
     )
 

@@ -43,15 +43,14 @@ SESSIONS = {
     "predict": Predicting,
 }
 """Sessions by the rows that take part."""
-VIEW = "party telco left: told of columns of other parties, or of leaf values without labels"
+VIEW = "party telco left: received other parties' columns, or leaf values without labels"
 
 # ---- places ---------------------------------------------------------------------------------------------
 
-TWICE = "a row that is said to be {} twice"
-RANGE = "common rows, or one of another list"
-FEW = f"have {FEWEST - 1} rows in common, and the terms say min_common_rows = {FEWEST}: compare "
-ONE = "have 1 rows in common, and the terms say min_"
-OTHER_NUMBER = "places of party telco, where "
+TWICE = "a row is {} twice"
+RANGE = "common rows, or one beyond the list"
+FEW = f"have {FEWEST - 1} rows in common, and the terms need min_common_rows = {FEWEST}: compare "
+ONE = "have 1 rows in common, and the terms need min_"
 BAD_PLACES = [
     ("doubled", ("common", "left", "predict"), doubled, "telco", TWICE),
     ("unknown", ("common",), with_first(-1), "telco", TWICE),
@@ -67,8 +66,16 @@ BAD_PLACES = [
     ("one", ("left", "predict"), only(1), "telco", f"parties bank, telco {ONE}"),
     ("none", ("common", "left", "predict"), lambda own: own[:0], "shop", f"0 {RANGE}"),
     ("none known", ("left", "predict"), only(0), "telco", "have 0 rows in common"),
-    ("another number", ("left", "predict"), lambda own: own[:-1], "telco", OTHER_NUMBER),
-    ("of the label holder", ("left", "predict"), lambda _: np.arange(30), "bank", "places of party bank, "),
+    ("another number", ("left",), lambda own: own[:-1], "telco", "has 49 places, but 50 rows are {}"),
+    ("another number", ("predict",), lambda own: own[:-1], "telco", "has 93 places, but 94 rows are {}"),
+    ("of the label holder", ("left",), lambda _: np.arange(30), "bank", "has 30 places, but 50 rows are {}"),
+    (
+        "of the label holder",
+        ("predict",),
+        lambda _: np.arange(30),
+        "bank",
+        "has 30 places, but 94 rows are {}",
+    ),
 ]
 
 
@@ -108,8 +115,8 @@ def test_places_of_another_party_and_of_all_are_refused(rows, party):
 @pytest.mark.parametrize(
     ("rows", "says"),
     [
-        ("left", "{} rows are said to be all there are, {} are here"),
-        ("predict", "label holder bank has {} rows to predict, and the terms say predict_rows = {}"),
+        ("left", "the query has {} rows in all, not {}"),
+        ("predict", "label holder bank has {} rows to predict, and the terms have predict_rows = {}"),
     ],
 )
 def test_another_number_of_rows_than_the_label_holder_has_is_refused(rows, says, by):
@@ -132,20 +139,20 @@ def again(terms, places):
 
 
 REPEATED = {
-    "ids": (again, "AlignQuery in turn 3, and turn 2 is for it alone"),
+    "ids": (again, "AlignQuery in turn 3, but it has turn 2 for itself"),
     "ids, with another question": (
         lambda terms, places: Several((again(terms, places), places)),
-        "AlignQuery in turn 3, and turn 2 is for it alone",
+        "AlignQuery in turn 3, but it has turn 2 for itself",
     ),
     "places, with another question": (
         lambda terms, places: Several((places, RowsQuery())),
-        "PlacesQuery in turn 3, and turn 3 is for it alone",
+        "PlacesQuery in turn 3, but it has turn 3 for itself",
     ),
     "the number of ids": (
         lambda terms, places: IdCountQuery(len(terms.parties)),
-        "IdCountQuery in turn 3, and turn 1 is for it alone",
+        "IdCountQuery in turn 3, but it has turn 1 for itself",
     ),
-    "rows": (lambda terms, places: RowsQuery(), "rows are counted once they are matched"),
+    "rows": (lambda terms, places: RowsQuery(), "rows must be matched before they are counted"),
 }
 
 
@@ -167,7 +174,7 @@ def sizes_changed(change):
 
 def test_two_lists_in_one_turn_are_refused():
     two = sizes_changed(lambda counts: Several((AlignQuery(tuple(counts.tolist())),) * 2))
-    says = "party bank left: AlignQuery in turn 2, and turn 2 is for it alone"
+    says = "party bank left: AlignQuery in turn 2, but it has turn 2 for itself"
     assert refused(matching(program=two)) == says
 
 
@@ -176,7 +183,7 @@ def test_sizes_other_than_were_told_are_refused(by):
     other = sizes_changed(lambda counts: AlignQuery((int(counts[0]), int(counts[1]) + by, int(counts[2]))))
     size = len(tables_of("three holders")["telco"])
     assert refused(matching(program=other)) == (
-        f"party telco left: {size + by} row ids are said to be here, there are {size}"
+        f"party telco left: the query has {size + by} row ids here, not {size}"
     )
 
 
@@ -186,7 +193,7 @@ def test_sizes_that_differ_between_parties_open_nothing(rows):
         return AlignQuery((*query.sizes[:2], query.sizes[2] + 1))
 
     apart = SESSIONS[rows]().asking("telco", ALIGN, other)
-    assert "relayed does not open: it was changed on the way" in refused(apart)
+    assert "cannot be opened: they were changed in transit" in refused(apart)
     assert not [report for report in apart.said(Report) if report.turn == ALIGN]
 
 
@@ -201,7 +208,7 @@ def test_a_list_in_the_place_of_another_does_not_open():
         return [replace(message, content=first[0].content)]
 
     error = refused(matching(down=down))
-    assert error.startswith("party shop left: what party telco relayed does not open")
+    assert error.startswith("party shop left: the bytes relayed by party telco cannot be opened")
 
 
 def test_a_party_without_keys_is_refused():
@@ -234,7 +241,7 @@ def test_another_question_in_a_turn_that_was_answered_is_refused(tmp_path, rows,
     memory = reopening(tmp_path / "memory", "shop") if on_disk else dict
     apart = SESSIONS[rows](memories={"shop": memory()["memory"]} if on_disk else {})
     assert refused(apart.dying("shop", turn, memory).asking("shop", turn, other, attempt=2)) == (
-        f"party shop left: another question in turn {turn}, or elsewhere in the tree, than before"
+        f"party shop left: turn {turn} has another query or position than before"
     )
 
 
@@ -266,7 +273,7 @@ def test_an_introduction_with_other_places_is_refused(rows, party, turn):
 
     apart = SESSIONS[rows](down=down)
     assert refused(apart) == (
-        f"party {party} left: the session is said to stand where it cannot, after what was asked here"
+        f"party {party} left: the session cannot be in this state after this site's answers"
     )
 
 

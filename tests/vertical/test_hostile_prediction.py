@@ -6,6 +6,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
+from raised import raised
 
 from fedboost.boosting.queries import Query
 from fedboost.boosting.queries.columns import SummaryQuery
@@ -41,7 +42,9 @@ def test_fewer_ids_of_the_label_holder_than_the_terms_say_end_the_session_before
     take, rows = session.session.run.take, session.tables["bank"].num_rows
     session.session.run.take = lambda total: take(total - one if session.session.turn == 1 else total)
     error = refused(session)
-    assert f"label holder bank has {rows - 1} rows to predict, and the terms say predict_rows" in error
+    assert (
+        f"label holder bank has {rows - 1} rows to predict, and the terms have predict_rows = {rows}" in error
+    )
     assert not session.said(Relay)
 
 
@@ -50,7 +53,7 @@ def test_fewer_rows_than_must_be_common_are_refused_before_ids_are_matched():
     tables = tables_of("three holders")
     tables["bank"] = tables["bank"].slice(0, FEWEST - 1)
     session = Predicting(tables=tables)
-    says = f"{FEWEST - 1} rows are to be predicted, and the terms say min_common_rows = {FEWEST}"
+    says = f"{FEWEST - 1} rows are to be predicted, and the terms need min_common_rows = {FEWEST}"
     assert says in refused(session)
     assert not session.said(Relay)
     assert not session.said(Join, "telco")
@@ -68,7 +71,7 @@ def test_a_longer_list_of_the_label_holder_than_is_predicted_is_not_matched():
     session = Predicting(down=down).play()
     rows = session.tables["bank"].num_rows
     assert session.left("telco") == (
-        f"label holder bank has {rows + 500} rows to predict, and the terms say predict_rows = {rows}"
+        f"label holder bank has {rows + 500} rows to predict, and the terms have predict_rows = {rows}"
     )
     assert not session.said(Relay, "telco")
     assert not [report for report in session.said(Report, "telco") if report.turn == ALIGN]
@@ -87,7 +90,7 @@ OF_TRAINING = {
         100, -1, NO_SPLITS, ((0, 0.5),), ("logloss",), SCALE, False
     ),
 }
-TOLD = "and the terms predict, and do nothing else"
+TOLD = "the task predict of the terms"
 
 
 @pytest.mark.parametrize("turn", [1, 2, 3])
@@ -106,18 +109,18 @@ def test_no_question_of_a_training_is_answered_in_a_session_that_predicts(what, 
 
     session = Predicting(program=program)
     error = refused(session)
-    assert error == f"party bank left: {asked[0].name} is asked, {TOLD}"
+    assert error == f"party bank left: query {asked[0].name} is not part of {TOLD}"
     assert not [report for report in session.said(Report) if report.turn == turn]
 
 
 def test_a_question_of_a_training_beside_the_one_of_a_prediction_is_refused():
     session = Predicting(program=asking(lambda terms, reach: Several((reach, RowsQuery()))))
-    assert refused(session) == f"party bank left: RowsQuery is asked, {TOLD}"
+    assert refused(session) == f"party bank left: query RowsQuery is not part of {TOLD}"
 
 
 def test_after_the_prediction_nothing_more_is_answered():
     session = Predicting(program=asking(lambda terms, reach: reach, lambda terms, reach: reach))
-    assert refused(session).endswith("turn 4, where the terms have 3 questions at most")
+    assert refused(session).endswith("turn 4, but the terms have only 3 turns")
 
 
 def test_three_kinds_of_questions_are_for_predictions():
@@ -142,7 +145,7 @@ def test_no_rows_are_predicted_in_a_session_that_trains():
         program=asking(lambda terms, _: ReachQuery(FEWEST, (0, FEWEST, FEWEST), np.tile(rows, 2)))
     )
     session.play()
-    assert session.error == "party bank left: ReachQuery is asked, and the terms train, and do nothing else"
+    assert session.error == "party bank left: query ReachQuery is not part of the task train of the terms"
 
 
 FAR = {
@@ -158,7 +161,7 @@ FAR = {
 def test_a_session_that_predicts_stands_where_it_began(what):
     terms = Predicting().terms
     NOTHING_YET.check(terms)
-    with pytest.raises(Refused, match="a session to predict is said to stand where it would have trained"):
+    with raised(Refused, "state-invalid"):
         BoostingState(**FAR[what]).check(terms)
 
 
@@ -170,7 +173,7 @@ def test_an_introduction_elsewhere_is_refused():
         return None
 
     assert refused(Predicting(down=down)) == (
-        "party telco left: a session to predict is said to stand where it would have trained"
+        "party telco left: a session to predict has a state of a training"
     )
 
 
@@ -189,7 +192,7 @@ def test_bits_of_another_size_name_their_sender(monkeypatch, kind, change):
     lying(monkeypatch, kind, change)
     session = Predicting()
     assert refused(session).startswith("party bank left: party telco relayed ")
-    assert f"bytes of {kind} where" in session.error
+    assert f"bytes of {kind}, expected " in session.error
     assert session.made["bank"][0].prediction is None
 
 
@@ -199,8 +202,8 @@ def test_bits_that_no_decisions_give_name_their_sender(monkeypatch, party, every
     lying(monkeypatch, LEAF_BITS, lambda content: bytes([every]) * len(content), party)
     session = Predicting()
     error = refused(session)
-    assert error.startswith(f"party bank left: leaf bits of {party} for tree ")
-    assert error.endswith("are not those of decisions at its nodes")
+    assert error.startswith(f"party bank left: the leaf bits of {party} for tree ")
+    assert error.endswith("cannot result from decisions at its nodes")
 
 
 @pytest.mark.parametrize("told", [(), np.zeros(16, np.int64)])
@@ -234,7 +237,7 @@ def test_a_label_holder_that_counts_other_rows_is_found_out():
     session = Predicting()
     take, rows = session.session.run.take, session.tables["bank"].num_rows
     session.session.run.take = lambda total: take(total + (session.session.turn == PLACES))
-    assert f"the label holder has predicted other rows than the {rows} there are" in refused(session)
+    assert f"the label holder did not predict exactly {rows} rows" in refused(session)
 
 
 # ---- who keeps what it gets -----------------------------------------------------------------------------

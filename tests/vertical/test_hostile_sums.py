@@ -69,7 +69,7 @@ def test_a_label_holder_chooses_no_split_of_a_foreign_column(monkeypatch, cells)
 
     monkeypatch.setattr(OwnBins, "among_all", steered)
     apart = play(max_depth=1)
-    assert apart.error.startswith("party bank broke the protocol: it reports in plain what is encrypted")
+    assert apart.error.startswith("party bank broke the protocol: its cells lack encryption in turn")
     assert not opened(apart)
     assert not apart.said(Relay, "telco")
 
@@ -88,7 +88,7 @@ def test_a_feature_holder_says_nothing_in_plain(monkeypatch, cell):
     answering = VerticalHolder.answering
     monkeypatch.setattr(VerticalHolder, "answering", lambda self, query: added(answering(self, query)))
     apart = play()
-    assert apart.error.startswith("party telco broke the protocol: it reports in plain what is encrypted")
+    assert apart.error.startswith("party telco broke the protocol: its cells lack encryption in turn")
     assert not opened(apart)
 
 
@@ -139,7 +139,7 @@ def test_a_label_holder_that_changes_its_key_in_a_tree_is_found_by_who_sums(keys
     apart = Apart("two holders", table=pooled(60), down=change_key, **settings, on_loss="wait")
     apart.play()
     assert len(asked) == 2
-    assert apart.left("telco") == "the label holder has another key than when it relayed the gradients"
+    assert apart.left("telco") == "the label holder's key has changed since it relayed the gradients"
 
 
 # ---- what cannot be a report or an opening ---------------------------------------------------------------
@@ -159,8 +159,8 @@ REPORTS = {
     "one more": (lambda note: note + note[:SIZE], "bytes"),
     "a byte more": (lambda note: note + b"\0", "bytes"),
     "much more": (lambda note: note * 1000, "bytes"),
-    "zero": (with_first(0), "a ciphertext that is out of range"),
-    "the largest": (with_first(2 ** (8 * SIZE) - 1), "a ciphertext that is out of range"),
+    "zero": (with_first(0), "a ciphertext is out of range"),
+    "the largest": (with_first(2 ** (8 * SIZE) - 1), "a ciphertext is out of range"),
 }
 
 
@@ -189,7 +189,7 @@ def test_a_multiple_of_n_is_no_ciphertext(keys):
 
     apart = Apart("two holders", table=pooled(60), up=up, **{**SETTINGS, **SHORT})
     apart.play()
-    assert "party telco broke the protocol: a ciphertext that is no unit" in apart.error
+    assert "party telco broke the protocol: a ciphertext is not a unit" in apart.error
 
 
 @pytest.mark.parametrize("party", ["bank", "telco"])
@@ -204,7 +204,9 @@ def test_a_note_where_none_is_due_is_refused(party, nth):
         return [dataclasses.replace(m, note=bytes(SIZE))] if len(seen) == nth + 1 else None
 
     apart = play(up=up, **SHORT)
-    assert apart.error.startswith(f"party {party} broke the protocol: a note where ")
+    assert apart.error.startswith(
+        f"party {party} broke the protocol: a note, which protection plain does not have"
+    )
 
 
 def test_ciphertexts_of_no_sums_end_the_session_and_name_who_may_have_made_them():
@@ -253,7 +255,7 @@ def test_a_feature_holder_opens_nothing():
 
     apart = Apart("two holders", table=pooled(60), down=down, **{**SETTINGS, **SHORT})
     apart.play()
-    assert apart.left("telco") == "asked to open a sum without the secret key"
+    assert apart.left("telco") == "asked to open a sum without having the secret key"
 
 
 # ---- what does not depend on labels ------------------------------------------------------------------------
@@ -349,4 +351,4 @@ def test_a_label_holder_opens_nothing_in_a_turn_without_hidden_sums():
     apart.play()
     assert asked
     assert not opened(apart)
-    assert apart.left("bank") == "asked to open sums in turn 1, which has none that are hidden"
+    assert apart.left("bank") == "asked to open turn 1, which hides no sums"

@@ -8,6 +8,7 @@ import pytest
 from apart_sessions import LOST, NOW, Apart, once
 from columns_apart import LAYOUTS, pooled, terms_of, train_apart, train_pooled
 from consortium import installed
+from raised import raised
 from typer.testing import CliRunner
 
 import fedboost as fb
@@ -164,7 +165,7 @@ def test_a_part_that_was_changed_is_not_the_one_that_was_signed():
     ]
     parts["telco"] = replace(telco, booster=replace(telco.booster, trees=tuple(trees)))
     assert fb.assemble(parts.values()).booster != apart.session.booster  # nothing to hold it against
-    with pytest.raises(ConfigError, match="the part of telco is not the one that telco signed"):
+    with raised(ConfigError, "model-part-altered"):
         fb.assemble([analysts(apart), *parts.values()])
 
 
@@ -172,10 +173,10 @@ def test_parts_that_do_not_belong_together():
     result, other = train(), train(rounds=3)
     parts = result.party_models
     refused = {
-        "the part of telco is missing: it has split": [parts["bank"], parts["shop"]],
+        "the part of telco is missing; it has split": [parts["bank"], parts["shop"]],
         "the part of label holder bank is missing": [parts["telco"], parts["shop"]],
         "the part of telco is given twice": [parts["bank"], parts["telco"], parts["telco"]],
-        "the part of telco is of another model than that of bank": [
+        "the part of telco is of another session than that of bank": [
             parts["bank"],
             other.party_models["telco"],
         ],
@@ -198,12 +199,12 @@ def test_the_part_of_a_party_without_a_split_is_not_needed():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda content: content | {"version": 2}, "written by a newer version"),
+        (lambda content: content | {"version": 2}, "from a newer fedboost"),
         (lambda content: content | {"party": "shop"}, "do not belong together"),
         (lambda content: content | {"party": "nobody"}, "do not belong together"),
         (lambda content: content | {"salt": "x"}, "not a whole part of a model"),
         (lambda content: {k: v for k, v in content.items() if k != "model"}, "not a whole part of a model"),
-        (lambda content: content | {"format": "x"}, "not a party's part of a model"),
+        (lambda content: content | {"format": "x"}, "not a part of a model from"),
     ],
 )
 def test_a_file_that_is_no_part_is_refused_with_one_line(tmp_path, change, words):
@@ -218,7 +219,7 @@ def test_a_file_that_is_no_part_is_refused_with_one_line(tmp_path, change, words
 def test_a_part_is_no_model_by_itself(tmp_path):
     file = tmp_path / "telco.json"
     train().party_models["telco"].save(file)
-    with pytest.raises(ConfigError, match="a part of a model, which cannot predict without the others"):
+    with raised(ConfigError, "model-is-part"):
         fb.Model.load(file)
 
 
@@ -233,13 +234,17 @@ def closes(party, change):
 @pytest.mark.parametrize(
     ("party", "change", "words"),
     [
-        ("telco", lambda m: replace(m, numbers=bytes(4)), "told of gains and leaf values without labels"),
+        (
+            "telco",
+            lambda m: replace(m, numbers=bytes(4)),
+            "received gains and leaf values, but has no labels",
+        ),
         ("bank", lambda m: replace(m, numbers=b""), "0 bytes of gains and values"),
         ("bank", lambda m: replace(m, numbers=m.numbers[:-4]), "bytes of gains and values"),
         (
             "bank",
             lambda m: replace(m, numbers=m.numbers[:4] + bytes(len(m.numbers) - 4)),
-            "other leaf values",
+            "the leaf values of tree",
         ),
     ],
 )

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import csv, parquet
+from raised import raised
 
 import fedboost as fb
 from fedboost.boosting.queries import ids as queries
@@ -257,7 +258,7 @@ def test_another_number_of_rows_than_the_terms_say_is_one_line():
     tables = tables_of("three holders")
     rows = tables["bank"].num_rows
     assert refusal(tables, {"predict_rows": rows + 1}).endswith(
-        f"label holder bank has {rows} rows to predict, and the terms say predict_rows = {rows + 1}"
+        f"label holder bank has {rows} rows to predict, and the terms have predict_rows = {rows + 1}"
     )
 
 
@@ -266,18 +267,18 @@ def test_rows_that_a_feature_holder_knows_too_few_of_are_one_line():
     tables["shop"] = tables["shop"].slice(0, FEWEST - 1)
     known = due("three holders", "logistic", tables)[1][1].sum()
     assert refusal(tables).endswith(
-        f"parties bank, shop have {known} rows in common, and the terms say min_common_rows = {FEWEST}: "
-        f"compare how their row ids are written (id_form in the terms), or set it lower by "
-        f"--min-common-rows if so few are enough"
+        f"parties bank, shop have {known} rows in common, and the terms need min_common_rows = {FEWEST}: "
+        f"compare how their row ids are written (id_form in the terms), or lower min_common_rows by "
+        f"--min-common-rows if so few rows are enough"
     )
 
 
 def test_a_party_without_a_model_and_one_without_a_table_are_named():
     tables = tables_of("three holders")
-    assert refusal(tables, models={}) == "no model of party bank: each party needs one to predict"
+    assert refusal(tables, models={}) == "the model of party bank is missing; each party needs one"
     terms = terms_for("three holders", "logistic", tables)
     without = {party: table for party, table in tables.items() if party != "shop"}
-    with pytest.raises(fb.ConfigError, match="no table of party shop: each party needs one to predict"):
+    with raised(fb.ConfigError, "predict-input-missing"):
         run_prediction(terms, models_of(terms, "logistic"), without)
 
 
@@ -285,9 +286,7 @@ def test_a_site_without_models_refuses():
     session = Predicting()
     make = Predicting.keeping(session, "telco", None)
     session.crash("telco", holder=make)
-    assert session.play().error == (
-        "party telco left: it is asked to predict, and has no models to predict with"
-    )
+    assert session.play().error == ("party telco left: it has no models to predict with")
 
 
 def test_a_model_of_other_columns_is_refused():
@@ -295,7 +294,7 @@ def test_a_model_of_other_columns_is_refused():
     models = models_of(terms_for("three holders", "logistic", tables), "logistic")
     other = replace(models["shop"], features=models["shop"].features[::-1])
     assert refusal(tables, models={**models, "shop": other}) == (
-        "party shop left: it has a model of other columns than those of the terms"
+        "party shop left: it has a model with other columns than the terms"
     )
 
 
@@ -312,9 +311,9 @@ def test_ids_of_the_label_holder_that_match_nothing_are_one_line(fault):
 def test_terms_that_train_do_not_predict_and_terms_that_predict_do_not_train():
     tables = tables_of("three holders")
     terms = terms_for("three holders", "logistic", tables)
-    with pytest.raises(fb.ConfigError, match="these terms predict, and train nothing"):
+    with raised(fb.ConfigError, "terms-not-training"):
         fb.simulate(terms, tables)
-    with pytest.raises(fb.ConfigError, match="these terms train: change them by predict_with"):
+    with raised(fb.ConfigError, "terms-not-predicting"):
         run_prediction(terms.changed(predict_with=None, predict_rows=None), {}, tables)
 
 

@@ -83,8 +83,7 @@ def test_a_label_holder_that_repeats_ids_reads_which_key_allows_it():
     with pytest.raises(fb.FedboostError) as raised:
         fb.simulate(matched(LAYOUTS["two holders"]), tables)
     assert raised.value.detail.startswith(
-        "row_id 'id' has ids in more than one row, keep one row of each, or set repeated_ids = true in the "
-        "terms: "
+        "row_id 'id' must be unique, so keep one row per id, or set repeated_ids = true in the terms: "
     )
 
 
@@ -93,21 +92,21 @@ def test_other_parties_have_each_id_once():
     tables["telco"] = pa.concat_tables([tables["telco"], tables["telco"].slice(0, 1)])
     with pytest.raises(fb.FedboostError) as raised:
         fb.simulate(matched(LAYOUTS["two holders"], **REPEATED), tables)
-    assert raised.value.detail.startswith("row_id 'id' has ids in more than one row, keep one row of each: ")
+    assert raised.value.detail.startswith("row_id 'id' must be unique, so keep one row per id: ")
 
 
 def test_terms_that_compare_no_ids_repeat_none():
-    with pytest.raises(
-        fb.ConfigError, match="repeated_ids is for rows that are matched by their ids, not for"
-    ):
+    with pytest.raises(fb.ConfigError, match="repeated_ids is only for rows matched by their ids, not for"):
         terms_of(LAYOUTS["two holders"], repeated_ids=True)
-    with pytest.raises(fb.ConfigError, match="repeated_ids is for parties that hold different columns"):
+    with pytest.raises(fb.ConfigError, match="repeated_ids is only for parties that hold different columns"):
         terms_of(repeated_ids=True)
 
 
 def test_labels_with_noise_repeat_no_ids():
     """Rows of an id would be changed alike."""
-    with pytest.raises(fb.ConfigError, match="repeated_ids with min_rows_per_bin: all rows of a bin may be"):
+    with pytest.raises(
+        fb.ConfigError, match="repeated_ids with min_rows_per_bin: all rows of a bin could belong to one id"
+    ):
         matched(LAYOUTS["two holders"], **REPEATED, min_rows_per_bin=10)
     with pytest.raises(fb.ConfigError, match="repeated_ids with label_epsilon: one known label of an id"):
         matched(LAYOUTS["two holders"], **REPEATED, label_epsilon=1.0)
@@ -138,7 +137,7 @@ def test_a_prediction_with_a_model_of_terms_without_the_key_takes_each_id_once()
     parts = fb.simulate(matched(layout, min_common_rows=30, model="parties"), once).party_models
     with pytest.raises(fb.FedboostError) as raised:
         fb.predict_jointly(parts, {**tables, "bank": tables["bank"].drop_columns(["y", "held_out"])})
-    assert "has ids in more than one row, keep one row of each: " in raised.value.detail
+    assert "must be unique, so keep one row per id: " in raised.value.detail
 
 
 @pytest.mark.parametrize("party", ["bank", "telco"])
@@ -158,7 +157,7 @@ def test_a_person_who_approves_is_told_what_others_learn():
     terms = matched(LAYOUTS["two holders"], **REPEATED).with_parties(["bank", "telco"])
     text = " ".join(summary(terms).split())
     assert (
-        "the label holder may have several rows of one, and each other site is told how many of each" in text
+        "the label holder may have several rows per id, and each other site learns how many for each" in text
     )
 
 
@@ -188,17 +187,17 @@ def first(value):
 
 
 BAD = {
-    "none of an id": (first(0), "label holder bank says that it has an id in common in 0 rows"),
-    "fewer than none": (first(-3), "label holder bank says that it has an id in common in -3 rows"),
+    "none of an id": (first(0), "label holder bank reports 0 rows"),
+    "fewer than none": (first(-3), "label holder bank reports -3 rows"),
     "more than may be": (
         first(2**31 - 1),
-        "rows with the ids in common, and the terms allow 10,000,000: raise max_ids if that many are known "
-        "to be its own",
+        "rows with common ids, and the terms allow 10,000,000: raise max_ids only if it is known "
+        "to have that many rows",
     ),
-    "too few ids": (lambda counts, attempt: counts[1:], "bytes of how many rows each id has where "),
+    "too few ids": (lambda counts, attempt: counts[1:], "bytes of how many rows each id has, expected "),
     "too many ids": (
         lambda counts, attempt: np.append(counts, 1),
-        "bytes of how many rows each id has where ",
+        "bytes of how many rows each id has, expected ",
     ),
     "a row more": (
         lambda counts, attempt: counts + (np.arange(counts.size) == 0),
@@ -218,9 +217,8 @@ def test_numbers_of_rows_that_cannot_be_are_refused_by_feature_holders(monkeypat
 
 def test_a_label_holder_of_more_rows_than_max_ids_is_refused():
     rows = of_people(LAYOUTS["three holders"], people=40, rows=90, share=0.95)[1].num_rows
-    assert (
-        f"label holder bank has {rows} rows with the ids in common, and the terms allow 60: raise"
-        in refused(people(max_ids=60))
+    assert f"label holder bank has {rows} rows with common ids, and the terms allow 60: raise" in refused(
+        people(max_ids=60)
     )
 
 

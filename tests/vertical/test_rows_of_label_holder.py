@@ -81,7 +81,7 @@ def test_each_feature_holder_must_know_enough_rows():
     with pytest.raises(fb.FedboostError) as raised:
         fb.simulate(matched(layout, **ALL), tables)
     assert str(raised.value).startswith(
-        "parties bank, shop have 99 rows in common, and the terms say min_common_rows = 100: compare how "
+        "parties bank, shop have 99 rows in common, and the terms need min_common_rows = 100: compare how "
     )
     assert fb.simulate(matched(layout, **ALL, min_common_rows=99), tables).model
 
@@ -90,14 +90,14 @@ def test_blocks_are_refused():
     with pytest.raises(fb.ConfigError) as raised:
         matched(LAYOUTS["blocks"], **ALL)
     assert str(raised.value).endswith(
-        'blocks with rows = "label_holder": it takes the rows of one label holder; set that'
+        'blocks with rows = "label_holder": it needs one label holder; set label_holder'
     )
 
 
 def test_a_person_who_approves_is_told_whose_rows_take_part():
     text = " ".join(summary(matched(LAYOUTS["two holders"], **ALL).with_parties(["bank", "telco"])).split())
-    assert "rows all of label holder bank, matched by id: where another site does not have one, its" in text
-    assert "each other site has 100 at least" in text
+    assert "rows all of label holder bank, matched by id: if another site lacks one, its" in text
+    assert "each other site has at least 100" in text
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_the_aggregator_gets_no_bit_mask_and_the_label_holder_one_of_each(monkey
 
 
 def test_terms_with_ids_of_a_table_in_order_name_the_key():
-    with pytest.raises(fb.ConfigError, match="min_common_rows is for rows that are matched by their ids"):
+    with pytest.raises(fb.ConfigError, match="min_common_rows is only for rows matched by their ids"):
         terms_of(LAYOUTS["two holders"], rows="in_order", min_common_rows=5)
 
 

@@ -81,7 +81,7 @@ def test_nobody_knows_the_time_left_while_a_site_is_away(awaited, time):
 
 def test_the_status_begins_with_what_runs():
     first = next(as_text.text(pages.status(facts().status)))
-    done = f"Training is running: {ROUNDS // 2} of {ROUNDS} rounds done. It waits for 1 site."
+    done = f"Training is running: {ROUNDS // 2} of {ROUNDS} rounds done. It is waiting for 1 site."
     assert str(first) == done
 
 

@@ -6,9 +6,9 @@ from fedboost.views.approval import NOT_HIDDEN, not_hidden, summary
 from tests.helpers.columns_apart import LAYOUTS, matched, terms_of
 
 TWO = LAYOUTS["two holders"]
-LEFT = "; feature holders learn which rows go left, no gradients"
-ALONE = "of no row by itself unless it is alone in a bin"
-FLOOR = "over groups of bins, each of 10 rows at least, or none"
+LEFT = "; feature holders learn which rows go left, but no gradients"
+ALONE = "that of a single row only if it is alone in a bin"
+FLOOR = "over groups of bins, each of at least 10 rows, or none"
 
 
 def test_parties_with_all_columns_are_told_of_the_aggregator_alone():
@@ -22,7 +22,8 @@ def test_parties_with_all_columns_are_told_of_the_aggregator_alone():
         ({"min_rows_per_bin": 10}, f"sums of gradients {FLOOR}"),
         (
             {"objective": "reg:absoluteerror"},
-            f"sums of gradients by bin, {ALONE}, and of each leaf how many rows have residuals of which size",
+            f"sums of gradients by bin, {ALONE}, and for each leaf the number of rows by size of their "
+            "residual",
         ),
     ],
 )
@@ -33,19 +34,19 @@ def test_encrypted_gradients(settings, sums):
 @pytest.mark.parametrize(
     ("agreed", "loud", "sums"),
     [
-        (terms_of(TWO), "EVERY PARTY LEARNS ALL LABELS; ", "of a row alone in a bin its own"),
+        (terms_of(TWO), "EVERY PARTY LEARNS ALL LABELS; ", "for a row alone in a bin its own gradient"),
         (terms_of(TWO, min_rows_per_bin=10), "EVERY PARTY LEARNS ALL LABELS; ", FLOOR),
         (terms_of(LAYOUTS["blocks"]), "EVERY PARTY LEARNS ALL LABELS OF ITS ROWS; ", "alone in a bin"),
         (
             matched(TWO, label_epsilon=2.0),
-            "EVERY PARTY LEARNS ALL LABELS AS THE NOISE LEAVES THEM; ",
+            "EVERY PARTY LEARNS ALL LABELS WITH NOISE ADDED; ",
             "by bin",
         ),
     ],
 )
 def test_labels_that_every_party_learns_come_first(agreed, loud, sums):
     text = not_hidden(agreed)
-    assert text.startswith(loud + "the aggregator sees of every column how many rows lie in each interval, ")
+    assert text.startswith(loud + "the aggregator sees how many rows lie in each interval of every column, ")
     assert sums in text
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from html_pages import HOSTILE, check, section
+from raised import raised
 from sites import rows, shared_out, terms
 
 import fedboost as fb
@@ -51,7 +52,7 @@ def test_a_page_says_what_was_agreed_and_by_whom(model):
     assert "binary:logistic, 4 rounds of depth 3" in said
     assert "subsample" not in said
     assert model.fingerprint in section(page, "agreed")
-    assert "Nobody signed this model" in section(page, "warnings")
+    assert "No party signed this model" in section(page, "warnings")
     assert "the aggregator sees each party's own counts" in section(page, "warnings")
 
 
@@ -91,7 +92,7 @@ def test_without_rows_a_page_says_what_would_show_more(model):
     page = model.report()
     assert "partial dependence need a table with labels (--data TABLE)." in check(page).text
     assert not re.search('id="(dependence|quality)"', page)  # no section without content
-    assert "Traffic and the time of a round are not in a model file" in section(page, "session")
+    assert "Traffic and time are not in a model file" in section(page, "session")
 
 
 def test_figures_of_rows_are_those_of_an_evaluation(model):
@@ -108,7 +109,7 @@ def test_figures_of_rows_are_those_of_an_evaluation(model):
     grid, means = model.partial_dependence(rows(), "ward")
     for value, mean in zip(grid, means, strict=True):
         assert f"{value} {mean:.5g}" in section(page, "dependence")
-    assert "This page has figures of the rows of the table" in section(page, "warnings")
+    assert "This page contains figures about the rows of the table" in section(page, "warnings")
 
 
 def hostile_model(text):
@@ -160,7 +161,7 @@ def test_a_number_no_float_holds_is_refused_with_the_file(model):
     text = model.to_bytes().decode()
     own = re.search(r'"fedboost.history": ?"((?:[^"\\]|\\.)*)"', text)
     changed = text.replace(own[1], history.replace('"', '\\"'))
-    with pytest.raises(ConfigError, match="too large for a float"):
+    with raised(ConfigError, "model-not-fedboost"):
         Model.from_bytes(changed.encode())
 
 
@@ -202,7 +203,7 @@ def test_rows_that_do_not_fit_are_refused_in_one_line(model):
     for table, said in (
         (rows().drop_columns(["dose"]), "the table: column 'dose' is missing"),
         (rows().drop_columns(["y"]), "the table: column 'y' is missing"),
-        (rows().slice(0, 5), "the table: 5 rows; give 10 at least"),
+        (rows().slice(0, 5), "the table: has 5 rows; give 10 or more, or no --data"),
         (rows().set_column(4, "y", pa.array([7] * 180)), "the table: .*label of binary:logistic"),
     ):
         with pytest.raises(ConfigError, match=said) as caught:
@@ -220,7 +221,7 @@ def test_a_page_has_nothing_that_gives_access_to_its_rows(model, monkeypatch):
 def test_few_rows_of_a_label_have_no_curves(model):
     labels = [1] * 5 + [0] * 175
     page = model.report(data=rows().set_column(4, "y", pa.array(labels)))
-    assert "One of the labels has fewer than 10 rows: there are no curves" in section(page, "quality")
+    assert "One label has fewer than 10 rows: there are no curves" in section(page, "quality")
     assert "label 1 … …" in section(page, "quality")
 
 
@@ -384,11 +385,11 @@ def test_who_saw_what_follows_from_the_terms():
     assert "sees sums over the parties, never this site" in masked
     assert "1 other site may work with the aggregator without learning this site" in masked
     own = said(terms(trio, protection="masked", party_metrics=True))
-    assert ", but for its metrics</dd>" in own
+    assert ", except its metrics</dd>" in own
     columns = {**terms().columns.model_dump(mode="json"), "held": {"b": ["dose", "ward"]}, "row_id": "id"}
     apart = {"columns": columns, "label_holder": "a", "min_rows_per_bin": 10, "protection": "paillier"}
     hidden = said(terms(["a", "b"], **apart))
     assert "label holder a" in hidden
     assert "<dt>label holder</dt>" in hidden
-    assert "encrypted, to the other parties of its rows" in hidden
-    assert "aggregator and another site the labels" in hidden
+    assert "encrypted, to the other parties that hold its rows" in hidden
+    assert "aggregator and another site together learn the labels" in hidden

@@ -83,7 +83,7 @@ def test_a_page_of_a_session_says_who_agreed_what_was_told_and_what_travelled(ev
         assert "the aggregator sees each party's own counts" in section(page, "warnings")
         sent, received = map(size, known.traffic["north"])
         assert f"north {sent} {received}" in section(page, "session")
-    assert "the model in them, and how many rows there are in all" in section(evaluation.report(), "privacy")
+    assert "including the model, and the total number of rows" in section(evaluation.report(), "privacy")
     assert "where their values lie" in section(description.report(), "privacy")
 
 
@@ -113,9 +113,9 @@ def test_a_description_says_what_to_change(description):
     column = {"name": "ward", "kind": "categorical", "missing": 0, "undeclared": 0, "levels": levels}
     label = {"name": "y", "levels": {"0": 400, "1": 500}}
     page = altered(description, columns=[column], label=label).report()
-    assert "1 thing to look at before a training" in page
+    assert "1 thing to look at before training" in page
     said = section(page, "advice")
-    assert "ward Has a in fewer than 5 rows Take them away, or correct them" in said
+    assert "ward Has a in fewer than 5 rows Remove them, or correct them" in said
     columns = section(page, "columns")
     assert "ward c … …" in columns
     assert "ward b 500 55.6%" in columns

@@ -71,7 +71,7 @@ def test_the_overview_says_what_runs_now():
 
 def test_a_session_without_keys_is_anybodys():
     session = LiveSession("session-1", "", terms(["north"]), NOW)
-    assert "anybody: connections have no keys" in seen(Live(True, session))
+    assert "anyone: connections have no keys" in seen(Live(True, session))
 
 
 @pytest.mark.parametrize("text", HOSTILE)

@@ -1,1 +1,1 @@
-"""Training programs: generators that ask questions of all parties and get the sums."""
+"""Programs of sessions: generators that yield queries to all parties and receive the sums."""

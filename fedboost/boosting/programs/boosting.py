@@ -1,8 +1,8 @@
-"""Gradient boosting as a program: reads like centralised boosting, where each `yield` is a turn.
+"""Gradient boosting as a program. It reads like centralised boosting, except that each `yield` is a turn.
 
-Promises: a pure function of the terms and the sums, so the model is the same for every partition of the
-rows; parties are asked for the smaller child only, the sibling is the parent minus it.
-Refuses: sums that contradict each other (PeerError), a label with nothing to learn (ConfigError).
+Promises: the program is a pure function of the terms and the sums, so the model is the same for every
+partition of the rows.
+Refuses: inconsistent sums (PeerError), and labels with nothing to learn (ConfigError).
 """
 
 import math
@@ -49,9 +49,16 @@ from fedboost.terms.terms import Terms, stages
 
 @dataclass(frozen=True)
 class Begun:
-    """A training before its first tree: the number of rows; the counts of exponents where margins begin, and
-    after the constant; those of norms; cut points, means of levels, the constant and the scales; and the
-    scales of the first tree with the sums of its root, if that was asked for ahead."""
+    """A training before its first tree.
+
+    Args:
+        rows: rows of all parties.
+        first: exponent counts at the initial margins.
+        exponents: exponent counts after the constant.
+        norms: counts of gradient norms after the constant.
+        score: the constant prediction that boosting starts from.
+        ahead: scales of the first tree if its root was queried ahead, with the sums `root_sums`.
+    """
 
     rows: int
     first: Int64
@@ -66,13 +73,15 @@ class Begun:
 
 
 def begin(terms: Terms) -> Generator[OfTurn, Int64, Begun]:
-    """Ask for what comes before the first tree."""
+    """Send the queries before the first tree."""
     rows, counts, coarse = yield from count(terms)
     scales = Scales.of(terms, counts)
     cut_points = yield from find_cut_points(terms, rows, counts, coarse)
     levels = yield from find_levels(terms, rows, scales, counts)
     cut_points = levels.among(cut_points, terms)
     score = known_base_score(terms)
+    # If the constant is known, cut points, constant and (if its scales are known) the first root share a
+    # turn. Otherwise the constant follows from the sums of the StartQuery, which needs its own turn.
     start = None if score is None else StartQuery(rows, cut_points, *scales.of_start, levels.means)
     if score is None:
         score = yield from find_base_score(terms, rows, cut_points, scales, levels.means)
@@ -87,14 +96,17 @@ def begin(terms: Terms) -> Generator[OfTurn, Int64, Begun]:
 
 
 def train(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Booster | Outcome]:
-    """Boost terms.rounds trees. `grown`: see `grow_tree`."""
+    """Train all rounds. `grown`: see `grow_tree`."""
     if terms.vertical.aligns:
         yield from align(terms)
     begun = yield from begin(terms)
     rows, scales, ahead, root_sums = begun.rows, begun.scales, begun.ahead, begun.root_sums
     exponents, norms, ground = begun.exponents, begun.norms, Ground(terms, begun.cut_points)
     if terms.needs_exponent_counts and terms.earlier is None and residuals_vanish(begun.first, exponents):
-        raise ConfigError(NOTHING_TO_LEARN)
+        raise ConfigError("data-nothing-to-learn", NOTHING_TO_LEARN)
+    # A round is: the levels of its tree (`grow_tree`), then the query that ends it. If the next tree's scales
+    # are known by then (`ahead`), its root shares the last turn; else the exponent counts in the sum of the
+    # ending query determine them, and the root costs a turn. A root ahead of a stop is thrown away.
     trees, scores, patience = list[Tree](), list[float](), terms.evaluation.early_stopping_rounds
     for number in range(terms.trees.rounds):
         if ahead is None:
@@ -122,15 +134,17 @@ def train(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Booster |
 
 
 def watched(terms: Terms, round_metrics: dict[str, float]) -> float:
-    """The value that early stopping watches, lower is better: the last metric of the last set of rows."""
+    """The value that early stopping watches: the last metric of the last set of rows; lower is better."""
     name, value = [*metrics.of_all(round_metrics).items()][-1]
     if terms.evaluation.early_stopping_rounds and math.isnan(value):
-        raise ConfigError(f"{name} has no value, so that nothing can be stopped by it: watch another metric")
+        raise ConfigError(
+            "metric-undefined", f"{name} has no value, so early stopping cannot watch it: use another metric"
+        )
     return -value if grows(terms.metrics[-1]) else value
 
 
 def best(scores: list[float]) -> int:
-    """The first round with the best score."""
+    """The first round with the best (lowest) score."""
     return min(range(len(scores)), key=scores.__getitem__)
 
 
@@ -142,7 +156,7 @@ def end_round(
     values: tuple[tuple[int, float], ...],
     scales: Scales,
 ) -> Generator[OfTurn, Int64, tuple[Int64, Int64, dict[str, float]]]:
-    """Move the margins. Returns what `split_end` does."""
+    """Move the margins by these leaf values, and return the parts of the sum (`split_end`)."""
     total = yield end_query(terms, rows, number, splits, values, scales)
     return split_end(terms, total, scales)
 
@@ -161,8 +175,8 @@ def end_query(
 
 
 def split_end(terms: Terms, total: Int64, scales: Scales) -> tuple[Int64, Int64, dict[str, float]]:
-    """The exponent counts of the new gradients and the counts of their norms (empty if the terms need none),
-    and the metrics, from the sum of an EndRoundQuery."""
+    """Split the sum of an EndRoundQuery into exponent counts of the new gradients, counts of their norms
+    (each empty if the terms do not need it), and metrics."""
     round_metrics = metrics.by_set(terms.metrics, terms.sets, total, scales.weight)
     counts = total[len(terms.sets) * metrics.cells(terms.metrics) :]
     norms = NORM_CELLS * terms.draws.by_gradient_norm
@@ -172,8 +186,10 @@ def split_end(terms: Terms, total: Int64, scales: Scales) -> tuple[Int64, Int64,
 def end_and_begin(
     terms: Terms, start: StartQuery | None, end: EndRoundQuery, root: HistogramQuery | None
 ) -> Generator[OfTurn, Int64, tuple[Int64 | None, Int64, Int64 | None]]:
-    """Ask for the end of a round, and in the same turn for the start of boosting before it and the root of
-    the next tree after it, where they are given. Returns the sum of each."""
+    """End a round; in the same turn start boosting before it, and ask for the next root after it, if given.
+
+    Parties apply the queries of a turn in this order: the start sets the bins, the end moves the margins, and
+    the root needs both. Returns the sum of each."""
     queries = [query for query in (start, end, root) if query is not None]
     sums = yield from together(terms, *queries)
     ended = int(start is not None)
@@ -188,8 +204,7 @@ def root_ahead(
     scales: Scales | None,
     roots: tuple[int, ...] = (),
 ) -> HistogramQuery | None:
-    """The query for the root of a tree that is asked before the round before it ended; None without scales,
-    and behind the last tree."""
+    """The root query to send with the end of the last round. None without scales, or after all trees."""
     if scales is None or number == terms.trees.rounds:
         return None
     return root_query(terms, rows, number, ground, scales, roots)
@@ -198,7 +213,8 @@ def root_ahead(
 def root_query(
     terms: Terms, rows: int, number: int, ground: Ground, scales: Scales, roots: tuple[int, ...] = ()
 ) -> HistogramQuery:
-    """The query for the root of a tree, or of those trees of a round with these roots."""
+    """The query for the roots of a round, or only for those in `roots`."""
+    # A bootstrap draws a row up to max_bootstrap_count times: cells need room for that many rows.
     sampled_rows, bins = rows * terms.draws.max_bootstrap_count, ground.of_tree(number).layout.bins
     asked = sampled_rows, number, NO_SPLITS, roots or terms.roots, bins, *scales.pair
     grouped = terms.vertical.min_rows_per_bin > 1
@@ -214,12 +230,15 @@ def grow_tree(
     grown: GrownTrees,
     root: Int64 | None = None,
 ) -> Generator[OfTurn, Int64, tuple[Tree, Splits]]:
-    """Grow one tree level by level; returns it with the splits not yet sent to any party.
+    """Grow the trees of a round level by level. Returns them with the splits not yet sent to any party.
 
-    A tree that is cut short, because the roster has to change, ends with the leaves it has. `grown`: the
-    trees so far, each with those splits; one that is there already, from before a restart, is not grown
-    again. ground: or the cut points that it is made of; root: the sum of `root_query`, if it was asked
-    before."""
+    If the roster has to change, the tree is cut short and keeps its current leaves.
+
+    Args:
+        ground: or the cut points to build it from.
+        grown: the rounds so far. A round that is already in it, from before a restart, is not grown again.
+        root: the sum of `root_query`, if it was sent before.
+    """
     if number == len(grown):
         ground = Ground(terms, ground) if isinstance(ground, CutPoints) else ground
         grown.append((yield from _grow(terms, rows, number, ground, scales, root)))
@@ -233,6 +252,8 @@ def _grow(
     frontier = Frontier(terms, sampled_rows, number, ground, scales)
     growing = frontier.growing
     frontier.take_roots((yield root_query(terms, rows, number, ground, scales)) if root is None else root)
+    # Each pass of the loop is a level: `split` decides splits from known sums without a turn; the query sends
+    # these splits and asks for children. The splits of the last level go with the query that ends the round.
     while frontier.split():
         try:
             if terms.histograms.vote_top_k:
@@ -245,17 +266,16 @@ def _grow(
     return tree, splits
 
 
-# ---- Candidates train side by side in the turns of one training, as a program; the worst are dropped ----
-# Each candidate is one output of the round (`registry.Trials`): its trees grow by its own settings, and the
+# ---- Candidates that train side by side in one session; the worst are dropped ---------------------------
+# Each candidate is one output of the round (`registry.Trials`). Its trees grow with its own settings, and the
 # histograms of all candidates travel in one answer.
-# Promises: a pure function of the terms and the sums; where gradients have public bounds the trees of a
-# candidate are those of a training with its settings alone.
-# Refuses: as `boosting`.
+# Promises: a pure function of the terms and the sums. If gradients have public bounds, a candidate's trees
+# are those of a separate training with its settings.
 
 
 @dataclass
 class Candidate:
-    """A candidate: its terms, the ground its trees grow on, and the watched metric of each of its rounds."""
+    """A candidate: its terms, the ground that its trees grow on, and its watched metric in each round."""
 
     number: int
     terms: Terms
@@ -264,7 +284,7 @@ class Candidate:
 
 
 def tune(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcome]:
-    """Train all candidates, and drop those behind at the end of each stage. `grown`: as in `boosting`."""
+    """Train all candidates, and drop the worst at the end of each stage. `grown`: see `grow_tree`."""
     begun = yield from begin(terms)
     rows, scales, ahead, sums = begun.rows, begun.scales, begun.ahead, begun.root_sums
     each = [terms.candidate(number) for number in range(len(terms.objective.candidates))]
@@ -283,13 +303,14 @@ def tune(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcome]:
             end = end_query(terms, rows, number, splits, values, scales)
             ahead = scales.ahead(terms, exponents, values)
             root = None
+            # At the end of a stage the metrics of this round decide whose roots are asked for next.
             if number + 1 not in ends:
                 root = root_ahead(terms, rows, number + 1, going[0].ground, ahead, _roots_of(going))
             _, ended, sums = yield from end_and_begin(terms, None, end, root)
         except TrainingStopped:
             break
         exponents, _, by_set = split_end(terms, ended, scales)
-        if not number:  # these rows are the same in every round
+        if not number:  # validation rows are the same in every round
             _check_rows(terms, ended, scales)
         for candidate in going:
             candidate.scores.append(_score(terms, by_set, candidate.number))
@@ -299,35 +320,35 @@ def tune(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcome]:
 
 
 def _check_rows(terms: Terms, ended: Int64, scales: Scales) -> None:
-    """ConfigError unless the metrics of the validation rows may be told."""
+    """Raise ConfigError unless there are enough validation rows to publish their metrics."""
     told = metrics.published(terms.metrics, terms.sets, ended, scales.weight)
     if f"{VALIDATION}-{terms.metrics[-1]}" not in told:
         raise ConfigError(
-            f"candidates are compared on {metrics.MIN_ROWS} validation rows and more (by weight, of rows of "
-            f"the largest): give them in the table, or draw a larger share"
+            "tune-few-rows",
+            f"comparing candidates needs at least {metrics.MIN_ROWS} validation rows (weighted rows count as "
+            f"fractions of the heaviest): mark more in the table, or draw a larger share",
         )
 
 
 def _score(terms: Terms, by_set: dict[str, float], number: int) -> float:
-    """The last metric of the validation rows of a candidate, lower is better. ConfigError if it has no
-    value."""
+    """A candidate's last metric on the validation rows; lower is better. ConfigError if it has no value."""
     watched = own_name(terms.metrics[-1])
     value = by_set[f"{VALIDATION}-{number}/{watched}"]
     if math.isnan(value):
         raise ConfigError(
-            f"{watched} has no value, since the validation rows all have one label: give others, draw a "
-            f"larger share, or name another eval_metric last"
+            "metric-undefined",
+            f"{watched} has no value, because all validation rows have the same label: mark others, draw a "
+            f"larger share, or put another eval_metric last",
         )
     return -value if grows(watched) else value
 
 
 def _best_first(candidates: list[Candidate]) -> list[Candidate]:
-    """Candidates by the best of their rounds; of equal ones the first."""
+    """Candidates sorted by their best round; ties go to the lower number."""
     return sorted(candidates, key=lambda each: (min(each.scores, default=np.inf), each.number))
 
 
 def _summary(terms: Terms, candidates: list[Candidate]) -> dict[str, Any]:
-    """The result, as JSON: the trials in the order of the candidates, and which is the best."""
     watched = own_name(terms.metrics[-1])
     sign = -1.0 if grows(watched) else 1.0
     trials = [
@@ -344,18 +365,19 @@ def _summary(terms: Terms, candidates: list[Candidate]) -> dict[str, Any]:
     return {"metric": watched, "trials": trials, "best": _best_first(finalists)[0].number}
 
 
-# ---- the trees of a round -------------------------------------------------------------------------------
+# ---- The trees of a round of candidates -----------------------------------------------------------------
 
 
 def _roots_of(going: list[Candidate]) -> tuple[int, ...]:
-    """The roots of the candidates that go on."""
     return tuple(each.number for each in going)
 
 
 def _grow_side_by_side(
     terms: Terms, rows: int, number: int, going: list[Candidate], scales: Scales, sums: Int64 | None
 ) -> Generator[OfTurn, Int64, tuple[Tree, Splits]]:
-    """Grow the trees of a round as one; returns it with the splits that no party knows yet."""
+    """Grow the trees of a round as one. Returns it with the splits not yet sent to any party."""
+    # Each candidate grows its own tree, with its own node numbers. Parties see one tree: `_Forest` renumbers
+    # nodes, and answers are concatenated in the order of the candidates that still grow.
     root = root_query(terms, rows, number, going[0].ground, scales, _roots_of(going))
     most = rows * terms.draws.max_bootstrap_count
     frontiers = [Frontier(each.terms, most, number, each.ground, scales) for each in going]
@@ -380,15 +402,15 @@ def _grow_side_by_side(
 
 @dataclass
 class _Growing:
-    """The tree of a candidate while it grows."""
+    """A candidate's growing tree."""
 
     frontier: Frontier
     number: list[int]
-    """The node of the round's trees for each of its own."""
+    """Maps its own node numbers -> node numbers of the whole round."""
 
 
 class _Forest:
-    """The trees of a round, numbered as one tree: children in the order of the splits, behind the roots."""
+    """The trees of a round, numbered as one tree: first the roots, then children in the order of splits."""
 
     def __init__(self, roots: int, trees: list[_Growing]) -> None:
         self._roots = self._size = roots
@@ -396,7 +418,7 @@ class _Forest:
         self.new_splits = NO_SPLITS
 
     def split(self, trees: list[_Growing]) -> list[_Growing]:
-        """Split the leaves of these trees whose turn it is; the trees that go on growing."""
+        """Split the leaves of these trees whose turn it is. Returns the trees that grow on."""
         return [tree for tree in trees if self._split(tree)]
 
     def _split(self, tree: _Growing) -> bool:
@@ -413,7 +435,7 @@ class _Forest:
 
     @property
     def tree(self) -> Tree:
-        """The trees as one; the root of a candidate that was dropped is a leaf of value 0."""
+        """All trees as one. The root of a dropped candidate is a leaf with value 0."""
         whole = Tree()
         for _ in range(self._size):
             whole.add_leaf(0.0, 0.0)

@@ -1,9 +1,10 @@
-"""The trees of a round while they grow, level by level: leaves, histograms and nodes are arrays, and each
-step is one compiled call a level.
+"""The growing trees of a round. Leaves, histograms and nodes are arrays; each step is one compiled call per
+level (`gbdt.kernels.level`).
 
-Promises: of two siblings the one with the smaller sum of hessians is asked for, the other is the parent minus
-it, for every feature that is known of the parent; cells are as wide as the parent's sums require.
-Refuses: sums that contradict each other, or those of a child's parent (PeerError).
+Promises: of two siblings, parties report the one with the smaller sum of hessians. The other is the parent
+minus it, for every feature whose histogram is known for the parent. Cells are only as wide as the parent's
+sums require.
+Refuses: sums that contradict each other or the parent's (PeerError).
 """
 
 from functools import cached_property
@@ -38,18 +39,21 @@ from fedboost.gbdt.tree import (
 )
 from fedboost.terms.terms import Terms
 
-# ---- The groups of bins in which the parties told the sums of the nodes of trees that grow --------------
-# Promises: a sibling's sums are the parent's less the child's, group by group; a split is by whole groups,
-# and missing values that are told with a group go with it.
-# Refuses: groups that are not made of the parent's, and sums that stand elsewhere (PeerError, with the
-# party that has the column).
+# ---- Groups of bins (`min_rows_per_bin`): a party reports one sum per group -----------------------------
+# Promises: a sibling's sums are the parent's minus the child's, group by group. Splits are by whole groups,
+# and missing values that share a group with others follow it.
+# Refuses: groups that are not unions of the parent's, and sums outside of groups (PeerError that names the
+# party with the column).
 
 
 class ToldGroups:
-    """The groups of each node that is known; siblings have the same."""
+    """The groups of bins of each known node. Siblings have the same groups.
+
+    The groups of children are unions of their parent's. The parent's sums are joined to these unions before
+    the child's are subtracted, so that both have a sum in the same bins."""
 
     def __init__(self, terms: Terms, layout: Layout, numbers: Int64) -> None:
-        """layout: of the features of these numbers."""
+        """layout: of the features with these numbers."""
         view = view_of(terms, terms.vertical.label_holder or "")
         assert view is not None
         self._holders = [terms.parties[place] for place in view.holders[numbers].tolist()]
@@ -57,15 +61,15 @@ class ToldGroups:
         self._of: dict[int, Flags] = {}
 
     def take_roots(self, answer: Int64, roots: int) -> Int64:
-        """The sums of an answer on the roots, whose groups are noted."""
+        """Record the groups in an answer about the roots, and return its sums."""
         sums, marks = self._parts(answer, roots)
         for root, own in enumerate(marks):
             self._of[root] = self._checked(root, own, None, sums.reshape(roots, -1)[root])
         return sums
 
     def take(self, answer: Int64, asks: Int64, families: Leaves, histograms: Int64) -> Int64:
-        """The sums of an answer on children (`level.ask_level`), whose groups are noted for them and their
-        siblings; the sums of their parents, in `histograms`, are joined to the same groups."""
+        """Record the groups in an answer about children (`level.ask_level`), for them and their siblings.
+        Join the sums of the parents in `histograms` to the same groups. Returns the sums of the answer."""
         sums, marks = self._parts(answer, len(asks))
         told = zip(marks, sums.reshape(len(asks), -1), families[asks[:, 1]], strict=True)
         for own, of_node, family in told:
@@ -77,8 +81,10 @@ class ToldGroups:
         return sums
 
     def widen(self, columns: Int32, bitmaps: Bytes, features: Int32) -> None:
-        """Make splits, columns and bitmaps of `tree.Splits`, by whole groups. features: of each split its
-        feature among those of the layout; bitmaps: empty where none is categorical."""
+        """Change splits in place, so that they are by whole groups.
+
+        columns, bitmaps: as in `tree.Splits`, bitmaps empty if no feature is categorical; features: the
+        feature of each split, numbered as in the layout."""
         layout = self._layout
         for number, feature in enumerate(features.tolist()):
             apart, column = self._of[int(columns[0, number])], columns[:, number]
@@ -96,46 +102,61 @@ class ToldGroups:
                 column[3] = not right
 
     def _parts(self, answer: Int64, nodes: int) -> tuple[Int64, Int64]:
-        """Sums, and the marks of each node: int64 [nodes, bins]."""
         sums = answer.size - nodes * self._layout.bins
         return answer[:sums], answer[sums:].reshape(nodes, -1)
 
     def _checked(self, node: int, marks: Int64, above: Flags | None, sums: Int64) -> Flags:
-        """The groups of these marks of a node, or of a child of it."""
+        """The groups that these marks describe. node: the node, or its parent; above: the parent's groups."""
         fault = histogram.fault(marks, above, sums[:-STATS].reshape(-1, STATS), self._layout)
         if fault is not None:
             feature, what = fault
             raise PeerError(
-                f"party {self._holders[feature]} told sums by groups of bins that cannot be, at or below "
-                f"node {node}: {what}; ask there before you train with it again"
+                "party-wrong-sums",
+                f"party {self._holders[feature]} reported sums over impossible groups of bins, at or below "
+                f"node {node}: {what}; ask that party before you train with it again",
             )
         apart: Flags = marks == 1
         return apart
 
 
-# ---- The trees of a round while they grow, level by level: leaves, histograms and nodes are arrays ------
-
+# ---- The growing trees of a round -----------------------------------------------------------------------
+# The leaves of a `Frontier` are in one of these places, each in the order of node numbers:
+# - fresh: the leaf's histogram and totals are known, its best split is not;
+# - waiting: its best split gains enough, but its turn has not come;
+# - families: it was split, and at least one child may split again ("open": the child is not too deep, and its
+#   hessians suffice for two children).
+# All other leaves are final. In each turn `split` finds the best splits of the fresh leaves, and splits the
+# leaves whose turn it is; children get the next numbers, in this order. `query` asks for one child of each
+# family. `take` makes the open children the fresh leaves of the next level.
+#
+# Subtraction: the answer covers the child with fewer hessians (on a tie the left one), and its sibling is the
+# parent minus it, computed in the parent's slot. The invariant is that the slot of each fresh or waiting leaf
+# has the exact sums over its rows. Integer sums make the difference exact; `take_level` checks that the
+# child's bins sum to what the split left for it, and that the difference has no negative hessian. A new slot
+# is needed only if both children are open, so there are never more slots than leaves.
+#
+# With `vote_top_k` a slot knows only some features. A child can be subtracted for features that are known of
+# the parent; for the others both open children are asked.
 
 REASONS = {
     level_kernels.FEATURES_DISAGREE: "the bins of feature {feature} do not sum to the same total as those "
-    "of others",
+    "of other features",
     level_kernels.NEGATIVE_BIN: "a bin has a negative sum of hessians",
-    level_kernels.OTHER_ROWS: "the sums over a node's rows are not those of its bins",
-    level_kernels.OTHER_TOTAL: "the sums of node {node} are not those its parent's split gave",
-    level_kernels.NEGATIVE_POSITIVE: "the gradients above 0 of a node's rows are more than its parent has",
-    level_kernels.OTHER_SIBLING: "the sums of a node are not its parent's less its sibling's",
+    level_kernels.OTHER_ROWS: "the sums over a node's rows differ from the sums over its bins",
+    level_kernels.OTHER_TOTAL: "the sums of node {node} differ from those of its parent's split",
+    level_kernels.NEGATIVE_POSITIVE: "a node has a larger sum of gradients above 0 than its parent",
+    level_kernels.OTHER_SIBLING: "the sums of a node are not its parent's minus its sibling's",
 }
 
 FIRST_ROOM = 126
-"""Nodes below the roots for which a growing tree has room at first: those of a tree of six levels."""
+"""Nodes below the roots that a growing tree has room for at first: those of a tree with six levels."""
 
 
 class Columns:
-    """Features by which the nodes of a round's trees may split: shares of shares, sampled as in XGBoost, and
-    within the interaction constraints."""
+    """The features that nodes may split by: sampled as in XGBoost, within the interaction constraints."""
 
     def __init__(self, terms: Terms, tree: int, numbers: Int64 | None = None) -> None:
-        """numbers: of the features that the tree grows on, increasing; None for all."""
+        """numbers: the features that the tree grows on, increasing; None for all."""
         self._terms, self._tree = terms, terms.first_tree + tree
         names = terms.columns.features
         self._features = names if numbers is None else tuple(names[number] for number in numbers)
@@ -144,13 +165,13 @@ class Columns:
         features = self._features if groups else ()
         self._groups = np.array([[name in {*group} for name in features] for group in groups], np.bool_)
         self.by_path = len(groups) > 0
-        """True if the path to a node decides by what it may split."""
+        """True if the path to a node restricts the features that it may split by."""
 
     def restrict(self, leaves: Leaves, known: Flags, used: Flags) -> Flags:
-        """The features by which each leaf may split, bool [leaves, features], or empty for all of them.
+        """The features by which each leaf may split, bool [leaves, features]; empty if there is no limit.
 
-        known: bool [slots, features], the features that are known, and used: those its path splits by; each
-        is empty where it does not matter."""
+        known: features with known histograms, bool [slots, features]; used: features that the path to a leaf
+        splits by, likewise; each is empty if it does not matter."""
         if not (self._sampled or self.by_path):
             return known[leaves["slot"]] if known.size else known
         allowed = np.ones((leaves.size, len(self._features)), np.bool_)
@@ -160,6 +181,7 @@ class Columns:
                 own &= known[leaf["slot"]]
             if self.by_path and leaf["depth"]:
                 path = used[leaf["slot"]]
+                # groups that contain the whole path: the next split must stay in one of them
                 within = self._groups[(self._groups | ~path).all(axis=1)]
                 own &= path | within.any(axis=0)
         return allowed
@@ -176,12 +198,10 @@ class Columns:
 
 
 class Ground:
-    """The layout, cuts and limits that trees of a session grow on, in the form of the kernels.
-
-    numbers: of the features, increasing."""
+    """Layout, cut points and limits that trees of a session grow on, in the form that kernels take."""
 
     def __init__(self, terms: Terms, cut_points: CutPoints, numbers: Int64 | None = None) -> None:
-        """cut_points: of all features; numbers: of those to grow on, None for all."""
+        """cut_points: of all features; numbers: the features to grow on, increasing; None for all."""
         self.is_part = numbers is not None
         self.numbers = np.arange(cut_points.sizes.size) if numbers is None else numbers
         self._terms = terms
@@ -197,11 +217,11 @@ class Ground:
         categories = trees.max_cat_to_onehot, trees.max_cat_threshold
         by_gain = trees.grow_policy == "lossguide"
         self.shared = trees.grow_policy == "symmetric"
-        """True if all leaves of a level and root have one split."""
+        """True if all leaves of a level below one root share one split."""
         self.limits = MIN_GAIN, float(trees.gamma), *categories, trees.max_depth, max_leaves, by_gain
 
     def of_tree(self, number: int) -> "Ground":
-        """That of a tree: the label holder's columns alone, where the terms have it grow on them."""
+        """The ground of one tree: only the label holder's columns in the first `alone_rounds`."""
         return self._alone if self._terms.vertical.grows_alone(number) else self
 
     @cached_property
@@ -212,11 +232,10 @@ class Ground:
 
 
 class GrowingTree:
-    """The trees of a round while they grow, with their roots first, and the splits that no party knows
-    yet."""
+    """The nodes of the growing trees, roots first, and the splits not yet sent to any party."""
 
     def __init__(self, roots: int, ground: Ground, rule: SplitRule, groups: ToldGroups | None) -> None:
-        """groups: in which sums are told, if not by bin."""
+        """groups: the groups of bins, if parties report sums by group."""
         self._groups = groups
         signs = rule.signs[ground.numbers] if rule.signs.size else rule.signs
         self._ground, self._signs, self._rule = ground, signs, (*rule.scales, rule.learning_rate)
@@ -224,12 +243,12 @@ class GrowingTree:
         self._bitmaps = np.zeros((len(self._nodes) * ground.categorical, BITMAP_BYTES), np.uint8)
         self._pooled = np.empty((roots * ground.shared, STATS * (MAX_CODES + 1)), np.int64)
         self._counts = np.ones(roots, np.int64)
-        """Leaves of each root's tree."""
+        """Number of leaves of each root's tree."""
         self.new_splits = NO_SPLITS
-        """The splits that no party knows yet."""
+        """The splits not yet sent to any party."""
 
     def plant(self, cells: Int64, roots: Leaves, histograms: Int64) -> tuple[int, int, int]:
-        """Take the sums of the roots, as `level.take_roots`."""
+        """Take the sums of the roots (`level.take_roots`). Returns its reason against them."""
         sums = cells, self._ground.sizes, roots, histograms
         reason: tuple[int, int, int] = level_kernels.take_roots(*sums, self._nodes, *self._rule)
         return reason
@@ -237,8 +256,9 @@ class GrowingTree:
     def split(
         self, fresh: Leaves, waiting: Leaves, allowed: Flags, histograms: Int64
     ) -> tuple[Leaves, Leaves]:
-        """Split the leaves whose turn it is, as `level.split_level`. Returns the leaves that wait then, and
-        those that were split, of which a child may split again."""
+        """Split the leaves whose turn it is (`level.split_level`). Returns the leaves that still wait, and
+        the families: leaves that were split and have an open child."""
+        # Room for the case that every fresh and waiting leaf is split, into two children each.
         room, ground = len(fresh) + len(waiting), self._ground
         if self._size + 2 * room > len(self._nodes):
             self._nodes = with_room(self._nodes, self._size + 2 * room)
@@ -266,6 +286,7 @@ class GrowingTree:
         columns = splits[:, :made]
         if self._groups is not None:
             self._widen(self._groups, columns)
+        # Kernels number the features of the ground; parties and the model those of the terms.
         if ground.is_part:
             columns[1] = ground.numbers[columns[1]]
             self._nodes["feature"][columns[0]] = columns[1]
@@ -273,7 +294,7 @@ class GrowingTree:
         return still_waiting[:held], families[:grown]
 
     def _widen(self, groups: ToldGroups, columns: Int32) -> None:
-        """Make the last splits by whole groups of bins."""
+        """Move the last splits to the borders of groups, in the splits and in the nodes."""
         ground, (node, feature, *_) = self._ground, columns
         bitmaps = self._bitmaps[node[: len(node) * ground.categorical]]
         groups.widen(columns, bitmaps, feature)
@@ -287,29 +308,29 @@ class GrowingTree:
 
     @property
     def tree(self) -> Tree:
-        """The trees so far."""
         return Tree.of(self._nodes[: self._size], self._bitmaps[: self._size])
 
 
 class Histograms:
-    """The histograms of the leaves that may split, each in a slot; of two children that both may split, one
-    takes the slot of the parent."""
+    """The histograms of leaves that may split, each in a slot: int64 [slots, cells]."""
 
     def __init__(self, terms: Terms, ground: Ground, by_path: bool) -> None:
-        """by_path: the path to a leaf decides by what it may split."""
         roots, features = len(terms.roots), len(ground.sizes)
         self._features = ground.layout.offsets, ground.sizes
         self.cells, self._size = np.empty((roots, ground.layout.cells), np.int64), roots
         self.known = np.ones((roots * bool(terms.histograms.vote_top_k), features), np.bool_)
-        """The features that are known of a slot; empty where all are."""
+        """The features whose histograms a slot has, bool [slots, features]; empty if it has all."""
         self.used = np.zeros((roots * by_path, features), np.bool_)
-        """The features by which the path to a leaf splits; empty where they do not matter."""
+        """The features that the path to a leaf splits by, bool [slots, features]; empty if irrelevant."""
 
     def take(
         self, cells: Int64, asks: Int64, families: Leaves, both: int, elected: Flags
     ) -> tuple[tuple[int, int, int], Leaves]:
-        """The reason against the sums of the children that were asked for (`refuse`), and the children that
-        may split (`level.take_level`). both: families of which both children may split."""
+        """Take the sums of the children that were asked for (`level.take_level`).
+
+        both: number of families with two open children. Returns the reason against the sums (`refuse`), and
+        the open children."""
+        # One open child takes its parent's slot, so only a second one needs a new slot.
         if both:
             size = self._size + both
             self.cells = with_room(self.cells, size, spare=False)
@@ -323,7 +344,7 @@ class Histograms:
 
 
 class Frontier:
-    """The trees of a round, and their leaves that may split."""
+    """The growing trees of a round, and their leaves that may still split."""
 
     def __init__(self, terms: Terms, rows: int, number: int, ground: Ground, scales: Scales) -> None:
         """rows: most rows of a sum; number: of the round; ground: of the session."""
@@ -336,25 +357,23 @@ class Frontier:
         self._groups = ToldGroups(terms, ground.layout, ground.numbers) if has_floor else None
         self.growing = GrowingTree(len(terms.roots), ground, rule, self._groups)
         self._fresh = np.zeros(len(terms.roots), LEAF)
-        """Leaves whose best split is not known yet."""
+        """Leaves whose best split is not known yet; at first the roots."""
         self._waiting = self._families = self._fresh[:0]
-        """Leaves that gain by a split; leaves that were split, of which a child may split again: in the order
-        of their nodes."""
         self._asks, self._both = np.zeros((0, 4), np.int64), 0
-        """The children that are asked for, and the number of families of which both may split."""
+        """The children that are asked for (`level.ask_level`), and the families with two open children."""
         self._elected = self._histograms.known[:0]
 
     def take_roots(self, cells: Int64) -> None:
-        """Take the sum of the query for the roots."""
         if self._groups is not None:
             cells = self._groups.take_roots(cells, len(self._fresh))
         self._refuse(*self.growing.plant(cells, self._fresh, self._histograms.cells))
 
     def split(self) -> bool:
-        """Split the leaves whose turn it is. False if none of their children may split.
+        """Split the leaves whose turn it is. Returns False if none of their children may split.
 
-        depthwise: all that gain. symmetric: all that the split of their level may part. lossguide: of each
-        tree the better half, so that a tree takes few turns though it grows where it gains most."""
+        depthwise: all leaves that gain. symmetric: all leaves that their level's common split can part.
+        lossguide: the better half of each tree's leaves, so that a tree takes few turns and still grows where
+        it gains most."""
         histograms = self._histograms
         allowed = self._columns.restrict(self._fresh, histograms.known, histograms.used)
         leaves = self._fresh, self._waiting
@@ -362,15 +381,14 @@ class Frontier:
         return len(self._families) > 0
 
     def vote_query(self, rows: int) -> VoteQuery:
-        """The query for votes on the children that may split."""
+        """The query for votes on the open children."""
         size = len(self._ground.sizes), len(self._terms.parties)
         voters = tuple(self._voters.tolist())
         return VoteQuery(rows, self._number, self.growing.new_splits, voters, *size, *self._scales.pair)
 
     def elect(self, votes: Int64) -> None:
-        """Elect the features with most votes for the children of each leaf that was split; ties go to the
-        lowest."""
-        self.growing.new_splits = NO_SPLITS
+        """Elect features for the children of each family together; ties go to the lowest feature."""
+        self.growing.new_splits = NO_SPLITS  # the votes' query has sent them
         by_voter = votes.reshape(-1, len(self._ground.sizes))
         family = np.searchsorted(self._families["left"], self._voters, side="right") - 1
         totals = np.zeros((self._families.size, by_voter.shape[1]), np.int64)
@@ -380,17 +398,19 @@ class Frontier:
         np.put_along_axis(self._elected, first, True, axis=1)
 
     def query(self) -> HistogramQuery:
-        """The query for a child of each leaf that was split; for both where features are unknown of the
-        parent."""
+        """The query for one child of each family, or for both if features are unknown of the parent."""
         known = self._histograms.known
         self._asks, widths, possible, self._both = level_kernels.ask_level(
             self._families, known, self._elected
         )
         if not possible:
-            raise PeerError("the gradients above 0 of a node's rows are fewer than its children have")
+            raise PeerError(
+                "sums-inconsistent", "a node has a smaller sum of gradients above 0 than its children"
+            )
         elected: tuple[Elected, ...] = ()
         if self._elected.size:
             _, family, _, unknown = self._asks.T
+            # A second child of a family (unknown = 1) is asked only for features unknown of the parent.
             slots = self._families["slot"][family]
             asked = self._elected[family] & ~(known[slots] & (unknown == 1)[:, None])
             elected = tuple(
@@ -398,14 +418,17 @@ class Frontier:
                 for own in asked
             )
         nodes = tuple(self._asks[:, 0].tolist())
-        # Where columns are hidden the widths of cells would tell feature holders of labels.
+        # The widths follow from the children's totals: the gradients above 0 of a child sum to at most
+        # P = those of the parent - max(sum of the sibling, 0), those below 0 to P - the child's own sum, and
+        # no bin has a larger hessian sum than its node. If columns are hidden, widths would tell feature
+        # holders something about labels, so none are sent.
         told = b"" if self._terms.hides_columns else widths.tobytes()
         answer = self._ground.layout.bins, *self._scales.pair, told, elected, self._scales.threshold
         splits, grouped = self.growing.new_splits, self._groups is not None
         return HistogramQuery(self._rows, self._number, splits, nodes, *answer, grouped)
 
     def take(self, cells: Int64) -> None:
-        """Take its sum."""
+        """Take the sum of `query`: open children become the fresh leaves."""
         if self._groups is not None:
             cells = self._groups.take(cells, self._asks, self._families, self._histograms.cells)
         asked = self._asks, self._families, self._both
@@ -413,39 +436,40 @@ class Frontier:
         if reason == level_kernels.OTHER_TOTAL and self._terms.blocks:
             refuse_made_up(self._terms, self.growing.new_splits, node)
         self._refuse(reason, node, feature)
-        self.growing.new_splits = NO_SPLITS
+        self.growing.new_splits = NO_SPLITS  # the query has sent them
 
     def _refuse(self, reason: int, node: int, feature: int) -> None:
         refuse(reason, node, int(self._ground.numbers[feature]))
 
     @property
     def _voters(self) -> Int64:
-        """The children that may split."""
+        """The open children, in the order of their numbers."""
         left, opens = self._families["left"], [self._families[name] for name in ("open_left", "open_right")]
         children: Int64 = (left[:, None] + np.arange(2))[np.stack(opens, axis=1) != 0]
         return children
 
 
 def with_room(array: npt.NDArray[Any], size: int, spare: bool = True) -> npt.NDArray[Any]:
-    """The array with room for this many rows, unless it is empty; spare: for later rows, too."""
+    """The array with room for this many rows, unless it is empty. spare: make room for later rows, too."""
     if 0 < len(array) < size:
-        # In place, so that a large array is never there twice: nothing else refers to it.
+        # In place, so that a large array is never in memory twice. Nothing else may refer to it.
         array.resize((max(size, 2 * len(array)) if spare else size, *array.shape[1:]), refcheck=False)
     return array
 
 
 def refuse_made_up(terms: Terms, splits: Splits, node: int) -> None:
-    """Raise PeerError for a node whose rows have other sums than the holder of a column said."""
+    """Raise PeerError for a node whose rows have other sums than the holder of a column reported."""
     above = int(np.flatnonzero((splits.left == node) | (splits.left + 1 == node))[0])
     name = terms.columns.features[splits.feature[above]]
     holders = [party for party in terms.parties if name in terms.blocks.columns_of(party).features]
     raise PeerError(
-        f"the rows of node {node} have other sums than {' or '.join(holders)} reported of the column that "
-        f"splits them off: ask there before you train with it again"
+        "party-wrong-sums",
+        f"the rows of node {node} have other sums than {' or '.join(holders)} reported for the column that "
+        f"splits them off: ask there before you train with it again",
     )
 
 
 def refuse(reason: int, node: int, feature: int) -> None:
-    """Raise PeerError, unless there is no reason to."""
+    """Raise PeerError with the sentence for this reason; 0 is none."""
     if reason:
-        raise PeerError(REASONS[reason].format(node=node, feature=feature))
+        raise PeerError("sums-inconsistent", REASONS[reason].format(node=node, feature=feature))

@@ -1,5 +1,5 @@
-"""The queries before the first tree: matched rows, means of levels, scales, cut points, the constant to start
-from; and the model that begins with it. Also joint predictions, which match rows first.
+"""Everything before the first tree: matched rows, scales, cut points, target means, and the constant to start
+from. Also the model made of trees, leaf values that are quantiles, and joint predictions.
 
 Promises: pure functions of the terms and the sums; cut points and constant are the same for every partition
 of the rows.
@@ -58,14 +58,16 @@ from fedboost.protocol.contracts import GrownTrees
 from fedboost.protocol.parts import UNTOLD_SCORE
 from fedboost.terms.terms import Terms, slots_of
 
-# ---- Leaf renewal: leaf values that are quantiles of the residuals, by counts over ever finer cells -----
-# Promises: a value depends on sums of weights over cells of float32 keys alone, so it is the same for every
-# partition of the rows; it is the quantile to one part in 2**15.
-# Refuses: weights that do not add up (PeerError).
+# ---- Leaf renewal: leaf values that are quantiles of residuals, from counts over finer and finer cells --
+# Promises: a value depends only on sums of weights over cells of float32 keys, so it is the same for every
+# partition of the rows. Its relative precision is 2**-15.
 
 
 class Narrowing:
-    """Search for a quantile of the residuals of each node: in a cell of keys, narrower each turn."""
+    """Searches for a quantile of the residuals of each node, in a cell of keys that gets narrower each turn.
+
+    Invariant: the quantile of a node lies in the cell from its start; `_below` is the weight below the cell,
+    `inside` the weight in it, `total` the weight of the node, int64 [nodes] each."""
 
     def __init__(self, quantile: float, nodes: tuple[int, ...]) -> None:
         self._quantile = quantile
@@ -77,18 +79,17 @@ class Narrowing:
         self.total: Int64 = np.zeros(0, np.int64)
 
     def query(self, rows: int, tree: int, splits: Splits, weight: Scale) -> ResidualQuery:
-        """The next query."""
         starts = tuple(self._starts.tolist())
         return ResidualQuery(rows, tree, splits, self._nodes, starts, self._width, weight)
 
     def take(self, sums: Int64) -> None:
-        """Take in the answer. PeerError if the weights of the subcells do not sum to that of the cell."""
+        """Take the answer, and narrow the cells. Raises PeerError if subcells do not sum to their cell."""
         cells = sums.reshape(len(self._nodes), -1)
         inside = cells.sum(axis=1)
         if not self.total.size:
             self.total, self.inside = inside, inside.copy()
         if (cells < 0).any() or (inside != self.inside).any():
-            raise PeerError("the weights of residuals do not sum to those of the cell they are in")
+            raise PeerError("sums-inconsistent", "the weights of residuals do not sum to that of their cell")
         until = np.cumsum(cells, axis=1)
         self._width -= RESIDUAL_BITS
         for number, total in enumerate(self.total.tolist()):
@@ -100,9 +101,9 @@ class Narrowing:
 
     @property
     def values(self) -> list[float]:
-        """The number of each cell that is nearest to 0; 0 where no row has a weight."""
+        """The number nearest to 0 in the cell of each node; 0 if no row of the node has a weight."""
         last = self._starts + (1 << self._width) - 1
-        keys = np.where(self._starts >> (KEY_BITS - 1), self._starts, last)  # numbers below 0 come first
+        keys = np.where(self._starts >> (KEY_BITS - 1), self._starts, last)  # negative numbers have low keys
         numbers: list[float] = np.where(self.total > 0, keys_to_floats(keys), np.float32(0.0)).tolist()
         return numbers
 
@@ -110,8 +111,8 @@ class Narrowing:
 def refresh(
     terms: Terms, rows: int, number: int, splits: Splits, tree: Tree, weight: Scale
 ) -> Generator[Query, Int64, Splits]:
-    """Renew the leaf values of a grown tree, where the objective needs it. Returns the splits not yet sent to
-    any party. A tree that is cut short keeps the values it has."""
+    """Replace the leaf values of a grown tree by quantiles, if the objective needs that. Returns the splits
+    not yet sent to any party. A tree that is cut short keeps its values."""
     if terms.objective.loss.quantile is None:
         return splits
     leaves = tree.leaves
@@ -129,15 +130,14 @@ def refresh(
 
 # ---- The queries before the first tree: scales, cut points, the constant to start from ------------------
 
-
 NOTHING_TO_LEARN = (
-    "the label is the same in every row of every party, but for rounding: there is nothing to learn"
+    "the label is the same in every row of every party, except for rounding: there is nothing to learn"
 )
 MAX_FLOAT64 = float(np.finfo(np.float64).max)
 MAX_COARSER_BITS = 1
-"""Bits by which the scale of a tree may be coarser than that of its counts, so that a turn is saved."""
+"""Bits of precision that a tree's scale may lose to save a turn, compared with the scale from counts."""
 VANISHED_BITS = 21
-"""Residuals this many bits below the labels are rounding: a float32 has 24."""
+"""Residuals this many bits below the labels are rounding errors: a float32 has 24 bits."""
 
 
 @dataclass(frozen=True)
@@ -148,11 +148,11 @@ class Scales:
     hessian: Scale
     weight: Scale
     threshold: float = 0.0
-    """Threshold by which rows are sampled for the next tree by their gradient norms; 0 for other sampling."""
+    """Threshold for sampling rows by their gradient norms; 0 for other sampling."""
 
     @classmethod
     def of(cls, terms: Terms, exponents: Int64) -> "Scales":
-        """Make scales from the bounds of the loss, else from the summed exponent counts."""
+        """Scales from the bounds of the loss, or else from the summed exponent counts."""
         gradient, hessian, weight = exponents.reshape(3, EXPONENT_CELLS)
         bounds = terms.objective.loss.bounds or (bound_exponent(gradient), bound_exponent(hessian))
         weight_scale = terms.known_weight_scale or Scale(bound_exponent(weight), terms.bits)
@@ -161,25 +161,23 @@ class Scales:
 
     @property
     def pair(self) -> tuple[Scale, Scale]:
-        """Those of gradients and hessians."""
         return self.gradient, self.hessian
 
     @property
     def of_start(self) -> tuple[Scale, Scale]:
-        """Those of gradients and hessians in the sums that boosting starts from."""
+        """Scales of gradients and hessians in the sums that boosting starts from."""
         return Scale(self.gradient.exponent, START_BITS), Scale(self.hessian.exponent, START_BITS)
 
     def for_sampling(self, terms: Terms, norms: Int64) -> "Scales":
-        """Scales of a tree whose rows are sampled by gradient norms; norms: their counts.
-
-        A row of norm s is divided by its probability, which is s / threshold, or 1, or more than s /
-        threshold (the minimum). As |gradient| <= s and sqrt(reg_lambda) hessian <= s, a gradient becomes at
-        most the larger of itself and the threshold, a hessian of itself and threshold / sqrt(reg_lambda); and
-        neither more than itself over the minimum."""
+        """Scales of a tree whose rows are sampled by gradient norms. norms: counts of the norms."""
+        # Gradients of a row with norm s are divided by its probability, which is 1, or s / threshold, or the
+        # minimum if that is larger. Since |gradient| <= s and sqrt(reg_lambda) * hessian <= s, a gradient
+        # becomes at most max(itself, threshold), and a hessian max(itself, threshold / sqrt(reg_lambda)).
+        # Neither becomes more than itself / minimum.
         if not terms.draws.by_gradient_norm:
             return self
         if (norms < 0).any():
-            raise PeerError("sizes of gradients are counted fewer than no times")
+            raise PeerError("sums-inconsistent", "a count of gradient norms is negative")
         threshold = mvs_threshold(norms, terms.draws.subsample)
         heaviest = math.frexp(1.0 / (MIN_PROBABILITY_FACTOR * terms.draws.subsample))[1]
         root = math.sqrt(terms.trees.reg_lambda)
@@ -194,11 +192,11 @@ class Scales:
     def ahead(
         self, terms: Terms, exponents: Int64 | None = None, values: tuple[tuple[int, float], ...] = ()
     ) -> "Scales | None":
-        """Scales of the next tree that hold before its gradients are counted; None if there are none, or
-        much coarser ones than the counts will give.
+        """Scales of the next tree that are safe before its gradients are counted. None if there are none, or
+        if they would be much coarser than those from counts.
 
-        exponents, values: the counts before the tree that grows, and its leaf values; without them it is the
-        constant, which may bring gradients of any size close to 0."""
+        exponents, values: exponent counts before the last tree, and its leaf values. Without them the last
+        tree is the constant, which may bring gradients of any size close to 0, so bounds would be coarse."""
         loss = terms.objective.loss
         if not terms.shares_turns or terms.draws.by_gradient_norm:
             return None
@@ -222,35 +220,35 @@ class Scales:
 
 
 def count(terms: Terms) -> Generator[OfTurn, Int64, tuple[int, Int64, Int64 | None]]:
-    """The rows of all parties; exponent counts of gradients, hessians and weights where margins begin; the
-    counts over the first grids, if they share the turn."""
+    """Count rows. Returns the rows of all parties, the exponent counts of gradients, hessians and weights at
+    the initial margins, and the counts over the first grids if they share the turn."""
     numeric = len(terms.columns.numeric)
-    # Where cells are encrypted their bits cost more than a turn; where rows are weighed these tell the scale.
+    # A shared turn needs cells for any number of rows. Under encryption these cost more than a turn. If rows
+    # are weighted, the scale of the grids' weights is not known before this sum.
     alone = terms.protection.uses_key_holder or are_weighted(terms)
     if not numeric or not terms.shares_turns or alone:
         counts = yield RowsQuery()
         return count_rows(counts), counts[1:], None
-    # The rows are not known yet, so that the cells of the grids hold any number of them.
     grids = QuantileQuery(MAX_ROWS - 1, Grids.first(numeric))
     counts, coarse = yield from together(terms, RowsQuery(), grids)
     return count_rows(counts), counts[1:], coarse
 
 
 def count_rows(counts: Int64) -> int:
-    """The rows of all parties, from the sum of a RowsQuery. PeerError for counts that cannot be."""
+    """The rows of all parties, from the sum of a RowsQuery. Raises PeerError for impossible counts."""
     rows = int(counts[0])
     if not 0 < rows < MAX_ROWS or (counts < 0).any():
-        raise PeerError(f"the parties count {rows} rows in all, or fewer than none of some exponent")
+        raise PeerError("sums-inconsistent", f"the parties count {rows} rows in all, or a count is negative")
     return rows
 
 
 def find_cut_points(
     terms: Terms, rows: int, exponents: Int64, coarse: Int64 | None = None
 ) -> Generator[OfTurn, Int64, CutPoints]:
-    """Cut points of every feature: of numeric ones by grid refinement, of the others by the categories of the
-    terms, in rows or not. exponents: those of a RowsQuery; coarse: the counts over the first grids, if
-    they were asked before. Where the owners of columns alone know cut points, those of numeric ones are bin
-    numbers."""
+    """Find the cut points of all features: of numeric ones by grid refinement, of categorical ones from the
+    terms. If only owners of columns know cut points, those of numeric features are bin numbers.
+
+    exponents: from the sum of a RowsQuery; coarse: counts over the first grids, if they were asked before."""
     if terms.hides_columns:
         return (yield from number_bins(terms))
     quantiles, weight = start_quantiles(terms, rows, exponents)
@@ -266,21 +264,21 @@ def find_cut_points(
 def start_quantiles(
     terms: Terms, rows: int, exponents: Int64, features: int | None = None
 ) -> tuple[Quantiles, Scale | None]:
-    """The quantiles of numeric features before any count, and the scale of weights if rows count by them.
-    features: in place of the number of numeric ones."""
+    """The quantiles of numeric features before any count, and the scale of weights if rows are weighted.
+    features: their number, if not that of the numeric features."""
     max_bin, numeric = terms.histograms.max_bin, features or len(terms.columns.numeric)
     if not are_weighted(terms):
         return Quantiles(max_bin, rows, numeric), None
     weights = exponents.reshape(3, EXPONENT_CELLS)[2]
     scale = weight_scale(terms, rows, bound_exponent(weights))
-    # Where all weights are whole numbers, as in a table with each row as often as it weighs.
+    # The weight that a cell needs to be cut further: that of two rows of the smallest weight, but at most of
+    # two rows of weight 1. With whole weights that is the same as in a table with repeated rows.
     two_rows = max(int(2 * min(lower_bound(weights), 1.0) * scale.factor), 1)
     return Quantiles(max_bin, scale.limit * rows, numeric, two_rows=two_rows), scale
 
 
 def number_bins(terms: Terms) -> Generator[OfTurn, Int64, CutPoints]:
-    """Cut points 1, 2, ... of every numeric feature, as many as its owner says it has. PeerError for more
-    bins than there can be."""
+    """Cut points 1, 2, ... of each numeric feature, as many as its owner reports. PeerError if impossible."""
     numeric = len(terms.columns.numeric)
     sizes, missing = np.zeros((2, numeric), np.int64)
     if numeric:
@@ -290,44 +288,44 @@ def number_bins(terms: Terms) -> Generator[OfTurn, Int64, CutPoints]:
     if wrong.size:
         name = terms.columns.numeric[wrong[0]]
         raise PeerError(
-            f"column {quoted(name)} is said to have {sizes[wrong[0]]} cut points, or no such bins"
+            "sums-inconsistent",
+            f"column {quoted(name)} was reported with {sizes[wrong[0]]} cut points or impossible bins",
         )
     unnumbered = CutPoints(np.zeros(sizes.sum(), np.float32), sizes, missing > 0)
     return unnumbered.numbered.with_categories(terms.columns.category_counts)
 
 
 def known_base_score(terms: Terms) -> float | None:
-    """The constant prediction of the terms, or of the model they continue; None if it has to be found."""
+    """The constant prediction of the terms, or of the model that they continue; None if neither has one."""
     score = terms.objective.base_score if terms.earlier is None else terms.earlier.base_score
     return None if score is None else float(np.float32(score))
 
 
 def constant_values(terms: Terms, score: float) -> tuple[tuple[int, float], ...]:
-    """The constant as leaf values: of each output's first tree. Where a model is continued, margins have it
-    already."""
+    """The constant as leaf values of each output's first tree; 0 if a model that has it is continued."""
     constant = terms.objective.loss.margin(score) if terms.earlier is None else 0.0
     first = terms.roots[:: terms.trees.num_parallel_tree]
     return tuple((root, constant if root in first else 0.0) for root in terms.roots)
 
 
 def check_start(terms: Terms, total: Int64) -> None:
-    """Raise ConfigError unless these sums of a StartQuery leave something to learn."""
+    """Raise ConfigError if these sums of a StartQuery leave nothing to learn."""
     if total[1] <= 0 and terms.columns.group is not None:
         raise ConfigError(
-            "no group of any party has rows of different labels, and a weight: nothing to learn"
+            "data-nothing-to-learn",
+            "no group of any party has a weight and rows with different labels: there is nothing to learn",
         )
     if total[1] <= 0:
         raise ConfigError(
+            "data-nothing-to-learn",
             "the row weights of all parties sum to zero: there is nothing to learn"
             if terms.columns.base_margin is None and terms.earlier is None
-            else "the row weights of all parties sum to zero, or the margins they begin at leave nothing to "
-            "learn"
+            else "the row weights of all parties sum to zero, or their margins leave nothing to learn",
         )
 
 
 def mean_label(terms: Terms, gradient: float, hessian: float) -> float:
-    """The best constant prediction of rows, from their sums; with base margins that of a row whose own is
-    0."""
+    """The best constant prediction for these sums; with base margins, for a row whose base margin is 0."""
     loss = terms.objective.loss
     if terms.columns.base_margin is not None:
         return float(loss.predict(np.array([loss.base_margin_shift(gradient, hessian)]))[0])
@@ -337,8 +335,8 @@ def mean_label(terms: Terms, gradient: float, hessian: float) -> float:
 def find_base_score(
     terms: Terms, rows: int, cut_points: CutPoints, scales: Scales, means: tuple[Float32, ...] = ()
 ) -> Generator[OfTurn, Int64, float]:
-    """The constant prediction: the one of the terms or of the model they continue, or the best for all rows;
-    with base margins that of a row whose own is 0. Sends the cut points."""
+    """Send the cut points, and find the constant prediction: that of the terms or of the model that they
+    continue, or else the best one for all rows (`mean_label`, or a quantile)."""
     query = StartQuery(rows, cut_points, *scales.of_start, means)
     gradient, hessian = query.gradient, query.hessian
     total = yield query
@@ -353,7 +351,7 @@ def find_base_score(
         for _ in range(RESIDUAL_TURNS):
             narrowing.take((yield narrowing.query(rows, CONSTANT_TREE, NO_SPLITS, scales.weight)))
         if (narrowing.inside == narrowing.total).all():  # all residuals are in one cell
-            raise ConfigError(NOTHING_TO_LEARN)
+            raise ConfigError("data-nothing-to-learn", NOTHING_TO_LEARN)
         (score,) = narrowing.values
     else:
         score = mean_label(terms, *sums)
@@ -361,12 +359,10 @@ def find_base_score(
 
 
 def model_of(terms: Terms, score: float, trees: Iterable[Tree], means: TargetMeans = NO_MEANS) -> Booster:
-    """The model of these trees, which started from this constant prediction, behind the trees of the model
-    that is continued. means: of levels.
+    """The model with this constant prediction and these trees, after those of the model that is continued.
 
-    XGBoost adds base margins instead of the base score. So where there are any, the constant is a tree
-    of one leaf, the first of a round of its own, and the base score the prediction of margin 0.
-    """
+    XGBoost adds base margins instead of the base score. So with base margins, the constant is a tree with one
+    leaf, the first of a separate round, and the base score is the prediction of margin 0."""
     columns = terms.columns
     kind = terms.trees.num_parallel_tree, tuple(columns.categorical), means
     if terms.earlier is not None:
@@ -381,40 +377,40 @@ def model_of(terms: Terms, score: float, trees: Iterable[Tree], means: TargetMea
 
 
 def no_model(terms: Terms, loss: Objective | None = None) -> Booster:
-    """The model without trees of a session that trains none. loss: in place of that of the terms."""
+    """The model without trees, of a session that does not train. loss: replaces that of the terms."""
     kind = terms.trees.num_parallel_tree, tuple(terms.columns.categorical)
     return Booster(loss or terms.objective.loss, UNTOLD_SCORE, terms.columns.features, (), *kind)
 
 
 def residuals_vanish(before: Int64, after: Int64) -> bool:
-    """True if the constant left gradients no larger than the rounding of float32 labels."""
+    """True if the constant leaves only gradients as small as rounding errors of float32 labels."""
     first, now = before[:EXPONENT_CELLS], after[:EXPONENT_CELLS]
     return not now.any() or bound_exponent(now) < bound_exponent(first) - VANISHED_BITS
 
 
-# ---- Levels as means of the label: one query for the sums by level, and means and cut points from them --
-# A bucket's mean is smoothed: SMOOTHING rows of the overall mean are added to it. Rows of a fold get the
-# mean over the other folds. Means tell sums of labels by subtraction: each from all of a bucket, and all
-# told buckets from all rows. So a bucket of fewer rows than `min_count` has the overall mean, folds with
-# fewer are joined to others of their bucket, and the rows without a mean of their own are none, or as many.
-# So of one column no sum of labels over fewer than `min_count` rows follows from the means. Columns whose
-# levels are nearly the same rows are not held against each other.
-
+# ---- Target means: one query for the sums by level, from which means and cut points are computed --------
+# A bucket's mean is smoothed: SMOOTHING rows with the overall mean are added. Rows of a fold get the mean
+# over the other folds. Label sums can be derived from means by subtraction: of a fold from its whole bucket,
+# and of all buckets with means from all rows. Therefore:
+# - a bucket with fewer than `min_count` rows gets the overall mean;
+# - folds with fewer rows are joined to others of their bucket;
+# - the rows without a mean of their own are none, or at least `min_count`. So from the means of one column,
+#   no label sum over fewer than `min_count` rows can be derived. Columns whose levels cover nearly the same
+#   rows are not compared with each other.
 
 SMOOTHING = 10.0
-"""Rows of the overall mean in each mean: of 1, 3, 5, 10 and 20 the best where 200,000 rows had 20,000
-levels."""
+"""Rows with the overall mean in each mean; best of 1, 3, 5, 10 and 20 for 20,000 levels of ten rows."""
 
 
 @dataclass(frozen=True)
 class Levels:
-    """What columns of levels become: means of each, float32 [buckets, folds], and their cut points."""
+    """The means of each target-mean column, float32 [buckets, folds], and its cut points."""
 
     means: tuple[Float32, ...] = ()
     cut_points: tuple[CutPoints, ...] = ()
 
     def among(self, cut_points: CutPoints, terms: Terms) -> CutPoints:
-        """The cut points of all features, from those of the others."""
+        """Add these cut points to those of the other features. Returns the cut points of all features."""
         if not self.cut_points:
             return cut_points
         head = cut_points.head(len(terms.columns.numeric))
@@ -423,7 +419,7 @@ class Levels:
         return CutPoints(values, sizes, missing).with_categories(terms.columns.category_counts)
 
     def of_model(self, terms: Terms) -> TargetMeans:
-        """The means that a model has."""
+        """The means as stored in a model: those of the last fold."""
         names = terms.columns.target_means
         return {name: LevelMeans.of(means[:, -1]) for name, means in zip(names, self.means, strict=True)}
 
@@ -434,7 +430,7 @@ _ARRAYS = "values", "sizes", "missing"
 def find_levels(
     terms: Terms, rows: int, scales: Scales, exponents: Int64
 ) -> Generator[OfTurn, Int64, Levels]:
-    """The means of levels, and the cut points among them. exponents: those of a RowsQuery."""
+    """Find target means, and the cut points between them. exponents: from the sum of a RowsQuery."""
     slots = slots_of(terms)
     if not slots:
         return Levels()
@@ -444,12 +440,12 @@ def find_levels(
     sums, *counts = parts_of(query, (yield query))
     totals = [own.sum(axis=0).tolist() for own in by_column(query, sums)]
     if any(total != totals[0] for total in totals):
-        raise PeerError("the labels of one column of levels sum to others than those of another")
+        raise PeerError("sums-inconsistent", "label sums of two target-mean columns differ in their totals")
     check_start(terms, np.array(totals[0], np.int64))
     if any((each < 0).any() for each in counts) or any(
         own.sum() != rows for own in by_column(query, counts[0])
     ):
-        raise PeerError(f"the rows of all levels of a column are not the {rows} rows there are")
+        raise PeerError("sums-inconsistent", f"the rows of all levels of a column do not sum to {rows} rows")
     columns = zip(*(by_column(query, each) for each in (sums, counts[0], counts[-1])), strict=True)
     means, cut_points = [], []
     for own_sums, own_counts, units in columns:
@@ -461,7 +457,7 @@ def find_levels(
 
 
 def parts_of(query: LevelSumsQuery, total: Int64) -> list[Int64]:
-    """Sums of gradients and hessians [slots, 2], then counts of rows [slots], then of their weights."""
+    """Split a sum into gradients and hessians [slots, 2], row counts [slots], and weights [slots]."""
     pairs, *counts = np.split(total, np.cumsum([segment.cells for segment in query.segments])[:-1])
     return [pairs.reshape(-1, STATS), *counts]
 
@@ -488,16 +484,18 @@ def _means(terms: Terms, query: LevelSumsQuery, sums: Int64, counts: Int64) -> F
 
 
 def _told(rows: Int64, floor: int) -> Int64:
-    """The buckets that have means of their own: those of `floor` rows or more, but for the first if the other
-    rows are too few. rows: of each bucket, and last those with missing values."""
+    """The buckets with means of their own: those with at least `floor` rows, except the first one if the
+    remaining rows would be too few. rows: of each bucket, the last one for missing values."""
     told = np.flatnonzero(rows[:-1] >= floor)
     rest = int(rows.sum() - rows[told].sum())
     return told[1:] if 0 < rest < floor else told
 
 
 def _of_groups(pairs: Int64, rows: Int64, floor: int) -> Int64:
-    """Sums over the group of folds that each fold is in: int64 [buckets, FOLDS, 2]. A group has `floor`
-    rows, or is all folds of its bucket."""
+    """Sums over the group of folds that each fold belongs to, int64 [buckets, FOLDS, 2]. A group has at least
+    `floor` rows, or is all folds of its bucket."""
+    # Fill groups in the order of folds: a group is complete once it has `floor` rows. A last group that stays
+    # incomplete is joined to the one before it.
     group, last, held = np.zeros_like(rows), np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
     for fold in range(FOLDS):
         is_full = held >= floor
@@ -511,13 +509,12 @@ def _of_groups(pairs: Int64, rows: Int64, floor: int) -> Int64:
 
 
 def _rounded(values: Float64) -> Float64:
-    """To as many significant digits as published metrics: all could tell exact sums of a few rows."""
+    """Round to the digits of published metrics: all digits could reveal exact sums of a few rows."""
     return np.array([float(f"{value:.{DIGITS}g}") for value in values.reshape(-1)]).reshape(values.shape)
 
 
 def lay_cut_points(means: Float32, units: Int64, quantiles: Quantiles) -> CutPoints:
-    """Cut points as counts over grids of the encoded column would give. units: what the rows of each slot
-    count."""
+    """The cut points that counts of the encoded column would lead to. units: weight of each slot's rows."""
     values = np.append(means, np.full(units.size - means.size, np.float32(np.nan)))
     for _ in range(MAX_REFINEMENTS):
         if not quantiles.grids.cells:
@@ -526,19 +523,21 @@ def lay_cut_points(means: Float32, units: Int64, quantiles: Quantiles) -> CutPoi
     return quantiles.cut_points()
 
 
-# ---- Matched rows: the queries that match rows by their ids before all others, and joint predictions ----
-# The places of a party's rows do not depend on what other blocks have. Lists that no parties can have told
-# are refused (PeerError), and too many ids or too few common rows (Refused).
+# ---- Matched rows: the queries that match rows by their ids, before all others --------------------------
+# The places of a party's rows do not depend on other blocks. Impossible lists are refused (PeerError), as are
+# too many ids and too few common rows (Refused).
 
 
 def align(terms: Terms) -> Generator[OfTurn, Int64, None]:
-    """Have the parties of each block agree on the rows that all of them have."""
+    """Find the rows that all parties of each block have, and send each party their places."""
     counts = yield IdCountQuery(len(terms.parties))
     query = AlignQuery(tuple(counts.tolist()))
     query.check(terms)
     places = places_of(terms, query, (yield query))
     if int((yield places)[0]) != places.total:
-        raise PeerError(f"the label holders have other rows than the {places.total} in common")
+        raise PeerError(
+            "sums-inconsistent", f"the label holders do not have the {places.total} common rows in all"
+        )
 
 
 def places_of(terms: Terms, query: AlignQuery, tokens: Int64) -> PlacesQuery:
@@ -554,7 +553,7 @@ def places_of(terms: Terms, query: AlignQuery, tokens: Int64) -> PlacesQuery:
         common = matched(lists, block.parties)
         rows, fewest = common[0].size, terms.vertical.fewest_common_rows
         if rows < fewest:
-            raise Refused(few_in_common(rows, fewest, block.parties))
+            raise Refused("align-few-common", few_in_common(rows, fewest, block.parties))
         places |= dict(zip(block.parties, common, strict=True))
         total += rows
     told = [places[party] for party in terms.parties]
@@ -562,9 +561,10 @@ def places_of(terms: Terms, query: AlignQuery, tokens: Int64) -> PlacesQuery:
 
 
 def known_places(terms: Terms, lists: Mapping[str, Tokens]) -> tuple[int, tuple[int, ...], Int64]:
-    """The fields of places of all rows of the label holder, in the order of its list: how many they are, how
-    many places are told of each party, and the places, UNKNOWN where a feature holder does not have the
-    row; of the label holder a hash of which rows each of these has."""
+    """The fields of a query (`ToldPlaces`) about all rows of the label holder, in the order of its list.
+
+    Returns the number of rows, the number of places of each party, and the places: of feature holders UNKNOWN
+    for rows that they do not have, of the label holder hashes of the rows that each of them has."""
     (block,) = terms.blocks
     holder = block.label_holder
     rows = len(lists[holder])
@@ -579,27 +579,26 @@ def known_places(terms: Terms, lists: Mapping[str, Tokens]) -> tuple[int, tuple[
 
 
 def lists_of(terms: Terms, query: AlignQuery, tokens: Int64) -> dict[str, Tokens]:
-    """The tokens of each party's list: uint32 [ids, 4]."""
+    """Maps party -> the tokens of its list, uint32 [ids, 4]."""
     ends = np.cumsum(query.sizes)[:-1]
     words = tokens.astype(np.uint32).reshape(-1, TOKEN_WORDS)
     return dict(zip(terms.parties, np.split(words, ends), strict=True))
 
 
 def matched(lists: Mapping[str, Tokens], parties: Sequence[str]) -> list[Int64]:
-    """The places in the lists of these parties of the tokens that all of them have: int64 [common] each.
-    PeerError, which names the parties, for a list with a token twice."""
+    """The places of the tokens that all these parties have, in the list of each: int64 [common] each. Raises
+    PeerError that names the parties if a list has a token twice."""
     try:
         return intersect([lists[party] for party in parties])
     except PeerError as error:
-        raise PeerError(f"row ids of parties {', '.join(parties)}: {error}") from None
+        raise PeerError("align-repeated-ids", f"row ids of parties {', '.join(parties)}: {error}") from None
 
 
-# ---- The prediction of rows by parties that hold different columns: three turns, whatever the trees -----
+# ---- Joint prediction by parties that hold different columns: three turns, whatever the trees -----------
 
 
 def predict(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Booster]:
-    """Have the feature holders tell the label holder which leaves its rows reach. A model without trees: the
-    aggregator has none."""
+    """Have the label holder learn which leaves its rows reach. Returns a model without trees."""
     counts = yield IdCountQuery(len(terms.parties))
     query = AlignQuery(tuple(counts.tolist()))
     (block,) = terms.blocks
@@ -608,10 +607,10 @@ def predict(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Booster
     reach = reach_of(terms, query, (yield query))
     reach.check(terms)
     if int((yield reach)[0]) != reach.total:
-        raise PeerError(f"the label holder has predicted other rows than the {reach.total} there are")
+        raise PeerError("sums-inconsistent", f"the label holder did not predict exactly {reach.total} rows")
     return no_model(terms)
 
 
 def reach_of(terms: Terms, query: AlignQuery, tokens: Int64) -> ReachQuery:
-    """The places of the rows that are predicted, from the tokens of all lists."""
+    """The query with the places of the rows to predict, from the tokens of all lists."""
     return ReachQuery(*known_places(terms, lists_of(terms, query, tokens)))

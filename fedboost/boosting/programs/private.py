@@ -1,7 +1,18 @@
-"""Trainings with noise: noisy sums of gradients, the trees that grow on them, and their cut points.
+"""Trainings with noise: cut points, trees and leaf values from noisy sums.
 
-Promises: pure functions; a step is the shorter the more of the sums may be noise. Noise can make no sum
-impossible, so that none is refused.
+Promises: pure functions of the terms and the noisy sums. The more of a sum may be noise, the shorter the
+step. No sum is refused as inconsistent, since noise makes any sum possible.
+
+Privacy budget. `Terms.plan` (`terms.hiding.plan_of`) fixes the noise of each kind of release before the first
+query; the programs below send at most as many queries as it plans:
+
+- CUT_POINTS: one RangeQuery, if there are numeric features and cut_points is "grid"; 4 % of the total cost;
+- LEVELS: one LevelSumsQuery, if there are target means; half of the total cost;
+- START: one StartQuery; and TREES: one SumsQuery per round (`additive`), or one HistogramQuery per level
+  (`hist`), at most max_depth per round. START and each TREES query cost the same: the rest, in equal parts.
+
+An EndRoundQuery has no metrics with noise, so its answer is empty and costs nothing. All else that is
+published (structure, means, leaf values) is computed from these releases and the terms, which is free.
 """
 
 import math
@@ -29,16 +40,16 @@ from fedboost.terms.hiding import CUT_POINTS, LEVELS, ROWS, START, TREES
 from fedboost.terms.terms import Terms, slots_of
 
 NOISE_ALONE = 2.0
-"""Standard deviations of noise below which a count is set to 0."""
+"""Counts below this many standard deviations of their noise are set to 0."""
 LEAF_SPREAD = 0.5
-"""Prior standard deviation of leaf values (tau), by which noisy ones are shrunk toward 0."""
+"""Prior standard deviation of leaf values (tau): noisy values are shrunk toward 0 by it."""
 MAX_LEAF_STEP = 2.0
 """Longest step of a leaf, before the learning rate."""
 
 
 @dataclass(frozen=True)
 class Sums:
-    """Noisy sums of a node, in units, and the standard deviation of their noise."""
+    """Noisy integer sums of a node, and the standard deviation of their noise."""
 
     gradient: int
     hessian: int
@@ -46,8 +57,9 @@ class Sums:
 
 
 def newton_step(terms: Terms, sums: Sums) -> float:
-    """-G H / (H**2 + lambda H + (sigma_G / tau)**2): of noisy sums, shrunk toward 0 by their noise.
-    Where margins are in the unit of the label, the clip is the unit of tau and of the longest step."""
+    """The leaf step -G H / (H**2 + lambda H + (sigma_G / tau)**2), shrunk toward 0 by the noise of the sums.
+
+    If margins are in the unit of the label, tau and the longest step are multiples of the clip."""
     bound, unit = terms.bound, terms.bound.clip if terms.objective.loss.link == IDENTITY else 1.0
     G, H = bound.gradient(sums.gradient), max(bound.hessian(sums.hessian), 0.0)
     spread = bound.gradient(sums.sigma) / (LEAF_SPREAD * unit)
@@ -56,15 +68,14 @@ def newton_step(terms: Terms, sums: Sums) -> float:
     return max(-MAX_LEAF_STEP * unit, min(MAX_LEAF_STEP * unit, step))
 
 
-# ---- Levels as means of the label, from sums with noise: one release, without folds ---------------------
-# Noise hides what a row adds to the mean of its own level, so that no fold needs to leave it out, and a
-# fold would have noise of its own: where 20,000 levels had ten rows each, one sum a level was better from
-# the noise of two rows on.
-# The means are pure functions of the terms and the noisy sums: they tell nothing of rows that these do not.
+# ---- Target means from sums with noise: one release, without folds --------------------------------------
+# Noise already hides what a row adds to the mean of its own level, so no fold has to leave it out. And each
+# fold would need its own noise: with 20,000 levels of ten rows each, one sum per level was better as soon as
+# the noise was that of two rows.
 
 
 def find_noisy_levels(terms: Terms, bins: int) -> Generator[LevelSumsQuery, Int64, Levels]:
-    """The same from sums with noise. bins: most of a column; missing values have one more."""
+    """As `find_levels`, from sums with noise. bins: most bins of a column, without that of missing values."""
     slots = slots_of(terms)
     if not slots:
         return Levels()
@@ -73,6 +84,7 @@ def find_noisy_levels(terms: Terms, bins: int) -> Generator[LevelSumsQuery, Int6
     means, cut_points = [], []
     for own in by_column(query, sums):
         means.append(_noisy_means(terms, own))
+        # Row counts come from the released hessians as well: a slot whose hessian may be all noise counts 0.
         clear = own[:, 1] > NOISE_ALONE * terms.plan.releases[LEVELS].sigma
         units = np.where(clear, own[:, 1] // UNITS, 0)
         quantiles = Quantiles(bins, max(int(units.sum()), 1))
@@ -82,8 +94,10 @@ def find_noisy_levels(terms: Terms, bins: int) -> Generator[LevelSumsQuery, Int6
 
 
 def _noisy_means(terms: Terms, sums: Int64) -> Float32:
-    """The means of a column, float32 [buckets, 1]: a step from the overall mean, as a leaf of these rows
-    would take it; gradients there are about those where boosting would start, plus hessian times step."""
+    """The means of a column, float32 [buckets, 1]: from the overall mean, the step that a leaf of these rows
+    would take.
+
+    Gradients at the overall mean are approximately those at the start of boosting, plus hessian x step."""
     loss, sigma, bound = terms.objective.loss, terms.plan.releases[LEVELS].sigma, terms.bound
     start = loss.margin(bound.start)
     total, every = sums.sum(axis=0).tolist(), sigma * np.sqrt(len(sums))
@@ -97,22 +111,20 @@ def _noisy_means(terms: Terms, sums: Int64) -> Float32:
     return means.astype(np.float32).reshape(-1, 1)
 
 
-# ---- Trees grown on noisy histograms, level by level ----------------------------------------------------
-# As boosting without noise, but expensive in privacy.
-# Every level opens the histograms of all features, so a row's part of it is as large as the root of their
-# number, and so is the noise. Below epsilon 4 trees of random structure (`grow_random_trees`) do better
-# unless rows are many; no histogram is its parent minus its sibling here, since that would have the noise
-# of both.
-
+# ---- Trees grown on noisy histograms, level by level (`hist`) -------------------------------------------
+# Every level releases histograms of all features. The L2 norm of a row's part grows as the square root of the
+# number of features, and so does the noise. Below epsilon 4, trees of random structure (`grow_random_trees`)
+# do better unless there are many rows. Histograms are not computed as parent minus sibling, because the
+# difference would have the noise of both.
 
 BEYOND_NOISE = 4.0
-"""Smallest sum of hessians of a child, in standard deviations of its noise."""
+"""Smallest sum of hessians of a child, in standard deviations of a bin's noise."""
 
 
 def grow_noisy_histograms(
     terms: Terms, number: int, cut_points: CutPoints
 ) -> Generator[Query, Int64, tuple[Tree, Splits, dict[int, Sums]]]:
-    """The tree without values, the splits of its last level, and the sums in its leaves."""
+    """Returns the tree without values, the splits of its last level, and the sums in its leaves."""
     layout, tree, bound = Layout.of(cut_points), Tree(), terms.bound
     sigma = terms.plan.releases[TREES].sigma
     rule = replace(
@@ -130,7 +142,8 @@ def grow_noisy_histograms(
         parents, frontier, new_splits = frontier, [], []
         for node, cells in zip(parents, answers, strict=True):
             pairs = cells[:-STATS].reshape(layout.bins, STATS)
-            # Of a node's rows: the mean over the features, whose bins differ in noise.
+            # Each of F features estimates the node's totals, with variance sigma**2 per bin. Their mean has
+            # variance sigma**2 * (all bins) / F**2.
             feature_totals = np.add.reduceat(pairs, layout.offsets.astype(np.int64), axis=0)
             gradient, hessian = np.rint(feature_totals.mean(axis=0)).astype(np.int64).tolist()
             total = gradient, hessian
@@ -153,7 +166,7 @@ def grow_noisy_histograms(
 def best_split(
     rule: SplitRule, pairs: Int64, total: tuple[int, int], layout: Layout, bound: Bound
 ) -> BestSplit | None:
-    """The split of highest gain, by hessians in units of the gradients', none below 0."""
+    """The split with the highest gain, with hessians in the units of gradients, and at least 0."""
     as_gradients = bound.hessian_clip / bound.weight / bound.clip
     whole = np.array([*pairs.tolist(), total], np.float64)
     whole[:, 1] = np.maximum(whole[:, 1], 0.0) * as_gradients
@@ -164,7 +177,7 @@ def best_split(
 def child_sums(
     pairs: Int64, total: tuple[int, int], split: Split, layout: Layout, node_sigma: float, bin_sigma: float
 ) -> tuple[Sums, Sums]:
-    """Sums of the two children: of the side with fewer bins those bins, of the other side the rest."""
+    """Sums of the children: over the side with fewer bins, which has less noise, and the total minus it."""
     index = layout.features.index(split.feature)
     first, values = int(layout.offsets[index]), int(layout.value_bins[index])
     bins = np.arange(values + int(layout.missing[index]))
@@ -182,23 +195,21 @@ def child_sums(
     return (smaller_sums, larger_sums) if smaller is goes_left else (larger_sums, smaller_sums)
 
 
-# ---- Boosting with noise --------------------------------------------------------------------------------
-# Trees whose structure is drawn without a look at rows, so only leaves cost privacy.
-# A tree's splits follow from the seed of the terms alone: all are by one feature, the features take turns,
-# and thresholds are random over bins of about equally many rows. One question a tree then opens the noisy
-# sums of gradients and hessians in all its leaves at once; a row is in one leaf, so it can change that
-# vector by no more than its own bound. These trees (`additive`) do best wherever epsilon is small; those of
-# `hist` are above.
-# Source of trees with random splits: Maddock, Cormode, Wang, Maple and Jha, "Federated boosted decision
-# trees with differential privacy", CCS 2022.
-
+# ---- Boosting with noise, and trees of random structure (`additive`) ------------------------------------
+# The structure of these trees is drawn without looking at rows, so only leaf values cost privacy. A tree's
+# splits follow from the seed of the terms: all are by one feature, features take turns, and thresholds are
+# random among bins with about the same number of rows. One query per tree releases the noisy sums in all
+# leaves; a row is in one leaf, so it changes that vector by at most its own bound. These trees do best if
+# epsilon is small.
+# Trees with random splits: Maddock, Cormode, Wang, Maple and Jha, "Federated boosted decision trees with
+# differential privacy", CCS 2022.
 
 MAX_NOISY_BINS = 32
 """Most bins of a numeric feature: finer than trees of this depth need, coarse enough for equal row counts."""
 
 
 def train(terms: Terms, grown: GrownTrees) -> Generator[Query, Int64, Booster]:
-    """Boost terms.rounds trees. `grown`: the trees so far, which are not asked for again."""
+    """Train all rounds. `grown`: rounds so far, which are not asked for again: that would be a release."""
     cut_points = yield from lay_random_cut_points(terms)
     levels = yield from find_noisy_levels(terms, min(terms.histograms.max_bin, MAX_NOISY_BINS))
     cut_points = levels.among(cut_points, terms)
@@ -222,7 +233,7 @@ def train(terms: Terms, grown: GrownTrees) -> Generator[Query, Int64, Booster]:
 def grow_random_trees(
     terms: Terms, number: int, cut_points: CutPoints
 ) -> Generator[Query, Int64, tuple[Tree, Splits]]:
-    """The trees of a round, with the splits not yet sent to any party."""
+    """Grow the trees of a round. Returns them with the splits not yet sent to any party."""
     assert terms.noise is not None
     if terms.noise.method == "hist":
         tree, new_splits, sums = yield from grow_noisy_histograms(terms, number, cut_points)
@@ -240,13 +251,13 @@ def grow_random_trees(
 
 
 def end_of(number: int, values: tuple[tuple[int, float], ...], splits: Splits = NO_SPLITS) -> EndRoundQuery:
-    """Move the margins; the answer is empty."""
+    """The query that moves the margins; its answer is empty."""
     return EndRoundQuery(ROWS, number, splits, values, (), UNIT, False, ())
 
 
 def lay_random_cut_points(terms: Terms) -> Generator[Query, Int64, CutPoints]:
-    """Cut points between the declared ends of each numeric feature: evenly, or at equal shares of noisy
-    counts. Every feature has a bin for missing values."""
+    """Cut points within the declared range of each numeric feature: evenly spaced, or at equal shares of
+    noisy counts. Every feature gets a bin for missing values."""
     ranges = [terms.columns.ranges[name] for name in terms.columns.numeric]
     bins = min(terms.histograms.max_bin, MAX_NOISY_BINS)
     if terms.histograms.cut_points == "grid" and ranges:
@@ -260,12 +271,12 @@ def lay_random_cut_points(terms: Terms) -> Generator[Query, Int64, CutPoints]:
 
 
 def even_cuts(declared: tuple[float, float], bins: int) -> Float32:
-    """Cuts between bins of equal width."""
+    """Cut points between bins of equal width."""
     return np.unique(np.linspace(*declared, bins + 1)[1:-1].astype(np.float32))
 
 
 def equal_cuts(counts: Int64, declared: tuple[float, float], bins: int) -> Float32:
-    """Edges of the parts that were counted, such that the bins between hold about equally many rows."""
+    """Cut points at edges of the counted parts, such that bins have about the same number of rows."""
     if not counts.any():
         return even_cuts(declared, bins)
     until = np.cumsum(counts)
@@ -275,7 +286,7 @@ def equal_cuts(counts: Int64, declared: tuple[float, float], bins: int) -> Float
 
 
 def base_score(terms: Terms, total: Int64) -> float:
-    """The constant prediction: the one of the terms, or a Newton step from where boosting would start."""
+    """The constant prediction: that of the terms, or a Newton step from the default start."""
     bound = terms.bound
     if terms.objective.base_score is not None:
         return float(np.float32(terms.objective.base_score))
@@ -287,7 +298,7 @@ def base_score(terms: Terms, total: Int64) -> float:
 
 
 def draw_splits(terms: Terms, number: int, cut_points: CutPoints) -> tuple[Splits, tuple[int, ...]]:
-    """The splits of a round's trees, all by one feature, and their leaves."""
+    """Draw the splits of a round's trees, all by one feature. Returns them and the leaves."""
     usable = [feature for feature, cuts in enumerate(cut_points.cuts) if cuts.size]
     if not usable:
         return NO_SPLITS, terms.roots
@@ -303,7 +314,7 @@ def draw_splits(terms: Terms, number: int, cut_points: CutPoints) -> tuple[Split
             if depth == terms.trees.max_depth or len(values) < 2:
                 leaves.append(node)
                 continue
-            next(draws)  # one number a split is passed over, so that a seed keeps drawing the same trees
+            next(draws)  # one number per split is skipped, so that a seed keeps drawing the same trees
             missing_left = bool(next(draws) % 2)
             sides = _halves(values, draws) if is_categorical else _parts(values, draws)
             left = len(terms.roots) + 2 * len(splits)
@@ -315,13 +326,13 @@ def draw_splits(terms: Terms, number: int, cut_points: CutPoints) -> tuple[Split
 
 
 def _parts(bins: Sequence[int], draws: Iterator[int]) -> tuple[Sequence[int], Sequence[int]]:
-    """Bins that go left and right: a threshold between two of them, each as likely."""
+    """Split bins at a threshold, each with the same probability. Returns those that go left and right."""
     first = 1 + next(draws) % (len(bins) - 1)
     return bins[:first], bins[first:]
 
 
 def _halves(categories: Sequence[int], draws: Iterator[int]) -> tuple[Sequence[int], Sequence[int]]:
-    """Categories that go left and right: each by a toss, but at least one on either side."""
+    """Split categories by a coin toss each, at least one per side. Returns those that go left and right."""
     goes_right = [next(draws) % 2 == 1 for _ in categories]
     if len(set(goes_right)) == 1:
         other = next(draws) % len(categories)
@@ -331,7 +342,7 @@ def _halves(categories: Sequence[int], draws: Iterator[int]) -> tuple[Sequence[i
 
 
 def _draws(seed: int, number: int) -> Iterator[int]:
-    """Whole numbers below 2**64, without end: hashes of the seed, as rows and columns are drawn by."""
+    """An endless sequence of integers below 2**64: hashes of the seed, as those that draw rows."""
     block = 0
     while True:
         yield from mixed(np.arange(1024, dtype=np.uint64), seed, "structure", number, block).tolist()

@@ -1,8 +1,8 @@
-"""Programs that train nothing: describe, evaluate and drift; and how coarse their figures are.
+"""Programs that do not train: describe, evaluate and drift; and how coarse their figures are.
 
-Promises: what is told of a count leaves it at least half a unit of possible values, also at both ends, where
-the count could be none or all of the rows; the parts of a total are rounded together, so they add up to it.
-Two units that an analyst may choose for the same rows leave at least a quarter of the smaller one.
+Promises: a published count leaves at least half a unit of possible values for the exact one, also at both
+ends, where it could be none or all of the rows. Parts of a total are rounded together, so that they sum to
+it. Even if an analyst combines two units for the same rows, a quarter of the smaller unit remains possible.
 """
 
 import math
@@ -46,51 +46,51 @@ _UNITS_OF_GROUP = 10
 
 
 def unit_of(min_count: int) -> int:
-    """The unit of counts: the smallest of 1, 2, 5, 10, 20, ... that is not less than `min_count`.
+    """The unit of counts: the smallest of 1, 2, 5, 10, 20, ... that is at least `min_count`.
 
-    Units of free choice could be combined until only one count fits them all."""
+    Arbitrary units could be combined until only one count fits them all."""
     scale: int = 10 ** (len(str(min_count)) - 1)
     return next(step * scale for step in (*_STEPS, 10) if step * scale >= min_count)
 
 
 def step_of(size: float) -> float:
-    """The largest of ..., 0.1, 0.2, 0.5, 1, 2, 5, ... that is not more than a size above 0."""
+    """The largest of ..., 0.1, 0.2, 0.5, 1, 2, 5, ... that is at most `size`, which is above 0."""
     scale = 10.0 ** math.floor(math.log10(size) + 1e-9)
     return max(step * scale for step in _STEPS if step * scale <= size * (1 + 1e-9))
 
 
 def rows_of_bin(unit: int) -> int:
-    """The fewest rows of a bin that is told: of fewer than some units its share would have no digit."""
+    """Fewest rows of a published bin: with fewer than some units, its share would have no correct digit."""
     return _UNITS_OF_BIN * unit if unit > 1 else 1
 
 
 def rows_of_group(unit: int) -> int:
-    """The fewest rows that decide a figure of a group: a unit of them moves a share by a tenth. Of fewer it
-    would be rounding that seems to tell groups apart."""
+    """Fewest rows behind a published figure of a group: a unit of them changes a share by a tenth. With
+    fewer, rounding alone would make groups look different."""
     return _UNITS_OF_GROUP * unit if unit > 1 else 1
 
 
 def nearest(count: int, unit: int) -> int:
-    """A number of rows to the nearest unit."""
+    """Round a number of rows to the nearest unit."""
     return (2 * count + unit) // (2 * unit) * unit
 
 
 def part(count: int, total: int, unit: int) -> int:
-    """What is told of a part of an exact total: of nearly all rows as little as of nearly none."""
+    """The published count of a part of an exactly known total, as coarse near all rows as near none."""
     return min(nearest(count, unit), total // unit * unit)
 
 
 def possible(told: int, total: int, unit: int) -> tuple[int, int]:
-    """The fewest and the most rows of a part that is told so."""
+    """Fewest and most rows of a part whose published count (`part`) is `told`."""
     most = total if told == total // unit * unit else told + (unit - 1) // 2
     return max(told - unit // 2, 0), most
 
 
 def coarse(counts: Sequence[int], unit: int, told: int | None = None) -> list[int] | None:
-    """What is told of the parts of a total, in their order; None where it has less than one unit.
+    """The published counts of the parts of a total, in order; None if the total is less than one unit.
 
-    The ends of the parts are rounded, not the parts: a part is within one unit of its count. told: of the
-    total, to its nearest unit unless given."""
+    Cumulative counts are rounded, not the parts: a published part is within one unit of its count. told: the
+    published total, by default rounded to the nearest unit."""
     total = sum(counts)
     whole = nearest(total, unit) if told is None else told
     if total < unit:
@@ -100,24 +100,23 @@ def coarse(counts: Sequence[int], unit: int, told: int | None = None) -> list[in
 
 
 def rounded(value: float, step: float = 0.0) -> float | None:
-    """A number to the nearest step, and to as many digits as are told of any; None for not a number."""
+    """Round a number to the nearest step, and to the number of published digits; None for NaN."""
     if math.isnan(value):
         return None
     stepped = round(value / step) * step if step else value
     return float(f"{stepped:.{metrics.DIGITS}g}")
 
 
-# ---- The description of rows whose counts get noise: two releases, by level and by part of a range ------
-# Promises: a pure function of the terms and the noisy sums; a count that is not well above its noise, or
-# below `min_count`, is not in the result.
-
+# ---- The description of rows with noise: two releases, by level and by part of a range ------------------
+# Promises: a pure function of the terms and the noisy sums. Counts that are not well above their noise, or
+# below `min_count`, are not published.
 
 ABOVE_NOISE = 3.0
-"""Standard deviations of the noise of a count that a count needs to be told."""
+"""A count is published if it has at least this many standard deviations of its noise."""
 
 
 def summarise(terms: Terms) -> Generator[OfTurn, Int64, dict[str, Any]]:
-    """The summary, as that of `describe`, and the standard deviation of the noise of a count, `noise`."""
+    """The summary as from `describe`, and as `noise` the standard deviation of the noise of a count."""
     schema, releases = terms.columns, terms.plan.releases
     query = SummaryQuery.of(terms)
     noise = releases[SUMMARY].sigma
@@ -141,19 +140,18 @@ def summarise(terms: Terms) -> Generator[OfTurn, Int64, dict[str, Any]]:
 
 
 def _parts_of(query: SummaryQuery, total: Int64) -> tuple[int, list[int], list[list[int]], list[int]]:
-    """The rows, the missing values of each number, the counts of each column of levels, and the classes."""
+    """Split a sum into rows, missing values by feature, counts by level, and counts of classes."""
     counts = iter(total.tolist())
     rows, missing = next(counts), [*islice(counts, query.numeric)]
     return rows, missing, [[*islice(counts, size + 2)] for size in query.levels], [*counts]
 
 
 def _told(count: int, floor: int) -> int | None:
-    """A noisy count, unless it is below the floor."""
     return count if count >= floor else None
 
 
 def _quantiles(counts: Int64, declared: tuple[float, float], noise: float) -> dict[str, Any]:
-    """The part of a declared range that each quantile lies in, by noisy counts; None where noise decides."""
+    """The part of a declared range that contains each quantile, from noisy counts; None if noise decides."""
     known: dict[str, Any] = dict.fromkeys(f"{share:g}" for share in SHARES)
     kept = np.where(counts > ABOVE_NOISE * noise, counts, 0)
     total = int(kept.sum())
@@ -162,38 +160,42 @@ def _quantiles(counts: Int64, declared: tuple[float, float], noise: float) -> di
     edges = [declared[0], *range_edges(declared).tolist(), declared[1]]
     until, error = np.cumsum(kept), ABOVE_NOISE * noise * math.sqrt(RANGE_PARTS)
     for share in SHARES:
-        if min(share, 1 - share) * total < error:
+        if min(share, 1 - share) * total < error:  # noise of the cumulative count decides
             continue
         part = int(np.searchsorted(until, share * total, side="left"))
         known[f"{share:g}"] = [edges[part], edges[part + 1]]
     return known
 
 
-# ---- The description of all parties' rows as a program: counts, then quantiles by grid refinement -------
-# Promises: a pure function of the terms and the sums; each count is told to the nearest unit on its own, so
-# that what is told of a level does not depend on the others that are declared.
-# Refuses: counts that contradict each other (PeerError), and fewer rows than `min_count` (ConfigError).
-
+# ---- The description of all parties' rows: counts, then quantiles by grid refinement --------------------
+# Promises: a pure function of the terms and the sums. Each count is rounded on its own, so that a level's
+# published count does not depend on the other declared levels.
+# Refuses: inconsistent counts (PeerError), and fewer rows than `min_count` (ConfigError).
 
 UNIT_FACTOR = 10.0
-"""Values on the two sides of a gap this wide may be of different units, such as m and cm."""
+"""Values on the two sides of a gap this wide may have different units, such as m and cm."""
 GAP_SHARE = 0.02
-"""Share of the rows on either side of it."""
+"""Fewest rows on either side of such a gap, as a share of all rows."""
 
 
 def describe(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcome]:
-    """Count the rows of all parties, and find the quantiles of their numbers."""
+    """Count the rows of all parties, and find the quantiles of numeric columns."""
     if terms.noise is not None:
         return Outcome(no_model(terms), (yield from summarise(terms)))
     query = SummaryQuery.of(terms)
     total = yield query
     rows, missing, levels, classes = _parts_of(query, total)
     if not 0 < rows < ROWS or (total < 0).any() or (total > rows).any():
-        raise PeerError(f"the parties count {rows} rows in all, and more or fewer than can be in a part")
+        raise PeerError(
+            "sums-inconsistent",
+            f"the parties count {rows} rows in all, and impossible numbers in parts of them",
+        )
     if rows < terms.evaluation.min_count:
-        raise ConfigError(f"the parties have fewer rows than min_count = {terms.evaluation.min_count}")
+        raise ConfigError(
+            "data-few-rows", f"the parties have fewer rows than min_count = {terms.evaluation.min_count}"
+        )
     if any(sum(each) != rows for each in (*levels, *filter(None, [classes]))):
-        raise PeerError(f"the counts of a column do not sum to the {rows} rows there are")
+        raise PeerError("sums-inconsistent", f"the counts of a column do not sum to {rows} rows")
     quantiles = Quantiles(terms.histograms.max_bin, rows, len(gridded(terms)))
     for _ in range(MAX_REFINEMENTS if gridded(terms) else 0):
         if not quantiles.grids.cells:
@@ -211,10 +213,10 @@ def _summary(
     classes: list[int],
     quantiles: Quantiles,
 ) -> dict[str, Any]:
-    """The result, as JSON: what it says stands in docs/lifecycle.md."""
+    """The result as JSON, see docs/lifecycle.md."""
     floor, schema = terms.evaluation.min_count, terms.columns
     if quantiles.missing.tolist() != [*missing, *[0] * (len(gridded(terms)) - len(missing))]:
-        raise PeerError("the values of a column are not as many as the rows that have one")
+        raise PeerError("sums-inconsistent", "a column has different numbers of missing values in two counts")
     unit = unit_of(floor)
     told = partial(part, total=rows, unit=unit)
     absent = [*map(told, quantiles.missing.tolist())]
@@ -233,8 +235,7 @@ def _summary(
 
 
 def _numbers(told: Told, floor: int) -> dict[str, Any]:
-    """The quantiles of a column of numbers, each as the interval that it lies in; None where fewer rows than
-    the floor lie beyond it."""
+    """The interval of each quantile of a numeric column; None if fewer rows than the floor lie beyond it."""
     shares = [share for share in SHARES if min(share, 1 - share) * told.values >= floor]
     known: dict[str, Any] = dict.fromkeys(f"{share:g}" for share in SHARES)
     if shares:
@@ -244,10 +245,9 @@ def _numbers(told: Told, floor: int) -> dict[str, Any]:
 
 
 # ---- Rows by bin of each feature and of the score: at the end of a training, and of other rows later ----
-# Promises: a pure function of the terms and the sums; counts in the result are coarse (`coarse`), and bins
-# of few rows are merged.
-# Refuses: counts that contradict each other (PeerError), and fewer rows than `min_count` (ConfigError).
-
+# Promises: a pure function of the terms and the sums. Published counts are coarse (`coarse`), and bins with
+# few rows are merged.
+# Refuses: inconsistent counts (PeerError), and fewer rows than `min_count` (ConfigError).
 
 Json = dict[str, Any]
 
@@ -255,8 +255,7 @@ Json = dict[str, Any]
 def after_training(
     terms: Terms, model: Booster, cut_points: CutPoints, rounds: int
 ) -> Generator[OfTurn, Int64, Booster | Outcome]:
-    """A trained model with what its terms have counted once it is there: its rows by bin. rounds: those that
-    the model keeps."""
+    """Returns a trained model, with its rows by bin if the terms want that. rounds: of the model."""
     if not terms.evaluation.reference:
         return model
     shape = len(terms.columns.ordered), terms.columns.category_counts
@@ -264,13 +263,16 @@ def after_training(
     query = BinCountsQuery(bins.sizes, bins.of_score, rounds)
     try:
         total = yield query
-    except TrainingStopped:  # after the last round
+    except (
+        TrainingStopped
+    ):  # an early end was requested after the last round: the model is kept, count for it
         total = yield query
     parts, rows = _counts(terms, bins, total)
     *features, score = parts
     if not bins.classes:
         told = _told_bins(terms, score)
         chosen = runs(told, max(terms.evaluation.min_count, -(-rows // BINS)), empty=False)
+        # Keep only edges between merged bins: edges in the model file must not isolate a few rows.
         edges = bins.score[[group[-1] for group in chosen[:-1]]]
         bins = Bins(bins.numeric, bins.levels, edges)
         score = np.array([score[group].sum() for group in chosen])
@@ -278,7 +280,7 @@ def after_training(
 
 
 def drift(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcome]:
-    """Count the rows of all parties by the bins of a model's reference."""
+    """Count the rows of all parties in the bins of a model's reference."""
     bins = bins_in(terms)
     parts, rows = _counts(terms, bins, (yield BinCountsQuery(bins.sizes, bins.of_score, 0)))
     assert terms.earlier is not None
@@ -286,18 +288,18 @@ def drift(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcome]:
 
 
 def _counts(terms: Terms, bins: Bins, total: Int64) -> tuple[list[Int64], int]:
-    """The counts of each feature and of the score, and the number of rows."""
+    """Returns the counts of each feature and of the score, and the number of rows."""
     parts, floor = bins.parts(total), terms.evaluation.min_count
     rows = int(parts[0].sum())
     if not 0 < rows < MAX_ROWS or (total < 0).any() or any(part.sum() != rows for part in parts):
-        raise PeerError("rows by bin of one column are others than by bin of another, or none")
+        raise PeerError("sums-inconsistent", "the bins of two columns do not sum to the same number of rows")
     if rows < floor:
-        raise ConfigError(f"the parties have fewer rows than min_count = {floor}")
+        raise ConfigError("data-few-rows", f"the parties have fewer rows than min_count = {floor}")
     return parts, rows
 
 
 def _drift_summary(terms: Terms, bins: Bins, parts: list[Int64], rows: int) -> Json:
-    """The result, as JSON: what it says stands in docs/lifecycle-evaluate.md."""
+    """The result as JSON, see docs/lifecycle-evaluate.md."""
     floor, columns = terms.evaluation.min_count, terms.columns
     least = rows_of_bin(unit_of(floor))
     *features, score = (_told_bins(terms, part) for part in parts)
@@ -319,7 +321,6 @@ def _drift_summary(terms: Terms, bins: Bins, parts: list[Int64], rows: int) -> J
 
 
 def _told_bins(terms: Terms, counts: Int64) -> Int64:
-    """What is told of the rows in each bin."""
     unit, rows = unit_of(terms.evaluation.min_count), int(counts.sum())
     return np.array(coarse(counts.tolist(), unit, rows) or [*[0] * (counts.size - 1), rows], np.int64)
 
@@ -329,7 +330,7 @@ def _grouped(groups: list[list[int]], counts: Int64) -> Json:
 
 
 def _along(counts: Int64, least: int) -> list[list[int]]:
-    """Groups of neighbouring bins, and the bin of missing values, by itself if it can."""
+    """Groups of neighbouring bins with enough rows; missing values have their own group if possible."""
     groups, missing = runs(counts[:-1], least), counts.size - 1
     if 0 < counts[missing] < least or any(0 < counts[group].sum() < least for group in groups):
         return [*groups[:-1], [*groups[-1], missing]]
@@ -337,7 +338,7 @@ def _along(counts: Int64, least: int) -> list[list[int]]:
 
 
 def _apart(counts: Int64, least: int) -> list[list[int]]:
-    """A group for each bin, and one for those of few rows, with the next one where they are few together."""
+    """A group for each bin, and one for all bins with few rows; the next bins join it until it has enough."""
     few = [place for place, count in enumerate(counts.tolist()) if 0 < count < least]
     others = [place for place in range(counts.size) if place not in few]
     while others and 0 < counts[few].sum() < least:
@@ -345,11 +346,11 @@ def _apart(counts: Int64, least: int) -> list[list[int]]:
     return [*([place] for place in others), *([few] if few else [])]
 
 
-# ---- The evaluation of a model on all parties' rows as a program: their number, then one sum ------------
-# Promises: a pure function of the terms and the sums; what an analyst gets is coarse (`coarse`): counts in
-# units, each loss under a cap, and every mean, rate and area so that `min_count` rows move its last digit.
-# Refuses: counts that contradict each other (PeerError), and fewer rows than `min_count` (ConfigError).
-
+# ---- The evaluation of a model on all parties' rows: their number, then one sum -------------------------
+# Promises: a pure function of the terms and the sums. Published figures are coarse (`coarse`): counts are in
+# units, each loss has a cap, and means, rates and areas are rounded so that it takes about `min_count` rows
+# to change the last digit. Refuses: inconsistent counts (PeerError), and fewer rows than `min_count`
+# (ConfigError).
 
 Figures = dict[str, Any]
 Outcomes = Mapping[str, int | None]
@@ -360,12 +361,12 @@ _RATES = {
     "false_positive_rate": (("fp",), ("tn", "fp")),
     "precision": (("tp",), ("fp", "tp")),
 }
-"""The outcomes that each rate is the part of, and those that it divides by."""
+"""Maps rate -> (outcomes in its numerator, outcomes in its denominator)."""
 LARGEST_LOSSES = {
     **dict.fromkeys(("logloss", "mlogloss"), -math.log(1e-3)),
     "interval-regression-accuracy": 1.0,
 }
-"""What the loss of a row counts as at most, whatever its size: that of a label that had probability 0.001."""
+"""Maps metric -> fixed cap on the loss of a row. For log losses: that of a label predicted with 0.001."""
 
 
 def evaluate(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcome]:
@@ -375,14 +376,16 @@ def evaluate(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcom
     measured = terms.evaluation.evaluate_rows
     if not counts[0] and measured != "all":
         since = "were added since the training" if measured == "new" else "were held out"
-        raise ConfigError(f"the parties have no {measured} rows: none {since}")
+        raise ConfigError("data-no-rows", f"the parties have no {measured} rows: none {since}")
     rows = count_rows(counts)
     if rows < terms.evaluation.min_count:
-        raise ConfigError(f"the parties have fewer rows than min_count = {terms.evaluation.min_count}")
+        raise ConfigError(
+            "data-few-rows", f"the parties have fewer rows than min_count = {terms.evaluation.min_count}"
+        )
     _, grown_on, unknown = counts[:ROW_COUNTS].tolist()
     if grown_on + unknown > rows:
         raise PeerError(
-            f"{grown_on + unknown} rows were trained on or may have been, of {rows} that there are"
+            "sums-inconsistent", f"{grown_on + unknown} rows were or may have been trained on, of only {rows}"
         )
     measuring = measuring_query(terms, query, rows, counts)
     total = yield measuring
@@ -394,10 +397,10 @@ def evaluate(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcom
 
 
 def measuring_query(terms: Terms, query: MagnitudesQuery, rows: int, counts: Int64) -> EvaluationQuery:
-    """The query that follows the answer to the first one.
+    """The second query, from the answer to the first one.
 
-    The cap on a loss that has a largest one is that, whatever the losses are. Of other losses fewer rows than
-    a unit lie beyond the cap, a power of two: one row of any size moves neither cap nor mean."""
+    Some losses have a fixed cap (`LARGEST_LOSSES`). The cap of others is a power of two such that fewer rows
+    than a unit lie beyond it: a single row, however large its loss, moves neither the cap nor the mean."""
     weights, *losses = counts[ROW_COUNTS:].reshape(-1, EXPONENT_CELLS)
     unit = unit_of(terms.evaluation.min_count)
     caps = dict.fromkeys(query.metrics, 0.0)
@@ -408,12 +411,12 @@ def measuring_query(terms: Terms, query: MagnitudesQuery, rows: int, counts: Int
 
 
 def summary_of(terms: Terms, query: EvaluationQuery, total: Int64) -> Figures:
-    """What an analyst gets of the sum of all answers. PeerError for counts that contradict each other."""
+    """The published figures, from the sum of all answers. Raises PeerError for inconsistent counts."""
     return _Sums(terms, query, total).summary()
 
 
 class _Set:
-    """The sums of one set of rows. told: number of rows that the analyst is told."""
+    """The sums of one set of rows. told: the published number of rows."""
 
     def __init__(self, query: EvaluationQuery, part: Int64, unit: int, told: int) -> None:
         self.query, self.unit, self.told = query, unit, told
@@ -426,12 +429,12 @@ class _Set:
 
     @cached_property
     def told_by_label(self) -> list[int]:
-        """Rows of label 0 and of label 1, as they are told."""
+        """Published numbers of rows with label 0 and with label 1."""
         return coarse(self.by_label, self.unit, nearest(self.told, self.unit)) or [0, 0]
 
     @cached_property
     def outcomes(self) -> dict[str, int | None]:
-        """Rows of each outcome; None of a label with less than a unit of rows."""
+        """Published rows of each outcome; None for a label with less than a unit of rows."""
         pairs, out = (self._outcomes[:2], self._outcomes[2:]), list[int | None]()
         for pair, told in zip(pairs, self.told_by_label, strict=True):
             out += coarse(pair, self.unit, told) or (None, None)
@@ -439,12 +442,11 @@ class _Set:
 
     @property
     def has_curves(self) -> bool:
-        """True if there are rows enough of either label."""
+        """True if there are enough rows of either label."""
         return min(self.by_label) >= self.unit
 
     def json(self, least: int = 1) -> Figures:
-        """Rows, metrics with their resolution and, of two classes, outcomes and rates. least: rows that
-        decide a figure; those of fewer are None."""
+        """Rows, metrics, resolutions, outcomes and rates. least: figures from fewer rows are None."""
         query, names = self.query, self.query.metrics
         found = {name: self._figure(name, least) for name in names}
         out: Figures = {
@@ -460,24 +462,26 @@ class _Set:
         return out
 
     def step(self, size: float) -> float:
-        """The step of numbers of which a unit of rows is so much; 0 where single rows may be told."""
+        """The rounding step of numbers that a unit of rows changes by `size`; 0 if single rows may show."""
         return step_of(size) if self.unit > 1 else 0.0
 
     def _figure(self, name: str, least: int) -> tuple[float | None, float | None]:
-        """A metric, and how far the number before it was rounded may be from it."""
+        """A metric's published value, and how far the exact value may be from it."""
         query, metric, start = self.query, exact_metric_of(name), 1
         for other in query.metrics[: query.metrics.index(name)]:
             start += exact_metric_of(other).cells
         own, weight = self._sums[start : start + metric.cells], query.weight
         weights = weight.decode(int(self._sums[0]))
         if not metric.signed and own.min() < 0:
-            raise PeerError("metric sums that cannot be: less than nothing")
+            raise PeerError("sums-inconsistent", "a metric sum is negative")
         by_label = isinstance(metric, Curve)
         if weights <= 0 or (by_label and not self.has_curves):
             return None, None
         if min(self.told_by_label if by_label else [self.told]) < least:
             return None, None
-        if math.isnan(metric.value(own, weights, weight)):  # all rows of a label, or of all groups, weigh 0
+        if math.isnan(
+            metric.value(own, weights, weight)
+        ):  # all rows of a label, or of all groups, have weight 0
             return None, None
         cap = query.caps[query.metrics.index(name)]
         step = self._step(metric, own, weights, cap)
@@ -491,14 +495,14 @@ class _Set:
         return value, None if value is None else rounded(step / 2 + _last(value))
 
     def _step(self, metric: Metric, own: Int64, weights: float, cap: float) -> float:
-        """The step of a metric: what changes if a unit of rows is as different as rows can be."""
+        """The rounding step of a metric: its change if a unit of rows changes as much as rows can."""
         weight = self.query.weight
         heaviest = self.unit * weight.decode(weight.limit)
         match metric:
             case Mean():
                 return self.step(cap * (1 + metric.signed) * heaviest / weights) if cap else 0.0
             case Curve():
-                # An area, or a distance of curves, moves by so much if a unit of rows of one label do.
+                # An area, or a distance of curves, changes this much if a unit of rows with one label does.
                 return self.step(
                     min(1.0, heaviest / min(float(w.sum()) for w in metric.weights(own, weight)))
                 )
@@ -509,7 +513,7 @@ class _Set:
 
 
 class _Sums:
-    """The sums of an EvaluationQuery, and what an analyst gets of them."""
+    """The sums of an EvaluationQuery, and the figures that are published."""
 
     def __init__(self, terms: Terms, query: EvaluationQuery, total: Int64) -> None:
         self._terms, self._query, self._floor = terms, query, terms.evaluation.min_count
@@ -524,8 +528,9 @@ class _Sums:
         self._sites: list[Any] = [(site,) for site in query.sites]
         splits: list[list[Any]] = [*self._columns.values(), self._sites]
         self._splits = [split for split in splits if split]
-        """Sets that have all rows together, each row once."""
+        """Lists of sets that partition all rows."""
         self._check()
+        # Sets of one partition are rounded together, so that their published counts sum to all rows.
         told = {ALL: query.rows}
         for split in self._splits:
             of_split = coarse([self._rows(name) for name in split], self._unit)
@@ -542,42 +547,43 @@ class _Sums:
         return self._of_all[3 * metrics.bins(self._query.threshold) :].reshape(2, -1)
 
     def _check(self) -> None:
-        """Raise PeerError for counts that cannot be."""
         rows, query = self._query.rows, self._query
         everybody: list[Any] = [ALL]
         for split in (everybody, *self._splits):
             if sum(map(self._rows, split)) != rows or any(self._rows(name) < 0 for name in split):
-                raise PeerError(f"the rows of some sets do not sum to the {rows} rows there are")
+                raise PeerError("sums-inconsistent", f"the rows of some sets do not sum to {rows} rows")
         if not query.scores:
             if (self._of_all < 0).any() or self._of_all.sum() != rows * bool(query.classes):
-                raise PeerError(f"rows by class do not sum to the {rows} rows there are")
+                raise PeerError("sums-inconsistent", f"rows by class do not sum to {rows} rows")
             return
         for part in self._part.values():
             outcomes = part[-len(OUTCOMES) - 1 : -1]
             if outcomes.min() < 0 or outcomes.sum() != part[0]:
-                raise PeerError("the outcomes of a set do not sum to its rows")
+                raise PeerError("sums-inconsistent", "the outcomes of a set do not sum to its rows")
         bins, cells = self._bins(), self._cells()
         at = self._edge + 1
         halves = [half.sum() for label in bins[:2] for half in (label[:at], label[at:])]
         own = self._part[ALL][-len(OUTCOMES) - 1 : -1]
         if (bins[:2] < 0).any() or (cells < 0).any() or halves != own.tolist():
-            raise PeerError("rows by score do not sum to the outcomes at the threshold")
+            raise PeerError("sums-inconsistent", "rows by score do not sum to the outcomes at the threshold")
         if (cells.sum(axis=1) != bins[:2].sum(axis=1)).any():
-            raise PeerError("rows by score are others than rows by bin")
+            raise PeerError("sums-inconsistent", "rows by score and rows by bin have different sums")
         sums = [(int(part[-1]), int(part[0])) for part in self._part.values()]
         sums += zip(bins[2].tolist(), bins[:2].sum(axis=0).tolist(), strict=True)
         if any(not 0 <= total <= count * metrics.PROBABILITIES.limit for total, count in sums):
-            raise PeerError("the probabilities of some rows sum to less than 0, or more than there are rows")
+            raise PeerError(
+                "sums-inconsistent",
+                "the probabilities of some rows sum to less than 0, or more than their number",
+            )
 
     @property
     def _edge(self) -> int:
-        """The place of the threshold among the edges of bins."""
         return metrics.edges(self._query.threshold).index(self._query.threshold)
 
-    # ---- what the analyst gets ----------------------------------------------------------------------
+    # ---- Published figures --------------------------------------------------------------------------
 
     def summary(self) -> Figures:
-        """The result, as JSON: what it says stands in docs/lifecycle-evaluate.md."""
+        """The result as JSON, see docs/lifecycle-evaluate.md."""
         terms, query = self._terms, self._query
         out: Figures = {"min_count": self._floor, "unit": self._unit, "objective": terms.objective.name}
         if query.scores:
@@ -600,16 +606,16 @@ class _Sums:
         return out
 
     def _split(self, names: Sequence[Any], titles: Sequence[str]) -> Figures:
-        """The sets of a split, how far their numbers are apart, and those that are left out."""
+        """The figures of each set of a split, the gaps between them, and the names of sets left out."""
         sets = dict(zip(titles, (self._sets[name] for name in names), strict=True))
         least = rows_of_group(self._unit)
         told = {t: each.json(least) for t, each in sets.items() if min(each.rows, each.told) >= self._unit}
-        # Also those of no rows: else it would tell if a single row has a level.
+        # Sets without rows are listed too; otherwise the list would reveal whether a single row has a level.
         small = [title for title in sets if title not in told and (self._unit > 1 or sets[title].rows)]
         return {"sets": told, "gaps": gaps([*told.values()], self._unit), "left_out": small}
 
     def _curves(self) -> Figures:
-        """The ROC curve and the calibration, by bins that have rows enough; the area of fine cells."""
+        """ROC curve and calibration over bins with enough rows, and the area over fine cells."""
         every, unit = self._sets[ALL], self._unit
         if not every.has_curves:
             return {"auc": None, "roc": [], "bins": []}
@@ -630,14 +636,14 @@ class _Sums:
         step = every.step(unit / min(every.by_label))
         told_area = rounded(value, step)
         ties = within
-        if step and within:  # their digits count rows of the cells
+        if step and within:  # exact digits of the ties' share would reveal counts of rows in cells
             below = step_of(within)
             ties = below if within <= below * (1 + 1e-9) else step_of(2.5 * below)
         area = {"value": told_area, "resolution": rounded(ties + step / 2 + _last(told_area))}
         return {"auc": area, "roc": roc(bins), "bins": bins}
 
     def _matrix(self) -> list[list[int | None]]:
-        """Rows by class and by the most probable class."""
+        """Published rows by class and by most probable class."""
         size, unit = self._query.classes, self._unit
         counts = self._of_all.reshape(size, size)
         of_class = coarse(counts.sum(axis=1).tolist(), unit) or [0] * size
@@ -647,13 +653,13 @@ class _Sums:
 
 
 def _last(value: float | None) -> float:
-    """What rounding to the digits that are told may take from a number."""
+    """The largest error from rounding a number to the published digits."""
     return 0.5 * 10.0 ** (math.floor(math.log10(abs(value))) + 1 - metrics.DIGITS) if value else 0.0
 
 
 def merged(rows: Int64, least: int, kept: int) -> list[tuple[int, int]]:
-    """Runs [low, high) of neighbouring bins, each with so many rows; all of them where there are fewer. kept:
-    an edge between two runs, if either side has rows enough."""
+    """Runs [low, high) of neighbouring bins with at least this many rows each, or one run if there are too
+    few. kept: an edge that separates runs if both sides have enough rows."""
     starts = [0, kept] if min(rows[:kept].sum(), rows[kept:].sum()) >= least else [0]
     return [
         (start + group[0], start + group[-1] + 1)
@@ -663,8 +669,7 @@ def merged(rows: Int64, least: int, kept: int) -> list[tuple[int, int]]:
 
 
 def rates(outcomes: Outcomes, unit: int = 1, least: int = 1) -> dict[str, float | None]:
-    """Rates of outcomes; None where a count that they need is not told, or there are fewer rows than `least`
-    to divide by."""
+    """Rates of outcomes; None if a count is not published, or the denominator is less than `least`."""
     return {
         name: _ratio([outcomes[key] for key in part], [outcomes[key] for key in whole], unit, least)
         for name, (part, whole) in _RATES.items()
@@ -672,8 +677,7 @@ def rates(outcomes: Outcomes, unit: int = 1, least: int = 1) -> dict[str, float 
 
 
 def within_of_rate(name: str, outcomes: Outcomes, unit: int) -> float:
-    """How far a rate of coarse outcomes may be from that of the exact ones: both of its counts are within a
-    unit, and then the step rounds."""
+    """The largest error of a rate of coarse outcomes: its counts are within a unit, and a step rounds it."""
     _, whole = _RATES[name]
     return min(1.5 * unit / sum(outcomes[key] or 0 for key in whole), 1.0)
 
@@ -687,8 +691,7 @@ def _ratio(part: Sequence[int | None], whole: Sequence[int | None], unit: int, l
 
 
 def gaps(sets: Sequence[Figures], unit: int = 1) -> dict[str, float]:
-    """The largest less the smallest value of each rate and metric among the sets that have it, unless
-    rounding may have made it."""
+    """Largest minus smallest value of each rate and metric, unless rounding could explain the difference."""
     named = [{**one.get("rates", {}), **one["metrics"]} for one in sets]
     out = {}
     for key in named[0] if named else ():
@@ -708,7 +711,7 @@ def gaps(sets: Sequence[Figures], unit: int = 1) -> dict[str, float]:
 
 
 def roc(bins: Sequence[Figures]) -> list[Figures]:
-    """The points of the ROC curve at the edges of bins, from the highest score on."""
+    """The points of the ROC curve at the edges of bins, from the highest score down."""
     ones = sum(each["positives"] for each in bins)
     zeros = sum(each["rows"] for each in bins) - ones
     if not (ones and zeros):
@@ -722,4 +725,4 @@ def roc(bins: Sequence[Figures]) -> list[Figures]:
 
 
 PROGRAMS: dict[str, Program] = {"describe": describe, "evaluate": evaluate, "drift": drift}
-"""The program of each task that trains nothing."""
+"""Maps task that does not train -> its program."""

@@ -1,9 +1,9 @@
-"""The questions that a program can ask, one family a file, and the closed set of them: every match
-on a query has a case for each of these.
+"""The queries that a program can send, one family per file. The set is closed: every match on a query
+handles each of these.
 
-A query says how many integers answer it and how large one row's share of any of them can be, so both ends
-know the bits of a cell before anything is computed. `rows` is the number of rows behind the sum, a public
-number; it bounds the cells. `check` raises Refused for what the terms do not allow.
+A query determines the number of integers in its answer, and the most that one row adds to each. So both ends
+know the width of each cell before anything is computed. `rows`, a public number, is an upper bound of the
+rows behind the sum. `check` raises Refused for what the terms do not allow.
 """
 
 from collections.abc import Generator
@@ -20,16 +20,16 @@ OfTree = TreeQuery | ResidualQuery | SumsQuery
 """Queries about a tree before its end."""
 Query = OfRows | RowsQuery | OfColumns | OfLabels | OfTree | EndRoundQuery
 OfTurn = Query | Several
-"""What a program asks in one turn."""
+"""What a program sends in one turn."""
 
 
-# ---- Queries that share a turn, where the terms allow it ------------------------------------------------
-# Promises: the sums are the same whether queries share a turn or not.
+# ---- Queries that share a turn, if the terms allow it ---------------------------------------------------
+# Promises: the sums are the same whether or not queries share a turn.
 
 
 def together(terms: Terms, *queries: Query) -> Generator[OfTurn, Int64, list[Int64]]:
-    """Ask queries of which none depends on the sum of another, in one turn if the terms allow it and one
-    vector can hold all answers. Returns the sum of each."""
+    """Send queries that do not depend on each other's sums. They share one turn if the terms allow it and
+    one vector has room for all answers. Returns the sum of each."""
     if len(queries) > 1 and terms.shares_turns:
         several = Several(queries)
         if several.cells <= MAX_CELLS:

@@ -1,6 +1,7 @@
-"""The base of all queries.
+"""The base class of all queries, views of them, and shared checks.
 
-Promises: a class without a rule cannot be instantiated; with noise, only queries that support it are allowed.
+Promises: a query class that lacks a rule cannot be instantiated. With noise, only queries that support it are
+allowed.
 """
 
 import functools
@@ -33,46 +34,51 @@ from fedboost.terms.session import TRAINING
 from fedboost.terms.terms import Terms
 from fedboost.terms.training import MAX_DEPTH, MAX_METRICS
 
-# ---- Members of queries, with their bounds on the wire --------------------------------------------------
-
+# ---- Types of query fields, with their bounds on the wire -----------------------------------------------
 
 CONSTANT_TREE = -1
 MAX_ROWS = 1 << 48
-"""Limit of the rows of a sum, exclusive."""
+"""Upper bound of the rows behind a sum, exclusive."""
 MAX_NODES = 2 << MAX_DEPTH
-"""Nodes of a tree, and splits, leaves or cells that one query names."""
+"""Most nodes of a tree, and most splits, leaves or cells in one query."""
 Rows = Annotated[int, Bound(MAX_ROWS - 1, "rows", least=1)]
 TreeNumber = Annotated[int, Bound(math.inf, "as the number of a tree", least=CONSTANT_TREE)]
 Nodes = Annotated[tuple[int, ...], Bound(MAX_NODES, "nodes")]
 Values = Annotated[tuple[tuple[int, float], ...], Bound(MAX_NODES, "leaves")]
-"""The value of each leaf, behind its node."""
+"""Pairs of leaf node and leaf value."""
 Features = Annotated[int, Bound(MAX_FEATURES, "features")]
 Metrics = Annotated[
     tuple[Annotated[str, Only(is_metric, "a metric this version does not know")], ...],
     Bound(MAX_METRICS, "metrics"),
 ]
 
-# ---- What a party is told of a question where parties hold different columns ----------------------------
-# A split by a column of another party is seen as (node, left, holder): its feature is a number behind those
-# of all features, which stands for the holder, and bin, direction and categories are 0. Cut points of
-# others are seen as bin numbers, and their grids as numbers of cells. The label holder alone sees leaf
-# values, and the cells of residuals that they are in.
-# Where the terms hide columns (`Terms.hides_columns`) nobody but its owner knows a cut point: all are bin
-# numbers, in every view. And the label holder alone sees the exponents of scales.
-# Promises: the view of a view is the view itself; both ends compute the same; the public view, which a
-# block's parties share, follows from the view of each.
-# Refuses: splits by features of others that are told as if they were a party's own, or as of a party that
-# holds none (PeerError, `check`).
-
+# ---- A party's view of a query if parties hold different columns ----------------------------------------
+# Of a split by another party's column, a party sees node, left child and holder. The feature number is then
+# the number of features plus the holder's place; bin, direction and categories are 0. Others' cut points
+# are seen as bin numbers, and others' grids as numbers of cells. Only the label holder sees leaf values, and
+# the cells of residuals that contain them.
+# If the terms hide columns (`Terms.hides_columns`), only the owner of a column knows its cut points: they
+# are bin numbers in every view. Then only the label holder sees the exponents of scales.
+# Promises: the view of a view is the same view; both ends compute the same one; the public view, common to
+# all parties of a block, follows from the view of each.
+# Refuses: splits by others' features that are presented as the party's own, or as those of a party that
+# holds none of them (PeerError, `check`).
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class View:
-    """features, parties: their numbers; place: the party's among those of the terms, -1 for none; own: bool
-    [features], the party's; holders: int64 [features], the place in `terms.parties` of the holder of each in
-    the party's block; has_labels: the party knows leaf values; hides: the terms hide columns."""
+    """What one party sees of queries, states and trees.
+
+    Args:
+        features, parties: how many there are.
+        place: the party's place in `terms.parties`; -1 for the public view.
+        own: features that the party holds, bool [features].
+        holders: place in `terms.parties` of each feature's holder in the party's block, int64 [features].
+        has_labels: the party knows leaf values.
+        hides: the terms hide columns.
+    """
 
     features: int
     parties: int
@@ -84,22 +90,23 @@ class View:
 
     @property
     def public(self) -> "View":
-        """The view that all parties of the block have in common."""
+        """The view common to all parties of the block."""
         return replace(self, place=-1, own=np.zeros_like(self.own), has_labels=False)
 
     @cached_property
     def own_features(self) -> Int64:
-        """The numbers of the party's features, increasing."""
+        """Numbers of the party's features, increasing."""
         return np.flatnonzero(self.own)
 
     @cached_property
     def _seen(self) -> Int64:
-        """The number under which a feature is seen, of features and of holders behind them."""
+        """Maps a feature number -> its number in this view; numbers of holders, which follow the features,
+        stay the same. Viewing a view therefore changes nothing."""
         seen = np.where(self.own, np.arange(self.features), self.features + self.holders)
         return np.concatenate([seen, self.features + np.arange(self.parties)]).astype(np.int64)
 
     def splits(self, splits: Splits) -> Splits:
-        """These splits as they are seen; the same object where nothing of them is hidden."""
+        """These splits in this view; the same object if nothing is hidden."""
         features = self._seen[splits.feature]
         elsewhere = features >= self.features
         if (features == splits.feature).all() and not (
@@ -113,29 +120,30 @@ class View:
         return Splits(columns, categories)
 
     def values(self, values: Values) -> Values:
-        """These leaf values as they are seen: 0 without labels."""
+        """These leaf values in this view: 0 without labels."""
         told = self.has_labels or not any(value for _, value in values)
         return values if told else tuple((node, 0.0) for node, _ in values)
 
     def cells(self, starts: tuple[int, ...]) -> tuple[int, ...]:
-        """The starts of these cells of residuals as they are seen: 0 without labels, as leaf values are in
-        them."""
+        """The starts of these residual cells in this view: 0 without labels, as leaf values lie in them."""
         return starts if self.has_labels or not any(starts) else (0,) * len(starts)
 
     def scale(self, scale: Scale) -> Scale:
-        """This scale as it is seen: its bits alone, where its exponent would tell of labels."""
+        """This scale in this view: only its bits, if the exponent would reveal something about labels."""
         told = self.has_labels or not self.hides or scale.exponent == 0
         return scale if told else Scale(0, scale.bits)
 
     def cut_points(self, cut_points: CutPoints) -> CutPoints:
-        """These cut points as they are seen: 1, 2, ... for features of others."""
+        """These cut points in this view: 1, 2, ... for others' features."""
         own = np.repeat(self.own, cut_points.sizes)
         values = np.where(own, cut_points.values, cut_points.numbered.values)
         return replace(cut_points, values=values.astype(np.float32))
 
     def grids(self, grids: Grids) -> Grids:
-        """These grids of the numeric features as they are seen: of those of others only how many counts each
-        cell has, in cells as narrow as these allow, from the first key on; and the cell of all keys."""
+        """These grids of the numeric features in this view.
+
+        Of others' features only the number of counts of each cell is kept: cells get the narrowest possible
+        width and follow each other from the first key on. A cell of all keys is not changed."""
         sizes = np.diff(grids.offsets)
         told = np.repeat(self.own[: grids.features], sizes) | (grids.widths == KEY_BITS)
         widths = np.where(told, grids.widths, grids.subdivisions).astype(np.uint8)
@@ -144,7 +152,7 @@ class View:
         return replace(grids, starts=np.where(told, grids.starts, starts).astype(np.uint32), widths=widths)
 
     def tree(self, tree: Tree) -> Tree:
-        """A tree of the model, or those of a round, as they are seen: what `state.structure` hashes of it."""
+        """A tree of the model, or of a round, in this view: exactly what `state.structure` hashes of it."""
         seen = [
             int(self._seen[feature]) if left != NO_CHILD else feature
             for feature, left in zip(tree.feature, tree.left, strict=True)
@@ -164,18 +172,17 @@ class View:
         )
 
     def check(self, splits: Splits) -> None:
-        """Raise PeerError for a split by a feature of another party that is told as this party's own, or by
-        one of a party that holds none of those that this party lacks."""
+        """Raise PeerError for a split by another party's feature that is presented as this party's own, or as
+        that of a party that holds none of the features that this party lacks."""
         elsewhere = splits.feature >= self.features
         if not self.own[splits.feature[~elsewhere]].all():
-            raise PeerError("a split by a column that this party does not hold")
+            raise PeerError("query-splits", "a split uses a column that this party does not hold")
         if not np.isin(splits.feature[elsewhere] - self.features, self.holders[~self.own]).all():
-            raise PeerError("a split by a column of a party that holds none")
+            raise PeerError("query-splits", "a split uses a column of a party that holds no columns")
 
 
 def hidden_places(terms: Terms, cut_points: CutPoints, nodes: int) -> dict[str, Int64]:
-    """Of each feature holder, the cells of the gradients' sums of its columns in the histograms of so many
-    nodes: int64 [nodes * its bins]."""
+    """Maps feature holder -> cells of its gradient sums in histograms of so many nodes, int64 [cells]."""
     layout, places = Layout.of(cut_points), {}
     (block,) = terms.blocks
     for party in block.feature_holders:
@@ -192,7 +199,7 @@ def _masked(values: list[T], where: list[bool], value: T) -> list[T]:
 
 
 def view_of(terms: Terms, party: str) -> View | None:
-    """The view of a party; None where all parties have the same columns, and are told all."""
+    """The view of a party; None if all parties have the same columns and see everything."""
     return _view_of(terms, party) if terms.blocks else None
 
 
@@ -209,15 +216,14 @@ def _view_of(terms: Terms, party: str) -> View:
     return View(*shape, holders == place, holders, block.label_holder == party, terms.hides_columns)
 
 
-# ---- The base of all queries ----------------------------------------------------------------------------
-
+# ---- The base class of all queries ----------------------------------------------------------------------
 
 if TYPE_CHECKING:
     once = functools.cached_property
 else:
 
     class once:
-        """A property that is computed at first use, without the lock of `cached_property`."""
+        """A property that is computed on first use, without the lock of `cached_property`."""
 
         def __init__(self, compute):
             self._compute, self._name = compute, compute.__name__
@@ -230,11 +236,11 @@ else:
 
 
 BYTES_PER_CELL = 16
-"""Bytes that the aggregator needs for each integer: of the running sum, and of the opened sum."""
+"""Bytes that the aggregator needs per integer: 8 for the running sum and 8 for the opened sum."""
 
 
 class HasSplits:
-    """A dataclass whose splits may be given as `Split` objects, too."""
+    """Base of dataclasses whose `splits` may also be given as `Split` objects."""
 
     splits: Splits
 
@@ -244,54 +250,53 @@ class HasSplits:
 
 
 class BaseQuery(HasSplits, Query, ABC):
-    """A query of boosting. Each is a frozen dataclass with the fields `rows`, `tree` and `splits` (made of
-    `Split` objects, or columns), or with `BeforeTrees`."""
+    """A boosting query. Each is a frozen dataclass with the fields `rows`, `tree` and `splits`, or a subclass
+    of `BeforeTrees`. Class and field names are hashed into transcripts: never rename them."""
 
     rows: int
     tree: int
     splits: Splits
     description: ClassVar[str]
-    """The contents of an answer, for people: at most 42 characters."""
+    """What an answer contains, for people: at most 42 characters."""
     of_tree: ClassVar[bool] = False
     """True if it is about a tree before its end."""
     ends_tree: ClassVar[bool] = False
-    """True if it ends a tree, and the round with it."""
+    """True if it ends a tree, and with it the round."""
     only_turn: ClassVar[int | None] = None
-    """The turn that it is asked in, alone, if it is asked once in a session."""
+    """The turn that it has to itself, if it is sent once in a session."""
     needs_noise: ClassVar[bool] = False
-    """True if only answers with noise are allowed."""
+    """True if it is allowed only with noise."""
     suits: ClassVar[tuple[str, ...]] = ()
-    """The methods of `Noise` with which it is allowed where answers get noise."""
+    """The noise methods with which it is allowed, if the terms have noise."""
     released: ClassVar[str | None] = None
-    """The release that an answer is, where the terms have noise; None if it does not depend on rows."""
+    """Name of the release in `Terms.plan`, if the terms have noise; None if answers do not depend on rows."""
     views: ClassVar[tuple[tuple[str, Callable[[View, Any], Any]], ...]] = (("splits", View.splits),)
-    """The fields of which a party may be told less, and how each is seen: the same object where nothing of it
-    is hidden."""
+    """Fields that a party may see in part, and how; the same object if nothing is hidden."""
     tasks: ClassVar[frozenset[str]] = TRAINING
     """Names of the tasks whose sessions send it."""
 
     @classmethod
     @abstractmethod
     def max_count(cls, terms: Terms) -> int:
-        """The most queries of this kind in one session, by a program of fedboost."""
+        """Most queries of this kind that a program of fedboost sends in one session."""
 
     @property
     @abstractmethod
     def cells(self) -> int:
-        """Integers of the answer."""
+        """Number of integers in an answer."""
 
     @property
     @abstractmethod
     def cell_bits(self) -> int:
-        """Bits in which the sum of each integer over all rows fits."""
+        """Bits of a cell: enough for the sum of each integer over all rows, which is read modulo 2**bits."""
 
     @abstractmethod
     def check_terms(self, terms: Terms) -> None:
-        """Raise Refused if the terms do not allow it."""
+        """Raise Refused if the terms do not allow this query."""
 
     @abstractmethod
     def check_order(self, terms: Terms, state: Any) -> None:
-        """Raise PeerError unless it may come next in that state (`boosting.state`)."""
+        """Raise PeerError unless this query may come next in that state (`boosting.state`)."""
 
     @abstractmethod
     def applied_to(self, state: Any) -> Any:
@@ -299,45 +304,50 @@ class BaseQuery(HasSplits, Query, ABC):
 
     @classmethod
     def serves(cls, terms: Terms) -> bool:
-        """True if it is for what a session under these terms does."""
+        """True if the task of these terms uses this kind of query."""
         return terms.task.name in cls.tasks
 
     @property
     def parts(self) -> "tuple[BaseQuery, ...]":
-        """The query itself: it is not made of others."""
         return (self,)
 
     @once
     def segments(self) -> tuple[Segment, ...]:
-        """The cells in which an answer travels."""
         return (Segment(self.cells, self.cell_bits),)
 
     @once
     def digest(self) -> bytes:
-        """Hash of all its content: 32 bytes."""
+        """SHA-256 digest of its whole content, 32 bytes."""
         return digest_of(self)
 
     def check(self, terms: Terms) -> None:
-        """Raise Refused if the terms do not allow it."""
+        """Raise Refused if the terms do not allow this query, whatever the state."""
         if not self.serves(terms):
-            raise Refused(f"{self.name} is asked, and the terms {terms.task.name}, and do nothing else")
+            raise Refused(
+                "query-task", f"query {self.name} is not part of the task {terms.task.name} of the terms"
+            )
         if self.cells > MAX_CELLS:
             raise Refused(
-                f"an answer of {self.cells} integers, at most {MAX_CELLS} are given; lower max_depth"
+                "query-size",
+                f"an answer would have {self.cells} integers, and at most {MAX_CELLS} are allowed; lower "
+                f"max_depth",
             )
         if terms.noise is None and self.needs_noise:
-            raise Refused("sums that would need noise, and the terms have none")
+            raise Refused("query-noise", "the query is for sums with noise, and the terms have no noise")
         if terms.noise is not None:
             if terms.noise.method not in self.suits:
                 raise Refused(
-                    "sums without noise, or about trees of another method, and the terms say otherwise"
+                    "query-noise",
+                    "the query is for sums without noise, or for another noise.method than that of the terms",
                 )
-            if self.rows != ROWS:  # else a refusal would reveal whether there are that many
-                raise Refused("sums over a number of rows, which nobody may know where they get noise")
+            # With noise the number of rows is secret. If the query contained one, accepting or refusing it
+            # would reveal whether the party has more rows.
+            if self.rows != ROWS:
+                raise Refused("query-noise", "the query has a number of rows, which is secret with noise")
         self.check_terms(terms)
 
     def seen_by(self, terms: Terms, party: str, publicly: bool = False) -> Self:
-        """The query as a party is told it, or as all parties of its block are (`views`)."""
+        """The query as one party sees it, or (publicly) as all parties of its block do (`View`)."""
         view = view_of(terms, party)
         if view is None:
             return self
@@ -347,7 +357,6 @@ class BaseQuery(HasSplits, Query, ABC):
         return seen[party, publicly]
 
     def in_view(self, view: View) -> Self:
-        """The query as it is told in this view."""
         hidden = {
             name: seen
             for name, of in self.views
@@ -356,11 +365,11 @@ class BaseQuery(HasSplits, Query, ABC):
         return replace(self, **hidden) if hidden else self  # type: ignore[type-var]  # a dataclass
 
     def bytes_needed(self, parties: int) -> int:
-        """Most bytes that the aggregator needs from this query until the next."""
+        """Most bytes that the aggregator needs for this query, until the next one."""
         return BYTES_PER_CELL * self.cells
 
     def release(self, terms: Terms) -> Release | None:
-        """The release of an answer, where the terms have noise (`released`)."""
+        """The planned release of an answer if the terms have noise, see `released`."""
         return None if self.released is None else terms.plan.releases[self.released]
 
 
@@ -372,42 +381,37 @@ class BeforeTrees:
 
 
 class Stateless(BeforeTrees):
-    """A query before the first tree that changes nothing."""
+    """A query before the first tree that does not change the state."""
 
     def applied_to(self, state: Any) -> Any:
-        """The same state."""
         return state
 
 
 class Counted(BeforeTrees):
-    """A query that counts for `steps` among those before the cut points."""
+    """A query before the cut points that adds `steps` to the state's `grids`."""
 
     steps: ClassVar[int] = 1
 
     def applied_to(self, state: Any) -> Any:
-        """The state with so many counts more."""
         return replace(state, grids=state.grids + self.steps)
 
 
 def digest_of(value: object) -> bytes:
-    """Hash of all content of a dataclass of queries, splits, numbers and arrays: 32 bytes.
+    """SHA-256 digest of a dataclass of queries, splits, numbers and arrays, 32 bytes.
 
-    Hashed are a header and the bytes of each array, each behind its length. The header is the text of the
-    members under the name of their type, with the type and shape of arrays in the place of these."""
+    The input is a header, then the bytes of each array, each preceded by its length. The header is the repr
+    of the class name and all fields, where the dtype and shape of an array replace its content."""
     arrays: list[bytes] = []
     header = repr(_header(value, arrays)).encode()
     return hashlib.sha256(packing.pack(header, *arrays)).digest()
 
 
 APART = {"hashed": "apart"}
-"""Metadata of a member that `digest_of` leaves out, since most sessions do not have it; the query's own
-`digest` has it where it says something."""
-
-
+"""Metadata of a rarely used field: `digest_of` leaves it out, and the query's `digest` adds it if used."""
 _TEXT = {bool, int, float, str, bytes, type(None)}
-"""Types whose text says all."""
+"""Types whose repr is their full content."""
 _MEMBERS: dict[type, Any] = {}
-"""For each dataclass the function to its members, in order."""
+"""Maps dataclass -> function that returns its field values, in order."""
 
 
 def _header(value: Any, arrays: list[bytes]) -> object:
@@ -438,74 +442,81 @@ def _header(value: Any, arrays: list[bytes]) -> object:
     ]
 
 
-# ---- Checks of trees, nodes and scales for several queries ----------------------------------------------
-# They raise Refused.
-
+# ---- Checks of trees, nodes and scales, for several queries ---------------------------------------------
 
 MAX_LEAF_VALUE = float(np.finfo(np.float32).max)
-"""Largest value of a leaf, a float32 in the model. Squares of margins moved by such values fit float64."""
+"""Largest leaf value: a float32 in the model. Squares of margins that are sums of such values fit float64."""
 
 
 def check_started(state: Any) -> None:
-    """Raise PeerError before the cut points are known."""
+    """Raise PeerError if the cut points are not known yet."""
     if state.start is None:
-        raise PeerError("no cut points were given yet")
+        raise PeerError("query-order", "the query comes before the cut points")
 
 
 def check_nodes(terms: Terms, tree: int, splits: Splits, nodes: tuple[int, ...]) -> None:
-    """Raise Refused unless the nodes can be a level of that tree after these splits."""
+    """Raise Refused unless these nodes can be a level of that tree after these splits."""
     check_tree(terms, tree, splits, ())
     if tree == CONSTANT_TREE:
-        raise Refused("histograms before the first tree")
+        raise Refused("query-nodes", "the query is for histograms before the first tree")
     check_several(terms, nodes)
 
 
 def check_several(terms: Terms, nodes: tuple[int, ...]) -> None:
-    """Raise Refused unless the nodes can be a level of a tree."""
+    """Raise Refused unless these nodes can be a level of some tree."""
     if not nodes or len(nodes) > terms.max_leaves_per_round or len(set(nodes)) != len(nodes):
         raise Refused(
-            f"{len(nodes)} nodes in one query, or one twice: not a level of depth {terms.trees.max_depth}"
+            "query-nodes",
+            f"the query names {len(nodes)} nodes, or a node twice, which is not a level of a tree of depth "
+            f"{terms.trees.max_depth}",
         )
 
 
 def check_scales(terms: Terms, gradient: Scale, hessian: Scale, threshold: float) -> None:
-    """Raise Refused if the terms do not allow these scales of gradients, or this sampling of rows."""
+    """Raise Refused if the terms do not allow these gradient scales, or this sampling threshold."""
     check_bits(terms.bits, gradient, hessian)
     if not (0.0 < threshold < math.inf if terms.draws.by_gradient_norm else threshold == 0.0):
-        raise Refused(f"rows drawn by gradients of size {threshold:g}, the terms say otherwise")
+        raise Refused(
+            "query-sampling",
+            f"the query draws rows with gradient threshold {threshold:g}, which the terms do not allow",
+        )
 
 
 def check_bits(bits: int, *scales: Scale) -> None:
-    """Raise Refused unless all scales have that many bits."""
     for scale in scales:
         if scale.bits != bits:
-            raise Refused(f"the terms allow gradients of {bits} bits here, no others")
+            raise Refused("query-scale", f"the terms allow only gradients of {bits} bits here")
 
 
 def check_tree(terms: Terms, tree: int, splits: Splits, values: tuple[tuple[int, float], ...]) -> None:
-    """Raise Refused for a tree (or the constant) that a model of these terms cannot have."""
+    """Raise Refused if a model of these terms cannot have this tree (or constant)."""
     nodes, size = 2 * terms.max_leaves_per_round, len(splits)
     left = splits.left.tolist() if 0 < size <= nodes else ()
     if size > nodes or (left and not 0 < min(left) <= max(left) < nodes):
-        raise Refused(f"splits that a tree of depth {terms.trees.max_depth} cannot have")
+        raise Refused("query-splits", f"splits that a tree of depth {terms.trees.max_depth} cannot have")
     if tree == CONSTANT_TREE and size:
-        raise Refused("splits of the constant that boosting starts from")
+        raise Refused("query-splits", "the constant that boosting starts from cannot have splits")
     if len(values) > terms.max_leaves_per_round:
-        raise Refused(f"{len(values)} leaves; a tree of depth {terms.trees.max_depth} has not so many")
+        raise Refused(
+            "query-leaves", f"{len(values)} leaves are too many for a tree of depth {terms.trees.max_depth}"
+        )
     if values:
         if len(dict(values)) != len(values):
-            raise Refused("a leaf with two values")
+            raise Refused("query-leaves", "a leaf has two values")
         if [value for _, value in values if not -MAX_LEAF_VALUE <= value <= MAX_LEAF_VALUE]:
-            raise Refused("a leaf value is not finite")
+            raise Refused("query-leaves", "a leaf value is not finite")
     if not CONSTANT_TREE <= tree < terms.trees.rounds:
-        raise Refused(f"tree {tree} is asked for, the terms allow {terms.trees.rounds} rounds")
+        raise Refused(
+            "query-tree", f"the query is about tree {tree}, and the terms allow {terms.trees.rounds} rounds"
+        )
 
 
 def check_splits(terms: Terms, splits: Splits) -> None:
-    """Raise Refused unless these are the splits of a whole tree, in order: each of an existing leaf, no
-    deeper than the terms allow, its children numbered next, behind the roots, and by categories if and only
-    if the feature is categorical. Other numbers could make a tree of a few splits, which travels in a few
-    bytes, as large as the largest."""
+    """Raise Refused unless these are the splits of a whole tree, in order.
+
+    Each split is of an existing leaf, no deeper than the terms allow. Its children get the next two numbers,
+    after the roots. It is by categories if and only if the feature is categorical. With other numbers, a
+    few splits on the wire could allocate a tree of the largest size."""
     holders = len(terms.parties) if terms.blocks else 0
     counts = _category_counts(len(terms.columns.ordered), terms.columns.category_counts, holders)
     shape = len(terms.roots), terms.trees.max_depth, counts
@@ -515,22 +526,24 @@ def check_splits(terms: Terms, splits: Splits) -> None:
     (split,) = splits[number : number + 1]
     if reason == 1:
         raise Refused(
+            "query-splits",
             f"split {number + 1}, of node {split.node} into {split.left}, cannot be in a tree of depth "
-            f"{terms.trees.max_depth}"
+            f"{terms.trees.max_depth}",
         )
-    raise Refused(f"split {number + 1} is not one by feature {split.feature} of the terms")
+    raise Refused(
+        "query-splits", f"split {number + 1} is not possible for feature {split.feature} of the terms"
+    )
 
 
 def check_leaves(terms: Terms, splits: Splits, values: tuple[tuple[int, float], ...]) -> None:
-    """Raise Refused unless each leaf of a tree of these splits, which `check_splits` allows, has a value, and
-    no other node has. A key holder without rows has no leaves of its own to compare with."""
+    """Raise Refused unless exactly the leaves of the tree with these splits have values. `check_splits` must
+    have allowed the splits. A key holder without rows has no tree of its own to compare with."""
     leaves = set(range(len(terms.roots) + 2 * len(splits))).difference(splits.node.tolist())
     if leaves != dict(values).keys() or len(leaves) != len(values):
-        raise Refused("the leaf values are not those of the leaves of the tree that grew")
+        raise Refused("leaf-values-mismatch", "the leaf values do not match the leaves of the tree")
 
 
 @lru_cache(maxsize=8)
 def _category_counts(numeric: int, counts: tuple[int, ...], holders: int) -> Int64:
-    """The number of categories of each feature, 0 for a numeric one; then 0 for each holder of columns that
-    a split may name in the place of a feature (`views`)."""
+    """Number of categories of each feature (0: numeric), then 0 for each holder that a view may name."""
     return np.array((0,) * numeric + counts + (0,) * holders, np.int64)

@@ -1,4 +1,4 @@
-"""Queries about columns: counts behind cut points, ranges, levels, and how many rows lie where."""
+"""Queries about columns: counts for cut points, over ranges, by level, and by bin."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Self
@@ -37,35 +37,31 @@ from fedboost.terms.terms import Terms
 from fedboost.terms.training import MAX_ROUNDS
 
 BYTES_PER_COUNT = 64
-"""Bytes for each count of a grid: the running sum (8) and the opened sum (8), then start, width and rows of
-the cells it becomes (24) beside those it refines (24)."""
+"""Bytes per count: running sum (8), opened sum (8), the new cell (24) and the one that it refines (24)."""
 MAX_WEIGHT_BITS = 52
-"""Bits of the weights of all rows together, which `Quantiles` multiplies by numbers of subcells."""
-
-
+"""Most bits of all weights together: `Quantiles` multiplies them by up to 2**11 subcells, in int64."""
 LEVELS_SUMMED = MAX_REFINEMENTS + 1
-"""What the sums by level count for among the counts before the cut points: no grid comes after them."""
+"""What a `LevelSumsQuery` adds to `BoostingState.grids`: more than all grids, so no grid can follow it."""
 
 
 def are_weighted(terms: Terms) -> bool:
-    """True if rows count by their weights among the quantiles of columns. Not where parties hold different
-    columns: the label holder alone knows the weights."""
+    """True if quantiles are weighted; not if parties hold different columns, as one party has the weights."""
     return terms.columns.weight is not None and not terms.blocks and not terms.task.counts_values
 
 
 def weight_scale(terms: Terms, rows: int, exponent: int) -> Scale:
-    """The scale of weights up to 2**exponent among quantiles of so many rows: it has the bits of gradients,
-    or fewer where the sum would be longer than MAX_WEIGHT_BITS."""
+    """The scale of weights up to 2**exponent in quantiles of this many rows. It has the bits of gradients, or
+    fewer if the sum of all weights would exceed MAX_WEIGHT_BITS."""
+    # A weight of b bits is at most 2**(b - 1), and rows are fewer than 2**rows.bit_length(). So their sum is
+    # below 2**(b - 1 + rows.bit_length()), which is 2**MAX_WEIGHT_BITS for the largest b.
     return Scale(exponent, min(terms.bits, MAX_WEIGHT_BITS + 1 - rows.bit_length()))
 
 
 @dataclass(frozen=True)
 class QuantileQuery(Counted, BaseQuery):
-    """Counts of rows in each subcell of these grids (one for each of `gridded`).
+    """Counts of rows in each subcell of these grids, one grid for each of `tasks.gridded`.
 
-    weight: the scale of row weights, where the terms have them: a row counts its weight, in units of this
-    scale.
-    """
+    weight: the scale of row weights, if rows are weighted: then each row adds its weight, in this scale."""
 
     description = "how many rows lie in each column interval"
     tasks = TRAINING | {"describe"}
@@ -85,50 +81,51 @@ class QuantileQuery(Counted, BaseQuery):
 
     @property
     def cell_bits(self) -> int:
+        # All rows may lie in one subcell: each adds at most the limit of a weight, or 1.
         return cell_bits((self.weight or UNIT).limit, self.rows)
 
     @classmethod
     def max_count(cls, terms: Terms) -> int:
-        """The refinements of a grid."""
         asked = terms.histograms.cut_points == "grid" and terms.noise is None and not terms.hides_columns
         return MAX_REFINEMENTS * asked
 
     def check_terms(self, terms: Terms) -> None:
-        """Refuse grids of other features than the terms', grids finer than a program needs, and rows that
-        count otherwise than by the terms."""
         if terms.hides_columns:
-            raise Refused("counts of rows by value, and the terms leave cut points to their owners")
+            raise Refused("query-grids", "counts by value are not allowed if parties keep their cut points")
         numeric = len(gridded(terms))
         max_cells = max(terms.histograms.max_bin * SUBCELLS_PER_BIN * 2, 1 << 11)
         grids = self.grids
         if not numeric or grids.features != numeric or (grids.cells_by_feature > max_cells).any():
             raise Refused(
-                f"the terms allow grids of {numeric} numeric features with at most {max_cells} cells each"
+                "query-grids",
+                f"the terms allow grids of {numeric} numeric features with at most {max_cells} cells each",
             )
         due = weight_scale(terms, self.rows, 0).bits if are_weighted(terms) else None
         if due != (None if self.weight is None else self.weight.bits):
-            raise Refused(f"the terms allow counts by weights of {due or 'no'} bits here, no others")
+            raise Refused(
+                "query-scale", f"the terms allow only counts with weights of {due or 'no'} bits here"
+            )
 
     def bytes_needed(self, parties: int) -> int:
-        """Bytes of the sums, and of the grids that come of them."""
         return BYTES_PER_COUNT * self.cells
 
     def check_order(self, terms: Terms, state: Any) -> None:
-        # Counts over ever finer grids reveal any single value: no more of them than cut points need.
+        # Finer and finer grids would eventually reveal single values: allow no more than cut points need.
         if state.start is not None or state.grids >= MAX_REFINEMENTS:
-            raise PeerError(f"counts over grids are given {MAX_REFINEMENTS} times, before the cut points")
+            raise PeerError(
+                "query-order", f"grids may be counted {MAX_REFINEMENTS} times, before the cut points"
+            )
         if state.grids == 0 and self.grids.shape != Grids.first(self.grids.features).shape:
-            raise PeerError("the first grid is not the coarse one over all numbers")
+            raise PeerError("query-order", "the first grid must be the coarse one over all numbers")
 
 
 @dataclass(frozen=True)
 class BinsQuery(Counted, BaseQuery):
-    """The bins of each numeric feature, where its cut points are for its owner alone to know.
+    """Numbers of bins of each numeric feature, if only the owner of a feature may know its cut points.
 
-    Each party finds the cut points of its own numeric features by counts of its rows, the same as
-    `QuantileQuery` over all of them would give. Answer: the number of cuts of each feature, then for each 1
-    if a missing bin follows; 0 for features of others.
-    """
+    Each party computes the cut points of its own numeric features from counts of its rows. They are the same
+    that `QuantileQuery` would lead to. Answer: the number of cut points of each feature, then for each
+    feature 1 if it has a bin for missing values; 0 for other parties' features."""
 
     description = "how many intervals each column has"
 
@@ -141,31 +138,28 @@ class BinsQuery(Counted, BaseQuery):
 
     @property
     def cell_bits(self) -> int:
-        return cell_bits(1, MAX_CODES)
+        return cell_bits(1, MAX_CODES)  # one party answers for a feature, with fewer than MAX_CODES cuts
 
     @classmethod
     def max_count(cls, terms: Terms) -> int:
-        """Once, where cut points stay with their owners."""
         return int(terms.hides_columns)
 
     def check_terms(self, terms: Terms) -> None:
-        """Refuse it where all parties are told cut points, and for other features than the terms'."""
         numeric = len(terms.columns.numeric)
         if not terms.hides_columns or not numeric or self.features != numeric:
-            raise Refused(f"bins of {self.features} features, the terms say otherwise")
+            raise Refused("query-bins", f"the terms do not allow bins of {self.features} features here")
 
     def check_order(self, terms: Terms, state: Any) -> None:
         if state.start is not None or state.grids:
-            raise PeerError("bins are counted once, before the cut points")
+            raise PeerError("query-order", "bins may be counted once, before the cut points")
 
 
 @dataclass(frozen=True)
 class RangeQuery(Counted, BaseQuery):
-    """Counts of rows in each part of the declared range of each numeric feature (`cut_points.range_edges`).
-    Values beyond a range count in its first or last part, missing ones do not count.
+    """Counts of rows in each part of each numeric feature's declared range (`cut_points.range_edges`).
 
-    Used once, where the answer gets noise.
-    """
+    Values outside a range are in its first or last part; missing values are not counted. Sent once, and only
+    with noise."""
 
     description = "how many rows lie in each part of a range"
     tasks = TRAINING | {"describe"}
@@ -186,32 +180,29 @@ class RangeQuery(Counted, BaseQuery):
 
     @classmethod
     def max_count(cls, terms: Terms) -> int:
-        """At most one count."""
         return int(terms.histograms.cut_points == "grid" and terms.noise is not None)
 
     def check_terms(self, terms: Terms) -> None:
-        """Refuse other ranges than the terms'."""
         numeric = len(terms.columns.numeric)
         if terms.histograms.cut_points != "grid" or self.features != numeric:
-            raise Refused(f"counts over {self.features} ranges; the terms allow {numeric}, once")
+            raise Refused("query-ranges", f"counts over {self.features} ranges; the terms allow {numeric}")
 
     def check_order(self, terms: Terms, state: Any) -> None:
         if state.start is not None or state.grids:
-            raise PeerError("counts over ranges are given once, before the cut points")
+            raise PeerError("query-order", "ranges may be counted once, before the cut points")
 
 
 # ---- The query that counts the rows of all parties by bin of each feature and of the score --------------
-# Promises: asked once, at the end of a training whose terms have a reference, or where rows are held
-# against one.
-# Refuses: other bins than those of the training, or of the model in the terms (PeerError).
+# Sent once: at the end of a training with `reference`, or when rows are compared with a reference. Holders
+# refuse bins other than those of the training, or of the model in the terms (PeerError).
 
 
 @dataclass(frozen=True)
 class BinCountsQuery(Stateless, BaseQuery):
-    """Counts of rows: in each bin of each feature, then of the score.
+    """Counts of rows in each bin of each feature, then in each bin of the score.
 
-    sizes: bins of each feature, the one of missing values last; score: bins of the score; rounds: of the
-    training, whose trees give the score."""
+    sizes: number of bins of each feature, the one of missing values last; score: number of bins of the score;
+    rounds: number of rounds whose trees compute the score."""
 
     description = "rows by bin of each column and of score"
     tasks = frozenset({"train", "drift"})
@@ -234,36 +225,36 @@ class BinCountsQuery(Stateless, BaseQuery):
 
     @classmethod
     def max_count(cls, terms: Terms) -> int:
-        """Once, where the terms say so."""
         return int(terms.task.uses_reference or terms.evaluation.reference)
 
     def check_terms(self, terms: Terms) -> None:
-        """Refuse counts that the terms do not name."""
         if not self.max_count(terms):
-            raise Refused("rows by bin of each column, and the terms have no reference")
+            raise Refused("query-bins", "the query counts rows by bin, and the terms have no reference")
         if len(self.sizes) != len(terms.columns.features):
-            raise Refused(f"bins of {len(self.sizes)} features, the terms have {len(terms.columns.features)}")
+            raise Refused(
+                "query-bins",
+                f"bins of {len(self.sizes)} features, and the terms have {len(terms.columns.features)}",
+            )
 
     def check_order(self, terms: Terms, state: Any) -> None:
         if terms.task.uses_reference:
             return
         check_started(state)
-        if state.splits or not 0 <= self.rounds < len(state.rounds):  # a root may have been asked ahead
-            raise PeerError("rows are counted by bin once the trees have grown")
+        # Levels may be 1: the next tree's root may have shared the last turn. But it must not have split.
+        if state.splits or not 0 <= self.rounds < len(state.rounds):
+            raise PeerError("query-order", "rows may be counted by bin once all trees have grown")
 
 
 # ---- The query that counts the rows, missing values, categories and labels of all parties ---------------
-# Promises: one sum tells the number of rows; asked once in a session, in its first turn.
-# Refuses: counts of other columns than the terms name (Refused).
 
 
 @dataclass(frozen=True)
 class SummaryQuery(Stateless, BaseQuery):
-    """Counts of rows: all; those with a missing value, for each feature; those of each declared level and of
-    undeclared ones, for each categorical feature; those of each class of the label.
+    """Counts of all rows; for each feature of missing values; for each categorical feature also of each
+    declared level, and of undeclared ones; then of each class of the label. Sent once, in the first turn.
 
-    numeric: numeric features; levels: declared levels of each categorical feature; classes: of the label, 0
-    where it is a number. Answer: int64 in this order, a feature's counts together."""
+    numeric: number of numeric features; levels: number of declared levels of each categorical feature;
+    classes: of the label, 0 if it is a number. Answer: in this order, with a feature's counts together."""
 
     description = "rows: all, with missing values, by level"
     only_turn = 1
@@ -281,7 +272,6 @@ class SummaryQuery(Stateless, BaseQuery):
 
     @classmethod
     def of(cls, terms: Terms) -> Self:
-        """The query about the columns of these terms."""
         columns, loss = terms.columns, terms.objective.loss.xgboost_equivalent
         classes = max(2, terms.objective.num_class or 0) if loss.label_kind is LabelKind.CLASS else 0
         return cls(len(columns.numeric), tuple(columns.category_counts), classes)
@@ -292,21 +282,19 @@ class SummaryQuery(Stateless, BaseQuery):
 
     @property
     def cell_bits(self) -> int:
-        return cell_bits(1, self.rows)  # how many there are is not known yet
+        return cell_bits(1, self.rows)  # ROWS, an upper bound: the number of rows is not known yet
 
     @classmethod
     def max_count(cls, terms: Terms) -> int:
-        """Once, where rows are described."""
         return int(cls.serves(terms))
 
     def check_terms(self, terms: Terms) -> None:
-        """Refuse counts of other columns than the terms'."""
         if self != self.of(terms):
-            raise Refused("counts of other columns, levels or classes than those of the terms")
+            raise Refused("query-columns", "the query has other columns, levels or classes than the terms")
 
     def check_order(self, terms: Terms, state: Any) -> None:
         if state.grids:
-            raise PeerError("rows are counted by level before they are counted by value")
+            raise PeerError("query-order", "rows must be counted by level before they are counted by value")
 
 
 OfColumns = SummaryQuery | BinCountsQuery | BinsQuery | QuantileQuery | RangeQuery

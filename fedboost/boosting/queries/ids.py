@@ -1,13 +1,13 @@
 """Queries that find the rows which the parties of a block have in common (`holders.alignment`).
 
-First each party says how many row ids it has; then each reports one list of ids, blinded by the secrets of
-all parties of its block; then each is told which of its own rows are common, in an order that all share.
+First each party reports how many row ids it has. Then each reports one list of ids, blinded by the secrets of
+all parties of its block. Then each receives the places of its own common rows, in an order that all share.
 
-Promises: a party is told the places of its own rows alone; a label holder all of whose rows take part is told
-a hash of which of them each feature holder has, so that none can say it has others and be shown a hash of
-their ids; both ends compute the same; each is asked once in
-a session, in a turn of its own: else parties would enter other ids each time, `max_ids` of them.
-Refuses: more ids than the terms allow, fewer common rows, and places that cannot be (Refused).
+Promises: a party receives only the places of its own rows. If all rows of the label holder take part, it also
+receives a hash of which of them each feature holder has: a feature holder that claims others gets no hash of
+their ids. Each query is sent once per session, in its own turn; otherwise parties could enter `max_ids` other
+ids each time.
+Refuses: more ids than the terms allow, too few common rows, and impossible places (Refused).
 """
 
 import hashlib
@@ -28,36 +28,34 @@ from fedboost.terms.session import MAX_PARTIES
 from fedboost.terms.terms import Terms
 
 CHECK_BYTES = 2 * KEY_BYTES
-"""Bytes of a key and the HMAC-SHA-256 of the ids in common."""
+"""Bytes of a key and of the HMAC-SHA-256 of the common ids."""
 REPEAT_BYTES = 4
-"""Bytes that say how many rows of the label holder have an id."""
+"""Bytes of the number of label holder rows that have an id."""
 UNKNOWN = -1
-"""The place of a row of the label holder that a feature holder does not have."""
+"""Place of a row of the label holder that a feature holder does not have."""
 HASH_WORDS = 8
-"""Words of 32 bits of a SHA-256."""
+"""32-bit words of a SHA-256 digest."""
 Sizes = Annotated[tuple[int, ...], Bound(MAX_PARTIES, "parties")]
 """A number for each party, in the order of the terms."""
 
 
 class BeforeRows(Stateless):
-    """What queries that match rows have in common."""
+    """Base of queries that match rows."""
 
     rows = MAX_ROWS - 1
 
     @classmethod
     def max_count(cls, terms: Terms) -> int:
-        """Once, where rows are matched."""
         return int(terms.vertical.aligns)
 
     def check_order(self, terms: Terms, state: Any) -> None:
-        """Raise PeerError once rows are matched."""
         if state.places is not None:
-            raise PeerError("rows are matched already")
+            raise PeerError("query-order", "rows have already been matched")
 
 
 @dataclass(frozen=True)
 class IdCountQuery(BeforeRows, BaseQuery):
-    """The number of row ids of each party. Answer: one integer a party, in the order of the terms."""
+    """The number of row ids of each party. Answer: one integer per party, in the order of the terms."""
 
     description = "number of row ids"
     only_turn = 1
@@ -74,7 +72,6 @@ class IdCountQuery(BeforeRows, BaseQuery):
         return MAX_ROWS.bit_length()
 
     def check_terms(self, terms: Terms) -> None:
-        """Refuse it where rows are not matched, or for another number of parties."""
         check_aligns(terms, self.parties)
 
 
@@ -83,7 +80,7 @@ class AlignQuery(BeforeRows, BaseQuery):
     """The ids of all parties, blinded by the secret of every party of their block.
 
     sizes: number of ids of each party. Answer: the tokens of each list, `TOKEN_WORDS` integers each, list
-    after list; each list is answered by one party, which is not its owner."""
+    after list. One party, which is not its owner, answers for each list; all others add 0."""
 
     description = "row ids, blinded by all parties"
     only_turn = 2
@@ -97,40 +94,42 @@ class AlignQuery(BeforeRows, BaseQuery):
 
     @property
     def cell_bits(self) -> int:
-        return 32
+        return 32  # a word of a token, from one party: nothing is added to it
 
     def relayed_bytes(self, terms: Terms) -> int:
-        """Each list passes through each party of its block."""
+        # each list passes through each party of its block
         return POINT_BYTES * sum(self.sizes)
 
     def check(self, terms: Terms) -> None:
-        """Refuse lists of more ids than the terms allow, before all else: that names who enters them."""
+        # check_terms first: its refusal of too many ids names the party that enters them
         self.check_terms(terms)
         super().check(terms)
 
     def check_terms(self, terms: Terms) -> None:
-        """Refuse lists of more ids than the terms allow, and than a session can match."""
+        """Raise Refused for more ids than the terms allow, or than a session can match."""
         check_aligns(terms, len(self.sizes))
         for party, size in zip(terms.parties, self.sizes, strict=True):
             most = terms.vertical.most_ids
             if not 0 < size <= most:
                 raise Refused(
+                    "align-many-ids",
                     f"party {party} enters {size:,} row ids, and the terms allow 1 to {most:,}: raise "
-                    f"max_ids if that many are known to be its own"
+                    f"max_ids only if it is known to have that many rows",
                 )
         if self.cells > MAX_CELLS:
             raise Refused(
-                f"the parties enter {sum(self.sizes):,} row ids together, and a session matches "
-                f"{MAX_CELLS // TOKEN_WORDS:,} at most; leave out rows that no other party can have"
+                "align-session-size",
+                f"the parties enter {sum(self.sizes):,} row ids in all, and a session can match at most "
+                f"{MAX_CELLS // TOKEN_WORDS:,}; leave out rows that no other party can have",
             )
 
 
 @dataclass(frozen=True)
 class ToldPlaces(BeforeRows, BaseQuery):
-    """A query that tells each party places in its own list of ids, and whose answer is the number of rows,
-    from the label holders.
+    """Base of queries that send each party places in its own list of ids. Answer: the number of rows, from
+    the label holders.
 
-    total: rows that it is about; sizes: places that are told of each party; places: int32 [sum of sizes]."""
+    total: number of rows; sizes: number of places of each party; places: int64 [sum of sizes]."""
 
     only_turn = 3
 
@@ -147,12 +146,12 @@ class ToldPlaces(BeforeRows, BaseQuery):
         return MAX_ROWS.bit_length()
 
     def of(self, party: int) -> Int64:
-        """The places of a party, by its number in the terms: int64 [rows]."""
+        """The places of a party, given by its number in the terms: int64 [rows]."""
         begin = sum(self.sizes[:party])
         return self.places[begin : begin + self.sizes[party]]
 
     def in_view(self, view: View) -> Self:
-        """The query with a party's own places alone."""
+        """The query with only the party's own places."""
         sizes = tuple(size if party == view.place else 0 for party, size in enumerate(self.sizes))
         if sizes == self.sizes:
             return self
@@ -160,57 +159,59 @@ class ToldPlaces(BeforeRows, BaseQuery):
         return replace(self, sizes=sizes, places=own)
 
     def check_terms(self, terms: Terms) -> None:
-        """Refuse it where rows are not matched, for another number of parties, and for other places than it
-        says."""
         check_aligns(terms, len(self.sizes))
         if sum(self.sizes) != self.places.size or not 0 < self.total < MAX_ROWS:
-            raise Refused("places of rows that are not as many as they say")
+            raise Refused("query-places", "the numbers of places and rows do not fit each other")
 
     def check_known(self, terms: Terms, said: str) -> None:
-        """Where all rows of the label holder take part: refuse another number of places of a feature holder,
-        or of words of hashes of these, places that are told twice or that cannot be, and too few known rows.
-        said: what the rows are said to be."""
+        """Raise Refused for impossible places if all rows of the label holder take part.
+
+        Each feature holder needs a place for each row, distinct or UNKNOWN, and enough known rows; the label
+        holder a hash for each feature holder. said: "common" or "predicted", for messages."""
         label_holder, fewest = terms.vertical.label_holder, terms.vertical.fewest_common_rows
         for party, size in enumerate(self.sizes):
             name, own = terms.parties[party], self.of(party)
             due = HASH_WORDS * (len(terms.parties) - 1) if name == label_holder else self.total
             if size not in (0, due):
-                raise Refused(f"{size} places of party {name}, where {self.total} rows are {said}")
+                raise Refused(
+                    "query-places", f"party {name} has {size} places, but {self.total} rows are {said}"
+                )
             if name == label_holder:
                 continue
             known = own[own != UNKNOWN]
             if size and known.size < fewest:
                 parties = str(label_holder), name
-                raise Refused(few_in_common(known.size, fewest, parties, not terms.task.trains))
+                raise Refused(
+                    "align-few-common", few_in_common(known.size, fewest, parties, not terms.task.trains)
+                )
             if known.size and (known.min() < 0 or np.unique(known).size != known.size):
-                raise Refused(f"a row that is said to be {said} twice")
+                raise Refused("query-places", f"a row is {said} twice, or does not exist")
 
     def known_bytes(self, terms: Terms) -> int:
-        """Most bytes that a party relays where all rows of the label holder take part: a feature holder a bit
-        a row, the label holder a hash for each of them."""
+        """Most bytes that a party relays if all rows of the label holder take part: a feature holder one bit
+        per row, the label holder a hash for each feature holder."""
         return -(-self.total // 8) + sum(sealed_size(CHECK_BYTES, (party,)) for party in terms.parties)
 
 
 @dataclass(frozen=True)
 class PlacesQuery(ToldPlaces):
-    """The rows in common: of each party the places in its list of ids, in an order that all parties of its
-    block share. Or, where they take part (`Vertical.takes_all_rows`), all rows of the label holder, in the
-    order of its list: of each feature holder as many places, UNKNOWN where it does not have the id, and of
-    the label holder `hash_of` the rows that each of them has.
+    """The rows to train on.
 
-    total: common rows of all blocks, or rows of the label holder; sizes: places that are told of each party;
-    places: int32 [sum of sizes]. Answer: the number of rows, from the label holders."""
+    Usually the common rows: for each party the places in its list of ids, in an order that all parties of its
+    block share. With `Vertical.takes_all_rows`, all rows of the label holder, in the order of its list: for
+    each feature holder as many places, UNKNOWN if it does not have the id; for the label holder `hash_of` the
+    rows that each feature holder has.
+
+    total: number of common rows of all blocks, or of rows of the label holder."""
 
     description = "row count, once rows are matched"
 
     def relayed_bytes(self, terms: Terms) -> int:
-        """Which rows feature holders have, and hashes of these, where all of the label holder take part; and
-        how often ids are repeated."""
         known = self.known_bytes(terms) if terms.vertical.takes_all_rows else 0
         return known + self.total * REPEAT_BYTES * terms.vertical.repeated_ids
 
     def check_terms(self, terms: Terms) -> None:
-        """Refuse places that are told twice or that cannot be, and too few."""
+        """Raise Refused for repeated or impossible places, and for too few."""
         super().check_terms(terms)
         if terms.vertical.takes_all_rows:
             self.check_known(terms, "common")
@@ -220,60 +221,55 @@ class PlacesQuery(ToldPlaces):
             own = self.of(party)
             if 0 < size < fewest or size > self.total:
                 block = terms.blocks.of(terms.parties[party])
-                raise Refused(few_in_common(size, fewest, block.parties if block else ()))
+                raise Refused("align-few-common", few_in_common(size, fewest, block.parties if block else ()))
             if size and (own.min() < 0 or np.unique(own).size != size):
-                raise Refused("a row that is said to be common twice")
+                raise Refused("query-places", "a row is common twice, or does not exist")
 
     def applied_to(self, state: Any) -> Any:
-        """The state with these places."""
         return replace(state, places=self)
 
 
 def hash_of(known: Mask) -> Int64:
-    """The hash of which rows a feature holder has: int64 [HASH_WORDS]. known: bool [rows]."""
+    """SHA-256 of which rows a feature holder has, int64 [HASH_WORDS]. known: bool [rows]."""
     return np.frombuffer(hashlib.sha256(np.packbits(known).tobytes()).digest(), "<i4").astype(np.int64)
 
 
 def few_in_common(rows: int, fewest: int, parties: Sequence[str], predicts: bool = False) -> str:
-    """The sentence on too few common rows of these parties. predicts: the rows are to be predicted."""
+    """The message about too few common rows of these parties. predicts: the rows are to be predicted."""
     option = " by --min-common-rows" if predicts else ""
     return (
-        f"parties {', '.join(parties)} have {rows:,} rows in common, and the terms say min_common_rows = "
+        f"parties {', '.join(parties)} have {rows:,} rows in common, and the terms need min_common_rows = "
         f"{fewest}: compare how their row ids are written (id_form in the terms)"
-        + (f", or set it lower{option} if so few are enough" if rows else "")
+        + (f", or lower min_common_rows{option} if so few rows are enough" if rows else "")
     )
 
 
 def check_aligns(terms: Terms, parties: int) -> None:
-    """Refused unless the terms match rows, of so many parties."""
+    """Raise Refused unless the terms match rows of this many parties."""
     if not terms.vertical.aligns:
-        raise Refused("row ids are asked for, and the terms match no rows")
+        raise Refused("query-ids", "the query is for row ids, and rows are not matched under the terms")
     if parties != len(terms.parties):
-        raise Refused(f"row ids of {parties} parties, the terms have {len(terms.parties)}")
+        raise Refused("query-ids", f"row ids of {parties} parties, and the terms have {len(terms.parties)}")
 
 
-# ---- The query by which parties that hold different columns predict together (`holders.prediction`) ----
-# All rows of the label holder are predicted. Each feature holder is told which rows of its own they are;
-# where it does not have an id it answers as for missing values. It relays to the label holder which leaves
-# each row can reach, so one turn is enough, whatever the depth of the trees.
-# Promises: a party is told the places of its own rows alone; it is asked once in a session, in a turn of
-# its own; the label holder is told a hash of which rows each feature holder has, so that none can say it
-# has others and be shown a hash of their ids.
-# Refuses: another number of rows than the terms say, feature holders that know fewer of them than
-# `min_common_rows`, since an id alone is a look-up, and places that cannot be (Refused).
-
+# ---- The query by which parties that hold different columns predict together (`holders.columns`) --------
+# All rows of the label holder are predicted. Each feature holder receives the places of these rows in its
+# own list; an id that it does not have is treated as missing values. It relays to the label holder which
+# leaves each row can reach. So one turn is enough, whatever the depth of the trees.
+# Promises: as for the queries that match rows. The number of rows is that of the terms.
+# Refuses: feature holders that know fewer than `min_common_rows` of the rows: predicting a single known id
+# would be a look-up (Refused).
 
 BATCH_BYTES = 1 << 24
-"""Most bytes of leaf bits that are relayed together, of a party, but where a row alone takes more."""
+"""Most bytes of a party's leaf bits that are relayed together, unless a single row takes more."""
 
 
 @dataclass(frozen=True)
 class ReachQuery(ToldPlaces):
-    """The rows that are predicted, in the order of the label holder's list of ids.
+    """The rows to predict, in the order of the label holder's list of ids.
 
-    total: how many they are; sizes: places that are told of each party, `total` of each feature holder, and
-    of the label holder the words of a hash for each of these; places: int32 [sum of sizes], in the holder's
-    own list, UNKNOWN where it does not have the id, and `hash_of` the rows that each has. Answer: the number
+    total: number of rows. places: for each feature holder `total` places in its own list, UNKNOWN if it does
+    not have the id; for the label holder `hash_of` the rows that each feature holder has. Answer: the number
     of rows, from the label holder."""
 
     description = "number of rows that were predicted"
@@ -281,48 +277,47 @@ class ReachQuery(ToldPlaces):
 
     @classmethod
     def max_count(cls, terms: Terms) -> int:
-        """Once, where rows are predicted."""
         return int(cls.serves(terms))
 
     def relayed_bytes(self, terms: Terms) -> int:
-        """Most bytes that a feature holder relays, a bit a row and its leaf bits, and the label holder, a
-        hash for each."""
+        """Most bytes that a party relays: one bit and leaf bits of each row, or a hash per feature holder."""
         roots, names = len(terms.roots), terms.parties
         of_row = terms.trees.rounds * roots * -(-terms.max_leaves_per_round // roots // 8)
         batches = -(-self.total // rows_of_batch(of_row))
         return self.total * of_row + batches * sealed_size(0, names) + self.known_bytes(terms)
 
     def check_terms(self, terms: Terms) -> None:
-        """Refuse another number of rows, places that are told twice or that cannot be, and too few known."""
         super().check_terms(terms)
         check_predicted(terms, self.total)
         self.check_known(terms, "predicted")
 
 
 def rows_of_batch(size: int) -> int:
-    """The rows whose leaf bits are relayed together. size: of a row, of the party that has most."""
+    """Number of rows whose leaf bits are relayed together. size: most bytes per row of any party."""
     return max(1, BATCH_BYTES // max(1, size))
 
 
 def check_predicted(terms: Terms, rows: int) -> None:
-    """Refused unless the terms say that so many rows are predicted."""
+    """Raise Refused unless the terms have this number of rows to predict."""
     due = terms.vertical.predict_rows
     if rows != due:
         raise Refused(
-            f"label holder {terms.vertical.label_holder} has {rows} rows to predict, and the terms say "
-            f"predict_rows = {due}"
+            "predict-rows-differ",
+            f"label holder {terms.vertical.label_holder} has {rows} rows to predict, and the terms have "
+            f"predict_rows = {due}",
         )
 
 
 def check_batch(terms: Terms) -> None:
-    """Refused for fewer rows than each feature holder has to know: whether that is so would tell of them."""
+    """Raise Refused for fewer rows than feature holders must know: an answer would reveal which they do."""
     rows, fewest = terms.vertical.predict_rows or 0, terms.vertical.fewest_common_rows
     if rows < fewest:
         raise Refused(
-            f"{rows} rows are to be predicted, and the terms say min_common_rows = {fewest}: predict that "
-            f"many together, or set it lower by --min-common-rows where the other parties allow that"
+            "predict-few-rows",
+            f"{rows} rows are to be predicted, and the terms need min_common_rows = {fewest}: predict more "
+            f"rows together, or lower it with --min-common-rows if the other parties allow that",
         )
 
 
 OfRows = IdCountQuery | AlignQuery | PlacesQuery | ReachQuery
-"""Queries that match rows by their ids, and those about rows that are predicted."""
+"""Queries that match rows by their ids, or are about rows to predict."""

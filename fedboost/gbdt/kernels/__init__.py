@@ -1,11 +1,11 @@
-"""Every compiled loop of gbdt: arrays in, arrays out, no objects. Nothing else there is compiled.
+"""Every compiled loop of gbdt: arrays in, arrays out, no objects. Nothing else in gbdt is compiled.
 
-Promises: each kernel computes bit for bit what its numpy reference in tests/gbdt/reference computes, on
-every CPU: no fastmath, no libm, element-wise functions built from + - * / in a fixed order.
-Refuses nothing: callers have validated their arrays.
+Promises: each kernel computes bit for bit what its numpy reference in tests/gbdt/reference computes, on every
+CPU. There is no fastmath and no libm; element-wise functions are built from + - * / in a fixed order. Callers
+have validated their arrays.
 
-Shapes: N rows, F features, T bins of all features together. `bins` is uint8 [N, F or more]; `rows` uint32
-row numbers; `offsets` uint32 [F], where a feature's bins begin among the T.
+Shapes: N rows, F features, T bins of all features together. `bins` is uint8 [N, F or more]; `rows` are uint32
+row numbers; `offsets` is uint32 [F], the first of each feature's bins among the T.
 """
 
 from llvmlite import ir
@@ -17,7 +17,7 @@ from fedboost.kernel_cache import kernel
 
 @intrinsic
 def prefetch(typingctx, array, index):
-    """Ask for the cache line of array[index]; a hint, without effect on any value."""
+    """Prefetch the cache line of array[index]. This is a hint and changes no value."""
 
     def codegen(context, builder, signature, args):
         view = context.make_array(signature.args[0])(context, builder, args[0])
@@ -34,7 +34,7 @@ def prefetch(typingctx, array, index):
 
 @intrinsic
 def load_word(typingctx, array, index):
-    """The eight bytes from array[index] of a uint8 array as one uint64, the first of them lowest."""
+    """Load eight bytes from array[index] of a uint8 array as one little-endian uint64."""
 
     def codegen(context, builder, signature, args):
         view = context.make_array(signature.args[0])(context, builder, args[0])

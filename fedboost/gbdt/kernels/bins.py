@@ -1,4 +1,4 @@
-"""Kernels of cut points and bins: keys of floats, counts of keys, codes of values, rows of bins."""
+"""Kernels for cut points and bins: keys of floats, counts of keys, codes of values, rows of bins."""
 
 import numpy as np
 
@@ -8,13 +8,15 @@ _BLOCK = 256  # rows of a block of `transpose`
 MAX_CODES = 256
 """uint8 codes: value bins and, where a feature has missing values, the missing bin."""
 _MANY_SEARCHES = 1 << 15
-"""Searches that are worth a table of 65,536 entries, which takes as long to make as some thousand
+"""Number of searches that justifies a table of 65,536 entries. Building it takes as long as a few thousand
 searches."""
 
 
 @elementwise
 def _key(word):
-    """The key of the float32 with these bits, which is a number."""
+    """The key of the float32 with these bits, which must not be NaN."""
+    # Negative floats: all bits are flipped, so that a larger magnitude is a lower key. Others: only the sign
+    # bit, so that they come above. The bits of -0.0 happen to be the key of 0.0.
     if word == np.uint32(0x80000000):
         return word
     return ~word if word >> 31 else word | np.uint32(0x80000000)
@@ -22,10 +24,9 @@ def _key(word):
 
 @loop
 def float_keys(values):
-    """The order-preserving uint32 key of each float32: a < b exactly if key(a) < key(b).
+    """The order-preserving uint32 key of each float32 [N]: a < b exactly if key(a) < key(b).
 
-    NaN (missing) has the highest key of all; -0.0 has that of 0.0. `values` is float32 [N].
-    """
+    NaN (missing) has the highest key of all; -0.0 has the key of 0.0."""
     bits = values.view(np.uint32)
     out = np.empty(values.size, np.uint32)
     for i in range(values.size):
@@ -37,13 +38,12 @@ def float_keys(values):
 
 @loop
 def _heads(keys, searches):
-    """Lookup table for `searches` searches in increasing keys: the first key, int64 [H + 1], a number of
-    bits.
+    """Build a lookup table for `searches` searches in increasing keys. Returns the first key, the table,
+    int64 [H + 1], and a number of bits.
 
-    The distance d of a key from the first one has the head d >> bits, below H. Entry h is the number of keys
-    with a head below h: a search for a key with head h is over after a step or two between entries h and
-    h + 1. A search through all of them takes ten, each a branch that no processor predicts.
-    """
+    A key at distance d from the first one has the head d >> bits, below H. Entry h is the number of keys with
+    a head below h. A search for a key with head h therefore ends after a step or two between entries h and h
+    + 1. A search through all keys takes ten steps, each a branch that no processor predicts."""
     first = np.int64(keys[0]) if keys.size else np.int64(0)
     span = np.int64(keys[-1]) - first if keys.size else np.int64(0)
     table_size = 1 << (16 if searches >= _MANY_SEARCHES else 8)
@@ -62,10 +62,9 @@ def _heads(keys, searches):
 def count_cells(keys, units, starts, widths, subdivisions, out):
     """Count keys in the subcells of disjoint cells, given in increasing order.
 
-    Cell c covers the 2**widths[c] keys from starts[c] and is cut in 2**subdivisions[c] equal subcells, whose
-    counts are in `out`, one cell after the other. Keys in no cell are not counted. units: int64 [N], what
-    each key counts; None where each counts 1.
-    """
+    Cell c covers 2**widths[c] keys from starts[c] and is cut into 2**subdivisions[c] equal subcells, whose
+    counts are in `out`, one cell after the other. Keys outside all cells are not counted. units: int64 [N],
+    the count of each key; None if each counts 1."""
     cells = starts.size
     base = np.zeros(cells + 1, np.int64)
     for c in range(cells):
@@ -76,35 +75,34 @@ def count_cells(keys, units, starts, widths, subdivisions, out):
     while i < keys.size:
         key, rows = np.int64(keys[i]), 1 if units is None else units[i]
         i += 1
-        while i < keys.size and np.int64(keys[i]) == key:  # most columns of 0 and 1 have long runs
+        while i < keys.size and np.int64(keys[i]) == key:  # columns of 0 and 1 mostly have long runs
             rows += 1 if units is None else units[i]
             i += 1
         head = (key - first) >> shift
-        head = min(max(head, 0), last)  # for keys before the first start, or far behind the last
+        head = min(max(head, 0), last)  # for keys before the first start, or far after the last
         low, high = table[head], table[head + 1]
-        while low < high:  # the first cell that starts beyond the key
+        while low < high:  # invariant: cells before `low` start at or before the key, from `high` on after it
             middle = (low + high) >> 1
             if np.int64(starts[middle]) <= key:
                 low = middle + 1
             else:
                 high = middle
         c = low - 1
-        if c < 0:
+        if c < 0:  # before all cells
             continue
         into = key - np.int64(starts[c])
         width = np.int64(widths[c])
-        if into >> width:
+        if into >> width:  # in the gap after cell c
             continue
         out[base[c] + (into >> (width - np.int64(subdivisions[c])))] += rows
 
 
 @loop
 def weigh_residuals(label, margin, weight, rows, start, width, bits, factor, limit, out):
-    """out[c] += the weights, as `Scale.encode` makes them, of these rows with a residual in subcell c.
+    """Add to out[c] the weights, encoded as in `Scale.encode`, of these rows with a residual in subcell c.
 
-    The residual is float32(label - margin). The 2**width keys from `start` are cut in 2**bits equal subcells;
-    residuals with other keys are not counted.
-    """
+    The residual is float32(label - margin). The 2**width keys from `start` are cut into 2**bits equal
+    subcells; residuals with other keys are not counted."""
     for i in range(rows.size):
         row = rows[i]
         key = np.int64(_key(np.float32(label[row] - margin[row]).view(np.uint32)))
@@ -117,7 +115,7 @@ def weigh_residuals(label, margin, weight, rows, start, width, bits, factor, lim
 
 @loop
 def bin_column(values, cuts, missing_bin, out):
-    """out[i] = the number of cuts <= values[i]; NaN goes to `missing_bin`. float32 [N] in, uint8 [N] out."""
+    """out[i] = number of cuts <= values[i]; NaN goes to `missing_bin`. float32 [N] in, uint8 [N] out."""
     words = values.view(np.uint32)
     keys = float_keys(cuts)
     first, table, shift = _heads(keys, values.size)
@@ -157,15 +155,15 @@ def transpose(by_feature, features, by_row):
 
 @loop
 def _all_equal(column, i, code):
-    """True if eight rows from i on have this code."""
+    """True if eight rows from row i on have this code."""
     ones = np.uint64(0x0101010101010101)
     return i + 8 <= column.size and load_word(column, np.uint64(i)) == np.uint64(code) * ones
 
 
 @loop
 def sample_bins(by_feature, step):
-    """The most frequent bin of each feature in every `step`-th row, the lowest of several; the number of
-    these rows in it; and the number of bins that they show: int64 [F, 3]."""
+    """For each feature, over every `step`-th row: the most frequent bin (the lowest of several), its number
+    of rows, and the number of bins that occur. int64 [F, 3]."""
     out = np.zeros((by_feature.shape[0], 3), np.int64)
     counts = np.empty(MAX_CODES, np.int64)
     for f in range(by_feature.shape[0]):
@@ -187,11 +185,11 @@ def sample_bins(by_feature, step):
 
 @loop
 def join_codes(codes, bins, out, parts):
-    """out = the joint code of each pair of a code and a bin, from 0 in the order of their first rows;
-    parts[joint code] = the pair: uint8 [N] each, and [MAX_CODES, 2].
+    """out = the joint code of each pair of a code and a bin, numbered by first occurrence; parts[joint code]
+    = the pair. uint8 [N] each, and [MAX_CODES, 2].
 
-    Returns the number of joint codes; or where there are too many, -1 - the rows that MAX_CODES suffice for.
-    """
+    Returns the number of joint codes. If there are too many, returns -1 minus the number of rows for which
+    MAX_CODES suffice."""
     unknown = np.uint16(MAX_CODES)
     numbers, count = np.full(MAX_CODES * MAX_CODES, unknown, np.uint16), 0
     for i in range(codes.size):
@@ -209,7 +207,7 @@ def join_codes(codes, bins, out, parts):
 
 @loop
 def count_sparse(by_feature, features, most_frequent, starts):
-    """starts[i + 1] = the number of values outside their most frequent bin in the rows up to i."""
+    """starts[i + 1] = number of values outside their most frequent bin in the rows up to and including i."""
     starts[:] = 0
     for r in range(features.size):
         column, usual = by_feature[features[r]], np.uint8(most_frequent[r])
@@ -233,9 +231,8 @@ def list_sparse(by_feature, features, most_frequent, offsets, starts, entries):
     starts[0] = 0
 
 
-# ---- Kernels of grids and cut points: one call for all features -----------------------------------------
-# Whose cells lie one feature after the other.
-# Cells of feature f are those from offsets[f] to offsets[f + 1].
+# ---- Kernels for grids and cut points: one call for all features ----------------------------------------
+# Cells lie one feature after the other: those of feature f are offsets[f] to offsets[f + 1].
 
 
 ZERO_KEY = 1 << 31
@@ -243,7 +240,7 @@ ZERO_KEY = 1 << 31
 
 @loop
 def _cells_until(key, starts, first, last):
-    """The number of the first of these cells that starts beyond the key."""
+    """The first of cells `first` to `last` that starts after the key."""
     while first < last:
         middle = (first + last) >> 1
         if np.int64(starts[middle]) <= key:
@@ -255,15 +252,14 @@ def _cells_until(key, starts, first, last):
 
 @loop
 def count_stored(features, zeros, units, ends, keys, offsets, starts, widths, subdivisions, bases, out):
-    """Count the values of columns that are nearly all 0 in subcells of grids, as `bins.count_cells` does.
+    """Count the values of columns that are nearly all 0 in subcells of grids, as `count_cells` does.
 
-    Column i is feature features[i]: its zeros count zeros[i], and it has the values with the keys from
-    ends[i] to ends[i + 1], each of which counts units[v], or 1 where `units` is None. The counts of cell c
-    begin at out[bases[c]].
-    """
+    Column i is feature features[i]. Its zeros count zeros[i]. Its other values have the keys from ends[i] to
+    ends[i + 1], and each counts units[v], or 1 if `units` is None. The counts of cell c begin at
+    out[bases[c]]."""
     for i in range(features.size):
         first, last = offsets[features[i]], offsets[features[i] + 1]
-        for v in range(ends[i], ends[i + 1] + 1):  # the last time the zeros
+        for v in range(ends[i], ends[i + 1] + 1):  # the last pass counts the zeros
             key, rows = np.int64(ZERO_KEY), zeros[i]
             if v < ends[i + 1]:
                 key, rows = np.int64(keys[v]), 1 if units is None else units[v]
@@ -279,10 +275,9 @@ def count_stored(features, zeros, units, ends, keys, offsets, starts, widths, su
 def bin_stored(features, ends, rows, keys, offsets, cut_keys, missing, by_feature):
     """Bins of columns that are nearly all 0; uint8 [features, rows] out.
 
-    Column i is feature features[i]: it has the values with the keys from ends[i] to ends[i + 1] in these
+    Column i is feature features[i]. It has the values with the keys from ends[i] to ends[i + 1] in these
     rows, and 0 in all others. The cuts of feature f have the keys from offsets[f] to offsets[f + 1]. Missing
-    values have the bin after the last, or the one behind it where missing[f].
-    """
+    values have the last value bin, or the bin after it where missing[f]."""
     for i in range(features.size):
         feature = features[i]
         first, last = offsets[feature], offsets[feature + 1]
@@ -297,17 +292,26 @@ def bin_stored(features, ends, rows, keys, offsets, cut_keys, missing, by_featur
 
 @loop
 def refine(known, grid, sums, key_bits, missing, refined):
-    """Replace the cells of a grid by those of their subcells that hold rows: the number of cells, or -1 if
-    the subcells of a cell do not hold its rows.
+    """Replace the cells of a grid by those of their subcells that contain rows. Returns the number of cells,
+    or -1 if the subcells of a cell do not add up to its rows.
 
-    known: offsets, starts, widths, rows of the cells of each feature; grid: offsets, starts, subdivisions of
-    some of them; sums: of their subcells. refined: as known, long enough. The last subcell of all keys holds
-    missing values, and becomes missing[f].
+    Args:
+        known: offsets, starts, widths and rows of the cells of each feature.
+        grid: offsets, starts and subdivisions of some of them.
+        sums: counts of their subcells.
+        missing: receives, for each feature, the count of the last subcell of all keys: missing values.
+        refined: as known, long enough.
     """
     offsets, starts, widths, rows = known
     grid_offsets, grid_starts, subdivisions = grid
     new_offsets, new_starts, new_widths, new_rows = refined
     n, base = 0, 0
+    # The cells of the grid are among the known ones, in the same order: g is the next of them. A cell without
+    # a match is copied; a matched one becomes its subcells with rows:
+    #
+    #     known cell     [ starts[c], starts[c] + 2**width )             rows[c]
+    #     subcells       |  3  |  0  |  8  |  1  |                      2**subdivision of them
+    #     new cells      |  3  |     |  8  |  1  |                      each 2**(width - subdivision) keys
     for f in range(offsets.size - 1):
         g = grid_offsets[f]
         for c in range(offsets[f], offsets[f + 1]):
@@ -348,17 +352,17 @@ def _bit_length(number):
 
 @loop
 def choose_cells(known, max_bin, budget, two_rows, chosen):
-    """The cells to cut finer, and into how many subcells: `Quantiles` says which. The number of cells.
+    """Choose the cells to refine, and their numbers of subcells, by the rule in `Quantiles`. Returns the
+    number of cells.
 
-    known: offsets, starts, widths, rows of the cells of each feature; two_rows: the least count of two rows;
-    chosen: offsets, starts, widths, subdivisions, long enough. The counts of a feature times the budget are
-    below 2**63.
-    """
+    known: offsets, starts, widths and rows of the cells of each feature; two_rows: the least count of two
+    rows; chosen: offsets, starts, widths and subdivisions, long enough."""
     offsets, starts, widths, rows = known
     out_offsets, out_starts, out_widths, out_subdivisions = chosen
     n = 0
     for f in range(offsets.size - 1):
         first, last = offsets[f], offsets[f + 1]
+        # left_over: fewer cells with rows than bins, so that each further cut point would be used.
         left_over = last - first < max_bin
         total = 0
         for c in range(first, last):
@@ -374,9 +378,10 @@ def choose_cells(known, max_bin, budget, two_rows, chosen):
         g = begin
         for c in range(first, last):
             if g < n and np.int64(out_starts[g]) == starts[c]:
-                share = budget * rows[c] // coarse_rows
+                share = budget * rows[c] // coarse_rows  # a feature's counts times the budget are below 2**63
                 if left_over:
                     share = (share + budget // (n - begin)) // 2
+                # The largest power of two within the share, at least two subcells, at most one for each key.
                 bits = max(_bit_length(share) - 1, 1)
                 out_subdivisions[g] = np.uint8(min(bits, widths[c]))
                 g += 1
@@ -385,10 +390,9 @@ def choose_cells(known, max_bin, budget, two_rows, chosen):
 
 @loop
 def cut_keys(offsets, starts, rows, missing, max_bin, max_codes, sizes, keys):
-    """The keys of the cuts of each feature, and their number in sizes[f]; returns the number of all.
+    """Write the keys of the cuts of each feature, and their number to sizes[f]. Returns the total number.
 
-    Cuts lie at quantiles of the rows, or between all cells where there are bins enough.
-    """
+    Cuts lie at quantiles of the rows, or between all cells if there are enough bins."""
     n = 0
     for f in range(offsets.size - 1):
         first, last = offsets[f], offsets[f + 1]
@@ -405,6 +409,8 @@ def cut_keys(offsets, starts, rows, missing, max_bin, max_codes, sizes, keys):
         step = total / bins
         c, until, latest = first, rows[first], first
         for b in range(1, bins):
+            # Invariant: `until` is the number of rows in the cells up to and including c. A cell that spans
+            # several ranks yields one cut: `latest` skips repetitions.
             while until < b * step:  # the first cell that ends at this rank, or beyond
                 c += 1
                 until += rows[c]
@@ -415,12 +421,12 @@ def cut_keys(offsets, starts, rows, missing, max_bin, max_codes, sizes, keys):
     return n
 
 
-# ---- Kernels of groups of bins (`gbdt.histogram`) ------------------------------------------------------
+# ---- Kernels for groups of bins (`gbdt.histogram`) ------------------------------------------------------
 
 
 @loop
 def _holds(counts, least):
-    """True if each of these numbers of rows is 0, or `least` at least."""
+    """True if each of these row counts is 0 or at least `least`."""
     few = 0
     for count in counts:
         few += np.int64(0 < count < least)
@@ -429,8 +435,8 @@ def _holds(counts, least):
 
 @loop
 def _join_neighbours(apart, counts, least):
-    """Join the groups of the bins of a numeric feature, from the first on, until each holds; what is left
-    over at the end goes to those before it.
+    """Join neighbouring groups of a numeric feature's bins, from the first on, until each passes `_holds`.
+    What is left over at the end joins the groups before it.
 
     apart: bool [bins]; counts: int64 [bins, nodes]."""
     rows, start = counts[0].copy(), 0
@@ -451,8 +457,8 @@ def _join_neighbours(apart, counts, least):
 
 @loop
 def _join_levels(apart, counts, least, missing):
-    """Join the levels that do not hold, as `_join_neighbours`; with them missing values, if the last bin has
-    these, and, until they hold together, the levels with fewest rows of all nodes, first the lowest."""
+    """Join the levels that fail `_holds`. Missing values join them if the last bin has these. Until the
+    joined levels pass together, the levels with the fewest rows over all nodes follow, lowest first."""
     rows, joined = np.zeros(counts.shape[1], np.int64), 0
     for b in range(apart.size):
         apart[b] = apart[b] and _holds(counts[b], least)
@@ -476,10 +482,10 @@ def _join_levels(apart, counts, least, missing):
 
 @loop
 def join_bins(apart, counts, offsets, sizes, missing, categorical, least):
-    """Join groups of bins of all features until, in each node, each has `least` rows or none.
+    """Join groups of bins of all features until each has, in each node, at least `least` rows or none.
 
     apart: bool [bins], as in `gbdt.histogram`, changed in place; counts: int64 [bins, nodes], rows; sizes:
-    bins of each feature, with that of missing values; missing: True if there is one."""
+    bins of each feature, including its missing bin; missing: True if there is one."""
     for f in range(sizes.size):
         first = np.int64(offsets[f])
         own, rows = apart[first : first + sizes[f]], counts[first : first + sizes[f]]
@@ -491,10 +497,9 @@ def join_bins(apart, counts, offsets, sizes, missing, categorical, least):
 
 @loop
 def count_bins(codes, rows, offsets, out):
-    """Count the rows of each bin in `out`, int64 [bins]; a row that is there again behind itself is counted
-    once.
+    """Count the rows of each bin in `out`, int64 [bins]; consecutive repetitions of a row count once.
 
-    codes: uint8 [features or more, rows of the table], bins; rows: uint32, increasing."""
+    codes: uint8 [features or more, rows of the table]; rows: uint32, increasing."""
     for f in range(offsets.size):
         column, first = codes[f], np.int64(offsets[f])
         for i in range(rows.size):

@@ -1,4 +1,4 @@
-"""Kernels of sums and histograms: exact sums of floats, packed gradients, sums by bin."""
+"""Histogram kernels: exact float sums, packed gradients, sums by bin."""
 
 import math
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ from fedboost.gbdt.kernels import load_word, loop, prefetch
 from fedboost.gbdt.kernels.objectives import EXPONENT_BIAS, MANTISSA
 
 LIMBS = 12
-"""Integers that hold the sum of floats of any size without loss (`add_limbs`)."""
+"""Number of integers that together represent a sum of floats of any size without loss (`add_limbs`)."""
 LIMB_BITS = 31
 LIMBS_FROM = -184
 MAX_IN_LIMBS = math.ldexp(1.0, 127)
@@ -17,8 +17,8 @@ MAX_IN_LIMBS = math.ldexp(1.0, 127)
 
 @loop
 def gradient_norms(gradient, hessian, reg_lambda):
-    """sqrt(g**2 + reg_lambda h**2) of each row, the squares summed over its outputs, the first one first:
-    float64 [N] of [outputs, N]."""
+    """sqrt(g**2 + reg_lambda h**2) of each row, summing the squares over its outputs in order: float64 [N]
+    from [outputs, N]."""
     outputs, rows = gradient.shape
     out = np.zeros(rows, np.float64)
     for k in range(outputs):
@@ -31,14 +31,15 @@ def gradient_norms(gradient, hessian, reg_lambda):
 
 @loop
 def add_limbs(values, weight, out):
-    """out += the sum of weight * value in limbs, the lowest first: int64 [LIMBS].
+    """Add the sum of weight * value to `out` in limbs, lowest first: int64 [LIMBS].
 
-    Each product is cut to a multiple of 2**LIMBS_FROM, towards 0; a limb holds LIMB_BITS of its bits, with
-    its sign. Values of magnitude above MAX_IN_LIMBS, and NaN, are replaced by it; weights
-    are at most 2**60.
-    """
+    Each product is truncated towards 0 to a multiple of 2**LIMBS_FROM. A limb holds LIMB_BITS of its bits,
+    with its sign. NaN and values above MAX_IN_LIMBS in magnitude are replaced by it; weights are at most
+    2**60."""
     mask = (np.uint64(1) << np.uint64(LIMB_BITS)) - np.uint64(1)
-    limbs = np.zeros(LIMBS + 3, np.int64)  # the last three for invalid weights
+    # The limbs cover 2**-184 up to 2**188, and a product is at most 2**127 * 2**60 = 2**187. Each row adds
+    # less than 2**31 to a limb, so int64 limbs are exact for up to 2**32 rows, without propagating carries.
+    limbs = np.zeros(LIMBS + 3, np.int64)  # the last three absorb invalid weights
     for i in range(values.size):
         value = values[i] if values[i] < MAX_IN_LIMBS else MAX_IN_LIMBS
         value = weight[i] * (value if value > -MAX_IN_LIMBS else -MAX_IN_LIMBS)
@@ -46,12 +47,14 @@ def add_limbs(values, weight, out):
         sign = 1 - 2 * ((word >> 63) & 1)
         exponent = (word >> 52) & 0x7FF
         mantissa = np.uint64((word & MANTISSA) | (MANTISSA + 1))
-        position = exponent - (EXPONENT_BIAS + 52 + LIMBS_FROM)  # of the mantissa's lowest bit
-        if position <= -53:
+        position = exponent - (EXPONENT_BIAS + 52 + LIMBS_FROM)  # of the lowest mantissa bit
+        if position <= -53:  # the whole mantissa is below 2**LIMBS_FROM
             continue
         if position < 0:
             mantissa >>= np.uint64(-position)
             position = 0
+        # A mantissa of 53 bits, shifted by up to 30, spans at most three limbs. The first shift may push bits
+        # out of the uint64, but the mask keeps only the lowest 31.
         limb, shift = position // LIMB_BITS, np.uint64(position % LIMB_BITS)
         limbs[limb] += sign * np.int64((mantissa << shift) & mask)
         mantissa >>= np.uint64(LIMB_BITS) - shift
@@ -63,11 +66,10 @@ def add_limbs(values, weight, out):
 
 @loop
 def quantise(gradient, hessian, gradient_factor, hessian_factor, limit, out):
-    """out = (gradient << 32) + hessian, both fixed-point as `Scale.encode` makes them: int64 [N].
+    """out = (gradient << 32) + hessian, both in fixed point as `Scale.encode` produces them: int64 [N].
 
-    The hessian is never negative, so the low half is a plain sum of hessians as long as fewer than
-    2**32 / limit rows are added, and the high half the sum of gradients.
-    """
+    The hessian is never negative. The low half is therefore a plain sum of hessians while fewer than 2**32 /
+    limit rows are added, and the high half is the sum of gradients."""
     for i in range(gradient.size):
         g = np.rint(gradient[i] * gradient_factor)
         g = g if g < limit else limit
@@ -79,8 +81,8 @@ def quantise(gradient, hessian, gradient_factor, hessian_factor, limit, out):
 
 @loop
 def quantise_bounded(gradient, hessian, gradient_factor, hessian_factor, weight, units, out):
-    """As `quantise`: gradient and hessian times their factors, clipped to 1; times the weight the hessian,
-    then in units. Rounded toward zero."""
+    """As `quantise`, for bounded gradients. Both numbers are multiplied by their factors and clipped to 1,
+    and the hessian is then multiplied by the weight. The results are in units, rounded toward zero."""
     for i in range(gradient.size):
         g = min(max(gradient[i] * gradient_factor, -1.0), 1.0)
         h = min(max(hessian[i] * hessian_factor, 0.0), 1.0)
@@ -95,31 +97,41 @@ def sum_units(values, factor, limit):
         units = np.rint(values[i] * factor)
         units = units if units < limit else limit
         units = units if units > -limit else -limit
+        # |units| <= limit <= 2**31: int64 is exact for up to 2**32 values.
         total += np.int64(units)
     return total
 
 
-# ---- Kernels of histograms: packed pairs of gradient and hessian summed by bin --------------------------
+# ---- Histogram kernels: packed pairs of gradient and hessian summed by bin ------------------------------
+# A pair is one int64, and one addition adds both halves:
+#
+#    bit 63          32 31           0
+#     +----------------+--------------+   |sum of g| < 2**31 and 0 <= sum of h < 2**31
+#     |  sum of g      |  sum of h    |   for at most `block` rows, since `histogram.build`
+#     +----------------+--------------+   sets block = 2**31 // limit - 1.
+#
+# As the low half never carries or borrows, `pair >> 32` is the sum of g and `pair & 0xFFFFFFFF` that of h.
+# After each block the packed sums are added to plain int64 sums. A block adds less than 2**31 to one of
+# those, so that 2**32 blocks fit.
 
 
 TOGETHER = 64
-"""Columns a histogram is built of at a time, so that their sums stay in the cache."""
+"""Columns processed at a time when a histogram is built, so that their sums stay in the cache."""
 STRIDE = 264
-"""Elements from the sums of one column to the next: enough for 256 codes, and a cache line more, so that the
-first codes of all columns do not compete for the same few cache lines."""
+"""Elements from the sums of one column to those of the next: 256 codes plus one cache line. Without the extra
+line, the first codes of all columns would compete for the same few cache lines."""
 SCRATCH = TOGETHER * STRIDE
 WORD = 8
-"""Bytes that are loaded at once."""
+"""Bytes loaded at once."""
 
 
 class Columns(NamedTuple):
-    """The columns of a table of codes: first those of one feature, whose codes are its bins, then those whose
-    codes are joint codes of several.
+    """The columns of a table of codes. Columns of a single feature come first, and their codes are its bins.
+    The remaining columns hold joint codes of several features.
 
     sizes: int64 [C], codes of each; starts: int64 [C + 1], the first of its features among the D of all
     columns; begins: int64 [D], the first bin of each feature in a histogram; bins: uint8 [256, J], the bin
-    that a joint code stands for, of each of the last J features.
-    """
+    that a joint code represents, for each of the last J features."""
 
     sizes: Any
     starts: Any
@@ -138,8 +150,9 @@ def _unpack_into(packed, out):
 
 @loop
 def _take_apart(packed, begins, bins, out):
-    """out[the bin of each feature in a code] += the sum of the code. begins: int64 [M]; bins: uint8
-    [256, M]."""
+    """out[bin of each feature of a code] += the sum of the code. begins: int64 [M]; bins: uint8 [256, M]."""
+    # Every row with this joint code is in the same bin of each of its features, so the sum by code belongs to
+    # one bin of each. The packed sums return to 0 on the way, ready for the next block.
     for code in range(packed.size):
         pair = packed[code]
         if pair != 0:
@@ -152,7 +165,7 @@ def _take_apart(packed, begins, bins, out):
 
 @loop
 def _add_word(word, pair, slot, scratch):
-    """Add a pair by the codes of WORD columns; slot: of the first of them."""
+    """Add a pair by the codes of WORD columns. slot: position of the first column's sums."""
     byte = np.uint64(0xFF)
     scratch[slot + (word & byte)] += pair
     scratch[slot + np.uint64(STRIDE) + (word >> np.uint64(8) & byte)] += pair
@@ -166,7 +179,7 @@ def _add_word(word, pair, slot, scratch):
 
 @loop
 def _add_words(codes, rows, pairs, scratch):
-    """As `_add_pairs`, of a table of WORD columns."""
+    """`_add_pairs` for a table of exactly WORD columns."""
     flat, ahead, width = codes.ravel(), 32, np.uint64(WORD)
     positive, hessian = 0, 0
     for i in range(rows.size):
@@ -186,8 +199,7 @@ def _add_words(codes, rows, pairs, scratch):
 def _add_pairs(codes, rows, pairs, first, last, scratch):
     """scratch[STRIDE * c + the code of column first + c] += the pair, for each row and column.
 
-    Returns the sum of the gradients above 0, and that of the hessians.
-    """
+    Returns the sum of the positive gradients and the sum of the hessians."""
     flat, width = codes.ravel(), np.uint64(codes.shape[1])
     start_of, count = np.uint64(first), np.uint64(last - first)
     ahead = min(max(8, 512 // codes.shape[1]), 32)
@@ -200,10 +212,11 @@ def _add_pairs(codes, rows, pairs, first, last, scratch):
             prefetch(flat, soon * width + start_of + count - np.uint64(1))
         row = np.uint64(rows[np.uint64(i)])
         pair, place = pairs[row], row * width + start_of
+        # Plain int64 sums, each below 2**31 in a block.
         positive += max(pair >> 32, 0)
         hessian += pair & 0xFFFFFFFF
         c = np.uint64(0)
-        while c + np.uint64(WORD - 1) < count:  # unsigned throughout: numba then looks for no negative index
+        while c + np.uint64(WORD - 1) < count:  # unsigned, so that numba does not check for negative indices
             _add_word(load_word(flat, place + c), pair, c * np.uint64(STRIDE), scratch)
             c += np.uint64(WORD)
         while c < count:
@@ -214,13 +227,19 @@ def _add_pairs(codes, rows, pairs, first, last, scratch):
 
 @loop
 def build_histogram(codes, rows, pairs, columns, first, last, block, scratch, out):
-    """Add the pairs of `rows` into the bins of the features in the columns from `first` to before `last`, at
-    most TOGETHER.
+    """Add the pairs of `rows` to the bins of the features in columns `first` to `last` (excluded), at most
+    TOGETHER columns.
 
-    codes: uint8 [N, C or more]; columns: `Columns`; out: int64 [2 T + 2] (g, h, g, h ...) of T bins, with the
-    first columns also the last pair, the sums of the gradients above 0 and of the hessians of all rows;
-    scratch: int64 [STRIDE for each column, and for WORD of them at least], all zero before and after. Pairs
-    are added packed, `block` rows at a time, so that neither 32-bit half can overflow, and then unpacked."""
+    Pairs are added packed, `block` rows at a time, so that neither 32-bit half can overflow, and then
+    unpacked.
+
+    Args:
+        codes: uint8 [N, C or more].
+        columns: `Columns`.
+        scratch: int64 [STRIDE for each column, and at least for WORD of them], all zero before and after.
+        out: int64 [2 T + 2] (g, h, g, h ...) of T bins. With the first columns, its last pair receives the
+            sums of the positive gradients and of the hessians of all rows.
+    """
     bins_of_all = out.size // 2 - 1
     alone = columns.begins.size - columns.bins.shape[1]
     in_words = codes.shape[1] == WORD and first == 0
@@ -228,7 +247,7 @@ def build_histogram(codes, rows, pairs, columns, first, last, block, scratch, ou
         part = rows[start : start + block]
         if in_words:
             sums = _add_words(codes, part, pairs, scratch)
-            scratch[last * STRIDE : WORD * STRIDE] = 0  # what stands behind the columns of a row is no code
+            scratch[last * STRIDE : WORD * STRIDE] = 0  # the bytes after a row's columns are not codes
         else:
             sums = _add_pairs(codes, part, pairs, first, last, scratch)
         if first == 0:
@@ -248,11 +267,10 @@ def build_histogram(codes, rows, pairs, columns, first, last, block, scratch, ou
 
 @loop
 def build_sparse(starts, entries, rows, pairs, offsets, most_frequent, begins, block, out):
-    """Add the pairs of `rows` into the bins of sparse features (`SparseBins`).
+    """Add the pairs of `rows` to the bins of sparse features (`SparseBins`).
 
-    begins: int64 [R], the first bin of each in out, int64 [2 T] (g, h, g, h ...). A row without an entry of a
-    feature is in its most frequent bin.
-    """
+    begins: int64 [R], the first bin of each in out, int64 [2 T] (g, h, g, h ...). A row without an entry for
+    a feature is in that feature's most frequent bin."""
     packed, listed = np.zeros(offsets[-1], np.int64), np.zeros(2 * offsets[-1], np.int64)
     gradient, hessian = 0, 0
     for start in range(0, rows.size, block):
@@ -264,6 +282,7 @@ def build_sparse(starts, entries, rows, pairs, offsets, most_frequent, begins, b
             for entry in range(starts[row], starts[row + 1]):
                 packed[entries[entry]] += pair
         _unpack_into(packed, listed)
+    # The most frequent bin is never listed: its sum is the total of the rows less the listed bins.
     for r in range(most_frequent.size):
         cells = out[2 * begins[r] : 2 * (begins[r] + offsets[r + 1] - offsets[r])]
         gradient_left, hessian_left = gradient, hessian
@@ -279,7 +298,6 @@ def build_sparse(starts, entries, rows, pairs, offsets, most_frequent, begins, b
 
 @loop
 def sum_pairs(pairs):
-    """Totals of the gradients and of the hessians of all rows."""
     gradient, hessian = 0, 0
     for i in range(pairs.size):
         gradient += pairs[i] >> 32
@@ -287,11 +305,11 @@ def sum_pairs(pairs):
     return gradient, hessian
 
 
-# ---- Kernels of all nodes of a level: their histograms, and pairs of sums as cells and back -------------
+# ---- Level kernels: the histograms of all its nodes, and packing pairs of sums into cells ---------------
 # A level's sums are those of its nodes one after the other, pairs (g, h, g, h ...). `pairs_of` is int64
-# [nodes], the number of pairs of each; `widths` int64 [nodes, 2], the bits of a g, with the sign, and of an
-# h. A pair is one cell, g * 2**(bits of h) + h modulo 2**64, where the widths add to at most MAX_BITS; else
-# it is two.
+# [nodes], the number of pairs of each; `widths` is int64 [nodes, 2], the bits of a g, with the sign, and of
+# an h. If both widths together are at most MAX_BITS, a pair is one cell, g * 2**(bits of h) + h modulo
+# 2**64. Otherwise it is two cells.
 
 
 MAX_BITS = 64
@@ -299,9 +317,11 @@ MAX_BITS = 64
 
 @loop
 def build_level(by_row, rows, pairs, places, pieces, targets, columns, first, last, block, out):
-    """Add the pairs of pieces of nodes (`kernels.rows`) into the bins of the features in the columns from
-    `first` to before `last`. places: int64 [nodes, 3], last the row of `pairs` of each; targets: int64
-    [pieces], the row of `out` for each; out: int64 [rows, 2 T + 2]; otherwise as `build_histogram`."""
+    """Add the pairs of pieces of nodes (`kernels.rows`) to the bins of the features in columns `first` to
+    `last` (excluded).
+
+    places: int64 [nodes, 3], in its last column each node's row of `pairs`; targets: int64 [pieces], the row
+    of `out` for each; out: int64 [rows, 2 T + 2]. The other arguments are those of `build_histogram`."""
     scratch = np.zeros(STRIDE * min(max(last - first, WORD), TOGETHER), np.int64)
     for piece in range(pieces.shape[0]):
         own, cells = rows[pieces[piece, 1] : pieces[piece, 2]], out[targets[piece]]
@@ -315,8 +335,8 @@ def build_level(by_row, rows, pairs, places, pieces, targets, columns, first, la
 def build_sparse_level(
     starts, entries, offsets, most_frequent, rows, pairs, places, pieces, targets, begins, block, out
 ):
-    """Add the pairs of pieces of nodes into the bins of sparse features: as `build_level` and
-    `build_sparse`."""
+    """Add the pairs of pieces of nodes to the bins of sparse features, as `build_level` and `build_sparse`
+    do."""
     for piece in range(pieces.shape[0]):
         own, cells = rows[pieces[piece, 1] : pieces[piece, 2]], out[targets[piece]]
         own_pairs = pairs[places[pieces[piece, 0], 2]]
@@ -325,14 +345,16 @@ def build_sparse_level(
 
 @loop
 def fit_level(sums, pairs_of, widths):
-    """True if cells of these widths hold each of the pairs."""
+    """True if every pair fits cells of these widths."""
     start = 0
     for node in range(pairs_of.size):
         gradient, hessian = np.int64(0), np.int64(0)
         own = sums[start : start + 2 * pairs_of[node]]
         for pair in range(own.size // 2):
-            gradient |= own[2 * pair] ^ (own[2 * pair] >> 63)  # the bits of -1 - g where g is negative
+            gradient |= own[2 * pair] ^ (own[2 * pair] >> 63)  # -1 - g if g is negative
             hessian |= own[2 * pair + 1]
+        # A g of w bits with the sign lies in [-2**(w - 1), 2**(w - 1) - 1]; folded, both ends are below
+        # 2**(w - 1). The OR of all has a higher bit exactly if one of them has it.
         if gradient >> (widths[node, 0] - 1) or hessian < 0 or hessian >> widths[node, 1]:
             return False
         start += own.size
@@ -349,6 +371,7 @@ def pack_level(sums, pairs_of, widths, cells):
         packed = cells[cell : cell + (pairs_of[node] if together else own.size)]
         if together:
             for pair in range(packed.size):
+                # Cells add modulo 2**64: a total that fits these widths is recovered exactly.
                 packed[pair] = (own[2 * pair] << bits) + own[2 * pair + 1]
         else:
             packed[:] = own
@@ -357,7 +380,7 @@ def pack_level(sums, pairs_of, widths, cells):
 
 @loop
 def unpack_level(cells, pairs_of, widths, sums):
-    """Unpack the cells of `pack_level`, each h at least 0 and below 2**its bits."""
+    """Unpack the cells of `pack_level`. Each h is at least 0 and below 2**(its bits)."""
     start, cell = 0, 0
     for node in range(pairs_of.size):
         own, bits = sums[start : start + 2 * pairs_of[node]], widths[node, 1]
@@ -366,6 +389,7 @@ def unpack_level(cells, pairs_of, widths, sums):
         mask = (np.int64(1) << bits) - 1
         if together:
             for pair in range(packed.size):
+                # The arithmetic shift floors: with 0 <= h < 2**bits that is g, for negative g, too.
                 own[2 * pair], own[2 * pair + 1] = packed[pair] >> bits, packed[pair] & mask
         else:
             own[:] = packed

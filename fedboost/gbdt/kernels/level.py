@@ -1,6 +1,7 @@
-"""Kernels of levels: which leaves are split, their children, the sums of these.
+"""Level kernels: which leaves are split, their children, and the children's sums.
 
-Leaves and nodes are records of arrays (`LEAF` of gbdt/tree.py, `NODE` of gbdt/tree.py)."""
+Leaves and nodes are records of the arrays `LEAF` and `NODE` of gbdt/tree.py.
+"""
 
 import numpy as np
 
@@ -8,18 +9,18 @@ from fedboost.gbdt.kernels import elementwise, loop
 from fedboost.gbdt.kernels.split import _soft_threshold, categories_right, level_splits
 
 FEATURES_DISAGREE, NEGATIVE_BIN, OTHER_ROWS, OTHER_TOTAL, NEGATIVE_POSITIVE, OTHER_SIBLING = range(1, 7)
-"""Reasons for which sums are refused."""
+"""Reasons for refusing sums."""
 _MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 @elementwise
 def step_within(gradient, hessian, penalties, lower, upper):
-    """The best value of a leaf, before the learning rate: -T(G) / (H + lambda), T the soft threshold at
-    reg_alpha, of magnitude at most max_delta_step, from `lower` to `upper`."""
+    """The best leaf value before the learning rate: -T(G) / (H + lambda), with T the soft threshold at
+    reg_alpha. It is clipped to max_delta_step in magnitude, then to `lower` and `upper`."""
     reg_lambda, reg_alpha, _, most = penalties
     h = hessian + reg_lambda
     best = -_soft_threshold(gradient, reg_alpha) / h if h > 0.0 else 0.0
-    best = best if best < most else most  # min and max keep no order of zeros
+    best = best if best < most else most  # min and max do not order -0.0 and 0.0
     best = best if best > -most else -most
     best = best if best < upper else upper
     return best if best > lower else lower
@@ -27,7 +28,6 @@ def step_within(gradient, hessian, penalties, lower, upper):
 
 @loop
 def add_node(nodes, at, gradient, hessian, lower, upper, factors, penalties, rate):
-    """Write a leaf of the tree: its value and its cover."""
     node = nodes[at]
     g, h = gradient / factors[0], hessian / factors[1]
     node.left, node.feature, node.threshold, node.missing_left, node.gain = -1, 0, 0.0, 0, 0.0
@@ -37,8 +37,8 @@ def add_node(nodes, at, gradient, hessian, lower, upper, factors, penalties, rat
 
 @loop
 def _check(cells, chosen, sizes):
-    """(reason or 0, feature, gradient, hessian) of a node's cells: the bins of the chosen features, and a
-    last pair."""
+    """Check a node's cells: the bins of the chosen features, and a last pair. Returns (reason or 0, feature,
+    gradient, hessian)."""
     at, gradient, hessian, first = 0, np.int64(0), np.int64(0), True
     for f in range(sizes.size):
         if chosen.size == 0 or chosen[f]:
@@ -50,10 +50,13 @@ def _check(cells, chosen, sizes):
             at += sizes[f]
             if first:
                 gradient, hessian, first = g, h, False
+            # Each feature partitions the same rows, so all features have the same total.
             if g != gradient or h != hessian:
                 return FEATURES_DISAGREE, f, gradient, hessian
             if signs < 0:
                 return NEGATIVE_BIN, f, gradient, hessian
+    # The last pair sums the hessians and the positive gradients of the same rows. The latter is at least the
+    # sum of all gradients, and at least 0.
     if cells[2 * at + 1] != hessian or cells[2 * at] < max(gradient, 0):
         return OTHER_ROWS, 0, gradient, hessian
     return 0, 0, gradient, hessian
@@ -61,7 +64,7 @@ def _check(cells, chosen, sizes):
 
 @loop
 def take_roots(cells, sizes, leaves, histograms, nodes, factors, penalties, rate):
-    """Take the sums of the roots into leaves, histograms and nodes. Returns (reason or 0, root, feature)."""
+    """Write the sums of the roots into leaves, histograms and nodes. Returns (reason or 0, root, feature)."""
     width = histograms.shape[1] + 2
     for root in range(leaves.size):
         own, leaf = cells[root * width : (root + 1) * width], leaves[root]
@@ -84,7 +87,7 @@ def take_roots(cells, sizes, leaves, histograms, nodes, factors, penalties, rate
 
 @loop
 def _choose(waiting, counts, max_leaves, by_gain):
-    """True for each waiting leaf that is split now: bool [leaves]; arguments as those of `split_level`."""
+    """Choose the waiting leaves to split now: bool [leaves]. The arguments are those of `split_level`."""
     gains, budgets = np.empty(waiting.size, np.float64), np.zeros(counts.size, np.int64)
     chosen = np.zeros(waiting.size, np.bool_)
     for i in range(waiting.size):
@@ -93,6 +96,7 @@ def _choose(waiting, counts, max_leaves, by_gain):
     for root in range(counts.size):
         better = (budgets[root] + 1) // 2 if by_gain else budgets[root]
         budgets[root] = min(better, max_leaves - counts[root])
+    # The sort is stable: leaves of equal gain are taken in node order, until their root's budget is spent.
     for i in np.argsort(gains, kind="mergesort"):
         root = waiting[i].root
         if budgets[root] > 0:
@@ -104,8 +108,9 @@ def _choose(waiting, counts, max_leaves, by_gain):
 
 @loop
 def _grow(families, tree, made, sums, features, cuts, signs, rule, max_cat_to_onehot, max_depth):
-    """Split leaves: write their children behind the nodes of the tree, and say which children may split
-    again; made: splits of this level so far; otherwise as `split_level`."""
+    """Split leaves: append their children to the nodes of the tree, and mark which children may split again.
+
+    made: number of splits of this level so far. The other arguments are those of `split_level`."""
     nodes, size, bitmaps, splits = tree
     offsets, value_bins, _, categorical = features
     (values, starts), (factors, penalties, rate), (histograms, pooled) = cuts, rule, sums
@@ -119,7 +124,7 @@ def _grow(families, tree, made, sums, features, cuts, signs, rule, max_cat_to_on
         node = nodes[leaf.node]
         node.left, node.feature, node.missing_left = leaf.left, f, leaf.missing_left
         node.gain = np.float32(min(leaf.gain, _MAX_FLOAT32))
-        # A split after the last value bin separates present from missing: every number is below infinity.
+        # A split after the last value bin separates present from missing values: no number reaches infinity.
         node.threshold = values[starts[f] + leaf.bin] if leaf.bin < value_bins[f] - 1 else np.inf
         if categorical[f]:
             first, bins = np.int64(offsets[f]), value_bins[f]
@@ -131,6 +136,7 @@ def _grow(families, tree, made, sums, features, cuts, signs, rule, max_cat_to_on
             leaf.bin, node.threshold = 0, 0.0
         splits[0, i], splits[1, i], splits[2, i] = leaf.node, f, leaf.bin
         splits[3, i], splits[4, i] = leaf.missing_left, leaf.left
+        # Both children of a split must reach min_child_weight, so a leaf below twice that can never split.
         least, deeper = 2.0 * penalties[2], leaf.depth + 1 < max_depth
         leaf.open_left = deeper and leaf.left_hessian / factors[1] >= least
         leaf.open_right = deeper and right_hessian / factors[1] >= least
@@ -138,6 +144,8 @@ def _grow(families, tree, made, sums, features, cuts, signs, rule, max_cat_to_on
         if leaf.sign:
             g, h = leaf.left_gradient / factors[0], leaf.left_hessian / factors[1]
             other_g, other_h = right_gradient / factors[0], right_hessian / factors[1]
+            # The midpoint of the children's values separates their subtrees: one side stays below it, the
+            # other above.
             low = step_within(g, h, penalties, lower, upper)
             leaf.middle = (low + step_within(other_g, other_h, penalties, lower, upper)) / 2.0
 
@@ -146,20 +154,24 @@ def _grow(families, tree, made, sums, features, cuts, signs, rule, max_cat_to_on
 def split_level(
     fresh, waiting, held, families, allowed, counts, tree, sums, features, cuts, signs, rule, limits
 ):
-    """Give the fresh leaves their splits (`level_splits`), add those that gain enough to the leaves that
-    wait, and split the leaves whose turn it is, until a child of one may split again. Returns the number of
-    leaves that wait, of families, and of splits.
+    """Find the splits of the fresh leaves (`level_splits`) and add those with enough gain to the waiting
+    leaves. Then split the leaves whose turn it is, until a child of one of them may split again. Returns the
+    number of waiting leaves, of families, and of splits.
 
-    waiting: in the order of their nodes, `held` of them so far; families: the leaves that were split, of
-    which a child may split again, in that order, too; both have room for all leaves. counts: leaves of each
-    root's tree, counted up. tree: its nodes, the number of them, with room for two children of each leaf;
-    bitmaps: uint8 [nodes, 32], the categories that go right, as in `tree.Splits`, or empty; int32 [5,
-    splits]. sums, signs: as in `level_splits`; features: the arrays of a `Layout`; cuts: of all features, and
-    where those of each start; rule: factors, penalties and learning rate.
-
-    limits: the gain to exceed, the gain to reach, max_cat_to_onehot, max_cat_threshold, max_depth, most
-    leaves of a root's tree, and by_gain: if all leaves have their turn, as far as those allow, or of each
-    root's the better half, the highest gains first."""
+    Args:
+        waiting: leaves in node order, `held` of them so far; room for all leaves.
+        families: receives, in the same order, the split leaves of which a child may split again.
+        counts: number of leaves of each root's tree, updated.
+        tree: its nodes, with room for two children of each leaf; the number of nodes; bitmaps, uint8 [nodes,
+            32], the categories that go right, as in `tree.Splits`, or empty; splits, int32 [5, splits].
+        sums, signs: as in `level_splits`.
+        features: the arrays of a `Layout`.
+        cuts: cuts of all features, and where those of each start.
+        rule: factors, penalties and learning rate.
+        limits: the gain to exceed, the gain to reach, max_cat_to_onehot, max_cat_threshold, max_depth, the
+            most leaves of a root's tree, and by_gain. Without by_gain, all leaves have their turn as far as
+            these limits allow. With it, only the better half of each root, highest gains first.
+    """
     above, least, max_cat_to_onehot, max_cat_threshold, max_depth, max_leaves, by_gain = limits
     factors, penalties, _ = rule
     asked = features, factors, penalties, (max_cat_to_onehot, max_cat_threshold), signs
@@ -169,6 +181,9 @@ def split_level(
             waiting[held] = fresh[i]
             held += 1
     made, grown = 0, 0
+    # Invariant: `waiting[:held]` is in node order, and each of its leaves has a split that gains enough. Each
+    # pass splits the chosen leaves and keeps the others in order. If no child of these may split again, no
+    # sums are needed and another pass follows. A child that may split ends the level: its sums are queried.
     while held and not grown:
         chosen, taken, kept = _choose(waiting[:held], counts, max_leaves, by_gain), 0, 0
         for i in range(held):
@@ -193,7 +208,6 @@ def split_level(
 
 @elementwise
 def _bits(value):
-    """Bits of an integer of at least 0."""
     bits = 0
     while value >> bits and bits < 63:
         bits += 1
@@ -202,15 +216,20 @@ def _bits(value):
 
 @loop
 def ask_level(families, known, elected):
-    """(asks, widths, possible, both) of the children to ask for: int64 [asks, 4], the child, its family, 1
-    for a right child, 1 where only features unknown of the parent are asked for; uint8 [asks, 2], bits of the
-    sums of their bins; False for a sum that cannot be; the number of families of which both children may
-    split.
+    """List the children whose sums are queried.
 
-    known: bool [slots, F], the features that are known of a slot; elected: bool [families, F], those to know
-    of the children. Both are empty where all are known. Asked for is the child with the smaller sum of
-    hessians, since its sibling is the parent minus it; but where features are unknown of the parent, all
-    children that may split.
+    The child with the smaller sum of hessians is queried, since its sibling is the parent minus it. Where
+    features of the parent are unknown, all children that may split are queried.
+
+    Args:
+        known: bool [slots, F], the features that are known of a slot; empty if all are.
+        elected: bool [families, F], the features needed of the children; empty if all are.
+
+    Returns:
+        (asks, widths, possible, both). asks: int64 [asks, 4], the child, its family, 1 for a right child, and
+            1 if only features unknown of the parent are queried. widths: uint8 [asks, 2], bits of the sums of
+            its bins. possible: False for an impossible sum. both: number of families of which both children
+            may split.
     """
     asks, widths, count = (
         np.empty((2 * families.size, 4), np.int64),
@@ -234,12 +253,14 @@ def ask_level(families, known, elected):
             gradient = right_gradient if own else leaf.left_gradient
             hessian = right_hessian if own else leaf.left_hessian
             other = leaf.left_gradient if own else right_gradient
-            # Of the gradients above 0 the parent's sum is known, and what its other child has for sure.
+            # P is the sum of positive gradients, M that of the negative ones' magnitudes: P - M = G. The
+            # sibling has at least max(other, 0) of the parent's P, which bounds this child's P and M = P - G.
+            # The sum of any bin lies in [-M, P].
             positive = leaf.positive - max(other, 0)
             largest = max(positive, positive - gradient)
             possible = min(positive, positive - gradient) >= 0
             all_possible &= possible
-            widths[count, 0] = _bits(largest) + 1
+            widths[count, 0] = _bits(largest) + 1  # and the sign
             widths[count, 1] = max(_bits(hessian), 1)
             count += 1
     return asks[:count], widths[:count], all_possible, both
@@ -247,9 +268,8 @@ def ask_level(families, known, elected):
 
 @loop
 def _take_bins(cells, own, parent, offsets, sizes, asked, known):
-    """Take the bins that are asked for, and move them to a slot: own = cells, parent -= cells. Where the
-    parent does not know a feature it has no bins to subtract from. Returns the union of the signs of the
-    parent's hessians.
+    """Move the queried bins to a slot: own = cells, parent -= cells. A feature that the parent does not know
+    has no bins to subtract from. Returns the union of the signs of the parent's hessians.
 
     own, parent: int64 [2 T], or empty."""
     at, signs = 0, np.int64(0)
@@ -269,10 +289,10 @@ def _take_bins(cells, own, parent, offsets, sizes, asked, known):
 
 @loop
 def _add_children(leaf, children, count, asked, own_slot, positives):
-    """Write the children of a leaf that may split again. Returns the number of children then.
+    """Write the children of a leaf that may split again. Returns the number of children afterwards.
 
-    asked: 1 if the right child was asked for, which has own_slot; positives: of the child that was asked for,
-    and of its sibling."""
+    asked: 1 if the right child was queried, which has own_slot; positives: sums of positive gradients of the
+    queried child and of its sibling."""
     for child in range(2):
         if (leaf.open_right if child else leaf.open_left) == 0:
             continue
@@ -293,14 +313,18 @@ def _add_children(leaf, children, count, asked, own_slot, positives):
 
 @loop
 def take_level(cells, asks, families, children, histograms, slots, offsets, sizes, known, elected, used):
-    """Take the sums of the children that were asked for, and give each child that may split a leaf and a
-    slot.
+    """Take the sums of the queried children, and give each child that may split a leaf and a slot.
 
-    cells: int64, of each of the asks (`ask_level`) the bins of its features and a last pair; children: leaves
-    without content, as many as may split; histograms: int64 [slots, 2 T]; the sibling takes the slot of the
-    parent, the child a new one behind the `slots` in use; sizes: int64 [F], bins of each feature; used: bool
-    [slots, F], features by which the path to a leaf splits, or empty. Returns (reason or 0, node, feature,
-    slots in use).
+    Args:
+        cells: int64, for each of the asks (`ask_level`) the bins of its features and a last pair.
+        children: empty leaves, as many as may split.
+        histograms: int64 [slots, 2 T]. The sibling takes the slot of the parent; the child takes a new one
+            after the `slots` in use.
+        sizes: int64 [F], bins of each feature.
+        used: bool [slots, F], the features that split the path to a leaf, or empty.
+
+    Returns:
+        (reason or 0, node, feature, slots in use).
     """
     everything, nothing = np.zeros(0, np.bool_), np.zeros(0, np.int64)
     ask, at, count = 0, 0, 0
@@ -338,6 +362,10 @@ def take_level(cells, asks, families, children, histograms, slots, offsets, size
                 positives = (own[-2], leaf.positive - own[-2])
                 if sibling_open and positives[1] < max(gradients[1 - side], 0):
                     return NEGATIVE_POSITIVE, asks[ask, 0], 0, slots
+                #     before        histograms[slot] = parent
+                #     afterwards    histograms[own_slot] = cells (the queried child)
+                #                   histograms[slot] = parent - cells (its sibling, in place)
+                # A child that may not split needs no histogram; if only one may, it keeps the parent's slot.
                 target = histograms[own_slot] if own_open else nothing
                 parent = histograms[slot] if sibling_open else nothing
                 if _take_bins(own[:-2], target, parent, offsets, sizes, chosen, before) < 0:
@@ -354,12 +382,12 @@ def take_level(cells, asks, families, children, histograms, slots, offsets, size
 
 @loop
 def check_splits(columns, bitmaps, roots, max_depth, category_counts):
-    """(reason or 0, place) of the first split that cannot be in a tree: 1 for its node, depth or children, 2
-    for its feature or what goes right.
+    """(reason or 0, place) of the first split that cannot be in a tree. Reason 1 is a wrong node, depth or
+    child; reason 2 a wrong feature, or wrong categories on the right.
 
     columns, bitmaps: as in `tree.Splits`; category_counts: int64 [F], 0 for a numeric feature."""
     count = columns.shape[1]
-    depths = np.full(roots + 2 * count, -1, np.int64)  # of leaves
+    depths = np.full(roots + 2 * count, -1, np.int64)  # of leaves; -1: not a leaf now
     depths[:roots] = 0
     for i in range(count):
         node, feature, left = columns[0, i], columns[1, i], roots + 2 * i

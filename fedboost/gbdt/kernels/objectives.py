@@ -1,4 +1,4 @@
-"""Kernels of element-wise functions and of objectives, the same bits on every CPU."""
+"""Kernels for element-wise functions and objectives: the same bits on every CPU."""
 
 import math
 
@@ -73,7 +73,6 @@ def sigmoid(x):
 
 @loop
 def exps(x):
-    """e**x of each x: float64 [N]."""
     out = np.empty(x.size, np.float64)
     for i in range(x.size):
         out[i] = exp(x[i])
@@ -82,7 +81,6 @@ def exps(x):
 
 @loop
 def logs(x):
-    """ln x of each x > 0: float64 [N]."""
     out = np.empty(x.size, np.float64)
     for i in range(x.size):
         out[i] = log(x[i])
@@ -91,7 +89,6 @@ def logs(x):
 
 @loop
 def sigmoids(margin):
-    """1 / (1 + e**-margin): float64 [N]."""
     out = np.empty(margin.size, np.float64)
     for i in range(margin.size):
         out[i] = sigmoid(margin[i])
@@ -100,8 +97,8 @@ def sigmoids(margin):
 
 @loop
 def log_factorials(x):
-    """ln of the gamma function of x + 1, for x >= 0: float64 [N]. Stirling's series from 12 on; below, one
-    step of (x + 1)! = (x + 1) x! after the other."""
+    """ln Gamma(x + 1) for x >= 0: float64 [N]. From 12 on by Stirling's series; below, by steps of (x + 1)! =
+    (x + 1) x!."""
     out = np.empty(x.size, np.float64)
     for i in range(x.size):
         z, product = x[i] + 1.0, 1.0
@@ -115,7 +112,7 @@ def log_factorials(x):
     return out
 
 
-# ---- Kernels of gradients and losses: logistic, softmax, Poisson, gamma, Tweedie, pseudo-Huber ----------
+# ---- Kernels for gradients and losses: logistic, softmax, Poisson, gamma, Tweedie, pseudo-Huber ---------
 
 
 @loop
@@ -132,7 +129,7 @@ def logistic_gradients(margin, label, weight):
 
 @loop
 def softmaxes(margin):
-    """e**margin of each output over their sum: float64 [N, K] of margins [K, N]."""
+    """The softmax over outputs: float64 [N, K] from margins [K, N]."""
     outputs, rows = margin.shape
     out = np.empty((rows, outputs), np.float64)
     for i in range(rows):
@@ -164,7 +161,7 @@ def softmax_gradients(margin, label, weight):
 
 @loop
 def softmax_losses(margin, label, weight):
-    """-w log p of the class a row has: float64 [N]."""
+    """-w log p of each row's class: float64 [N]."""
     outputs, rows = margin.shape
     out = np.empty(rows, np.float64)
     for i in range(rows):
@@ -180,7 +177,7 @@ def softmax_losses(margin, label, weight):
 
 @loop
 def log_losses(margin, label, weight):
-    """w log(1 + e**-z), z the margin signed by the label: float64 [N]."""
+    """w log(1 + e**-z), where z is the margin signed by the label: float64 [N]."""
     out = np.empty(margin.size, np.float64)
     for i in range(margin.size):
         out[i] = exp(-abs(margin[i]))
@@ -192,7 +189,7 @@ def log_losses(margin, label, weight):
 
 @elementwise
 def _rate(margin):
-    """e**margin for margins of rates, clipped to +-300: no label and weight make an infinity of it."""
+    """e**margin for margins of rates, clipped to +-300, so that no label and weight make it infinite."""
     margin = margin if margin < 300.0 else 300.0
     return exp(margin if margin > -300.0 else -300.0)
 
@@ -250,18 +247,17 @@ def pseudo_huber_gradients(margin, label, weight, slope):
     return gradient, hessian
 
 
-# ---- Kernels of accelerated failure time: gradients and losses of normal --------------------------------
-# Logistic and extreme value times.
+# ---- Kernels for accelerated failure time: normal, logistic and extreme value times ---------------------
 
 
 NORMAL, LOGISTIC, EXTREME = range(3)
 """Distributions of the logarithm of a time."""
 _END = 1e9
-"""Standard deviations that stand for infinity."""
+"""Standard deviations that represent infinity."""
 _TAIL = 1e4
-"""From here on the whole normal tail is at its beginning, to float64 precision."""
+"""From here on, the whole normal tail lies at its beginning, to float64 precision."""
 _MAX_GRADIENT, _MIN_HESSIAN = 15.0, 1e-16
-"""XGBoost's: the largest gradient and hessian of a row, and the smallest hessian."""
+"""XGBoost's bounds: the largest gradient and hessian of a row, and the smallest hessian."""
 _MIN_LIKELIHOOD = 1e-12
 """Smallest likelihood, as in XGBoost."""
 _INVERSE_ROOT_2_PI = 0.3989422804014327
@@ -291,13 +287,14 @@ _MILLS = (
     -3.874300207686973e-09,
     -1.6952996818880583e-09,
 )
-"""(x + 1) times Mills' ratio of x >= 0, as a polynomial in t = (x - 4) / (x + 4), lowest power first. Made
-from its values at 60 Chebyshev nodes, of 60 digits; the relative error is at most 5e-16, with rounding."""
+"""(x + 1) times Mills' ratio for x >= 0, as a polynomial in t = (x - 4) / (x + 4), lowest power first. Fitted
+to its values at 60 Chebyshev nodes, computed to 60 digits. The relative error is at most 5e-16, including
+rounding."""
 
 
 @elementwise
 def _mills(x):
-    """Mills' ratio, for x >= 0: the normal tail beyond x over the normal density at x."""
+    """Mills' ratio for x >= 0: the normal tail beyond x over the normal density at x."""
     t = (x - 4.0) / (x + 4.0)
     total = _MILLS[23]
     for i in range(22, -1, -1):
@@ -307,7 +304,6 @@ def _mills(x):
 
 @loop
 def _normal_tail(x):
-    """The probability that a standard normal number is above x."""
     far = abs(x)
     tail = _INVERSE_ROOT_2_PI * exp(-0.5 * far * far) * _mills(far)
     return tail if x > 0.0 else 1.0 - tail
@@ -315,7 +311,6 @@ def _normal_tail(x):
 
 @loop
 def normal_tails(x):
-    """The probability that a standard normal number is above each x: float64 [N]."""
     out = np.empty(x.size, np.float64)
     for i in range(x.size):
         out[i] = _normal_tail(x[i])
@@ -324,14 +319,14 @@ def normal_tails(x):
 
 @loop
 def _normal_derivatives(low, high):
-    """First and second derivative of -log of the normal probability of [low + s, high + s] in -s at 0; of the
-    density where low is high."""
-    mirrored = low + high < 0.0  # so that what is subtracted from 1 is the smaller tail
+    """First and second derivative of -log of the normal probability of [low + s, high + s] in -s at 0. If low
+    equals high, those of the density."""
+    mirrored = low + high < 0.0  # so that the smaller tail is subtracted from 1
     a = -high if mirrored else low
     b = -low if mirrored else high
     gradient, hessian = -a, 1.0
     if a < b and a < _TAIL:
-        if a >= 0.0:  # everything over the density at a
+        if a >= 0.0:  # all relative to the density at a
             at_a, at_b = 1.0, exp(-0.5 * (b - a) * (b + a))
             between = _mills(a) - at_b * _mills(b)
         else:
@@ -346,16 +341,16 @@ def _normal_derivatives(low, high):
 
 @loop
 def _logistic_derivatives(low, high):
-    """As `_normal_derivatives`, of the logistic distribution F: F(high) - F(low) is F(high) (1 - F(low))
-    times something that s does not change."""
+    """As `_normal_derivatives`, for the logistic distribution F: F(high) - F(low) is F(high) (1 - F(low))
+    times a factor that does not depend on s."""
     above, below = sigmoid(high), sigmoid(low)
     return 1.0 - above - below, above * (1.0 - above) + below * (1.0 - below)
 
 
 @loop
 def _extreme_derivatives(low, high):
-    """As `_normal_derivatives`, of the distribution 1 - e**-w of the smallest of many, w = e**x: the
-    probability is e**-w(low) times 1 - e**-d, d = w(high) - w(low)."""
+    """As `_normal_derivatives`, for the extreme value distribution 1 - e**-w, w = e**x. The probability is
+    e**-w(low) times 1 - e**-d, with d = w(high) - w(low)."""
     w = exp(low)
     d = exp(high) - w
     if d > 0.5:
@@ -370,16 +365,16 @@ def _extreme_derivatives(low, high):
 
 @elementwise
 def _standardised(bound, margin, scale):
-    """Distance of the logarithm of a time from a margin, in scales."""
+    """Distance of the logarithm of a time from a margin, in units of the scale."""
     return max(min((log(bound) - margin) / scale, _END), -_END)
 
 
 @loop
 def aft_gradients(margin, lower, upper, weight, distribution, scale):
-    """Gradient and hessian of w times -log of the probability of a time in [lower, upper], whose logarithm is
-    margin + scale times a number of that distribution: two float64 [N].
+    """Gradient and hessian of w times -log of the probability of a time in [lower, upper]: two float64 [N].
+    The time's logarithm is the margin plus scale times a variable of that distribution.
 
-    lower 0 and upper infinity are open ends; where both are the same, it is of the density there.
+    lower 0 and upper infinity are open ends. If both are equal, the density there replaces the probability.
     """
     gradient = np.empty(margin.size, np.float64)
     hessian = np.empty(margin.size, np.float64)
@@ -400,8 +395,8 @@ def aft_gradients(margin, lower, upper, weight, distribution, scale):
 
 @loop
 def aft_losses(margin, lower, upper, distribution, scale):
-    """-log of the probability in `aft_gradients`, or where lower is upper of the density of the
-    time: float64 [N]."""
+    """-log of the probability in `aft_gradients`, or of the time's density if lower equals upper: float64
+    [N]."""
     out = np.empty(margin.size, np.float64)
     for i in range(margin.size):
         low = _standardised(lower[i], margin[i], scale) if lower[i] > 0.0 else -_END
@@ -425,7 +420,7 @@ def aft_losses(margin, lower, upper, distribution, scale):
     return out
 
 
-# ---- Kernels of ranking: lambda gradients and NDCG of groups of rows ------------------------------------
+# ---- Kernels for ranking: lambda gradients and NDCG of groups of rows -----------------------------------
 
 
 @loop
@@ -442,7 +437,7 @@ def _discounts(starts):
 
 @loop
 def _best_dcg(gain, top, discount):
-    """The DCG of the first `top` rows where those of the highest gain come first."""
+    """The DCG of the first `top` rows when sorted by decreasing gain."""
     best, total = np.sort(gain), 0.0
     for rank in range(min(top, gain.size)):
         total += best[gain.size - 1 - rank] * discount[rank]
@@ -451,15 +446,14 @@ def _best_dcg(gain, top, discount):
 
 @loop
 def lambda_gradients(margin, label, gain, weight, starts, top, by_ndcg, score_normalization, normalization):
-    """Gradients and hessians of LambdaMART: two float64 [N]. Group g has the rows from starts[g] to
-    starts[g + 1].
+    """Gradients and hessians of LambdaMART: two float64 [N]. Group g has the rows starts[g] to starts[g + 1].
 
-    Each of the first `top` rows of a group, by margin, makes a pair with each row behind it of another label.
-    Equal margins: the earlier row comes first. The weight of a pair: with by_ndcg the change of the NDCG of
-    the group if the two swap ranks, over the DCG of the best first `top` rows, else 1; with
-    score_normalization over the distance of their margins plus 1/100, unless all margins are equal. With
-    normalization all of a group is times log2(1 + s) / s, s the sum of the magnitudes of its pairs' parts of
-    gradients."""
+    Each of the first `top` rows of a group, by margin, forms a pair with each later row that has another
+    label. Among equal margins, the earlier row comes first. With by_ndcg, the weight of a pair is the change
+    of the group's NDCG if the two swap ranks, relative to the best DCG of the first `top` rows; otherwise it
+    is 1. With score_normalization, it is divided by the distance of their margins plus 1/100, unless all
+    margins are equal. With normalization, all values of a group are multiplied by log2(1 + s) / s, where s is
+    the sum of the magnitudes of its pairs' gradients."""
     gradient = np.zeros(margin.size, np.float64)
     hessian = np.zeros(margin.size, np.float64)
     discount = _discounts(starts)
@@ -504,8 +498,8 @@ def lambda_gradients(margin, label, gain, weight, starts, top, by_ndcg, score_no
 
 @loop
 def ndcgs(margin, gain, starts, top, without):
-    """The NDCG of the first `top` rows of each group, by margin, equal ones in their order: float64
-    [groups]; `without` for groups without a gain."""
+    """The NDCG of the first `top` rows of each group by margin, with equal margins in row order: float64
+    [groups]. It is `without` for groups without a gain."""
     out = np.empty(starts.size - 1, np.float64)
     discount = _discounts(starts)
     for g in range(out.size):

@@ -1,4 +1,4 @@
-"""Kernels of prediction and explanation: margins of rows, leaves that decisions leave open, SHAP values."""
+"""Kernels for prediction and explanation: margins of rows, leaves left open by decisions, SHAP values."""
 
 import numpy as np
 
@@ -6,25 +6,24 @@ from fedboost.gbdt.kernels import elementwise, loop
 from fedboost.gbdt.kernels.bins import MAX_CODES
 
 _PREDICTED = 128
-"""Rows that go down a tree together."""
+"""Rows that descend a tree together."""
 
 
 @loop
 def predict_margins(
     features, roots, left, right, feature, threshold, default_left, value, set_of, sets, margin
 ):
-    """Add to margin the leaf value of every tree, tree after tree, for float32 features [N, F].
+    """Add the leaf value of every tree to margin, tree after tree, for float32 features [N, F].
 
-    The trees stand one after the other in the node columns; `roots` [trees] is the first node of each, and
-    child numbers, higher than their parent's, count from there. A leaf has left = -1. set_of: uint64, the row
-    of `sets` that has the categories a node sends right; sets: uint64 [S, 4], bit c of the 256 is set for
-    category c. A node with a threshold has row 0, which is empty, one with categories NaN for a threshold. A
-    value that is no category goes left, as in XGBoost.
+    The trees are stored one after the other in the node columns; `roots` [trees] is the first node of each.
+    Child numbers count from there and are higher than their parent's. A leaf has left = -1. set_of: uint64,
+    the row of `sets` with the categories that a node sends right; sets: uint64 [S, 4], bit c of the 256 is
+    set for category c. A node with a threshold has the empty row 0; one with categories has threshold NaN. As
+    in XGBoost, a value that is not a category goes left.
 
-    A block of rows goes down a tree together, level by level: the walks of different rows do not wait for
-    each other, no branch has to be predicted, and the tree stays in the cache. The loops are one function of
-    over 60 lines on purpose: each variable is shared by all of them.
-    """
+    A block of rows descends a tree together, level by level. The walks of different rows do not wait for each
+    other, no branch has to be predicted, and the tree stays in the cache. The loops are deliberately one
+    function of over 60 lines: all of them share each variable."""
     nodes, rows = left.size, features.shape[0]
     child = np.empty(2 * nodes, np.uint32)  # next node: left, right; a leaf is its own
     column = feature.astype(np.uint32)
@@ -50,7 +49,7 @@ def predict_margins(
             for f in range(block.shape[1]):
                 missing |= block[i, f] != block[i, f]
         for t in range(roots.size):
-            at[:] = roots[t]
+            at[:] = roots[t]  # a row at a leaf stays there, as a leaf is its own child
             for _ in range(deepest[t]):
                 if has_sets[t]:
                     for i in range(size):
@@ -80,17 +79,16 @@ def predict_margins(
                 margin[start + i] += value[at[i]]
 
 
-# ---- Kernels of prediction by several parties -----------------------------------------------------------
-# The leaves that decisions leave open and the one that all do.
-# Leaves are numbered within their tree from the leftmost on, so that those below a node are consecutive. A
-# row has a bit for each leaf of a tree, in whole bytes, the lowest bit first; bits behind the last leaf are
-# 0.
+# ---- Kernels for prediction by several parties ----------------------------------------------------------
+# Each party's decisions leave some leaves open; the row's leaf is open for all parties. Leaves are numbered
+# within their tree from the left, so that those below a node are consecutive. A row has a bit for each leaf
+# of a tree, in whole bytes, lowest bit first; the bits after the last leaf are 0.
 
 
 _ROWS = 256
-"""Rows whose bits are computed together: those of a tree stay in the cache."""
+"""Rows whose bits are computed together, so that the bits of one tree stay in the cache."""
 _WORD = 32
-"""Leaves whose bits are shut off together: in words as wide as a feature, so that both fill a register."""
+"""Leaves whose bits are cleared together, in words as wide as a feature, so that both fill a register."""
 _ALL = np.uint32(0xFFFFFFFF)
 _NONE = np.uint32(0)
 
@@ -99,13 +97,17 @@ _NONE = np.uint32(0)
 def leaf_bits(
     features, ends, leaves, feature, threshold, missing_right, by_level, sets, begin, middle, end, bits
 ):
-    """Write the leaf bits of float32 features [N, F]: 0 where a decision shuts the leaf off.
+    """Write the leaf bits of float32 features [N, F]: 0 where a decision shuts the leaf off. Rows go the same
+    way as in `predict_margins`.
 
-    ends: int64 [T + 1], tree t has the nodes from ends[t] to ends[t + 1]; leaves: int64 [T], how many it has.
-    Of each node: its column, float32 threshold, True if missing values go right, True if it splits by
-    levels, and sets: uint64 [nodes, 4], the levels that go right, as in `predict_margins`, where rows go
-    the same way; its leaves are from `begin` to `end`, those of its right child from `middle`.
-    bits: uint8 [N, bytes of all trees].
+    Args:
+        ends: int64 [T + 1], tree t has the nodes ends[t] to ends[t + 1].
+        leaves: int64 [T], number of leaves of each tree.
+        feature, threshold, missing_right, by_level: for each node its column, float32 threshold, whether
+            missing values go right, and whether it splits by levels.
+        sets: uint64 [nodes, 4], the levels that go right, as in `predict_margins`.
+        begin, middle, end: the leaves of a node are `begin` to `end`, those of its right child from `middle`.
+        bits: uint8 [N, bytes of all trees].
     """
     size = 0
     for t in range(leaves.size):
@@ -127,6 +129,9 @@ def leaf_bits(
                     _by_level(x, sets[node], missing_right[node], right)
                 else:
                     _by_threshold(x, threshold[node], missing_right[node], right)
+                #     leaves of the tree    ... [begin     middle       end) ...
+                #     row goes right        1 1 |0 0 0 0 0 |1 1 1 1 1 1 | 1 1     left child's leaves shut
+                #     row goes left         1 1 |1 1 1 1 1 |0 0 0 0 0 0 | 1 1     right child's leaves shut
                 for word in range(begin[node] // _WORD, (end[node] - 1) // _WORD + 1):
                     left = _outside(word, middle[node], end[node])
                     _shut(open_[word], right, left, _outside(word, begin[node], middle[node]))
@@ -143,7 +148,7 @@ def _by_threshold(x, threshold, missing_right, right):
 
 @loop
 def _by_level(x, levels, missing_right, right):
-    """The same by the set of levels that go right; what is no level goes left."""
+    """The same by the set of levels that go right; a value that is not a level goes left."""
     for i in range(_ROWS):
         within = x[i] if x[i] > 0.0 else np.float32(0.0)
         level = np.uint64(within if within < MAX_CODES - 1 else np.float32(MAX_CODES - 1))
@@ -154,7 +159,7 @@ def _by_level(x, levels, missing_right, right):
 
 @loop
 def _outside(word, first, end):
-    """The bits of a word that are those of leaves before `first` or from `end` on."""
+    """The bits of a word for leaves before `first` or from `end` on."""
     low = min(max(first - _WORD * word, 0), _WORD)
     high = min(max(end - _WORD * word, 0), _WORD)
     return np.uint32(~((1 << high) - (1 << low)) & 0xFFFFFFFF)
@@ -162,14 +167,14 @@ def _outside(word, first, end):
 
 @loop
 def _shut(bits, right, if_left, if_right):
-    """Keep of the bits of each row those of the side that it goes to."""
+    """Keep, for each row, the bits of the side that it goes to."""
     for i in range(_ROWS):
         bits[i] &= (if_right & right[i]) | (if_left & ~right[i])
 
 
 @loop
 def _write(open_, rows, leaves, bits, place):
-    """Write the bits of a tree from the byte `place` on; returns where the next tree begins."""
+    """Write the bits of a tree from byte `place` on. Returns where the next tree begins."""
     for first in range(0, leaves, 8):
         last = np.uint32((1 << min(leaves - first, 8)) - 1)
         word, shift = open_[first // _WORD], np.uint32(first % _WORD)
@@ -181,8 +186,8 @@ def _write(open_, rows, leaves, bits, place):
 
 @loop
 def keep_open(bits, runs, open_):
-    """And the leaf bits of a party into those of all trees. runs: int64 [runs, 3], where bytes that stand
-    together begin in `bits` and in `open_`, and how many they are."""
+    """AND the leaf bits of a party into those of all trees. runs: int64 [runs, 3], for each run of
+    consecutive bytes its start in `bits`, its start in `open_`, and its length."""
     for i in range(bits.shape[0]):
         for run in range(runs.shape[0]):
             start, place, size = runs[run, 0], runs[run, 1], runs[run, 2]
@@ -193,12 +198,11 @@ def keep_open(bits, runs, open_):
 
 @loop
 def exit_leaves(open_, byte_ends, leaf_ends, nodes, leaf):
-    """leaf[row, tree] = the node of the one open leaf. Returns row * trees + tree of the first that has none
-    or several, or -1.
+    """leaf[row, tree] = the node of the only open leaf. Returns row * trees + tree of the first with no open
+    leaf or several, or -1.
 
-    byte_ends, leaf_ends: int64 [trees + 1], where bytes and leaves of each tree begin and end; nodes: int32,
-    the node of each leaf.
-    """
+    byte_ends, leaf_ends: int64 [trees + 1], where the bytes and leaves of each tree begin and end; nodes:
+    int32, the node of each leaf."""
     ones, highest = np.zeros(256, np.int64), np.zeros(256, np.int64)
     for byte in range(1, 256):
         ones[byte] = ones[byte >> 1] + (byte & 1)
@@ -217,34 +221,33 @@ def exit_leaves(open_, byte_ends, leaf_ends, nodes, leaf):
     return -1
 
 
-# ---- The compiled loops of explanations: arrays in, arrays out, no objects ------------------------------
+# ---- Kernels for explanations ---------------------------------------------------------------------------
 # Promises: `add_contributions` adds Shapley values by their definition (tested against a reference in
-# Python), to the rounding of float64. Refuses nothing: callers have validated their arrays.
-# A leaf's value reaches a row's prediction through the features on the way to it. Let z of a feature be the
-# share of the training rows that its splits on the way let along, and o be 1 if they let this row along,
-# else 0. Where S of the features are known and the others are not, the leaf counts with its value times the
-# o of those in S and the z of the others. A feature's Shapley value is the mean of the change it makes,
-# over every order in which the features can become known; as the chance that k given ones come before it
-# and m given ones after is the integral of t**k (1 - t)**m over t from 0 to 1, the mean is the integral of
-# value * (o - z) * product over the other features of (z (1 - t) + o t),
-# a polynomial in t whose integral a few Gauss-Legendre points give exactly. At each of them one walk
-# through the tree gathers these products, so that a row costs as much as there are nodes, times half the
-# depth.
+# Python), to the rounding of float64.
+# A leaf's value reaches a row's prediction through the features on its path. For each feature, z is the
+# share of the training rows that pass its splits on the path, and o is 1 if this row passes them, else 0.
+# If the features in a set S are known and the others are not, the leaf contributes its value times the o of
+# those in S and the z of the others. A feature's Shapley value is the mean change it makes, over every order
+# in which the features can become known. The probability that k given features come before it and m given
+# ones after is the integral of t**k (1 - t)**m over t from 0 to 1. So the mean is the integral of
+#     value * (o - z) * product over the other features of (z (1 - t) + o t),
+# a polynomial in t that a few Gauss-Legendre points integrate exactly. At each point, one walk through the
+# tree collects these products. The cost of a row is the number of nodes times half the depth.
 
 
 _TOGETHER = 64
-"""Rows that go down a tree together, so that one instruction processes several."""
+"""Rows that descend a tree together, so that one instruction processes several."""
 _ROWS_AT_A_TIME, _VALUES = 4096, 1 << 22
-"""Rows for which a tree is prepared once, fewer where their values are many."""
+"""Rows for which a tree is prepared once; fewer if their values are many."""
 _ALONG, _OFF, _AWAY = 0, 1, 2
-"""State of a row at an edge, for the edge's feature: its values lead along this edge, and along those of
-this feature above it; along those above, but not this one; not even along those above."""
+"""State of a row at an edge, for the edge's feature. _ALONG: the row passes this edge and those of this
+feature above it. _OFF: it passes those above, but not this one. _AWAY: it does not even pass those above."""
 
 
 @loop
 def _go_left(x, node, threshold, default_left, set_of, sets, lefts):
-    """Fill lefts with True for rows whose value of the node's feature goes left; NaN is missing. The columns
-    are those of `predict_margins`."""
+    """Fill lefts with True for rows whose value of the node's feature goes left; NaN is missing. Columns as
+    in `predict_margins`."""
     for i in range(_TOGETHER):
         lefts[i] = (x[i] < threshold[node]) | ((x[i] != x[i]) & default_left[node])
     own = set_of[node]
@@ -260,7 +263,7 @@ def _go_left(x, node, threshold, default_left, set_of, sets, lefts):
 
 @loop
 def depth_of(roots, left):
-    """The most edges from a root to a leaf; the trees stand as `predict_margins` has them."""
+    """The largest number of edges from a root to a leaf. Trees are stored as for `predict_margins`."""
     depth = np.zeros(left.size, np.int64)
     for t in range(roots.size):
         root = roots[t]
@@ -272,12 +275,11 @@ def depth_of(roots, left):
 
 @loop
 def _edges(left, right, feature, cover):
-    """The edges of one tree in the order of a walk that goes left first, each an entry of six arrays.
+    """The edges of one tree in depth-first order, left first, as six arrays with an entry for each edge.
 
-    Begin, end: its nodes. Depth: the edges from the root to its end. Again: the nearest edge above it that
-    has the same feature, -1 if none has. Share: of the training rows where it begins, those that go along it;
-    half where there are none. Product: of its share and those of all edges above it that have its feature.
-    """
+    begin, end: its nodes. depth: number of edges from the root to its end. again: the nearest edge above it
+    with the same feature, or -1. share: fraction of the training rows at its begin that go along it; 1/2 if
+    there are none. product: its share times those of all edges above it with its feature."""
     edges = left.size - 1
     begin, end, depth = np.empty(edges, np.int64), np.empty(edges, np.int64), np.empty(edges, np.int64)
     again, share, product = np.full(edges, -1, np.int64), np.empty(edges), np.empty(edges)
@@ -313,14 +315,22 @@ def _edges(left, right, feature, cover):
 def _factors(again, share, product, points, weights):
     """Factors of an edge, by the state of a row there and at each point: two float64 [edges, 3, points].
 
-    The first is the factor on the product of (z (1 - t) + o t) over the features above. The second, times the
-    sum of value times product over the leaves below, is the edge's part of the contribution of its feature:
-    the weight of the point times (o - z) / (z (1 - t) + o t), less the same of the edge above that has this
-    feature, where these leaves are counted as well."""
+    The first multiplies the product of (z (1 - t) + o t) over the features above. The second, times the sum
+    of value times product over the leaves below, is the edge's part of its feature's contribution. It is the
+    point's weight times (o - z) / (z (1 - t) + o t), less the same for the edge above with this feature,
+    which already included these leaves."""
     change = np.empty((again.size, 3, points.size))
     adds = np.empty((again.size, 3, points.size))
     for edge in range(again.size):
         z, z_above = product[edge], product[again[edge]] if again[edge] >= 0 else 1.0
+        # Path extension. A path has one factor z (1 - t) + o t for each distinct feature. The first edge of a
+        # feature multiplies by it (z_above = 1 makes `before` 1). A later one replaces z_above in it by
+        # z = z_above * share:
+        #     along    o = 1 stays 1     (z (1 - t) + t) / (z_above (1 - t) + t)
+        #     off      o falls to 0      z (1 - t) / (z_above (1 - t) + t)
+        #     away     o was 0 already   z (1 - t) / (z_above (1 - t)) = share
+        # With o = 0, (o - z) / (z (1 - t)) = -1 / (1 - t) does not depend on z: an edge passed `away` adds
+        # nothing. Points lie strictly between 0 and 1, so that no denominator is 0.
         for q in range(points.size):
             t, w = points[q], weights[q]
             here, before = z * (1.0 - t) + t, z_above * (1.0 - t) + t
@@ -355,13 +365,13 @@ def _add_tree(
     weights,
     out,
 ):
-    """`add_contributions` of one tree; columns: the features as float32 [F, N or more], N filled up to a
-    multiple of _TOGETHER."""
+    """`add_contributions` for one tree. columns: the features as float32 [F, N or more], with N rounded up to
+    a multiple of _TOGETHER."""
     begin, end, depth, again, share, product = _edges(left, right, feature, cover)
     out[:, -1] += _mean(left, value, begin, end, share)
     change, adds = _factors(again, share, product, points, weights)
     levels = (depth.max() if depth.size else 0) + 1
-    way = np.empty(levels, np.int64)  # the edges from the root to where the walk is
+    way = np.empty(levels, np.int64)  # edges on the current path from the root
     stands = np.full((levels, _TOGETHER), _ALONG, np.uint8)
     lefts = np.empty(_TOGETHER, np.bool_)
     products = np.ones((levels, points.size, _TOGETHER))
@@ -369,6 +379,10 @@ def _add_tree(
     for first in range(0, out.shape[0], _TOGETHER):
         block = out[first : first + _TOGETHER]
         at = 0
+        # Invariant: way[1 : at + 1] is the path from the root. For each level on it, products[level] is the
+        # product over the path down to there, and below[level] the sum of value * product over the leaves
+        # visited below it. Leaving an edge (the unwind) adds its part to its feature and its `below` to the
+        # level above. Products are kept by level, so that nothing has to be divided out again.
         for edge in range(begin.size):
             while at >= depth[edge]:
                 _leave(stands[at], adds[way[at]], below[at], below[at - 1], feature[begin[way[at]]], block)
@@ -391,7 +405,7 @@ def _add_tree(
 
 @loop
 def _mean(left, value, begin, end, share):
-    """The value of a tree for a row without known features."""
+    """The mean value of a tree: its value for a row without known features."""
     reach, mean = np.ones(left.size), 0.0
     for edge in range(begin.size):
         reach[end[edge]] = reach[begin[edge]] * share[edge]
@@ -402,7 +416,7 @@ def _mean(left, value, begin, end, share):
 
 @loop
 def _enter(stands, change, above, products, leaf, below):
-    """Enter an edge; `leaf` is the value of the leaf at its end, 0 at inner nodes."""
+    """Enter an edge. `leaf` is the value of the leaf at its end, 0 at inner nodes."""
     for q in range(change.shape[1]):
         along, off, away = change[_ALONG, q], change[_OFF, q], change[_AWAY, q]
         for i in range(_TOGETHER):
@@ -412,7 +426,6 @@ def _enter(stands, change, above, products, leaf, below):
 
 @loop
 def _leave(stands, adds, below, above, feature, out):
-    """Leave an edge, after all leaves below it."""
     contribution = np.zeros(_TOGETHER)
     for q in range(adds.shape[1]):
         along, off, away = adds[_ALONG, q], adds[_OFF, q], adds[_AWAY, q]
@@ -441,13 +454,12 @@ def add_contributions(
     output,
     out,
 ):
-    """Add to out[:, output], of float64 [N, K, F + 1], what each feature contributes to the sum of the trees'
-    leaf values for each row of features, float32 [N, F], and in the last column that sum where nothing is
-    known of a row.
+    """Add the contribution of each feature to the sum of the trees' leaf values, for each row of features,
+    float32 [N, F], to out[:, output]. out: float64 [N, K, F + 1]; its last column receives that sum for a row
+    of which nothing is known.
 
-    The trees stand in the columns of `predict_margins`, and cover [nodes] beside them. Points,
-    weights: of Gauss-Legendre from 0 to 1, at least half as many as the trees are deep.
-    """
+    The trees are stored in the columns of `predict_margins`, next to cover [nodes]. points, weights:
+    Gauss-Legendre from 0 to 1, at least half as many as the trees are deep."""
     rows, width = features.shape
     step = min(_ROWS_AT_A_TIME, max(_VALUES // width // _TOGETHER, 1) * _TOGETHER)
     columns = np.zeros((width, min(step, -(-rows // _TOGETHER) * _TOGETHER)), np.float32)

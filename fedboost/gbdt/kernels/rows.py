@@ -1,9 +1,10 @@
-"""Kernels of the rows of nodes: shares of them, splits of a level, leaf values added to margins.
+"""Row kernels: distributing the rows of nodes to their children, sharing them among threads, adding leaf
+values to margins.
 
-`rows` is uint32, the row numbers of all leaves one after the other. A place is where in it the rows of a leaf
-begin and end, and the root that the leaf is below: int64 [3]; `leaves` has the place of each node, NO_LEAF
-first for other nodes. A piece is a range of the rows of one leaf of a list: the number of the leaf in the
-list, begin and end. Splits are columns and bitmaps of categories (`tree.Splits`).
+`rows` is uint32, the row numbers of all leaves one after the other. The place of a leaf is where its rows
+begin and end in `rows`, and its root: int64 [3]. `leaves` has the place of each node, NO_LEAF first for other
+nodes. A piece is a range of the rows of one leaf in a list: the leaf's index in the list, begin and end.
+Splits are columns and bitmaps of categories (`tree.Splits`).
 """
 
 import numpy as np
@@ -13,22 +14,21 @@ from fedboost.gbdt.kernels.bins import MAX_CODES
 
 NO_LEAF = -1
 PARENT, BY, LAST, MISSING, LEFT = range(5)
-"""Rows of the columns of splits: node, feature, the last bin that goes left, 1 if missing values do, left
+"""Rows of the columns of splits: node, feature, last bin that goes left, 1 if missing values go left, left
 child."""
 SOUND, NODE, CHILDREN, FEATURE, BIN, CATEGORIES = range(6)
-"""Faults of a split: none, or what does not fit the tree that grows."""
+"""Faults of a split: none, or the part that does not fit the growing tree."""
 
 
 @loop
 def count_up(rows):
-    """rows = 0, 1, 2, ..."""
     for i in range(rows.size):
         rows[i] = i
 
 
 @loop
 def set_bits(rows, first, bits):
-    """Set the bit of each row, counted from `first`, in bytes whose highest bit is the first."""
+    """Set the bit of each row, counted from `first`, in bytes whose highest bit comes first."""
     for i in range(rows.size):
         place = first + rows[i]
         bits[place >> 3] |= np.uint8(128 >> (place & 7))
@@ -36,9 +36,11 @@ def set_bits(rows, first, bits):
 
 @loop
 def cut_pieces(places, whole, pieces, edges):
-    """Cut the rows of places into shares of as many rows each, or into one if there are fewer than `whole`.
+    """Cut the rows of places into equal shares, or into one share if there are fewer than `whole` rows. A
+    place without rows is a piece, too.
+
     pieces: room for places + shares; edges: int64 [shares + 1], where in `pieces` each share ends and the
-    next begins. A place without rows is a piece, too."""
+    next begins."""
     total, count, taken, share = 0, 0, 0, 0
     for number in range(places.shape[0]):
         total += places[number, 1] - places[number, 0]
@@ -47,6 +49,8 @@ def cut_pieces(places, whole, pieces, edges):
     for number in range(places.shape[0]):
         begin, end = places[number, 0], places[number, 1]
         while True:
+            # `taken` rows are in pieces; share k ends at row total * (k + 1) // shares, within a place if
+            # need be.
             left = total * (share + 1) // shares - taken
             if left == 0 and share + 1 < shares and begin < end:
                 share += 1
@@ -62,7 +66,7 @@ def cut_pieces(places, whole, pieces, edges):
 
 @loop
 def find_leaves(nodes, leaves, places):
-    """places = those of these leaves. Returns the number of nodes before the first that is no leaf."""
+    """Write the places of these leaves. Returns the number of nodes before the first that is not a leaf."""
     for number in range(nodes.size):
         if not 0 <= nodes[number] < leaves.shape[0] or leaves[nodes[number], 0] == NO_LEAF:
             return number
@@ -72,7 +76,7 @@ def find_leaves(nodes, leaves, places):
 
 @loop
 def _fits(at, columns, categories, value_bins, categorical):
-    """The fault of a split but for its nodes."""
+    """The fault of a split, except for its nodes."""
     if not 0 <= columns[BY, at] < value_bins.size:
         return FEATURE
     count = value_bins[columns[BY, at]]
@@ -91,9 +95,9 @@ def _fits(at, columns, categories, value_bins, categorical):
 
 @loop
 def check_splits(columns, categories, first, leaves, value_bins, categorical):
-    """Check splits from `first` to before one that touches the nodes of those checked, as a split of a child
-    does; `leaves` has room for all children. Returns the end of the sound ones, and the fault of the next, or
-    SOUND."""
+    """Check splits from `first` until one that touches the nodes of those already checked, such as a child's
+    split. `leaves` has room for all children. Returns the end of the sound splits, and the fault of the next,
+    or SOUND."""
     touched = np.zeros(leaves.shape[0], np.bool_)
     for at in range(first, columns.shape[1]):
         parent, child = columns[PARENT, at], columns[LEFT, at]
@@ -114,7 +118,7 @@ def check_splits(columns, categories, first, leaves, value_bins, categorical):
 
 @loop
 def _fill_table(goes_left, at, columns, categories, value_bins, missing, categorical):
-    """goes_left[code] = 1 for the codes that a split sends left, 0 for the others."""
+    """goes_left[code] = 1 for the codes that a split sends left, else 0."""
     if categorical[columns[BY, at]]:
         for code in range(MAX_CODES):
             goes_left[code] = 1 - (categories[at, code >> 3] >> (code & 7) & 1)
@@ -127,8 +131,11 @@ def _fill_table(goes_left, at, columns, categories, value_bins, missing, categor
 
 @loop
 def _grow(node, left, count, leaves):
-    """Make the children of a node leaves in its place; count: the rows that go left."""
+    """Replace a node by its children among the leaves. count: the rows that go left."""
     begin, end, root = leaves[node, 0], leaves[node, 1], leaves[node, 2]
+    #     rows:   ... [begin    node           end) ...
+    #             ... [begin  left  ) [right   end) ...
+    #                               begin + count
     leaves[node, 0] = NO_LEAF
     leaves[left, 0], leaves[left, 1], leaves[left, 2] = begin, begin + count, root
     leaves[left + 1, 0], leaves[left + 1, 1], leaves[left + 1, 2] = begin + count, end, root
@@ -138,9 +145,18 @@ def _grow(node, left, count, leaves):
 def _partition(codes, goes_left, rows, scratch):
     """Reorder `rows` in place, stably: those that go left first. Returns how many go left."""
     left = np.uint64(0)
+    # During the loop, with the rows read so far split into L that go left and R that go right:
+    #
+    #                0         left          i
+    #     rows       [ L ...... | free ..... | unread ........ ]
+    #     scratch    [ R ...... | free ....................... ]
+    #                0       i - left
+    #
+    # Each row is written to both, and one end moves on: no branch. `left <= i`, so no unread row is lost.
+    # Then R is copied to the end of L.
     for i in range(rows.size):
         row = rows[i]
-        rows[left] = row  # never overtakes the reader: left <= i
+        rows[left] = row
         scratch[np.uint64(i) - left] = row
         left += np.uint64(goes_left[codes[row]])
     rows[left:] = scratch[: np.uint64(rows.size) - left]
@@ -149,12 +165,15 @@ def _partition(codes, goes_left, rows, scratch):
 
 @loop
 def _partition_apart(codes, goes_left, rows, scratch):
-    """Write rows that go left to `scratch`, the others behind them in reverse. Returns how many go left."""
+    """Write rows that go left to the start of `scratch`, the others to its end in reverse. Returns how many
+    go left."""
     left, right = np.uint64(0), np.uint64(rows.size)
+    #     scratch    [ L in order ....... | free | ....... R in reverse ]
+    #                0                  left   right                  size
     for i in range(rows.size):
         row, is_left = rows[i], np.uint64(goes_left[codes[rows[i]]])
         scratch[left] = row
-        scratch[right - np.uint64(1)] = row  # one of both is written over, or the last
+        scratch[right - np.uint64(1)] = row  # one of the two is overwritten, except in the last step
         left += is_left
         right -= np.uint64(1) - is_left
     return left
@@ -173,8 +192,8 @@ def split_level(
     rows,
     scratch,
 ):
-    """Send the rows of nodes to their children, from split `first` to before one with a fault. Returns the
-    end, and the fault or SOUND."""
+    """Send the rows of nodes to their children, from split `first` until one with a fault. Returns the end,
+    and the fault or SOUND."""
     goes_left = np.empty(MAX_CODES, np.uint8)
     while True:
         end, fault = check_splits(columns, categories, first, leaves, value_bins, categorical)
@@ -202,8 +221,8 @@ def partition_level(
     pieces,
     counts,
 ):
-    """Part the rows of pieces into `scratch`; counts: int64, how many go left. The number of a piece is that
-    of the split."""
+    """Partition the rows of pieces into `scratch`. counts: int64, how many rows of each go left. The index of
+    a piece is that of its split."""
     goes_left = np.empty(MAX_CODES, np.uint8)
     for piece in range(pieces.shape[0]):
         at, begin, end = pieces[piece, 0], pieces[piece, 1], pieces[piece, 2]
@@ -214,7 +233,7 @@ def partition_level(
 
 @loop
 def grow_level(columns, leaves, pieces, counts, targets):
-    """Make the children of splits leaves in place of their nodes; targets: int64 [pieces, 2], where the rows
+    """Replace the split nodes by their children among the leaves. targets: int64 [pieces, 2], where the rows
     of each piece that go left, and those that go right, belong."""
     first = 0
     for at in range(columns.shape[1]):
@@ -224,6 +243,8 @@ def grow_level(columns, leaves, pieces, counts, targets):
             last += 1
         to_left = leaves[columns[PARENT, at], 0]
         to_right = to_left + count
+        # A node of pieces A and B:    scratch   [ A left, A right | B left, B right ]
+        #                              rows      [ A left, B left  | A right, B right ]
         for piece in range(first, last):
             targets[piece, 0], targets[piece, 1] = to_left, to_right
             to_left += counts[piece]
@@ -234,12 +255,11 @@ def grow_level(columns, leaves, pieces, counts, targets):
 
 @loop
 def join_level(rows, scratch, pieces, counts, targets):
-    """Copy the rows of pieces from `scratch` to where they belong."""
     for piece in range(pieces.shape[0]):
         begin, end, count = pieces[piece, 1], pieces[piece, 2], counts[piece]
         to_left, to_right = targets[piece, 0], targets[piece, 1]
         rows[to_left : to_left + count] = scratch[begin : begin + count]
-        for i in range(end - begin - count):
+        for i in range(end - begin - count):  # they are in reverse
             rows[to_right + i] = scratch[end - 1 - i]
 
 
@@ -254,8 +274,8 @@ def last_child(columns):
 
 @loop
 def list_leaves(columns, leaves, output_roots, tree):
-    """The leaves of one of the `output_roots` trees of each output: the split that comes last or NO_LEAF, the
-    node, the output and the place, all int64."""
+    """The leaves of one of the `output_roots` trees of each output: the last split that splits it or NO_LEAF,
+    the node, the output and the place, all int64."""
     split_of, count = np.full(leaves.shape[0], NO_LEAF), 0
     for at in range(columns.shape[1]):
         split_of[columns[PARENT, at]] = at
@@ -271,8 +291,8 @@ def list_leaves(columns, leaves, output_roots, tree):
 
 @loop
 def match_values(columns, leaves, value_nodes, values, by_node):
-    """The values of the leaves after these splits: by_node, float64 of each node. Returns False unless every
-    such leaf has one value, and no other node has."""
+    """Write the leaf values after these splits to by_node, float64 of each node. Returns False unless every
+    such leaf has exactly one value, and no other node has one."""
     due = leaves[:, 0] != NO_LEAF
     for at in range(columns.shape[1]):
         due[columns[PARENT, at]], due[columns[LEFT, at]], due[columns[LEFT, at] + 1] = False, True, True
@@ -301,8 +321,8 @@ def move_margins(
     pieces,
     margin,
 ):
-    """margin[output, row] += the value of the row's leaf, for the rows of these pieces. Of each leaf of the
-    list: its node, its output, and the split that comes last, or NO_LEAF; by_node: float64 of each node."""
+    """margin[output, row] += the value of the row's leaf, for the rows of these pieces. For each leaf of the
+    list: its node, its output, and its last split or NO_LEAF. by_node: float64 of each node."""
     goes_left, value_of_code = np.empty(MAX_CODES, np.uint8), np.empty(MAX_CODES, np.float64)
     for piece in range(pieces.shape[0]):
         number, begin, end = pieces[piece, 0], pieces[piece, 1], pieces[piece, 2]
@@ -314,6 +334,7 @@ def move_margins(
             continue
         _fill_table(goes_left, at, columns, categories, value_bins, missing, categorical)
         for code in range(MAX_CODES):
+            # The last splits of a tree move no rows: the code decides which child's value a row gets.
             value_of_code[code] = by_node[columns[LEFT, at] if goes_left[code] else columns[LEFT, at] + 1]
         codes = by_feature[columns[BY, at]]
         for i in range(begin, end):

@@ -1,7 +1,12 @@
-"""Kernels of splits: the best split of each leaf of a level, from their histograms.
+"""Split kernels: the best split of each leaf of a level, from its histogram.
 
-The splits that a leaf may have are listed, in the order in which ties are broken; then all gains are
-computed, and the first of the highest is taken.
+The candidate splits of a leaf are listed in the order in which ties are broken. Then all gains are computed,
+and the first of the highest is taken. A candidate has the code
+
+    feature << 10 | bin or partition << 1 | (1 if missing values go left)
+
+Ties go to the lowest feature, then the lowest bin, then missing values right. For a categorical feature they
+go to the lowest partition, then missing values left.
 """
 
 import numpy as np
@@ -10,12 +15,13 @@ from fedboost.gbdt.kernels import elementwise, loop
 from fedboost.gbdt.kernels.bins import MAX_CODES
 
 _TOGETHER = 512
-"""Candidates from which on gains are computed, so that the list stays in the cache."""
+"""Number of candidates from which on gains are computed, so that the list stays in the cache."""
+# Gains are computed once the list has _TOGETHER candidates. One more feature adds at most 2 for each code.
 _LIST = _TOGETHER + 2 * (MAX_CODES + 1)
 _NARROW, _MAGIC = np.int64(1) << 51, np.int64(0x4338000000000000)
 _MAGIC_FLOAT = 6755399441055744.0
-"""The bits of _MAGIC + i are those of the float _MAGIC_FLOAT + i, if i is within _NARROW: a conversion that
-several integers take together."""
+"""The bits of the float _MAGIC_FLOAT + i are _MAGIC + i if |i| < _NARROW. Converting integers this way is
+vectorised, unlike a cast."""
 
 
 @elementwise
@@ -27,8 +33,8 @@ def _soft_threshold(gradient, reg_alpha):
 
 @elementwise
 def _score(gradient, hessian, reg_lambda, reg_alpha, max_delta_step):
-    """The loss reduction of a leaf, doubled: T(G)**2 / (H + lambda), T the soft threshold at alpha; less
-    where the step would be beyond max_delta_step."""
+    """Twice the loss reduction of a leaf: T(G)**2 / (H + lambda), with T the soft threshold at alpha; less if
+    the step exceeds max_delta_step."""
     g = _soft_threshold(gradient, reg_alpha)
     h = hessian + reg_lambda
     best = g * g / h if h > 0.0 else 0.0
@@ -39,11 +45,10 @@ def _score(gradient, hessian, reg_lambda, reg_alpha, max_delta_step):
 
 @loop
 def _order_categories(cells, factors, penalties):
-    """The categories of a feature by the value of a leaf of each alone, lowest first: int64 [B].
+    """The categories of a feature by the leaf value that each would have, lowest first: int64 [B].
 
-    cells: int64 [2 B], their sums. The sort is stable. A category with less than min_child_weight, or with no
-    rows, has the value 0, as in XGBoost.
-    """
+    cells: int64 [2 B], their sums. The sort is stable. As in XGBoost, a category with no rows, or with less
+    than min_child_weight, has the value 0."""
     reg_lambda, reg_alpha, min_child_weight, _ = penalties
     g_unit, h_unit = 1.0 / factors[0], 1.0 / factors[1]
     order, values = np.empty(cells.size // 2, np.int64), np.empty(cells.size // 2, np.float64)
@@ -52,7 +57,7 @@ def _order_categories(cells, factors, penalties):
         if hessian >= min_child_weight and hessian > 0.0:
             value = -_soft_threshold(cells[2 * category] * g_unit, reg_alpha) / (hessian + reg_lambda)
         values[category] = value
-    for category in range(order.size):  # counting has no branches to predict, as sorting has
+    for category in range(order.size):  # counting ranks needs no branch prediction, unlike sorting
         value, rank = values[category], 0
         for other in values[:category]:
             rank += np.int64(other <= value)
@@ -66,9 +71,8 @@ def _order_categories(cells, factors, penalties):
 def categories_right(cells, partition, one_hot, factors, penalties):
     """The categories that go right in a partition, increasing or in the order of `_order_categories`.
 
-    One-hot: partition b sends category b right, and the partition after the last all. Else partition b sends
-    the first b + 1.
-    """
+    One-hot: partition b sends category b right, and the partition after the last sends all. Otherwise,
+    partition b sends the first b + 1."""
     if one_hot:
         last = partition >= cells.size // 2
         return np.arange(cells.size // 2) if last else np.arange(partition, partition + 1)
@@ -85,8 +89,8 @@ def _order(cells, max_categories, factors, penalties):
 
 @loop
 def _sum_categories(cells, order, gradient, hessian):
-    """gradient, hessian = the sums of the categories that go left in each partition: int64 [B + 1]. order: as
-    of `_order`."""
+    """Write the sums of the categories that go left in each partition to `gradient` and `hessian`: int64 [B +
+    1]. order: as from `_order`."""
     categories = cells.size // 2
     total_gradient, total_hessian = 0, 0
     for category in range(categories):
@@ -115,21 +119,23 @@ def _step(gradient, hessian, reg_lambda, reg_alpha, max_delta_step, lower, upper
 
 @elementwise
 def _score_of(gradient, hessian, step, reg_lambda, reg_alpha):
-    """The loss reduction of a leaf of this value, doubled."""
+    """Twice the loss reduction of a leaf of this value."""
     return -(2.0 * gradient * step + (hessian + reg_lambda) * step * step + 2.0 * reg_alpha * abs(step))
 
 
 @loop
 def _list_bins(cells, absent, code, shift, sums, codes, count):
-    """List the splits of a numeric feature behind `count` others: by the lowest bin, then with missing right.
+    """List the splits of a numeric feature after `count` others: by increasing bin, missing values right
+    before left.
 
-    cells: int64 [2 B]; absent: gradient and hessian of the missing values; sums: int64 [2, list], what goes
-    left; codes: int64 [list], code + 2 * bin + (1 if missing values go left). Bins without rows are left out:
-    they split as the bin below them. Returns how many are listed then.
-    """
+    cells: int64 [2 B]; absent: gradient and hessian of the missing values; sums: int64 [2, list], the sums
+    that go left; codes: int64 [list], code + 2 * bin + (1 if missing values go left). Bins without rows are
+    left out: they split like the bin below them. Returns the number listed so far."""
     gradients, hessians = sums[0], sums[1]
     gradient, hessian, last = shift, shift, cells.size // 2 - 1
     if absent[0] == 0 and absent[1] == 0:
+        # A candidate is always written, and kept only if the count moves on: the next one overwrites an empty
+        # bin. Without missing values only "right" is listed, so that is their default direction.
         for b in range(last):
             g, h = cells[2 * b], cells[2 * b + 1]
             gradient += g
@@ -144,8 +150,9 @@ def _list_bins(cells, absent, code, shift, sums, codes, count):
         gradients[count], hessians[count], codes[count] = gradient, hessian, code + 2 * b
         gradients[count + 1], hessians[count + 1] = gradient + absent[0], hessian + absent[1]
         codes[count + 1] = code + 2 * b + 1
+        # The first bin is kept even if empty: with missing values left it separates these from all others.
         count += 2 * np.int64((g | h) != 0 or b == 0)
-    # The last bin parts the present from the missing, so only with missing right.
+    # The last bin separates present from missing values, so it is listed only with missing right.
     if count and codes[count - 1] == code + 2 * last + 1:
         count -= 1
     return count
@@ -153,15 +160,17 @@ def _list_bins(cells, absent, code, shift, sums, codes, count):
 
 @loop
 def _list_partitions(cells, absent, missing, order, most, code, shift, sums, codes, count):
-    """List the splits of a categorical feature behind `count` others, as `_list_bins`: by the lowest
-    partition (`categories_right`), then with missing left. missing: True if any value is; order: as of
-    `_order`; most: max_cat_threshold."""
+    """List the splits of a categorical feature after `count` others: by increasing partition
+    (`categories_right`), missing values left before right. missing: True if any value is missing; order: as
+    from `_order`; most: max_cat_threshold. The other arguments are those of `_list_bins`."""
     bins, one_hot = cells.size // 2, order.size == 0
     reach = bins if one_hot else min(bins, most)
     gradient, hessian = np.empty(bins + 1, np.int64), np.empty(bins + 1, np.int64)
     _sum_categories(cells, order, gradient, hessian)
     usual = bins - 1 + np.int64(one_hot)
     # The last partition separates the present from the missing: tried only with both.
+    # One side has fewer than max_cat_threshold categories (`reach`): the right one of the first partitions,
+    # with missing values left, or the left one of the last partitions, with missing values right.
     for b in range(usual + np.int64(missing and reach == bins)):
         if reach == bins or b < reach - 1:
             sums[0, count], sums[1, count] = shift + gradient[b] + absent[0], shift + hessian[b] + absent[1]
@@ -179,13 +188,12 @@ def _list_partitions(cells, absent, missing, order, most, code, shift, sums, cod
 
 @loop
 def _gains(sums, count, total, units, penalties, bounds, constrained, sign, shift, gains, above):
-    """gains = the gain of each split that is listed, 0 where it is not allowed. Returns the highest gain, its
-    bits, and the first place that has it; or place -1, if its bits as an integer are not above `above`.
+    """Write the gain of each listed split, 0 if it is not allowed. Returns the highest gain, its bits, and
+    the first place that has it. The place is -1 if its bits as an integer do not exceed `above`.
 
     bounds: the smallest and the largest value of leaves below, before the learning rate; sign: 1 for a
-    feature with which they may not fall, -1 for one with which they may not rise; both count if
-    `constrained`. No loop has a branch, so that several gains are computed together.
-    """
+    feature along which they must not fall, -1 for one along which they must not rise. Both apply only if
+    `constrained`. The loops have no branches, so that several gains are computed together."""
     reg_lambda, reg_alpha, min_child_weight, step = penalties
     g_unit, h_unit = units
     gradients, hessians, shifted = sums[0, :count], sums[1, :count], sums.view(np.float64)
@@ -215,6 +223,8 @@ def _gains(sums, count, total, units, penalties, bounds, constrained, sign, shif
             both += _score(gr, hr, reg_lambda, reg_alpha, step)
             gains[i] = both - root if allowed else 0.0
     else:
+        # The list was summed from _MAGIC on: seen as float64 the sums are _MAGIC_FLOAT + i, and the
+        # subtraction is exact.
         left_gradients, left_hessians = shifted[0, :count], shifted[1, :count]
         for i in range(count):
             gradient, hessian = left_gradients[i] - _MAGIC_FLOAT, left_hessians[i] - _MAGIC_FLOAT
@@ -223,7 +233,9 @@ def _gains(sums, count, total, units, penalties, bounds, constrained, sign, shif
             allowed = (hl >= min_child_weight) & (hr >= min_child_weight) & (hl > 0.0) & (hr > 0.0)
             both = gl * gl / (hl + reg_lambda) + gr * gr / (hr + reg_lambda)
             gains[i] = both - root if allowed else 0.0
-    bits, top_bits = gains.view(np.int64), np.int64(0)  # of floats above 0 in the order of the floats
+    # The bits of positive floats are in the order of the floats; those of negative ones are below 0. A later
+    # call must exceed `above` strictly, and the first place is taken: ties go to the candidate listed first.
+    bits, top_bits = gains.view(np.int64), np.int64(0)
     for i in range(count):
         top_bits = max(top_bits, bits[i])
     if top_bits <= above:
@@ -236,11 +248,11 @@ def _gains(sums, count, total, units, penalties, bounds, constrained, sign, shif
 
 @loop
 def _best(cells, allowed, layout, factors, penalties, max_categories, total, largest, bounds, signs, lists):
-    """The split of highest gain of one node, as `best_split`; largest: of the sums of its bins; signs: empty,
-    or the constraint of each feature (`_gains`); lists: room for the splits."""
+    """The split of highest gain of one node, as `best_split`. largest: bound of the sums of its bins; signs:
+    empty, or the constraint of each feature (`_gains`); lists: room for the splits."""
     offsets, value_bins, missing, categorical = layout
     sums, codes, gains = lists
-    units = 1.0 / factors[0], 1.0 / factors[1]  # powers of two: as exact as dividing, and faster
+    units = 1.0 / factors[0], 1.0 / factors[1]  # powers of two: exact, and faster than dividing
     features, constrained = offsets.size, signs.size > 0
     simple = not constrained and penalties[1] == 0.0 and penalties[3] == np.inf
     shift = _MAGIC if simple and largest < _NARROW else np.int64(0)
@@ -277,7 +289,7 @@ def _best(cells, allowed, layout, factors, penalties, max_categories, total, lar
 
 @loop
 def _lists():
-    """Room for splits: their sums that go left, codes and gains."""
+    """Room for listed splits: the sums that go left, codes and gains."""
     return np.empty((2, _LIST), np.int64), np.empty(_LIST, np.int32), np.empty(_LIST, np.float64)
 
 
@@ -285,18 +297,26 @@ def _lists():
 def best_split(
     histogram, offsets, value_bins, missing, categorical, factors, penalties, max_categories, total, limits
 ):
-    """The split of highest gain of one node; ties go to the lowest feature, then bin, then missing right.
+    """The split of highest gain of one node. Ties go to the lowest feature, then bin, then missing values
+    right. For a categorical feature they go to missing values left.
 
-    histogram: int64 [2 T]; value_bins: int64 [F], bins without the missing one; missing: bool [F], True if a
-    missing bin follows them; categorical: bool [F], True if the bins are categories, of which a split sends a
-    subset right; factors: units per 1.0 of gradient and hessian; penalties: reg_lambda, reg_alpha,
-    min_child_weight, max_delta_step (infinite for none); max_categories: features of fewer categories than
-    the first are split one-hot, a side of other splits has fewer than the second, or all; total: the node's
-    own two sums; limits: None, or the smallest and the largest value of leaves below this node, before the
-    learning rate, and int64 [F], 1 for a feature with which they may not fall, -1 for one with which they may
-    not rise. Returns (gain, feature, bin, missing goes left, left gradient, left hessian); feature -1 if
-    none. For a categorical feature the bin is the number of the partition, see `categories_right`, and equal
-    gains send missing values left.
+    Args:
+        histogram: int64 [2 T].
+        value_bins: int64 [F], bins without the missing one.
+        missing: bool [F], True if a missing bin follows them.
+        categorical: bool [F], True if the bins are categories, of which a split sends a subset right.
+        factors: units per 1.0 of gradient and hessian.
+        penalties: reg_lambda, reg_alpha, min_child_weight, max_delta_step (infinite for none).
+        max_categories: features with fewer categories than the first are split one-hot. One side of other
+            splits has fewer than the second, or all.
+        total: the node's own two sums.
+        limits: None, or the smallest and the largest value of leaves below this node, before the learning
+            rate, and int64 [F], 1 for a feature along which they must not fall, -1 for one along which they
+            must not rise.
+
+    Returns:
+        (gain, feature, bin, missing goes left, left gradient, left hessian); feature -1 if none. For a
+            categorical feature, the bin is the number of the partition: see `categories_right`.
     """
     layout, largest = (offsets, value_bins, missing, categorical), max(abs(total[0]), abs(total[1]))
     gradients, hessians = 0, 0
@@ -313,7 +333,7 @@ def best_split(
 
 @loop
 def best_splits(leaves, histograms, allowed, layout, factors, penalties, max_categories, signs):
-    """Give each leaf (`LEAF`) its best split, as `best_split`.
+    """Write each leaf (`LEAF`) its best split, as `best_split` finds it.
 
     histograms: int64 [slots, 2 T]; allowed: bool [leaves, F], or empty for all features; layout: offsets,
     value_bins, missing and categorical; signs: int64 [F] as in the limits, or empty."""
@@ -323,6 +343,7 @@ def best_splits(leaves, histograms, allowed, layout, factors, penalties, max_cat
         if allowed.size:
             features = allowed[i]
         total, largest = (leaf.gradient, leaf.hessian), max(leaf.positive, leaf.hessian)
+        # P, the sum of positive gradients, and P - G, the magnitude of the negative ones, bound every bin.
         largest, bounds = max(largest, leaf.positive - leaf.gradient), (leaf.lower, leaf.upper)
         best = _best(histograms[leaf.slot], features, layout, *rule, total, largest, bounds, signs, lists)
         leaf.gain, leaf.feature, leaf.bin = best[0], best[1], best[2]
@@ -333,7 +354,8 @@ def best_splits(leaves, histograms, allowed, layout, factors, penalties, max_cat
 def best_gains(
     histogram, offsets, value_bins, missing, categorical, factors, penalties, max_categories, total
 ):
-    """The highest gain of a split by each feature alone, 0 where none gains: float64 [F]. As `best_split`."""
+    """The highest gain of a split by each single feature, 0 if there is none: float64 [F]. Arguments as for
+    `best_split`."""
     out = np.zeros(offsets.size, np.float64)
     for f in range(offsets.size):
         own, first = slice(f, f + 1), np.int64(offsets[f])
@@ -343,14 +365,14 @@ def best_gains(
     return out
 
 
-# ---- Kernels of the splits of a level; in symmetric trees all its leaves have one -----------------------
+# ---- Kernels for the splits of a level; in symmetric trees all its leaves share one ---------------------
 
 
 @loop
 def _list_all_bins(cells, absent, missing, code, sums, codes):
-    """List the splits of a numeric feature, as `_list_bins`, but those after bins without rows, too: leaves
-    of a level have theirs in different bins. missing: True if a value of any leaf is. Returns how many are
-    listed."""
+    """List the splits of a numeric feature as `_list_bins`, but also those after bins without rows, since
+    these differ between the leaves of a level. missing: True if a value of any leaf is missing. Returns the
+    number listed."""
     gradients, hessians = sums[0], sums[1]
     gradient, hessian, last, count = np.int64(0), np.int64(0), cells.size // 2 - 1, 0
     for b in range(last + np.int64(missing)):
@@ -369,8 +391,8 @@ def _list_all_bins(cells, absent, missing, code, sums, codes):
 def _list_feature(cells, order, has, f, layout, most, sums, codes):
     """List the splits of a feature in one leaf: the same ones in the same order for all leaves of a level.
 
-    cells: int64 [2 T], the histogram of the leaf; order, has: as of `_pool`; most: max_cat_threshold. Returns
-    how many are listed."""
+    cells: int64 [2 T], the histogram of the leaf; order, has: as from `_pool`; most: max_cat_threshold.
+    Returns the number listed."""
     offsets, value_bins, missing, categorical = layout
     first, code, zero = np.int64(offsets[f]), f << 10, 0
     end, absent = first + value_bins[f], (np.int64(0), np.int64(0))
@@ -384,8 +406,8 @@ def _list_feature(cells, order, has, f, layout, most, sums, codes):
 
 @loop
 def _pool(leaves, histograms, f, layout, rule, pooled):
-    """pooled = the sums of the bins of a feature over these leaves. Returns the order of its categories by
-    these sums (`_order`), empty for a numeric feature; and True if a value of any leaf is missing."""
+    """Write the sums of a feature's bins over these leaves to `pooled`. Returns the order of its categories
+    by these sums (`_order`), empty for a numeric feature, and True if a value of any leaf is missing."""
     offsets, value_bins, missing, categorical = layout
     factors, penalties, max_categories = rule
     first, bins = 2 * np.int64(offsets[f]), value_bins[f]
@@ -403,7 +425,7 @@ def _pool(leaves, histograms, f, layout, rule, pooled):
 
 @elementwise
 def _may_part(left, right, units, penalties, bounds, sign):
-    """True if a leaf may be split into children of these sums."""
+    """True if a leaf may be split into children with these sums."""
     reg_lambda, reg_alpha, least, step = penalties
     gl, hl, gr, hr = left[0] * units[0], left[1] * units[1], right[0] * units[0], right[1] * units[1]
     low = _step(gl, hl, reg_lambda, reg_alpha, step, bounds[0], bounds[1])
@@ -414,8 +436,8 @@ def _may_part(left, right, units, penalties, bounds, sign):
 
 @loop
 def _find(leaves, histograms, features, layout, rule, signs, lists, pooled):
-    """(sum of gains, code) of the split of highest sum over these leaves, the first of them; code -1 if none
-    is above 0."""
+    """(sum of gains, code) of the first split with the highest sum of gains over these leaves; code -1 if
+    none is above 0."""
     factors, penalties, (_, most) = rule
     (sums, codes, gains), units = lists, (1.0 / factors[0], 1.0 / factors[1])
     totals, best, code = np.empty(_LIST, np.float64), 0.0, np.int64(-1)
@@ -446,8 +468,9 @@ def _find(leaves, histograms, features, layout, rule, signs, lists, pooled):
 
 @loop
 def _assign(leaves, histograms, code, layout, rule, signs, lists, pooled):
-    """Give these leaves the split of this code, with the gain and the sums of each; feature -1 to a leaf that
-    may not be split by it, and pooled the sums of its feature. Returns how many may."""
+    """Give these leaves the split of this code, with the gain and the sums of each. A leaf that it may not
+    split gets feature -1. Writes the sums of the split's feature to `pooled`. Returns the number of leaves it
+    may split."""
     factors, penalties, (_, most) = rule
     (sums, codes, gains), units = lists, (1.0 / factors[0], 1.0 / factors[1])
     f, zero, parted = code >> 10, np.int64(0), 0
@@ -478,14 +501,13 @@ def shared_splits(
 ):
     """Give the leaves of a level (`LEAF`) one split for each root: that of the highest sum of gains.
 
-    In a leaf that a split may not part, for min_child_weight or a constraint, its gain counts as 0, and the
-    leaf stays one: its feature is -1. A level is split if the sum of gains exceeds `above`, and is at least
-    `least` for each leaf that is split. Ties go as in `best_split`.
+    If min_child_weight or a constraint forbids the split in a leaf, its gain there is 0 and the leaf stays a
+    leaf: its feature is -1. A level is split if the sum of gains exceeds `above`, and is at least `least` for
+    each leaf that is split. Ties are broken as in `best_split`.
 
-    leaves: those of a root one behind the other; pooled: int64 [roots, 2 * 256 + 2], room for the sums of the
-    split's feature over the leaves of each root, from which the order of its categories is
-    (`categories_right`); otherwise as in `best_splits`, with the same features allowed for all leaves of a
-    root."""
+    leaves: those of each root are consecutive, and have the same features allowed; pooled: int64 [roots, 2 *
+    256 + 2], room for the sums of the split's feature over the leaves of each root, which determine the order
+    of its categories (`categories_right`). The other arguments are those of `best_splits`."""
     rule, lists, begin = (factors, penalties, max_categories), _lists(), 0
     features = np.zeros(0, np.bool_)
     while begin < leaves.size:
@@ -507,11 +529,11 @@ def shared_splits(
 
 @loop
 def level_splits(leaves, sums, allowed, layout, factors, penalties, max_categories, signs, above, least):
-    """Give the leaves of a level their splits, or the feature -1 where these do not gain enough: more than
-    `above`, and at least `least`.
+    """Give the leaves of a level their splits, or feature -1 if the gain does not exceed `above` or is less
+    than `least`.
 
-    sums: histograms, and room as in `shared_splits`, or empty where each leaf has a split of its own
-    (`best_splits`); otherwise as these."""
+    sums: histograms, and room as in `shared_splits`, or empty if each leaf has a split of its own
+    (`best_splits`). The other arguments are theirs."""
     histograms, pooled = sums
     asked = histograms, allowed, layout, factors, penalties, max_categories, signs
     if pooled.size:

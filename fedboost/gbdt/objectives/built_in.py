@@ -1,6 +1,6 @@
-"""The built-in objectives: of classes, numbers, amounts, quantiles, times and rankings.
+"""The built-in objectives: for classes, numbers, amounts, quantiles, times and rankings.
 
-Promises: gradients and hessians are XGBoost's. Refuses: labels that an objective cannot have.
+Gradients and hessians are XGBoost's. Labels that an objective cannot have are refused.
 """
 
 import math
@@ -46,7 +46,7 @@ from fedboost.gbdt.objectives.objective import (
 
 _Loss = TypeVar("_Loss", bound=HasGradients)
 MAX_NEWTON_STEP = 4.0
-"""Longest step from base margins: a longer one goes too far, because the hessian changes."""
+"""Longest step from base margins. A longer one overshoots, because the hessian changes."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Logistic(Objective):
     """binary:logistic: label 0 or 1, prediction the probability of 1."""
 
     scale_pos_weight: float = 1.0
-    """The factor of the weight of a row of label 1."""
+    """Weight factor of rows with label 1."""
 
     name = "binary:logistic"
     label_kind = LabelKind.CLASS
@@ -65,13 +65,13 @@ class Logistic(Objective):
     xgboost_table = "reg_loss_param"
     has_label_means = True
     sensitivity = Sensitivity(Bound(3.33, 1.0, 0.5))
-    """With gradient p - y and hessian h = p (1 - p) the norm of (p - y, S h) is at most the maximum over p of
-    p**2 (1 + S**2 (1 - p)**2), which is 1 as long as S <= phi**(5/2) = 3.3302."""
+    """With gradient p - y and hessian h = p (1 - p), the squared norm of (p - y, S h) is at most the maximum
+    over p of p**2 (1 + S**2 (1 - p)**2), which is 1 as long as S <= phi**(5/2) = 3.3302."""
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """|p - y| <= 1 and p (1 - p) <= 1/4. The hessian has a bit to spare, so that at margin 0 a gradient
-        w / 2 and a hessian w / 4 round to the same integer and a label that never varies shows exactly."""
+        """p - y| <= 1 and p (1 - p) <= 1/4. The hessian has a bit to spare: at margin 0, a gradient w /
+        2 and a hessian w / 4 round to the same integer, so that a constant label is detected exactly."""
         heaviest = math.ceil(math.log2(max(self.scale_pos_weight, 1.0)))
         return heaviest, heaviest - 1
 
@@ -82,14 +82,15 @@ class Logistic(Objective):
         return gradient, hessian
 
     def base_score(self, gradient: float, hessian: float) -> float:
-        # At margin 0 a row has gradient w (1/2 - y) and hessian w / 4; so this is the mean label.
+        # At margin 0, a row has gradient w (1/2 - y) and hessian w / 4, so this is the mean label.
         mean = 0.5 - gradient / (4.0 * hessian)
         if mean in (0.0, 1.0):
             raise ConfigError(
-                f"the label is {round(mean)} in every row of every party: there is nothing to learn"
+                "label-constant",
+                f"the label is {round(mean)} in every row of every party: there is nothing to learn",
             )
         if not 0.0 < mean < 1.0:
-            raise PeerError(f"sums of gradients that make the mean label {mean:g}")
+            raise PeerError("base-score-sums", f"the sums of gradients imply a mean label of {mean:g}")
         return mean
 
     def base_margin_shift(self, gradient: float, hessian: float) -> float:
@@ -118,8 +119,8 @@ class Softmax(Objective):
     bounds = 0, -1
     """|p - y| <= 1; the hessian is XGBoost's, 2 p (1 - p) <= 1/2."""
     sensitivity = Sensitivity(Bound(1.0, 2.0**0.5, 0.5))
-    """The gradients (p - y) have at most the norm sqrt 2, only where some p is 1 and all hessians are 0; with
-    the hessians 2 p (1 - p) the norm is at most sqrt 2 everywhere."""
+    """The gradients (p - y) have norm at most sqrt 2, reached only if some p is 1 and all hessians are 0.
+    With the hessians 2 p (1 - p), the norm is at most sqrt 2 everywhere."""
 
     @property
     def outputs(self) -> int:
@@ -130,7 +131,7 @@ class Softmax(Objective):
         return gradient, hessian
 
     def base_score(self, gradient: float, hessian: float) -> float:
-        return 0.5  # as XGBoost has it; probabilities depend on the differences of margins alone
+        return 0.5  # as in XGBoost; probabilities depend only on differences of margins
 
     def base_margin_shift(self, gradient: float, hessian: float) -> float:
         return 0.0
@@ -144,12 +145,12 @@ class Softmax(Objective):
         return math.sqrt(share * (1.0 - share)), 2.0 * share * (1.0 - share)
 
 
-# ---- Objectives of numbers ------------------------------------------------------------------------------
+# ---- Objectives for numbers -----------------------------------------------------------------------------
 
 
 def _clipped_to_range(low: float, high: float) -> Bound:
-    """Bound of a gradient, divided by half the width of the range, and of a hessian, both clipped to 1:
-    the norm of (g / C, S h) is at most sqrt(1 + S**2)."""
+    """Bound for a gradient divided by half the width of the range, and a hessian, both clipped to 1: the norm
+    of (g / C, S h) is at most sqrt(1 + S**2)."""
     return Bound(0.5, 1.25**0.5, (low + high) / 2.0, (high - low) / 2.0)
 
 
@@ -176,10 +177,9 @@ class SquaredError(Objective):
 
 @dataclass(frozen=True)
 class PseudoHuber(Objective):
-    """reg:pseudohubererror: any finite label; squared error near it, a slope of huber_slope far off.
+    """reg:pseudohubererror: any finite label; squared error near it, a slope of huber_slope far away.
 
-    The slope bounds the gradient, but residuals may be far smaller.
-    """
+    The slope bounds the gradient, but residuals may be far smaller."""
 
     huber_slope: float = 1.0
 
@@ -189,15 +189,15 @@ class PseudoHuber(Objective):
     metrics = "mphe", "rmse", "mae"
     has_label_means = True
     start = SquaredError()
-    """The mean: a Newton step from a margin far from the labels goes many times too far."""
+    """The mean: from a margin far from the labels, a Newton step overshoots many times."""
 
     def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
         gradient, hessian = pseudo_huber_gradients(margin, label, weight, self.huber_slope)
         return gradient, hessian
 
     def bounds_after(self, gradient: float, hessian: float, step: float) -> tuple[float, float]:
-        """The hessian falls with the distance from the label, which the bound says, and is the slope of the
-        gradient; that is below huber_slope."""
+        """The bound of the hessian implies the least distance from the label, with which the hessian
+        decreases. The hessian is the slope of the gradient, which stays below huber_slope."""
         slope = self.huber_slope
         distance = slope * math.sqrt(max(hessian ** (-2.0 / 3.0) - 1.0, 0.0)) * (1.0 - ROUNDING)
         ratio = max(distance - step, 0.0) / slope
@@ -206,12 +206,12 @@ class PseudoHuber(Objective):
 
 
 # ---- Objectives whose prediction is e**margin: counts and amounts, which are never below 0 --------------
-# A base margin of log(exposure) makes the prediction that of so much exposure; the constant to start from
-# is the best one whatever the base margins. Labels that are 0 in every row are refused (ConfigError).
+# With a base margin of log(exposure), the prediction is for that exposure. The initial constant is optimal
+# for any base margins. Labels that are 0 in every row raise ConfigError.
 
 
 class _Amounts(Objective):
-    """Base: the best constant is the mean, also from base margins."""
+    """Base: the best constant is the mean, also with base margins."""
 
     label_kind = LabelKind.COUNT
     link = LOG
@@ -223,8 +223,8 @@ class _Amounts(Objective):
 
 
 def _clipped_counts(low: float, high: float) -> Bound:
-    """Bound of gradient and hessian, both divided by the width of the range and clipped to 1: the norm of
-    (g / C, S h / C) is at most sqrt(1 + S**2)."""
+    """Bound for gradient and hessian, both divided by the width of the range and clipped to 1: the norm of (g
+    / C, S h / C) is at most sqrt(1 + S**2)."""
     return Bound(0.5, 1.25**0.5, (low + high) / 8.0, high - low, high - low)
 
 
@@ -233,7 +233,7 @@ class Poisson(_Amounts):
     """count:poisson: label 0 or more, prediction its mean."""
 
     max_delta_step: float = 0.7
-    """The hessian is e**max_delta_step times the second derivative, as XGBoost has it."""
+    """The hessian is e**max_delta_step times the second derivative, as in XGBoost."""
 
     name = "count:poisson"
     xgboost_table = "poisson_regression_param"
@@ -285,7 +285,7 @@ class Gamma(_Amounts):
 
 @dataclass(frozen=True)
 class Tweedie(_Amounts):
-    """reg:tweedie: label 0 or more, with a variance of the mean to the power tweedie_variance_power;
+    """reg:tweedie: label 0 or more, whose variance is the mean to the power tweedie_variance_power;
     prediction the mean."""
 
     tweedie_variance_power: float = 1.5
@@ -314,12 +314,12 @@ class Tweedie(_Amounts):
 
 
 MAX_STEP = 64.0
-"""A step beyond which nothing is said of the gradients after it: e**64 is more than any scale can hold."""
+"""Longest step with bounds for the gradients after it: e**64 exceeds every scale."""
 
 
 def _grown(hessian: float, step: float, rate: float) -> tuple[float, float]:
-    """Bounds of the change of a gradient and of a hessian, which is its slope and a sum of terms that grow
-    or fall as e**(rate margin) at most, once the margin moved by at most `step`."""
+    """Bounds of the changes of a gradient and a hessian after the margin has moved by at most `step`. The
+    hessian is the slope of the gradient, and a sum of terms that grow or fall at most as e**(rate margin)."""
     if step > MAX_STEP:
         return math.inf, math.inf
     growth = math.expm1(rate * step) * (1.0 + ROUNDING)
@@ -327,21 +327,22 @@ def _grown(hessian: float, step: float, rate: float) -> tuple[float, float]:
 
 
 def _mean(labels: float, predicted: float) -> float:
-    """The factor that brings the predictions of margins of 0 to the labels."""
+    """The factor from the predictions at margin 0 to the labels."""
     if labels <= 0.0 < predicted:
-        raise ConfigError("the label is 0 in every row of every party: there is nothing to learn")
+        raise ConfigError(
+            "label-all-zero", "the label is 0 in every row of every party: there is nothing to learn"
+        )
     if not 0.0 < predicted < math.inf:
-        raise PeerError(f"sums of gradients of predictions that come to {predicted:g}")
+        raise PeerError("base-score-sums", f"the sums of gradients imply predictions of {predicted:g}")
     return labels / predicted
 
 
-# ---- Objectives whose best constant is a quantile -------------------------------------------------------
-# Of the labels, and in each leaf of the residuals there. Gradients depend on the side of the label that a
-# margin lies on, not on its distance.
+# ---- Objectives whose best constant is a quantile of the labels, in leaves of the residuals -------------
+# Gradients depend only on the side of the label on which a margin lies, not on its distance.
 
 
 class _Quantile(Objective):
-    """Base: the constant is a quantile that the session asks for."""
+    """Base: the session queries the constant, a quantile."""
 
     label_kind = LabelKind.NUMBER
     rows_per_hessian = 1
@@ -390,8 +391,8 @@ class QuantileError(_Quantile):
         return hessian * slope, hessian
 
 
-# ---- Objectives of times until an event, of which some are only known to lie between two bounds ---------
-# Gradients and hessians are XGBoost's, within its bounds, but keep their digits where a time is far from its
+# ---- Objectives for times until an event, some of which are only known to lie between two bounds --------
+# Gradients and hessians are XGBoost's, within its bounds, but stay accurate if a time is far from its
 # prediction.
 
 
@@ -400,8 +401,8 @@ DISTRIBUTIONS = {"normal": NORMAL, "logistic": LOGISTIC, "extreme": EXTREME}
 
 @dataclass(frozen=True)
 class LogTime:
-    """The start of boosting: squared error of the logarithm, of the bound where there is one alone, and of
-    their geometric mean where there are two."""
+    """The start of boosting: squared error of the logarithm of the only bound, or of the geometric mean of
+    both."""
 
     def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
         lower, upper = label.astype(np.float64)
@@ -414,13 +415,15 @@ class LogTime:
 @dataclass(frozen=True)
 class AcceleratedFailureTime(Objective):
     """survival:aft: a row's time lies between two bounds above 0, and its logarithm is the margin plus noise;
-    prediction e**margin. Labels are float32 [2, N]: lower bounds, 0 where there is none, and upper bounds,
-    infinite where there is none. 15 bounds all gradients and hessians, but most are far smaller."""
+    prediction e**margin.
+
+    Labels are float32 [2, N]: lower bounds, 0 if there is none, and upper bounds, infinite if there is none.
+    All gradients and hessians are bounded by 15, but most are far smaller."""
 
     aft_loss_distribution: str = "normal"
     """The distribution of the noise: one of DISTRIBUTIONS."""
     aft_loss_distribution_scale: float = 1.0
-    """The factor of the noise."""
+    """Scale factor of the noise."""
 
     name = "survival:aft"
     xgboost_table = "aft_loss_param"
@@ -435,7 +438,6 @@ class AcceleratedFailureTime(Objective):
 
     @property
     def noise(self) -> tuple[int, float]:
-        """The distribution and its scale, as kernels take them."""
         return DISTRIBUTIONS[self.aft_loss_distribution], self.aft_loss_distribution_scale
 
     def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
@@ -444,7 +446,6 @@ class AcceleratedFailureTime(Objective):
         return gradient, hessian
 
     def losses(self, margin: Float64, label: Float32) -> Float64:
-        """-log of the likelihood of each row: float64 [N]."""
         lower, upper = np.ascontiguousarray(label)
         out: Float64 = aft_losses(margin, lower, upper, *self.noise)
         return out
@@ -458,49 +459,48 @@ class AcceleratedFailureTime(Objective):
         return first(
             ~valid,
             "a lower bound from 0 to 2**60 and an upper one above 0 that is not below it, or infinite or "
-            "missing; not 0 and infinity, which say nothing",
+            "missing; not both 0 and infinity, which carry no information",
         )
 
 
-# ---- Objectives that rank: rows of a group are compared only with each other (LambdaMART) ---------------
-# The gradients of a group depend only on its own rows, and on their order only where margins are equal: then
-# a row comes before those behind it in the table. The formulas are XGBoost's (Burges, MSR-TR-2010-82; pairs
-# of the top by margin with all below them), but weights of groups are not divided by their mean, which no
-# party knows.
+# ---- Objectives that rank: rows are compared only within their group (LambdaMART) -----------------------
+# The gradients of a group depend only on its own rows. Their order in the table matters only between equal
+# margins. The formulas are XGBoost's (Burges, MSR-TR-2010-82; the top rows by margin are paired with all
+# below), except that group weights are not divided by their mean, which no party knows.
 
 
 MAX_RELEVANCE = 31
-"""Largest label y whose gain is 2**y - 1."""
+"""Largest label y with gain 2**y - 1."""
 MAX_PAIRS = 1 << 20
-"""Rows at the top of a group that make pairs."""
+"""Limit of the number of top rows of a group that form pairs."""
 
 
 @dataclass(frozen=True)
 class Ranking(Objective):
-    """Base: label the relevance of a row, prediction a score to sort the rows of a group by.
+    """Base: the label is the relevance of a row, the prediction a score that ranks the rows of a group.
 
-    Rows at the top of a group are in pairs with all others, those in turn with the top alone: in groups of
-    thousands the gradients of most rows are a thousandth of those of a few.
-    """
+    Rows at the top of a group are paired with all others, but those only with the top. In groups of
+    thousands, the gradients of most rows are therefore a thousandth of those of a few."""
 
     lambdarank_pair_method: str = "topk"
     lambdarank_num_pair_per_sample: int = 32
-    """The rows of a group, those of the highest margins, that make pairs with all below them."""
+    """Number of rows of a group, those with the highest margins, that form pairs with all rows below."""
     lambdarank_normalization: bool = True
-    """Scale the gradients of a group down, the more the larger their sum is."""
+    """Scale a group's gradients down, the more the larger their sum is."""
     lambdarank_score_normalization: bool = True
-    """Let pairs count less the further apart their margins are."""
+    """Give pairs less weight the further apart their margins are."""
     ndcg_exp_gain: bool = True
-    """Make 2**y - 1 the gain of a label y, else y."""
+    """The gain of a label y is 2**y - 1, otherwise y."""
     starts: Int64 | None = field(default=None, compare=False, repr=False)
     """The first row of each group, and the end of the last one: int64 [groups + 1]; None if all rows are one
-    group. No parameter (`in_groups`)."""
+    group. Not a parameter; set by `in_groups`."""
 
     label_kind = LabelKind.RELEVANCE
     metrics = ("ndcg",)
     gradient_bits = AMOUNT_BITS
     by_ndcg: ClassVar[bool]
-    """Let a pair count by the change of its group's NDCG if the two changed places; else all count alike."""
+    """Weight a pair by the change of its group's NDCG if the two swapped places; otherwise all weigh the
+    same."""
 
     @property
     def default_metric(self) -> str:
@@ -538,14 +538,14 @@ class Ranking(Objective):
         return np.array([0, rows], np.int64) if self.starts is None else self.starts
 
     def gains(self, label: Float32) -> Float64:
-        """The part of each row in the DCG of its group at the very top: float64 [N]."""
+        """The contribution of each row to its group's DCG if it were first: float64 [N]."""
         if not self.ndcg_exp_gain:
             return label.astype(np.float64)
         out: Float64 = np.ldexp(1.0, label.astype(np.int64)) - 1.0
         return out
 
     def base_score(self, gradient: float, hessian: float) -> float:
-        return 0.0  # the gradients of a group sum to 0 whatever the constant
+        return 0.0  # the gradients of a group sum to 0 for any constant
 
     def base_margin_shift(self, gradient: float, hessian: float) -> float:
         return 0.0
@@ -562,7 +562,7 @@ class Ranking(Objective):
 
 @dataclass(frozen=True)
 class RankNdcg(Ranking):
-    """rank:ndcg: pairs count by the change of the NDCG."""
+    """rank:ndcg: pairs are weighted by the change of the NDCG."""
 
     name = "rank:ndcg"
     by_ndcg = True
@@ -570,14 +570,14 @@ class RankNdcg(Ranking):
 
 @dataclass(frozen=True)
 class RankPairwise(Ranking):
-    """rank:pairwise: all pairs count alike; ndcg_exp_gain is of the metric."""
+    """rank:pairwise: all pairs weigh the same; ndcg_exp_gain only affects the metric."""
 
     name = "rank:pairwise"
     by_ndcg = False
 
 
 def in_groups(loss: _Loss, starts: Int64 | None) -> _Loss:
-    """The objective for rows of these groups, if it ranks rows; any other as it is."""
+    """The objective for rows in these groups, if it ranks rows; any other objective unchanged."""
     return replace(loss, starts=starts) if isinstance(loss, Ranking) else loss
 
 
@@ -589,4 +589,3 @@ BUILT_IN: tuple[type[Objective], ...] = (
     AcceleratedFailureTime,
     *(RankNdcg, RankPairwise),
 )
-"""In this order in tables."""

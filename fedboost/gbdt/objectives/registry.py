@@ -1,8 +1,7 @@
 """The objectives by name, and objectives from the parameters of the terms.
 
-Promises: each objective is registered once, by `register`; the built-in ones are those of
-`built_in.BUILT_IN`.
-Refuses: classes that are no objectives, and names that are taken (TypeError, ValueError).
+Each objective is registered once, by `register`; `built_in.BUILT_IN` has the built-in ones. Classes that are
+not objectives raise TypeError; names already taken raise ValueError.
 """
 
 from collections.abc import Mapping
@@ -23,12 +22,12 @@ _Kind = TypeVar("_Kind", bound=type[Objective])
 
 
 def register(kind: _Kind) -> _Kind:
-    """Add an objective to those that terms can name; a decorator. Every party and the aggregator register it
-    before they read terms. Its parameters are fields of the terms."""
+    """Add an objective that terms can name; a decorator. Every party and the aggregator must register it
+    before reading terms. Its parameters are fields of the terms."""
     if not (isinstance(kind, type) and issubclass(kind, Objective) and is_dataclass(kind)):
         raise TypeError(f"{kind!r} is not a dataclass derived from Objective")
     if OBJECTIVES.setdefault(kind.name, kind) is not kind:
-        raise ValueError(f"objective {kind.name} is registered already")
+        raise ValueError(f"objective {kind.name} is already registered")
     return kind
 
 
@@ -37,52 +36,52 @@ for _kind in BUILT_IN:
 
 
 def names_of(kind: LabelKind) -> tuple[str, ...]:
-    """The names of the objectives of one kind of labels."""
     return tuple(name for name, objective in OBJECTIVES.items() if objective.label_kind is kind)
 
 
 def _parameters(name: str) -> list[Field[Any]]:
-    """The fields that an objective is compared by: a field that is not compared is no parameter."""
+    """The fields that an objective is compared by; fields that are not compared are not parameters."""
     return [parameter for parameter in fields(OBJECTIVES[name]) if parameter.compare]  # type: ignore[arg-type]
 
 
 def parameters_of(name: str) -> dict[str, bool]:
-    """The parameters of the objective of that name, and whether they must be given."""
+    """The parameters of the objective of that name, and whether they are required."""
     return {parameter.name: parameter.default is MISSING for parameter in _parameters(name)}
 
 
 def make_objective(name: str, parameters: Mapping[str, object]) -> Objective:
-    """The objective of that name, with those of the parameters that are its own and not None. LookupError,
-    TypeError or ValueError if it lacks one, or for a value that it cannot have."""
+    """The objective of that name, with those of the parameters that it has and that are not None.
+    LookupError, TypeError or ValueError if one is missing or has an invalid value."""
     types = {parameter.name: parameter.type for parameter in _parameters(name)}
     own = {key: parameters[key] for key in types if parameters.get(key) is not None}
     return OBJECTIVES[name](**{key: to_number(types[key], value) for key, value in own.items()})
 
 
 def to_number(kind: object, value: object) -> Any:
-    """A parameter of this kind (int, float, bool, str) from its text. ValueError if it is none."""
+    """Parse a parameter of this kind (int, float, bool, str). ValueError if the text is invalid."""
     if kind is str:
         return str(value)
     if kind is bool:
-        return bool(("False", "True", "0", "1").index(str(value)) % 2)  # in the terms and in XGBoost's file
+        return bool(
+            ("False", "True", "0", "1").index(str(value)) % 2
+        )  # as in the terms and in XGBoost's file
     return int(str(value)) if kind is int else float(str(value).strip("[]"))  # XGBoost writes some as lists
 
 
 # ---- Objectives of packages: classes that packages installed here offer as entry points -----------------
-# Promises: nothing is looked up unless its name is no registered one, and nothing is loaded but what is
-# installed here under GROUP, whatever terms name it: code never travels. Refuses, with one line
-# (ConfigError): names that no package offers here, or several; parameters a class does not take; classes
-# that are no `objective.Objective`, and those that predict otherwise than their xgboost_equivalent. And, at
-# a party, gradients of which no sum can be made (Refused).
+# Promises: only names that are not registered are looked up, and only code installed here under GROUP is
+# loaded, regardless of the terms: code never travels. ConfigError, in one line, for names that no package
+# offers here, or several; for parameters that a class does not take; for classes that are not an
+# `objective.Objective`, or predict differently than their xgboost_equivalent. At a party, Refused for
+# gradients that cannot be summed.
 
 
 GROUP = "fedboost.objectives"
 _KINDS: dict[object, type] = {"int": int, "float": float, "str": str}
-"""Annotations that a module keeps as text."""
+"""Annotations that a module stores as text."""
 
 
 def names() -> list[str]:
-    """The objectives that packages offer here."""
     return sorted({entry_point.name for entry_point in entry_points(group=GROUP)})
 
 
@@ -93,63 +92,72 @@ def package_of(name: str) -> str:
 
 
 def parameters(name: str, values: Mapping[str, object]) -> dict[str, Any]:
-    """The parameters as the class takes them: a float where the class has one."""
+    """The parameters as the class takes them, converted to float where it has one."""
     kind = _class(name)
     own = {field.name: _KINDS.get(field.type, field.type) for field in fields(kind)}  # type: ignore[arg-type]
     for key in values:
         if key not in own:
-            raise ConfigError(f"{name} has no parameter {key!r}; it takes {', '.join(own) or 'none'}")
+            raise ConfigError(
+                "objective-parameter-unknown",
+                f"{name} has no parameter {key!r}; it takes {', '.join(own) or 'none'}",
+            )
     out = {}
     for key, value in values.items():
         try:
             out[key] = to_number(own[key], value)
         except ValueError:
             what = "a whole number" if own[key] is int else "a number"
-            raise ConfigError(f"{name}: parameter {key} takes {what}, not {value!r}") from None
+            raise ConfigError(
+                "objective-parameter-invalid", f"{name}: parameter {key} takes {what}, not {value!r}"
+            ) from None
     return out
 
 
 def objective(name: str, values: Mapping[str, object]) -> Objective:
-    """The objective that a package offers here, with these parameters."""
+    """The objective that a package installed here offers, with these parameters."""
     kind, own = _class(name), parameters(name, values)
     if kind.__abstractmethods__:
         lacking = ", ".join(sorted(kind.__abstractmethods__))
-        raise ConfigError(f"{name} of {package_of(name)} is no objective: it has no {lacking}")
+        raise ConfigError(
+            "objective-incomplete", f"{name} of {package_of(name)} is not an objective: it lacks {lacking}"
+        )
     try:
         made = kind(**own)
     except Exception as error:  # noqa: BLE001 - it is the package's own code
-        raise ConfigError(f"{name} of {package_of(name)}: {_line(error)}") from None
+        raise ConfigError("objective-not-created", f"{name} of {package_of(name)}: {_line(error)}") from None
     try:
         fault = _fault(made, name)
     except Exception as error:  # noqa: BLE001 - as above
         fault = _line(error)
     if fault:
-        raise ConfigError(f"{name} of {package_of(name)} is no objective: {fault}")
+        raise ConfigError("objective-invalid", f"{name} of {package_of(name)} is not an objective: {fault}")
     return made
 
 
 def gradients(
     loss: HasGradients, name: str, margin: Float64, label: Float32, weight: Float32
 ) -> tuple[Float64, Float64]:
-    """The gradients of a package's objective. Refused where its code fails, or no sum can be made of them."""
+    """The gradients of a package's objective. Refused if its code fails, or if they cannot be summed."""
     try:
         gradient, hessian = (
             np.ascontiguousarray(v, np.float64) for v in loss.gradients(margin, label, weight)
         )
     except Exception as error:  # noqa: BLE001 - it is the package's own code
-        raise Refused(f"objective {name} failed at its rows", _line(error)) from None
+        raise Refused("objective-failed", f"objective {name} failed at its rows", _line(error)) from None
     sound = gradient.shape == hessian.shape == margin.shape and bool((hessian >= 0.0).all())
     if not sound or not (np.isfinite(gradient).all() and np.isfinite(hessian).all()):
-        raise Refused(f"objective {name} made gradients that are none: hessians below 0, or no numbers")
+        raise Refused(
+            "objective-gradients-invalid",
+            f"objective {name} returned invalid gradients: a wrong shape, not finite, or a hessian below 0",
+        )
     return gradient, hessian
 
 
 def check_objective(loss: Objective, label: Float32) -> None:
-    """Check an objective, in the tests of its package.
+    """Check an objective, for the tests of its package.
 
-    ConfigError unless its gradients at these labels, float32 [N] or [2, N], are those of single rows, finite,
-    within its bounds, with hessians of 0 or more, and in proportion to the weights.
-    """
+    ConfigError unless its gradients at these labels, float32 [N] or [2, N], depend on single rows, are
+    finite, within its bounds, with hessians of at least 0, and proportional to the weights."""
     rows = label.shape[-1]
     margin = np.linspace(-4.0, 4.0, rows)
     ones, halves = np.ones(rows, np.float32), np.full(rows, 0.5, np.float32)
@@ -158,18 +166,24 @@ def check_objective(loss: Objective, label: Float32) -> None:
     half = loss.gradients(margin, label, halves)
     for what, values, turned, light in zip(("gradient", "hessian"), whole, reversed_rows, half, strict=True):
         if values.dtype != np.float64 or values.shape != margin.shape:
-            raise ConfigError(f"the {what} is {values.dtype} {list(values.shape)}, not float64 {[rows]}")
+            raise ConfigError(
+                "objective-shape",
+                f"the {what} is {values.dtype} {list(values.shape)}, not float64 {[rows]}",
+            )
         if not np.isfinite(values).all():
-            raise ConfigError(f"the {what} of row {int(np.argmin(np.isfinite(values)))} is not finite")
+            raise ConfigError(
+                "objective-not-finite",
+                f"the {what} of row {int(np.argmin(np.isfinite(values)))} is not finite",
+            )
         if (values != turned[::-1]).any():
-            raise ConfigError(f"the {what} of a row depends on the other rows, or on their order")
+            raise ConfigError("objective-rows", f"the {what} of a row depends on other rows or their order")
         if (light != 0.5 * values).any():
-            raise ConfigError(f"the {what} is not in proportion to the weight")
+            raise ConfigError("objective-weight", f"the {what} is not proportional to the weight")
     if (whole[1] < 0.0).any():
-        raise ConfigError(f"the hessian of row {int(np.argmin(whole[1]))} is below 0")
+        raise ConfigError("objective-hessian", f"the hessian of row {int(np.argmin(whole[1]))} is below 0")
     for what, values, bound in zip(("gradient", "hessian"), whole, loss.bounds or (), strict=False):
         if np.abs(values).max() > 2.0**bound:
-            raise ConfigError(f"a {what} is {np.abs(values).max():g}, and its bound 2**{bound}")
+            raise ConfigError("objective-bound", f"a {what} is {np.abs(values).max():g}, above 2**{bound}")
 
 
 def _entry_point(name: str) -> Any:
@@ -179,9 +193,10 @@ def _entry_point(name: str) -> Any:
             sorted(f"{entry_point.dist.name}" for entry_point in matching if entry_point.dist)
         )
         raise ConfigError(
+            "objective-not-installed",
             f"objective {name!r} is offered by several packages here: {packages}; keep one"
             if matching
-            else f"objective {name!r} is offered by no package here (entry points of group {GROUP})"
+            else f"objective {name!r} is offered by no package here (entry points of group {GROUP})",
         )
     return matching[0]
 
@@ -191,16 +206,23 @@ def _class(name: str) -> type[Objective]:
     try:
         kind = entry_point.load()
     except Exception as error:  # noqa: BLE001 - importing runs the package's own code
-        raise ConfigError(f"{name} of {package_of(name)} cannot be loaded: {_line(error)}") from None
+        raise ConfigError(
+            "objective-not-loaded", f"{name} of {package_of(name)} cannot be loaded: {_line(error)}"
+        ) from None
     if not isinstance(kind, type) or not is_dataclass(kind):
-        raise ConfigError(f"{name} of {package_of(name)} is no objective: it is no dataclass")
+        raise ConfigError(
+            "objective-invalid", f"{name} of {package_of(name)} is not an objective: it is not a dataclass"
+        )
     if not issubclass(kind, Objective):
-        raise ConfigError(f"{name} of {package_of(name)} is no objective: it is not derived from Objective")
+        raise ConfigError(
+            "objective-invalid",
+            f"{name} of {package_of(name)} is not an objective: it is not derived from Objective",
+        )
     return kind
 
 
 def _fault(made: Objective, name: str) -> str:
-    """Why this is no objective of that name; nothing if it is one."""
+    """Why this is not an objective of that name; empty if it is one."""
     if made.name != name:
         return f"it calls itself {made.name!r}"
     if made.outputs != 1:
@@ -224,21 +246,19 @@ def _line(error: Exception) -> str:
 
 
 # ---- One objective for several models that train side by side -------------------------------------------
-# Each has a margin of its own for every row.
-# Promises: the gradients of each model are those of the objective at its own margins.
+# Each model has its own margin for every row; its gradients are those of the objective at these margins.
 
 
 def _of_base(fact: str) -> Any:
-    """What the objective of each model says."""
     return property(attrgetter(f"base.{fact}"))
 
 
 @dataclass(frozen=True)
 class Trials(Objective):
-    """The objective `base`, of one output, for so many models. Margins are float64 [number, N]."""
+    """The objective `base`, with a single output, for `number` models. Margins are float64 [number, N]."""
 
     base: Any
-    """An `Objective`, or what boosting starts from."""
+    """An `Objective`, or the loss that boosting starts from."""
     number: int
 
     name, label_kind, metrics, link = map(_of_base, ("name", "label_kind", "metrics", "link"))
@@ -251,12 +271,11 @@ class Trials(Objective):
 
     @property
     def outputs(self) -> int:
-        """One a model."""
         return self.number
 
     @property
     def start(self) -> HasGradients:
-        """What the objective starts from, for all models."""
+        """The start of the objective, for all models."""
         return self if self.base.start is self.base else Trials(self.base.start, self.number)
 
     def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:

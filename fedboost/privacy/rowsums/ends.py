@@ -1,20 +1,19 @@
 """Protection `paillier` where parties hold different columns: the label holder encrypts the gradient of each
-row, others report sums that they cannot read, and the label holder opens them without reading them, either.
+row, others report sums that they cannot read, and the label holder opens them without reading them either.
 
 A turn, with ctx = everything that the aggregator and the label holder must agree on:
 
-    report   each party: its own integers in plain; a feature holder the sums of its columns, encrypted
-    blind    the aggregator hides each ciphertext, its plaintext and what randomised it
-    assist   the label holder opens what is uniform to it, once a turn, with proof, and counts
-    open     the aggregator checks the proof, takes the blinds away, and puts the sums in their places
+    report   each party: its own integers, unencrypted; a feature holder the sums of its columns, encrypted
+    blind    the aggregator hides each ciphertext: its plaintext and what randomised it
+    assist   the label holder opens what is uniform to it, once per turn, with proof, and counts
+    open     the aggregator checks the proof, removes the blinds, and puts the sums in their cells
 
-Promises: the label holder learns nothing of sums, not even by making its key or its ciphertexts up; the
-aggregator learns sums and no row's gradient; the same request gets the same answer, another one of the same
+Promises: the label holder learns nothing about sums, not even with a forged key or forged ciphertexts; the
+aggregator learns sums and no row's gradient; the same request gets the same answer, another one in the same
 turn gets none.
-Refuses: reports of another number of ciphertexts, out of range or no units, numbers in plain in the place of
-encrypted ones, and openings of something else, with the name of the party (PeerError); more openings than the
-terms have sums (PeerError), and sums of more ciphertexts than one answer has room for (Refused).
-"""
+Refuses: reports of another number of ciphertexts, out of range or not units, unencrypted numbers where sums
+are encrypted, and openings of something else, naming the party (PeerError); more openings than the terms have
+sums (PeerError), and sums of more ciphertexts than fit one answer (Refused)."""
 
 import hashlib
 import hmac
@@ -47,25 +46,27 @@ from fedboost.privacy.rowsums.scheme import Piece, Result, Slots
 from fedboost.privacy.rowsums.sums import Engine, engine_of
 
 # ---- Sums under a Paillier key, opened by the label holder for the aggregator ---------------------------
-# Promises, if the key has passed `ends.check`: a blinded ciphertext is a uniform unit modulo n**2,
-# whatever it was, so that the label holder learns nothing from any number of them; a plaintext other than
-# that of the ciphertext is found, except with probability 2**-128.
-# Refuses: requests and answers that are out of range or no units, and answers that are wrong (PeerError,
-# which names the label holder).
-# (m, r) -> (1 + n)**m * r**n is one to one from Z_n x Z_n* onto the units modulo n**2 if gcd(n, phi(n)) = 1
-# (P. Paillier, "Public-key cryptosystems based on composite degree residuosity classes", EUROCRYPT 1999).
-# So a uniform pair blinds as a one-time pad, and an opening (m, r) that gives the ciphertext is the only
-# one. An answer is checked with random exponents (M. Bellare, J. Garay, T. Rabin, "Fast batch verification
-# for modular exponentiation and digital signatures", EUROCRYPT 1998). Why in rounds of 16 bits:
+# Promises, if the key has passed `check`: a blinded ciphertext is a uniform unit modulo n**2, regardless of
+# what it was, so the label holder learns nothing from any number of them; a wrong plaintext is detected,
+# except with probability 2**-128.
+# Refuses: requests and answers that are out of range or not units, and wrong answers (PeerError, which names
+# the label holder).
+# (m, r) -> (1 + n)**m * r**n maps Z_n x Z_n* one to one onto the units modulo n**2 if gcd(n, phi(n)) = 1 (P.
+# Paillier, "Public-key cryptosystems based on composite degree residuosity classes", EUROCRYPT 1999). So a
+# uniform pair blinds like a one-time pad, and a ciphertext has only one opening (m, r). An answer is checked
+# with random exponents (M. Bellare, J. Garay, T. Rabin, "Fast batch verification for modular exponentiation
+# and digital signatures", EUROCRYPT 1998): with plaintexts m', the check needs sum(e_i (m_i - m'_i)) = 0
+# modulo n. If some m_i is wrong, then modulo some prime factor p of n, and at most one value of e_i modulo p
+# passes. All exponents of 16 bits differ modulo p, since p > 2**16 (`check`). Longer ones would not: see
 # docs/decisions/0023.
 
 
 ROUNDS = 8
-"""Rounds of exponents of FACTOR_BITS bits each: a wrong plaintext passes each with at most 2**-16."""
+"""Rounds of exponents of FACTOR_BITS bits: a wrong plaintext passes each with at most 2**-16."""
 
 
 class Blinded(NamedTuple):
-    """What the aggregator keeps of a request: the blinded ciphertexts, and what each blind adds."""
+    """The aggregator's record of a request: the blinded ciphertexts, and the number that each blind added."""
 
     ciphertexts: list[Any]
     added: list[Any]
@@ -77,12 +78,11 @@ class Blinded(NamedTuple):
 def blind(
     public: PaillierPublic, numbers: list[Any], draw: RandomBytes, engine: Engine | None = None
 ) -> tuple[bytes, Blinded]:
-    """The request for the plaintexts of ciphertexts, units modulo n**2, and what `unblind` needs. engine:
-    modulo n**2, that computes powers; gmpy2 unless given.
+    """Make the request for the plaintexts of ciphertexts (units modulo n**2), and the record for `unblind`.
+    engine: computes powers modulo n**2; gmpy2 unless given.
 
-    Each is multiplied by a new (1 + n)**added * rho**n. No power of a fixed base stands for rho**n: those
-    stay in a subgroup, whose cosets the party that knows the factors of n tells apart.
-    """
+    Each ciphertext is multiplied by a fresh (1 + n)**added * rho**n. Powers of a fixed base would not do for
+    rho**n: they stay in a subgroup, and a party that knows the factors of n can tell its cosets apart."""
     n, square = public.n, public.square
     added, units = [], []
     for _ in numbers:
@@ -96,18 +96,18 @@ def blind(
 
 
 def _powers(public: PaillierPublic, units: list[Any], engine: Engine | None) -> list[Any]:
-    """The n-th powers of numbers modulo n**2."""
+    """Return n-th powers modulo n**2."""
     if engine is None:
         return [gmpy2.powmod(unit, public.n, public.square) for unit in units]
     return engine.values(engine.powers(engine.read(public.written(units)), public.n))
 
 
 def open_blinded(secret: PaillierSecret, request: bytes, count: int) -> bytes:
-    """The label holder's answer to a request of `count` numbers: all plaintexts m, then all roots r, each of
-    the bytes of n.
+    """Return the label holder's answer to a request of `count` numbers: all plaintexts m, then all roots r,
+    each as long as n.
 
-    SessionFailed if this machine computed wrongly: an answer that is right modulo one prime alone shows it.
-    """
+    Raises SessionFailed if this machine computed wrongly: an answer that is right modulo only one prime would
+    reveal that prime to the aggregator."""
     public, ones = secret.public, [1] * count
     n, square = public.n, public.square
     numbers = public.read(request, count)
@@ -115,22 +115,24 @@ def open_blinded(secret: PaillierSecret, request: bytes, count: int) -> bytes:
     roots = secret.roots([number % n for number in numbers])
     total = sum(split(plain, public.bytes, count)) % n
     if not _opens(public, _product(numbers, ones, square), total, _product(roots, ones, n)):
-        raise SessionFailed("this machine decrypted wrongly: check its memory, then start again")
+        raise SessionFailed(
+            "decrypted-wrongly", "this machine decrypted wrongly: check its memory and start again"
+        )
     return plain + b"".join([root.to_bytes(public.bytes, "little") for root in roots])
 
 
 def unblind(
     public: PaillierPublic, answer: bytes, kept: Blinded, label_holder: str, draw: RandomBytes
 ) -> list[Any]:
-    """The plaintexts of what was blinded, numbers below n. `draw` is asked after the answer is there.
+    """Check an answer and return the plaintexts without their blinds, numbers below n.
 
-    PeerError, with the name of the label holder, if it did not open what it was sent.
-    """
+    `draw` is called after the answer is there, so the label holder cannot know the exponents. Raises
+    PeerError, naming the label holder, if it did not open what it was sent."""
     count = len(kept.ciphertexts)
     if len(answer) != 2 * count * public.bytes:
         raise PeerError(
-            f"{label_holder} answered {len(answer)} bytes where {count} openings "
-            f"of {2 * public.bytes} were due"
+            "openings-length",
+            f"{label_holder} answered {len(answer)} bytes, expected {count} openings of {2 * public.bytes}",
         )
     numbers = split(answer, public.bytes, 2 * count)
     plain, roots = numbers[:count], numbers[count:]
@@ -141,8 +143,9 @@ def unblind(
             if not _opens(public, *opening)
         )
         raise PeerError(
-            f"{label_holder} opened number {wrong} of {count} with something else than it holds: its answer "
-            "is used for nothing; ask its operator before you train with it again"
+            "opening-wrong",
+            f"{label_holder} opened number {wrong} of {count} with a wrong plaintext: its answer is "
+            "discarded; contact its operator before you train with it again",
         )
     return [(m - taken) % public.n for m, taken in zip(plain, kept.added, strict=True)]
 
@@ -150,7 +153,7 @@ def unblind(
 def _right(
     public: PaillierPublic, ciphertexts: list[Any], plain: list[Any], roots: list[Any], draw: RandomBytes
 ) -> bool:
-    """True if all openings are right: in rounds, or one by one where that is cheaper."""
+    """True if all openings are right. Checked in rounds, or one by one where that is cheaper."""
     n, square = public.n, public.square
     if not all(m < n for m in plain) or not all(1 <= r < n for r in roots):
         return False
@@ -174,7 +177,7 @@ def _opens(public: PaillierPublic, ciphertext: Any, m: Any, r: Any) -> bool:
 
 
 def _product(numbers: list[Any], exponents: list[int], modulus: Any) -> Any:
-    """The product of powers with exponents of at most FACTOR_BITS bits."""
+    """Return the product of powers, by square and multiply over all of them at once."""
     product = mpz(1)
     for bit in reversed(range(max(exponents, default=0).bit_length())):
         product = product * product % modulus
@@ -185,51 +188,49 @@ def _product(numbers: list[Any], exponents: list[int], modulus: Any) -> Any:
 
 
 # ---- Proof that a Paillier key hides what is blinded under it from the party that made it ---------------
-# Promises: a key that passes has gcd(n, phi(n)) = 1, except with probability 2**-128 for each key and
-# context that its maker tries; the proof shows nothing else of the key, if SHAKE256 is a random oracle.
-# Refuses: keys with a prime factor below 2**16; proofs for another key or context; whatever is no proof
+# Promises: a key that passes has gcd(n, phi(n)) = 1, except with probability 2**-128 for each key and context
+# that its maker tries; the proof reveals nothing else about the key, if SHAKE256 is a random oracle.
+# Refuses: keys with a prime factor below 2**16, proofs for another key or context, and malformed proofs
 # (PeerError).
-# The proof is the n-th roots modulo n of PROOFS numbers, hashed from n and the context. If a prime d
-# divides n and phi(n), at most one unit in d has an n-th root; d is above 2**16, so all PROOFS numbers have
-# one with probability below 2**(-16 * PROOFS). Source: S. Goldberg, L. Reyzin, O. Sagga, F. Baldimtsi,
-# "Efficient noninteractive certification of RSA moduli and beyond", ASIACRYPT 2019, section 3.2.
+# The proof is the n-th roots modulo n of PROOFS numbers hashed from n and the context. If a prime d divides n
+# and phi(n), at most one in d units has an n-th root. d is above 2**16, so all PROOFS numbers have one with
+# probability below 2**(-16 * PROOFS). Source: S. Goldberg, L. Reyzin, O. Sagga, F. Baldimtsi, "Efficient
+# noninteractive certification of RSA moduli and beyond", ASIACRYPT 2019, section 3.2.
 
 
 PROOFS = 8
-"""Numbers to take a root of: 128 bits of soundness, 16 each."""
+"""Numbers whose roots are shown: 128 bits of soundness, 16 each."""
 _SPARE_BITS = 16
-"""Bytes hashed beyond those of n: the remainder modulo n is uniform, but for 2**-128."""
+"""Bytes (not bits) hashed beyond those of n: the remainder modulo n is uniform to within 2**-128."""
 _LABEL = b"fedboost Paillier key proof 1"
 
 
 def prove(secret: PaillierSecret, context: bytes) -> bytes:
-    """The proof for a key, of PROOFS times the bytes of n. `context` says what it is for: the session, the
-    attempt, the party's name."""
+    """Prove a key: PROOFS numbers as long as n. context: the session, attempt and party it is for."""
     public = secret.public
     roots = secret.roots(_hashed(public, context))
     return b"".join([root.to_bytes(public.bytes, "little") for root in roots])
 
 
 def check(public: PaillierPublic, context: bytes, proof: bytes) -> None:
-    """PeerError if the proof is not for this key and context, or the key has a small factor."""
+    """Raise PeerError if the proof is not for this key and context, or the key has a small factor."""
     n = public.n
     if n < 2 or gmpy2.gcd(n, SMALL_PRIMES) != 1:
-        raise PeerError(f"a Paillier key with a prime factor below 2**{FACTOR_BITS}")
+        raise PeerError("paillier-key-invalid", f"a Paillier key with a prime factor below 2**{FACTOR_BITS}")
     if len(proof) != PROOFS * public.bytes:
-        raise PeerError(
-            f"a proof of a Paillier key of {len(proof)} bytes in place of {PROOFS * public.bytes}"
-        )
+        raise PeerError("key-proof-length", f"a key proof of {len(proof)} bytes, not {PROOFS * public.bytes}")
     roots = split(proof, public.bytes, PROOFS)
     for at, (root, number) in enumerate(zip(roots, _hashed(public, context), strict=True), 1):
         if not 1 <= root < n or gmpy2.gcd(number, n) != 1 or gmpy2.powmod(root, n, n) != number:
             raise PeerError(
-                f"root {at} of {PROOFS} in the proof of a Paillier key is wrong: the key could show its "
-                "maker what is blinded under it, or the proof is of another session, attempt or party"
+                "key-proof-wrong",
+                f"root {at} of {PROOFS} in the proof of a Paillier key is wrong: the key could reveal to its "
+                "maker what is blinded under it, or the proof is for another session, attempt or party",
             )
 
 
 def _hashed(public: PaillierPublic, context: bytes) -> list[Any]:
-    """PROOFS numbers below n."""
+    """Hash the key and context to PROOFS numbers below n."""
     n, wide = public.to_bytes(), public.bytes + _SPARE_BITS
     stream = hashlib.shake_256(_LABEL + len(n).to_bytes(4) + n + context).digest(PROOFS * wide)
     return [mpz.from_bytes(stream[at : at + wide], "little") % public.n for at in range(0, len(stream), wide)]
@@ -240,14 +241,14 @@ def _hashed(public: PaillierPublic, context: bytes) -> list[Any]:
 
 Flags = npt.NDArray[np.bool_]
 MAX_OPENING_BYTES = 4_000_000
-"""Bytes of an answer of the label holder, which is one message."""
+"""Most bytes of the label holder's answer, which is one message."""
 
 
 class ColumnsSealer(PlainSealer):
-    """The end at a party: its own integers in plain. The label holder also helps to open what others hid.
+    """The party's end: its own integers, unencrypted. The label holder also helps to open encrypted sums.
 
-    Refuses (PeerError): help without the secret key, of another turn, with another request than before, and
-    more often than the terms have sums."""
+    Refuses (PeerError) to help without the secret key, with another turn, with a second, different request,
+    and more often than the terms have sums."""
 
     def __init__(self, setup: PartySetup) -> None:
         super().__init__(setup.sparse)
@@ -262,41 +263,41 @@ class ColumnsSealer(PlainSealer):
         return f"ColumnsSealer({self._openings} of at most {self._most} sums opened)"
 
     def seal(self, values: Int64, tag: Tag) -> Iterator[bytes]:
-        """The chunks of the vector as packed cells."""
         check_newer(tag, self._tag)
         self._tag = tag
         self._request, self._answer = b"", b""
         return super().seal(values, tag)
 
     def assist(self, request: bytes) -> bytes:
-        """The openings of the blinded sums of the last turn."""
         if self._secret is None:
-            raise PeerError("asked to open a sum without the secret key")
+            raise PeerError("secret-key-missing", "asked to open a sum without having the secret key")
         parts = packing.unpack(request)
         if len(parts) != 2:
-            raise PeerError("a request for help that asks for no sum")
+            raise PeerError("help-request-empty", "a request for help without a sum")
         ctx, sealed = parts
         tag = self._tag
         if tag is None or not hmac.compare_digest(ctx, context(BENEATH, self._session, self._group, tag)):
-            raise PeerError("asked to open a turn or attempt that is not the last, or another session's sum")
+            raise PeerError("help-stale", "asked to open a sum that is not this session's last")
         digest = hashlib.sha256(request).digest()
         if self._request:
             if not hmac.compare_digest(digest, self._request):
-                raise PeerError(f"asked to open turn {tag.turn} a second time, and with another request")
+                raise PeerError("opening-other", f"asked to open turn {tag.turn} again with another request")
             return self._answer
         if self._openings >= self._most:
-            raise PeerError(f"asked to open more than the {self._most} sums that the terms have")
+            raise PeerError("openings-exceeded", f"asked to open more than the terms' {self._most} sums")
         count, rest = divmod(len(sealed), 2 * self._secret.public.bytes)
         if rest or not 0 < count <= tag.cells:
-            raise PeerError(f"asked to open {len(sealed)} bytes of ciphertexts, of {tag.cells} cells")
-        self._request = digest  # no other request is answered from here on
+            raise PeerError("openings-length", f"asked to open {len(sealed)} bytes for {tag.cells} cells")
+        # Set before the answer is computed, so a failure below leaves no way to ask for other ciphertexts.
+        # There are never more of them than cells: an aggregator has nothing else to open in a turn.
+        self._request = digest
         self._openings += 1
         self._answer = open_blinded(self._secret, sealed, count)
         return self._answer
 
 
 class ColumnsOpener(PlainOpener):
-    """The end at the aggregator. Raises RosterTooSmall when the label holder is lost: nobody else opens."""
+    """The aggregator's end. Raises RosterTooSmall when the label holder is lost: no one else can open."""
 
     def __init__(self, tag: Tag, setup: AggregatorSetup) -> None:
         super().__init__(tag)
@@ -308,10 +309,9 @@ class ColumnsOpener(PlainOpener):
         self._context = context(BENEATH, setup.session, setup.group, tag)
         self._slots: Slots | None = None
         self._zero = np.zeros(tag.cells, np.bool_)
-        """The cells that are 0 in what parties tell in plain: sums that are reported encrypted, marks of
-        others."""
+        """Cells that a party reports unencrypted as 0: encrypted sums, and marks of other parties."""
         self._zero_of: dict[str, Flags] = {}
-        """Those of parties that report encrypted sums."""
+        """These cells for each party that reports encrypted sums."""
         self._reports: dict[str, list[Any]] = {}
         self._blinded: Blinded | None = None
         self._request = b""
@@ -322,8 +322,9 @@ class ColumnsOpener(PlainOpener):
             most = MAX_OPENING_BYTES // (2 * public.bytes)
             if ciphertexts > most:
                 raise Refused(
-                    f"{ciphertexts:,} encrypted sums in a turn, the label holder opens {most:,} at most: "
-                    f"lower max_bin or max_depth, or have fewer columns"
+                    "sums-too-many",
+                    f"{ciphertexts:,} encrypted sums in a turn, but the label holder opens at most {most:,}: "
+                    f"lower max_bin or max_depth, or use fewer columns",
                 )
             places, own = np.concatenate([*hidden.places.values()]), hidden.marks.values()
             self._zero = self._cells_of(hidden, places, places + 1, *own)
@@ -333,7 +334,7 @@ class ColumnsOpener(PlainOpener):
 
     @staticmethod
     def _cells_of(hidden: HiddenSums, *places: Int64) -> Flags:
-        """Where these cells of an answer are when it is sealed."""
+        """Return which sealed cells these cells of an answer map to, bool."""
         chosen = np.zeros(hidden.cells, np.int64)
         chosen[np.concatenate(places)] = 1
         sealed: Flags = hidden.to_cells(chosen) != 0
@@ -345,34 +346,34 @@ class ColumnsOpener(PlainOpener):
         return self._slots.ciphertexts(self._hidden.places[party].size)
 
     def add(self, party: str, number: int, cells: bytes) -> None:
-        """Add one chunk. PeerError for numbers in plain where sums are reported encrypted: the label holder
-        could choose what a foreign column shows, and no proof of its openings would tell."""
+        """Add one chunk. Raises PeerError for unencrypted numbers where sums are reported encrypted: with
+        them, the label holder could alter the sums of another party's columns, and no proof of its openings
+        would show it."""
         chunk = self._tag.chunk(number)
         total = chunk.of(self._sum)
         zero = self._zero_of.get(party, self._zero)[chunk.start : chunk.start + chunk.cells]
         before = chunk.residues(total)[zero]
         super().add(party, number, cells)
         if not np.array_equal(chunk.residues(total)[zero], before):
-            raise PeerError(f"it reports in plain what is encrypted, in turn {self._tag.turn}")
+            raise PeerError("cells-not-encrypted", f"its cells lack encryption in turn {self._tag.turn}")
 
     def note(self, party: str, note: bytes) -> None:
-        """Take in the encrypted sums of a party."""
         if self._hidden is None or party not in self._hidden.places:
             return super().note(party, note)
         self._reports[party] = self._public.read(note, self._ciphertexts(party))
         return None
 
     def lose(self, party: str) -> None:
-        """Note that a party is disconnected: its vector is in the sum, only the label holder is needed
-        again."""
         self._lost |= party == self._label_holder
 
     def requests(self) -> dict[str, bytes]:
-        """The request to the label holder, until it has opened the sums. The same bytes in every call."""
+        """Return the request to the label holder, the same bytes in every call, until it has answered."""
         if self._hidden is None or not self._reports:
             return {}
         if self._lost:
-            raise RosterTooSmall(f"{self._label_holder}, who alone can open the sums, is lost")
+            raise RosterTooSmall(
+                "key-holder-lost", f"{self._label_holder} is lost: no one else can open sums"
+            )
         if not self._request:
             numbers = [number for party in self._hidden.places for number in self._reports[party]]
             sealed, self._blinded = blind(self._public, numbers, self._draw, _engine(self._public.n))
@@ -380,10 +381,10 @@ class ColumnsOpener(PlainOpener):
         return {self._label_holder: self._request}
 
     def assist(self, party: str, answer: bytes) -> None:
-        """Take in the openings. PeerError, with the label holder's name, if they are of something else;
-        SessionFailed if what was reported holds no sums."""
+        """Take in the openings. Raises PeerError, naming the label holder, if they are of something else, and
+        SessionFailed if the reports do not contain sums."""
         if party != self._label_holder or self._blinded is None or not self._reports:
-            raise PeerError("help that was not asked for")
+            raise PeerError("help-unexpected", "help that was not requested")
         assert self._slots is not None
         assert self._hidden is not None
         plain = unblind(self._public, answer, self._blinded, self._label_holder, self._draw)
@@ -395,21 +396,21 @@ class ColumnsOpener(PlainOpener):
                 pairs = self._slots.read(opened, places.size)
             except SessionFailed:
                 raise SessionFailed(
-                    f"what {holder} reported holds no sums of gradients: it made them up, or "
-                    f"{self._label_holder} encrypted something else; ask there before you train with them "
-                    f"again"
+                    "sums-impossible",
+                    f"the report of {holder} contains no sums of gradients: it made them up, or "
+                    f"{self._label_holder} encrypted something else; contact both before you train with them "
+                    f"again",
                 ) from None
             sums[places], sums[places + 1] = pairs.T
         self._sum += self._hidden.to_cells(sums).view(np.uint64)
         self._reports = {}
 
     def open(self) -> Int64:
-        """The sum, once `requests` is empty."""
         return signed(self._sum, self._tag.segments)
 
 
 class _Alone:
-    """One thread: the caller's."""
+    """`Threads` of one thread, the caller's."""
 
     number = 1
 
@@ -419,5 +420,5 @@ class _Alone:
 
 @lru_cache(maxsize=4)
 def _engine(n: Any) -> Engine:
-    """The engine of a key: of the sessions that run now."""
+    """Return the engine of a key, cached for the sessions that run now."""
     return engine_of(n, _Alone())

@@ -1,4 +1,4 @@
-"""The compiled loops of sums over encrypted rows: Montgomery products, with AVX-512 where there is some."""
+"""Compiled loops for sums over encrypted rows: Montgomery products with AVX-512, where the CPU has it."""
 
 import numpy as np
 from llvmlite import binding, ir
@@ -9,9 +9,11 @@ from numba.extending import intrinsic, models, register_model
 
 from fedboost.kernel_cache import kernel
 
-# ---- Vectors of eight words, and AVX-512's multiply-adds of 52 bits, which numba lacks ------------------
-# Promises: `may_compile` tells if LLVM can compile them: where it cannot, it ends the process. Refuses
-# nothing.
+# ---- Vectors of eight words, and AVX-512's 52-bit multiply-adds, which numba lacks ----------------------
+# A vector has eight 64-bit lanes; each holds a limb of another number. The instructions vpmadd52luq and
+# vpmadd52huq multiply the low 52 bits of two lanes and add the low or the high 52 bits of the 104-bit product
+# to a 64-bit accumulator. They ignore bits 52 to 63 of a factor, so factors must be normalised limbs. In an
+# accumulator these 12 bits are headroom: it holds 2**12 numbers below 2**52 before a carry is due.
 
 
 LIMB_BITS = 52
@@ -23,14 +25,13 @@ _FEATURE = "avx512ifma"
 
 
 def may_compile() -> bool:
-    """True if this processor has the instructions, and numba compiles for it: LLVM ends the process if it
-    lacks one."""
+    """True if this CPU has the instructions and numba compiles for it; LLVM would else end the process."""
     target = cpu_target.target_context.codegen().magic_tuple()
     return bool(binding.get_host_cpu_features().get(_FEATURE)) and f"+{_FEATURE}" in target[2].split(",")
 
 
 class Vector(types.Type):
-    """Eight words."""
+    """numba's type of a vector of eight 64-bit words."""
 
     def __init__(self):
         super().__init__("Vector")
@@ -103,7 +104,7 @@ def spread(typingctx, word):
 
 
 def _multiply_add(name):
-    """The intrinsic total + the low or high 52 bits of one * other, of the low 52 bits of these."""
+    """Return the intrinsic for total + the low (or high) 52 bits of (one mod 2**52) * (other mod 2**52)."""
 
     @intrinsic
     def multiply_add(typingctx, total, one, other):
@@ -128,7 +129,7 @@ def plus(typingctx, one, other):
 @intrinsic
 def carry_of(typingctx, vector):
     def codegen(context, builder, signature, args):
-        return builder.lshr(args[0], _constant(LIMB_BITS))
+        return builder.lshr(args[0], _constant(LIMB_BITS))  # unsigned, so below 2**(64 - 52)
 
     return VECTOR(vector), codegen
 
@@ -139,7 +140,7 @@ def limb_of(typingctx, vector):
 
 
 @intrinsic
-def inverted(typingctx, vector):
+def inverted(typingctx, vector):  # of a normalised limb v: 2**52 - 1 - v
     return VECTOR(vector), lambda context, builder, sig, args: builder.xor(args[0], _constant(MASK))
 
 
@@ -149,20 +150,40 @@ def zero(typingctx):
 
 
 # ---- Compiled products modulo the square of a number n, eight at a time ---------------------------------
-# By AVX-512's 52-bit multiply-adds.
-# Promises: what Python's integers give; no lock of the interpreter is held. Refuses nothing: callers have
-# validated the arrays, and compile nothing here unless `kernels.may_compile`.
-# A number x modulo n**2 is kept as x0 + n x1, two numbers below 4 n of `limbs` limbs of 52 bits, in uint64
-# [2 * limbs]; R = 2**(52 * limbs) is at least 256 n. Products are Montgomery's: of x and y, x y / R. With
-# x0 y0 + q n = R u, q < R, that is u + n (x0 y1 + x1 y0 - q) / R, the second part modulo n alone, so that
-# ten multiply-adds a pair of limbs are enough where n**2 as a modulus takes sixteen (after Montgomery,
-# "Modular multiplication without trial division", 1985). -q is had as R - 1 - q, whose limbs are those of q
-# inverted, plus 1 - R modulo n. Both parts are below 2 n again: (16 n**2 + R n) / R, and (32 n**2 + R + n +
-# R n) / R. A vector of a sum takes six products below 2**52 a limb, so that 64 bits are enough for 682
-# limbs.
-# In `work`, uint64, a vector of eight words has a limb of eight numbers, one in each lane. `constants` is
-# uint64 [6, limbs]: n; 1 - R modulo n; R**2 modulo n**2 as two numbers; R**3 modulo n**2 as two. `inverse`
-# is -1 / n modulo 2**52. `one` is R modulo n**2 as uint64 [2 * limbs].
+# Promises: the same results as Python's integers; the interpreter lock is not held. Callers have validated
+# the arrays, and compile nothing here unless `may_compile`. n is odd.
+#
+# Representation. A number x modulo n**2 is kept as two parts, x = x0 + n x1 modulo n**2, each with L =
+# `limbs` limbs of 52 bits, lowest first: uint64 [2 * limbs]. Parts are not fully reduced: they are below 4 n,
+# not n.
+#
+# Why R = 2**(52 L). Montgomery ("Modular multiplication without trial division", 1985) makes a number z
+# divisible by R instead of reducing it modulo n. For q = z * (-1 / n) modulo R, z + q n is a multiple of R,
+# and dividing it by R drops L limbs: no division by n, and no comparison, which would be a branch per lane.
+# -1 / n modulo R exists as n is odd. So that factors of R do not pile up, x is kept as x R:
+# (x R) (y R) / R = (x y) R. `enter` brings numbers into this form, `leave` takes them out of it.
+#
+# Why two parts. Modulo n**2, x y = x0 y0 + n (x0 y1 + x1 y0); the term n**2 x1 y1 vanishes. With q < R chosen
+# so that x0 y0 + q n = R u,
+#     x y / R = u + n ((x0 y1 + x1 y0 - q) / R)
+# where the bracket is only needed modulo n: it is a second Montgomery product by n. For each pair of limbs
+# the first takes four multiply-adds (low and high halves of x y and q n) and the second six: ten, where
+# numbers of 2 L limbs and the modulus n**2 would take sixteen. -q without a borrow is R - 1 - q, whose limbs
+# are those of q inverted, plus (1 - R) modulo n.
+#
+# Bounds of the parts. R is at least 256 n (`_SPARE_BITS` in sums.py). For parts of x and y below 4 n
+#     u       = (x0 y0 + q n) / R                                    < (16 n**2 + R n) / R < 2 n
+#     bracket = (R - 1 - q + (1 - R) % n + x0 y1 + x1 y0 + q' n) / R < (R + n + 32 n**2 + R n) / R < 2 n
+# so results may be factors again, any number of times, without a final subtraction.
+#
+# Bounds of the limbs. Columns are summed up without carries and normalised once at the end. In the course of
+# a product a column gets at most 4 L numbers below 2**52 in `_product`, 6 L in `_two_products`, the limb it
+# starts with (below 2**53, from `_minus`) and one carry below 2**12. (6 L + 2) * 2**52 + 2**12 is below 2**64
+# for L <= 682. The largest key, 8192 bits, has L = 158.
+#
+# In `work`, uint64, each vector of eight words holds a limb of eight numbers, one per lane. `constants` is
+# uint64 [6, limbs]: n; (1 - R) modulo n; the two parts of R**2 modulo n**2; the two of R**3 modulo n**2.
+# `inverse` is -1 / n modulo 2**52. `one` is R modulo n**2, the form of 1, as uint64 [2 * limbs].
 
 
 _loop = kernel(nogil=True)
@@ -170,28 +191,32 @@ _loop = kernel(nogil=True)
 
 @_loop
 def _product(work, x, y, out, q, modulus, inverse):
-    """out = (x y + q n) / R, and q. x, y, out, q: where numbers of `modulus.size` vectors begin in work."""
+    """out = (x y + q n) / R, and q. x, y, out, q: start of numbers of `modulus.size` vectors in `work`."""
     limbs, minus = modulus.size, spread(inverse)
     for i in range(limbs):
         store(work, out + 8 * i, zero())
+    # Before step i: out * 2**(52 i) = (the i lowest limbs of x) * y + (the i lowest limbs of q) * n, where
+    # the columns of out may exceed 52 bits. So after the last step out * R = x y + q n.
     for i in range(limbs):
         xi, y0, n0 = load(work, x + 8 * i), load(work, y), spread(modulus[0])
         total = low(load(work, out), xi, y0)
+        # `low` reads 52 bits of total, which is all that decides q's limb: total + qi n0 = 0 modulo 2**52.
         qi = low(zero(), total, minus)
         store(work, q + 8 * i, qi)
-        carry = carry_of(low(total, qi, n0))
+        carry = carry_of(low(total, qi, n0))  # all that is left of the lowest column
         for j in range(1, limbs):
+            # Column j, stored at j - 1: the shift divides by 2**52. The high halves are of the limbs before.
             total = high(high(plus(load(work, out + 8 * j), carry), xi, y0), qi, n0)
-            carry = zero()
+            carry = zero()  # added once, to column 1
             y0, n0 = load(work, y + 8 * j), spread(modulus[j])
-            store(work, out + 8 * j - 8, low(low(total, xi, y0), qi, n0))
-        store(work, out + 8 * limbs - 8, plus(high(high(zero(), xi, y0), qi, n0), carry))
+            store(work, out + 8 * j - 8, low(low(total, xi, y0), qi, n0))  # 4 more below 2**52: at most 4 L
+        store(work, out + 8 * limbs - 8, plus(high(high(zero(), xi, y0), qi, n0), carry))  # 0 unless L = 1
     _normalise(work, out, limbs)
 
 
 @_loop
 def _two_products(work, x, y, z, w, out, q, modulus, inverse):
-    """out = (out + x y + z w + q n) / R, and q; as `_product`."""
+    """out = (out + x y + z w + q n) / R, and q; as `_product`. The columns of out may have 53 bits before."""
     limbs, minus = modulus.size, spread(inverse)
     for i in range(limbs):
         xi, zi = load(work, x + 8 * i), load(work, z + 8 * i)
@@ -205,6 +230,7 @@ def _two_products(work, x, y, z, w, out, q, modulus, inverse):
             carry = zero()
             total = high(high(high(total, xi, y0), zi, w0), qi, n0)
             y0, w0, n0 = load(work, y + 8 * j), load(work, w + 8 * j), spread(modulus[j])
+            # 6 more below 2**52: at most 6 L, and what out held before.
             store(work, out + 8 * j - 8, low(low(low(total, xi, y0), zi, w0), qi, n0))
         total = high(high(high(zero(), xi, y0), zi, w0), qi, n0)
         store(work, out + 8 * limbs - 8, plus(total, carry))
@@ -213,6 +239,7 @@ def _two_products(work, x, y, z, w, out, q, modulus, inverse):
 
 @_loop
 def _normalise(work, out, limbs):
+    # The number is below 4 n < R, so nothing is carried out of the highest limb.
     carry = zero()
     for j in range(limbs):
         total = plus(load(work, out + 8 * j), carry)
@@ -222,26 +249,28 @@ def _normalise(work, out, limbs):
 
 @_loop
 def _minus(work, q, out, constants):
-    """out = a number that is -q modulo n and not negative."""
+    """out = R - 1 - q + (1 - R) modulo n: not negative, and -q modulo n. Its columns have up to 53 bits, so
+    it may be summed up, but not be a factor."""
     for j in range(constants.shape[1]):
         store(work, out + 8 * j, plus(inverted(load(work, q + 8 * j)), spread(constants[1, j])))
 
 
 @_loop
 def _multiply(work, x, y, out, q, constants, inverse):
-    """out = x y / R modulo n**2, of numbers of two parts."""
+    """out = x y / R modulo n**2, of numbers of two parts. out must not overlap x or y."""
     modulus, half = constants[0], 8 * constants.shape[1]
     _product(work, x, y, out, q, modulus, inverse)
     _minus(work, q, out + half, constants)
     _two_products(work, x, y + half, x + half, y, out + half, q, modulus, inverse)
 
 
-# ---- numbers and lanes ------------------------------------------------------------------------------
+# ---- Numbers and lanes ------------------------------------------------------------------------------
 
 
 @_loop
 def _room(numbers, limbs):
-    """Zeros for so many numbers of two parts and a q, and where the first begins: at a cache line."""
+    """Allocate zeros for `numbers` numbers of two parts and a q. Also returns the start of the first, which
+    is aligned to a cache line of 64 bytes."""
     work = np.zeros((2 * numbers + 1) * LANES * limbs + LANES, np.uint64)
     return work, (-(work.ctypes.data >> 3)) & (LANES - 1)
 
@@ -260,21 +289,21 @@ def _get(work, at, lane, number):
 
 @_loop
 def _to_limbs(words, limbs):
-    """Words of 64 bits, at least one more than the limbs need, to limbs."""
+    """Split 64-bit words, at least one more than the limbs need, into limbs."""
     for j in range(limbs.size):
         word, bit = (LIMB_BITS * j) >> 6, np.uint64((LIMB_BITS * j) & 63)
         limb = words[word] >> bit
-        if bit > np.uint64(WORD_BITS - LIMB_BITS):
+        if bit > np.uint64(WORD_BITS - LIMB_BITS):  # the limb continues in the next word
             limb |= words[word + 1] << (np.uint64(WORD_BITS) - bit)
         limbs[j] = limb & np.uint64(MASK)
 
 
 @_loop
 def _to_words(limbs, words):
-    """Limbs to words, as many as they need."""
+    """Join normalised limbs into as many 64-bit words as they need."""
     word, held, bits = 0, np.uint64(0), 0
     for j in range(limbs.size):
-        held |= limbs[j] << np.uint64(bits)
+        held |= limbs[j] << np.uint64(bits)  # what exceeds 64 bits is lost here, and taken below
         bits += LIMB_BITS
         if bits >= WORD_BITS:
             words[word] = held
@@ -287,7 +316,7 @@ def _to_words(limbs, words):
 
 @_loop
 def _is_below(number, limit):
-    """True if 0 < number < limit, limb by limb."""
+    """True if 0 < number < limit, both normalised."""
     for j in range(number.size - 1, -1, -1):
         if number[j] != limit[j]:
             return number[j] < limit[j] and number.any()
@@ -296,8 +325,15 @@ def _is_below(number, limit):
 
 @_loop
 def enter(words, square, constants, inverse, out):
-    """out = the numbers of words, uint64 [N, ceil(104 * limbs / 64) + 1], times R. Returns how many
-    are sound before the first that is 0 or not below `square`, the limbs of n**2, uint64 [2 * limbs]."""
+    """out = the numbers in `words`, times R. Stops at the first that is 0 or not below n**2, and returns how
+    many precede it.
+
+    words: uint64 [N, ceil(104 * limbs / 64) + 1]; square: the limbs of n**2, uint64 [2 * limbs]; out: uint64
+    [N, 2 * limbs]."""
+    # A number x < n**2 is cut at R, not divided by n: x = a + R b with a < R and b < n**2 / R <= n / 256.
+    # Then x R = (a R**2 + b R**3) / R, with R**2 and R**3 modulo n**2 from `constants`, whose parts are below
+    # n. The parts of the result are below (R n + n**2 / 256 + R n) / R and (R + n + R n + n**2 / 256 + R n) /
+    # R: just above 2 n, which is why factors are allowed to be up to 4 n.
     limbs = constants.shape[1]
     half = 8 * limbs
     work, x = _room(5, limbs)
@@ -328,13 +364,13 @@ def enter(words, square, constants, inverse, out):
 
 @_loop
 def leave(numbers, constants, inverse, out):
-    """out = the words of both parts of the numbers over R, uint64 [N, 2, ceil(52 * limbs / 64)]; parts are
-    below 2 n."""
+    """out = the numbers divided by R, as words of their two parts, uint64 [N, 2, ceil(52 * limbs / 64)].
+    Parts are below 2 n."""
     limbs = constants.shape[1]
     half = 8 * limbs
     work, x = _room(3, limbs)
     one, found, q = x + 2 * half, x + 4 * half, x + 6 * half
-    work[one : one + LANES] = 1
+    work[one : one + LANES] = 1  # the lowest limb of x0 in each lane: the number 1, so x * 1 / R
     number = np.empty(2 * limbs, np.uint64)
     for first in range(0, len(numbers), LANES):
         count = min(LANES, len(numbers) - first)
@@ -349,8 +385,8 @@ def leave(numbers, constants, inverse, out):
 
 @_loop
 def multiply_segments(numbers, members, starts, constants, inverse, one, out):
-    """out[s] = the product of the members of segment s, members[starts[s] : starts[s + 1]], each lane with a
-    segment of its own, and with the next when that ends."""
+    """out[s] = the product of the members of segment s, members[starts[s] : starts[s + 1]]. Each lane works
+    on one segment, and takes the next when that ends."""
     limbs = constants.shape[1]
     half = 8 * limbs
     work, total = _room(3, limbs)
@@ -359,6 +395,9 @@ def multiply_segments(numbers, members, starts, constants, inverse, one, out):
     segment = np.full(LANES, -1, np.int64)
     at, end = np.zeros(LANES, np.int64), np.zeros(LANES, np.int64)
     todo, last = 0, starts.size - 1
+    # In lane l, `total` is the product of the members of segment[l] (-1: none) before position at[l]; those
+    # from there to end[l] are to be multiplied. A lane without work multiplies what is left in it, which is
+    # not read.
     while True:
         busy = False
         for lane in range(LANES):
@@ -379,7 +418,7 @@ def multiply_segments(numbers, members, starts, constants, inverse, one, out):
                 _put(work, other, lane, numbers[members[at[lane]]])
                 at[lane] += 1
                 if at[lane] < members.size:
-                    for line in range(0, width, LANES):
+                    for line in range(0, width, LANES):  # eight words are a cache line
                         prefetch(flat, members[at[lane]] * width + line)
         if not busy:
             return
@@ -390,7 +429,9 @@ def multiply_segments(numbers, members, starts, constants, inverse, one, out):
 @_loop
 def pack_cells(numbers, cells, shift, constants, inverse, one, out):
     """out[i] = the product of numbers[cells * i + k] ** (2 ** (shift * k)) over k < cells, as far as there
-    are numbers: Horner's rule."""
+    are numbers. Exponents of ciphertexts shift plaintexts: cell k moves up by shift * k bits."""
+    # Horner's rule, from the highest cell down: total = total ** (2 ** shift) * next. Numbers beyond the end
+    # are 1, the ciphertext of empty slots.
     limbs = constants.shape[1]
     half = 8 * limbs
     work, total = _room(3, limbs)

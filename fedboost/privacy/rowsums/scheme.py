@@ -1,14 +1,12 @@
-"""Slots: where the sums of gradients and hessians stand in a plaintext.
+"""Slots: the positions of gradient and hessian sums in a plaintext.
 
-Promises: a slot holds every sum of its rows, so that none runs over into the next; `read` gives back what was
-summed.
-Refuses: rows beyond the bound that the slots were made for (LocalProtocolError), keys that are too short for
-one cell (ConfigError), and plaintexts that no sums have (SessionFailed: the cause is unknown).
+Promises: every sum fits its slot, so none overflows into the next; `read` returns exactly what was summed.
+Refuses: rows beyond the bound that the slots were made for (LocalProtocolError), keys too short for one cell
+(ConfigError), and plaintexts that cannot be sums (SessionFailed: the cause is unknown).
 
-A cell is a pair of sums, of gradients and of hessians, in two slots of s bits: G + 2**s H. G may be negative,
-and then borrows from H. Many cells fill one plaintext, the first cell in the lowest slots; before it is
-opened, 2**(s - 1) is added to each G, so that every slot is a number of its own.
-"""
+A cell is a pair of sums, gradients and hessians, in two slots of s bits: G + 2**s H. G may be negative, and
+then borrows from H. Many cells share one plaintext, the first cell in the lowest slots. Before it is opened,
+2**(s - 1) is added to each G, so that each slot is a non-negative number by itself."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -27,12 +25,12 @@ Result = TypeVar("Result")
 Rows = npt.NDArray[np.uint32]
 Codes = npt.NDArray[np.uint8]
 Node = tuple[int, Rows]
-"""The root that a node is below, and the numbers of the node's rows."""
+"""The root above a node, and the indices of the node's rows."""
 
 _HALF = 32
 """Bits of a packed hessian: a packed pair is gradient * 2**32 + hessian."""
 _WORD_BYTES = 8
-"""A slot is no longer: `cell_bits` refuses wider sums."""
+"""Longest slot: `cell_bits` refuses wider sums."""
 
 
 class Threads(Protocol):
@@ -46,8 +44,10 @@ class Threads(Protocol):
 
 @dataclass(frozen=True)
 class Slots:
-    """limit: the magnitude of a row's gradient and hessian, at most; largest: that of a sum; width: bytes of
-    a slot; cells: cells of a plaintext."""
+    """The layout of a plaintext.
+
+    limit: largest magnitude of a row's gradient and hessian; largest: that of a sum; width: bytes per slot;
+    cells: cells per plaintext."""
 
     limit: int
     largest: int
@@ -56,92 +56,100 @@ class Slots:
 
     @classmethod
     def of(cls, limit: int, rows: int, key_bits: int) -> "Slots":
-        """Slots of sums over at most `rows` rows, whose gradients and hessians are at most `limit` in
-        magnitude, in plaintexts of whole bytes below a key's modulus."""
+        """Make slots for sums over at most `rows` rows, whose gradients and hessians have a magnitude of at
+        most `limit`, in plaintexts of whole bytes below a key's modulus."""
+        # A sum's magnitude is at most limit * rows < 2**(cell_bits - 1) <= 2**(s - 1), so biased it is in a
+        # slot of s = 8 width bits. A plaintext has at most |n| - 1 bits: it is below n, so sums never wrap
+        # modulo n.
         width = -(-cell_bits(limit, rows) // 8)
         cells = (key_bits - 1) // 8 // (2 * width)
         if cells < 1:
             raise ConfigError(
-                f"a key of {key_bits} bits holds no sums of {8 * width} bits: take a longer key, or lower "
-                f"gradient_bits"
+                "key-too-short",
+                f"a key of {key_bits} bits has no room for sums of {8 * width} bits: use a longer key, or "
+                f"lower gradient_bits",
             )
         return cls(limit, limit * max(rows, 1), width, cells)
 
     @property
     def shift(self) -> int:
-        """Bits from one cell to the next."""
+        """Bits from one cell to the next: two slots."""
         return 16 * self.width
 
     def ciphertexts(self, cells: int) -> int:
-        """Ciphertexts of a report of so many cells."""
+        """Return the number of ciphertexts in a report of `cells` cells."""
         return -(-cells // self.cells)
 
     def plain(self, pairs: Int64) -> list[int]:
-        """The plaintexts of rows, of their packed pairs, int64 [rows]; below 0 where a gradient is and its
-        hessian is 0."""
+        """Return the plaintexts of rows from their packed pairs, int64 [rows]. A plaintext is negative if its
+        gradient is and its hessian is 0. Raises LocalProtocolError beyond `limit`."""
         gradients, hessians = pairs >> _HALF, pairs & ((1 << _HALF) - 1)
         if _magnitude(gradients, hessians) > self.limit:
-            raise LocalProtocolError("a row whose gradient or hessian is beyond the bound of its slot")
+            raise LocalProtocolError("gradient-out-of-bound", "a gradient or hessian exceeds its slot")
         bits = 8 * self.width
         return [g + (h << bits) for g, h in zip(gradients.tolist(), hessians.tolist(), strict=True)]
 
     def bias(self, cells: int) -> int:
-        """What makes the gradients of so many cells of a plaintext positive: it is added to them."""
+        """Return the number added to a plaintext of `cells` cells to make each gradient sum positive."""
         half = 1 << (8 * self.width - 1)
         return sum(half << (self.shift * cell) for cell in range(cells))
 
     def read(self, plain: Sequence[Any], cells: int) -> Int64:
-        """The sums in opened plaintexts, biased: int64 [cells, 2], gradients and hessians."""
+        """Return the sums in opened, biased plaintexts: gradients and hessians, int64 [cells, 2]. Raises
+        SessionFailed for numbers that cannot be sums."""
         row_bytes = 2 * self.width * self.cells
         if len(plain) != self.ciphertexts(cells):
-            raise LocalProtocolError(f"{len(plain)} plaintexts of {cells} cells")
+            raise LocalProtocolError("plaintexts-number", f"{len(plain)} plaintexts of {cells} cells")
         if any(int(m).bit_length() > 8 * row_bytes for m in plain):
-            raise SessionFailed(IMPOSSIBLE)
+            raise SessionFailed("plaintext-impossible", IMPOSSIBLE)
         data = b"".join([int(m).to_bytes(row_bytes, "little") for m in plain])
         slots = np.frombuffer(data, np.uint8).reshape(-1, 2, self.width)
         if slots[cells:].any():
-            raise SessionFailed(IMPOSSIBLE)
+            raise SessionFailed("plaintext-impossible", IMPOSSIBLE)
         words = np.zeros((cells, 2, _WORD_BYTES), np.uint8)
         words[..., : self.width] = slots[:cells]
         sums = words.view("<u8")[..., 0]
         sums[:, 0] -= np.uint64(1 << (8 * self.width - 1))
         found = sums.view("<i8").astype(np.int64, copy=False)
         if _magnitude(*found.T) > self.largest or (found[:, 1] < 0).any():
-            raise SessionFailed(IMPOSSIBLE)
+            raise SessionFailed("plaintext-impossible", IMPOSSIBLE)
         return found
 
 
 def _magnitude(gradients: Int64, hessians: Int64) -> int:
-    """The largest magnitude of gradients, and of hessians that are not negative."""
+    """Return the largest magnitude of gradients and of hessians; negative hessians are not looked at."""
     if not gradients.size:
         return 0
     return max(-int(gradients.min()), int(gradients.max()), int(hessians.max()))
 
 
-# ---- Segments: which numbers are multiplied to have the sums of nodes by column and bin -----------------
-# Promises: two columns are summed at a time, first by their joint bins, then each of the two from these:
-# for two columns of a node, as many products as rows and joint bins in use, and not twice as many as rows.
-# Refuses nothing: callers have validated rows and codes.
-# `members` is int64 [M], positions in a list of numbers; `starts` int64 [S + 1], where each segment of
-# members begins, and the end. The product of an empty segment is 1.
+# ---- Segments: which numbers are multiplied for the sums of nodes by column and bin ---------------------
+# Two columns are summed at a time, first by their joint bins, then each column from these. So two columns of
+# a node take one product per row and two per joint bin in use, instead of two per row. Callers have validated
+# rows and codes.
+# `members`, int64 [M], has indices into a list of numbers; `starts`, int64 [S + 1], has the start of each
+# segment of members, and the end. The product of an empty segment is 1.
 
 
 Joint = npt.NDArray[np.uint16]
 
 
 class Segments(NamedTuple):
-    """As above."""
+    """Members of each segment: members[starts[s] : starts[s + 1]]."""
 
     members: Int64
     starts: Int64
 
 
 def plan(nodes: Sequence[Node], codes: Codes, bins: Sequence[int]) -> tuple[Segments, Segments]:
-    """Segments of rows by joint bin, and segments of their products by node, column and bin.
+    """Return segments of rows by joint bin, and segments of their products by node, column and bin.
 
-    nodes: roots and rows; codes: uint8 [columns, rows], the bin of each row; bins: the bins of each column,
-    at most 256. A row of a root has the position root * rows + row.
-    """
+    Args:
+        nodes: the root and row indices of each node.
+        codes: the bin of each row, uint8 [columns, rows].
+        bins: number of bins of each column, at most 256.
+
+    The row of a root has the index root * rows + row."""
     joint, folds, first = list[Segments](), list[Segments](), 0
     for root, rows in nodes:
         of_rows = rows.astype(np.int64)
@@ -154,12 +162,12 @@ def plan(nodes: Sequence[Node], codes: Codes, bins: Sequence[int]) -> tuple[Segm
 
 
 def _pair(codes: Codes, bins: Sequence[int]) -> tuple[Segments, list[Segments]]:
-    """The rows of a node by joint bins of two columns, or of one, and their products by bins of each."""
+    """Segment a node's rows by joint bins of two columns, or one, and their products by the bins of each."""
     width = bins[1] if len(bins) == 2 else 1
     joint: Joint = codes[0].astype(np.uint16) * np.uint16(width)
     if len(bins) == 2:
         joint += codes[1]
-    order = np.argsort(joint, kind="stable")  # of 16 bits: by radix
+    order = np.argsort(joint, kind="stable")  # a radix sort, as codes have 16 bits
     ordered = joint[order]
     begins = np.flatnonzero(np.diff(ordered, prepend=ordered[:1] + np.uint16(1))) if ordered.size else order
     used = ordered[begins].astype(np.int64)
@@ -168,13 +176,12 @@ def _pair(codes: Codes, bins: Sequence[int]) -> tuple[Segments, list[Segments]]:
 
 
 def by_bin(codes: Int64, bins: int) -> Segments:
-    """The segments of numbers by their codes, one for each code below `bins`."""
+    """Segment numbers by their codes, one segment for each code below `bins`."""
     order = np.argsort(codes, kind="stable")
     return Segments(order, np.searchsorted(codes[order], np.arange(bins + 1)))
 
 
 def _joined(parts: Sequence[Segments]) -> Segments:
-    """The segments of all parts, one part after the other."""
     if not parts:
         return Segments(np.zeros(0, np.int64), np.zeros(1, np.int64))
     sizes = np.concatenate([np.diff(starts) for _, starts in parts])
@@ -182,8 +189,8 @@ def _joined(parts: Sequence[Segments]) -> Segments:
 
 
 def cut(starts: Int64, longest: int) -> tuple[Int64, Int64]:
-    """Cut segments into pieces of at most `longest` members: where the pieces start, and where in the list of
-    pieces those of each segment do."""
+    """Cut segments into pieces of at most `longest` members. Returns the starts of the pieces among members,
+    and the starts of the segments among pieces."""
     sizes = np.diff(starts)
     pieces = -(-sizes // longest)
     ends = np.append(0, np.cumsum(pieces))
@@ -192,7 +199,7 @@ def cut(starts: Int64, longest: int) -> tuple[Int64, Int64]:
 
 
 def shares(starts: Int64, number: int) -> list[slice]:
-    """Share segments among so many threads, with about as many members each."""
+    """Share segments among `number` threads, with about as many members each."""
     edges = np.searchsorted(starts, np.linspace(0, starts[-1], number + 1)[1:-1])
     bounds = [0, *edges.tolist(), starts.size - 1]
     return [slice(a, b) for a, b in pairwise(bounds) if a < b]

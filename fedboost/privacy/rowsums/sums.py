@@ -1,14 +1,13 @@
-"""Rows and sums under Paillier's keys.
+"""Rows and sums under Paillier keys.
 
-Promises: each row and each report is randomised by powers of a base that its maker alone drew, each used
-once; a report has the bytes that its number of cells says; randomness comes from `draw` alone.
-Refuses: rows of another key or number, out of range, or no units modulo n**2 (PeerError).
+Promises: each row and each report is randomised by powers of a base that only its maker knows, each used
+once; the length of a report follows from its number of cells; randomness comes only from `draw`.
+Refuses: rows under another key, of another number, out of range, or not units modulo n**2 (PeerError).
 
-A row is E(g + 2**s h), of slots of s bits (scheme.py). The product of rows is the encryption of their sums.
-The report of a bin with one row is not that row's ciphertext: it is multiplied by a fresh power. It hides
-neither sums nor which rows they are of from who can decrypt and knows what randomised the rows: opening it
-must blind both, the plaintext and what randomises it.
-"""
+A row is E(g + 2**s h), with slots of s bits (scheme.py). The product of rows encrypts their sums. The report
+of a bin with one row is not that row's ciphertext: it is multiplied by a fresh power. From a party that can
+decrypt and knows what randomised the rows, it hides neither the sums nor which rows are in them. So an
+opening must blind both the plaintext and what randomises it."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -28,34 +27,34 @@ from fedboost.privacy.rowsums.kernels import LANES, LIMB_BITS, WORD_BITS, may_co
 from fedboost.privacy.rowsums.scheme import Codes, Node, Segments, Slots, Threads, by_bin, cut, plan, shares
 
 # ---- Products modulo the square of a number, in threads -------------------------------------------------
-# By gmpy2, or by kernels where they can be compiled.
-# Promises: `values` are those of Python's integers, whatever the engine: one of kernels is tried on numbers
-# whose products gmpy2 computes, too.
-# Refuses: numbers that are not from 1 to below the square (PeerError).
-# Numbers stay in the form of the engine from `read` to `values`. n is the modulus of a Paillier key or a
-# prime of one; bytes of numbers are little-endian, twice as many as n has, one number after the other.
+# Computed by gmpy2, or by kernels where they can be compiled.
+# Promises: `values` are those of Python's integers with any engine: the kernels are first tried on numbers
+# whose products gmpy2 computes as well.
+# Refuses: numbers outside 1 to n**2 - 1 (PeerError).
+# Numbers stay in the engine's form from `read` to `values`. n is the modulus of a Paillier key or one of its
+# primes. Encoded numbers are little-endian, twice as long as n, and follow each other.
 
 
 PIECE = 256
-"""Members that are multiplied at once: threads, and the lanes of a processor, then end at about one time."""
+"""Most members multiplied at once, so that threads, and the lanes of a CPU, finish at about the same time."""
 PART = 1 << 13
-"""Numbers that a thread brings into the form of kernels at once, in a copy."""
+"""Numbers that a thread converts to the kernels' form at once, in a copy."""
 _SPARE_BITS = 8
-"""`kernels` wants R to be at least 256 n."""
+"""`kernels` needs R >= 256 n: 52 * limbs >= |n| + 8, so R >= 2**(|n| + 8) > 256 n."""
 _DIGIT_BITS = 6
 _DIGITS = 1 << _DIGIT_BITS
-"""Of an exponent: a table has the powers with each digit."""
+"""Values of an exponent's digit: a table has the power of each."""
 _TRIED_EXPONENT = 0xFEDB005
 _TRIED = 20
-"""Numbers that an engine is tried on: two rounds of lanes, and some more."""
-OUT_OF_RANGE = "a ciphertext that is out of range"
+"""Numbers on which an engine is tried: two rounds of lanes, and some more."""
+OUT_OF_RANGE = "a ciphertext is out of range"
 
 Numbers = Any
-"""Numbers in the form of an engine."""
+"""Numbers in an engine's form."""
 
 
 class Engine:
-    """Products modulo the square of n, by gmpy2: numbers are its own."""
+    """Products modulo the square of n, computed by gmpy2 in its own number type."""
 
     def __init__(self, n: Any, threads: Threads) -> None:
         self.n = mpz(n)
@@ -64,16 +63,16 @@ class Engine:
         self._threads = threads
 
     def read(self, data: bytes) -> Numbers:
-        """The numbers of these bytes."""
+        """Read encoded numbers. Raises PeerError unless all are from 1 to n**2 - 1."""
         numbers = [
             mpz.from_bytes(data[at : at + self.size], "little") for at in range(0, len(data), self.size)
         ]
         if numbers and not 1 <= min(numbers) <= max(numbers) < self.square:
-            raise PeerError(OUT_OF_RANGE)
+            raise PeerError("ciphertext-out-of-range", OUT_OF_RANGE)
         return numbers
 
     def products(self, numbers: Numbers, segments: Segments) -> Numbers:
-        """The product of the members of each segment, none longer than PIECE."""
+        """Multiply the members of each segment, none longer than PIECE."""
         members, starts = segments.members.tolist(), segments.starts.tolist()
         square = self.square
 
@@ -92,8 +91,8 @@ class Engine:
         ]
 
     def packed(self, numbers: Numbers, cells: int, shift: int) -> Numbers:
-        """Of each `cells` numbers after another, c0, c1, ..., the last perhaps fewer, one: the product of
-        ck ** (2 ** (shift * k))."""
+        """Pack each `cells` consecutive numbers c0, c1, ... (the last group may have fewer) into the product
+        of ck ** (2 ** (shift * k)), by Horner's rule."""
         square, power = self.square, mpz(1) << shift
 
         def pack(first: int) -> Any:
@@ -106,7 +105,7 @@ class Engine:
         return self._threads.each(pack, range(0, len(numbers), cells))
 
     def powers(self, numbers: Numbers, exponent: Any) -> Numbers:
-        """Each number to the power of a public exponent."""
+        """Raise each number to a public exponent: not in constant time."""
 
         def power(number: Any) -> Any:
             with gmpy2.context(gmpy2.get_context(), allow_release_gil=True):
@@ -115,14 +114,13 @@ class Engine:
         return self._threads.each(power, numbers)
 
     def values(self, numbers: Numbers) -> list[Any]:
-        """The numbers, as gmpy2's."""
+        """Return the numbers as gmpy2's, from 0 to n**2 - 1."""
         found: list[Any] = numbers
         return found
 
 
 class KernelEngine(Engine):
-    """Numbers are those of `kernels`: uint64 [N, 2 * limbs]. For processors on which they compile, and n
-    that are odd."""
+    """Products by `kernels`, for odd n, on CPUs where those compile. Numbers are uint64 [N, 2 * limbs]."""
 
     def __init__(self, n: Any, threads: Threads) -> None:
         super().__init__(n, threads)
@@ -137,7 +135,6 @@ class KernelEngine(Engine):
         self._one = np.concatenate([_limbs_of(part, limbs) for part in (radix % n, radix % square // n)])
 
     def read(self, data: bytes) -> Words:
-        """The numbers of these bytes."""
         rows = np.frombuffer(data, np.uint8).reshape(-1, self.size)
         words = 2 * LIMB_BITS * self._limbs // WORD_BITS + 2
         out = self._empty(len(rows))
@@ -150,11 +147,10 @@ class KernelEngine(Engine):
             return bool(sound == len(numbers))
 
         if not all(self._threads.each(enter, self._parts(len(rows)))):
-            raise PeerError(OUT_OF_RANGE)
+            raise PeerError("ciphertext-out-of-range", OUT_OF_RANGE)
         return out
 
     def products(self, numbers: Words, segments: Segments) -> Words:
-        """As of `Engine`."""
         members, starts = segments
         out = self._empty(starts.size - 1)
 
@@ -166,7 +162,6 @@ class KernelEngine(Engine):
         return out
 
     def packed(self, numbers: Words, cells: int, shift: int) -> Words:
-        """As of `Engine`."""
         out = self._empty(-(-len(numbers) // cells))
 
         def pack(part: slice) -> None:
@@ -177,7 +172,8 @@ class KernelEngine(Engine):
         return out
 
     def powers(self, numbers: Words, exponent: Any) -> Words:
-        """As of `Engine`: digit by digit, the highest first."""
+        # Digit by digit, the highest first: total = total ** 64 * (power of the digit), which is what
+        # `packed` computes of the pair (power, total) with a shift of 6.
         count = len(numbers)
         table = np.concatenate([np.tile(self._one, (count, 1)), numbers, self._empty(count * (_DIGITS - 2))])
         for digit in range(2, _DIGITS):
@@ -193,7 +189,6 @@ class KernelEngine(Engine):
         return total
 
     def values(self, numbers: Words) -> list[Any]:
-        """As of `Engine`."""
         words = -(-LIMB_BITS * self._limbs // WORD_BITS)
         out = np.empty((len(numbers), 2, words), "<u8")
         self._threads.each(
@@ -211,7 +206,7 @@ class KernelEngine(Engine):
         return np.empty((count, 2 * self._limbs), np.uint64)
 
     def _parts(self, count: int) -> list[slice]:
-        """Parts for the threads of so many numbers, in whole eights, none larger than PART."""
+        """Split `count` numbers into parts for the threads: whole groups of lanes, none larger than PART."""
         share = -(-count // (LANES * self._threads.number)) * LANES
         step = max(min(share, PART), 1)
         return [slice(first, min(first + step, count)) for first in range(0, count, step)]
@@ -227,8 +222,8 @@ EngineOf = Callable[[Any, Threads], Engine]
 
 
 def engine_of(n: Any, threads: Threads) -> Engine:
-    """The fastest engine of this machine; gmpy2's where kernels cannot be compiled, or compute anything
-    else."""
+    """Return the fastest engine on this machine: gmpy2's where the kernels cannot be compiled, or where their
+    results differ from gmpy2's."""
     by_gmpy2 = Engine(n, threads)
     if not may_compile():
         return by_gmpy2
@@ -237,7 +232,7 @@ def engine_of(n: Any, threads: Threads) -> Engine:
 
 
 def _tried(engine: Engine) -> list[Any]:
-    """Results of an engine for numbers that nobody chose."""
+    """Return an engine's results for numbers that no one chose: drawn from a hash of n."""
     stream = hashlib.shake_256(b"fedboost/1/products" + int(engine.n).to_bytes(engine.size))
     drawn, size = stream.digest(_TRIED * engine.size), engine.size
     drawn_numbers = (mpz.from_bytes(drawn[at : at + size]) for at in range(0, len(drawn), size))
@@ -254,7 +249,7 @@ def _tried(engine: Engine) -> list[Any]:
 
 
 def products(engine: Engine, numbers: Numbers, segments: Segments) -> Numbers:
-    """The product of the members of each segment."""
+    """Multiply the members of each segment, of any length."""
     members, starts = segments
     while starts.size > 1 and int((starts[1:] - starts[:-1]).max()) > PIECE:
         pieces, ends = cut(starts, PIECE)
@@ -263,24 +258,25 @@ def products(engine: Engine, numbers: Numbers, segments: Segments) -> Numbers:
     return engine.products(numbers, Segments(members, starts))
 
 
-# ---- Random powers that randomise ciphertexts: of a base of one's own, each used once -------------------
-# Promises: a power is h**n modulo n**2 of a base h = -x**2 with a random exponent of half the bits of n, as
-# `privacy.paillier` explains; with the primes of n, it is the same number as without. Refuses nothing.
-# A table has the powers of the base for each digit of the exponent, so that a power is a product of one
-# number for each digit. Who knows the primes computes it modulo the square of each, and joins the two. The
-# lookups are not constant in time; but an exponent is used once, by a party on its own machine.
+# ---- Random powers that randomise ciphertexts, each used once -------------------------------------------
+# Promises: a power is (h**n)**e modulo n**2, with a base h = -x**2 drawn for this object and a random
+# exponent e of half the bits of n, as `privacy.paillier` explains. With the primes of n it is the same number
+# as without. A table has the powers of the base for each digit of the exponent, so a power is a product of
+# one number per digit. A party that knows the primes computes it modulo the square of each, and joins the two
+# by the Chinese remainder theorem. Lookups are not constant in time, but an exponent is used once, by a party
+# on its own machine.
 
 
 BLOCK = 4096
-"""Powers made at once: what is drawn and looked up for more would take much memory."""
+"""Powers computed at once: more would take much memory for draws and lookups."""
 
 
 class RandomPowers:
-    """Powers modulo n**2."""
+    """Draws powers modulo n**2, each returned once."""
 
     def __init__(self, n: Any, engines: tuple[Engine, ...], draw: RandomBytes, digit_bits: int = 8) -> None:
-        """engines: modulo n**2, or modulo the squares of its two primes; digit_bits: of the exponents, an
-        even number, at most 16: more make larger tables and quicker powers."""
+        """engines: one modulo n**2, or two modulo the squares of its primes; digit_bits: bits of an
+        exponent's digit, even and at most 16. More bits make larger tables and faster powers."""
         self._draw = draw
         self._engines = engines
         self._codes = 1 << digit_bits
@@ -292,8 +288,8 @@ class RandomPowers:
             self._inverse = gmpy2.invert(first, second)
 
     def _table(self, base: Any, digit_bits: int, engine: Engine) -> Numbers:
-        """Of each digit the powers with each value of it: products of those of its two halves, which are
-        products of those with one bit."""
+        """Compute the power for each value of each digit: a product of those of its two halves, which are
+        products of the powers for single bits."""
         half = digit_bits // 2
         squares = [base % engine.square]
         while len(squares) < self._digits * digit_bits:
@@ -308,7 +304,7 @@ class RandomPowers:
         return products(engine, halves, Segments(pairs.reshape(-1), 2 * np.arange(pairs.size // 2 + 1)))
 
     def take(self, count: int) -> list[Any]:
-        """So many new powers."""
+        """Compute `count` powers that were never used before."""
         blocks = [self._block(min(count - first, BLOCK)) for first in range(0, count, BLOCK)]
         return [*chain.from_iterable(blocks)]
 
@@ -331,13 +327,13 @@ class RandomPowers:
 
 
 def _digit_bits(n: Any) -> int:
-    """Of exponents where each row needs a power: tables of 67 MB for a key of 2048 bits, of 151 MB for one of
-    3072, and of 335 MB for the longest."""
+    """Bits of an exponent's digit where each row needs a power: tables of 67 MB for a key of 2048 bits, 151
+    MB for 3072, and 335 MB for the longest."""
     return 10 if n.bit_length() <= 3072 else 8
 
 
 class RowEncryption:
-    """Encrypts the rows of the party that has the secret key."""
+    """Encrypts rows, at the party that has the secret key."""
 
     def __init__(
         self,
@@ -347,7 +343,7 @@ class RowEncryption:
         draw: RandomBytes,
         engine_of: EngineOf = engine_of,
     ) -> None:
-        """draw: cryptographic randomness; engine_of: as the function of that name."""
+        """draw: cryptographic randomness; engine_of: a function as `engine_of`."""
         self._public, self._slots = secret.public, slots
         engines = tuple(engine_of(prime, threads) for prime in secret.primes)
         self._powers = RandomPowers(self._public.n, engines, draw, _digit_bits(self._public.n))
@@ -356,8 +352,8 @@ class RowEncryption:
         return f"RowEncryption({self._public!r})"
 
     def encrypt(self, pairs: Int64) -> bytes:
-        """A ciphertext for each row, of the packed gradients and hessians, int64 [rows] or [roots, rows]
-        (`gbdt.gradients`); LocalProtocolError for one beyond the bound of its slot."""
+        """Encrypt packed gradients and hessians, int64 [rows] or [roots, rows] (`gbdt.gradients`), one
+        ciphertext per row and root. Raises LocalProtocolError for one beyond the bound of its slot."""
         n, square = self._public.n, self._public.square
         plain = self._slots.plain(pairs.reshape(-1))
         powers = self._powers.take(len(plain))
@@ -367,7 +363,7 @@ class RowEncryption:
 
 
 class RowSums:
-    """Sums over encrypted rows, by a party that cannot read them."""
+    """Sums over encrypted rows, at a party that cannot read them."""
 
     def __init__(
         self,
@@ -377,7 +373,6 @@ class RowSums:
         draw: RandomBytes,
         engine_of: EngineOf = engine_of,
     ) -> None:
-        """As of `RowEncryption`."""
         self._slots = slots
         self._engine = engine_of(public.n, threads)
         self._powers = RandomPowers(public.n, (self._engine,), draw)
@@ -386,27 +381,30 @@ class RowSums:
         return f"RowSums({self._engine.n.bit_length()} bits)"
 
     def read(self, data: bytes, rows: int) -> Numbers:
-        """The ciphertexts of so many rows, those of all roots; PeerError unless all are such."""
+        """Read the ciphertexts of `rows` rows, over all roots. Raises PeerError unless all are valid."""
         engine = self._engine
         if len(data) != rows * engine.size:
-            raise PeerError(f"{len(data)} bytes of encrypted gradients where {rows} rows were due")
+            raise PeerError("gradients-length", f"{len(data)} bytes of encrypted gradients for {rows} rows")
         numbers = engine.read(data)
         every = Segments(np.arange(rows), np.array([0, rows]))
         if gmpy2.gcd(engine.values(products(engine, numbers, every))[0], engine.n) != 1:
-            raise PeerError("a ciphertext that is no unit, which no encryption gives")
+            raise PeerError("ciphertext-not-unit", "a ciphertext is not a unit, so not an encryption")
         return numbers
 
     def sums(self, rows: Numbers, nodes: Sequence[Node], codes: Codes, bins: Sequence[int]) -> Numbers:
-        """Ciphertexts of the sums of each node, column and bin, in this order; see `scheme.plan`."""
+        """Return the ciphertexts of the sums by node, column and bin, in this order; see `scheme.plan`."""
         by_joint_bin, by_column = plan(nodes, codes, bins)
         return products(self._engine, products(self._engine, rows, by_joint_bin), by_column)
 
     def moved(self, sums: Numbers, places: Int64) -> Numbers:
-        """Each of these sums added at its place among as many; 1, which is of nothing, at the others."""
+        """Add each of these sums at its index in `places`, among as many; others are 1, an empty sum."""
         return products(self._engine, sums, by_bin(places, places.size))
 
     def close(self, sums: Numbers) -> bytes:
-        """The report of these sums: ciphertexts that `Slots.read` reads when they are opened."""
+        """Return the report of these sums: ciphertexts whose plaintexts `Slots.read` reads."""
+        # `slots.cells` sums share a ciphertext. A gradient sum may be negative, and then has borrowed from
+        # the slot above. The bias makes each slot non-negative, so the plaintext is below 2**(|n| - 1), not n
+        # - x.
         engine, slots = self._engine, self._slots
         packed = engine.values(engine.packed(sums, slots.cells, slots.shift))
         whole, rest = divmod(len(sums), slots.cells)

@@ -1,1 +1,1 @@
-"""The aggregator's process: server, sessions, limits, store."""
+"""The aggregator's process: server, sessions, limits, archive."""

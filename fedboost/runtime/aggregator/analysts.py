@@ -1,6 +1,6 @@
-"""The analyst's side of an aggregator: requests to train, the wait for parties, the stream of events.
+"""The analyst's side of an aggregator: training requests, the wait for parties, the stream of events.
 
-Promises: an analyst that comes again with the terms of a session of their own follows that session.
+An analyst who returns with the terms of an own session follows that session.
 """
 
 import asyncio
@@ -53,9 +53,9 @@ from fedboost.wire.messages import (
     encode_train_event,
 )
 
-# ---- Reading of what callers send, beside the event loop: terms may have megabytes ----------------------
-# Promises: of one caller one thing is read at a time, and what else it sends waits for that; nothing small
-# waits for something large of another caller.
+# ---- Reading what callers send, outside the event loop: terms may have megabytes ------------------------
+# Of each caller one thing is read at a time; the rest waits. Small things never wait for a large one of
+# another caller.
 
 
 SMALL = 1 << 16
@@ -65,15 +65,15 @@ T = TypeVar("T")
 
 
 class Reader:
-    """Threads for what callers send: one at a time for what is small, and one for what is large."""
+    """Threads that read what callers send: one for small things, and one for large ones."""
 
     def __init__(self) -> None:
         self._small, self._large = asyncio.Semaphore(1), asyncio.Semaphore(1)
         self._turns = WeakValueDictionary[str, asyncio.Lock]()
-        """Held while something of a caller is read, also when the call has ended meanwhile."""
+        """One lock per caller, held while something of it is read, even if the call ends meanwhile."""
 
     async def run(self, caller: str, size: int, read: Callable[[], T]) -> T:
-        """Return what is read of so many bytes of a caller, or raise what it raises."""
+        """Run `read`, which reads so many bytes of a caller, in a thread; return or raise its outcome."""
         turn = self._turns.setdefault(caller, asyncio.Lock())
         await turn.acquire()
 
@@ -84,18 +84,19 @@ class Reader:
             finally:
                 turn.release()
 
+        # Shielded: a thread cannot be stopped, so a call that ends must not release its caller's turn early.
         work = asyncio.create_task(reading())
-        work.add_done_callback(lambda done: done.cancelled() or done.exception())  # that is nobody's
+        work.add_done_callback(lambda done: done.cancelled() or done.exception())  # no one may await it
         return await asyncio.shield(work)
 
 
-# ---- The analyst's side of an aggregator: requests to train, the wait for parties -----------------------
+# ---- The analyst's side of an aggregator: training requests, the wait for parties -----------------------
 
 
 MAX_WAITING = 16
-"""Analysts that may wait at a time, for parties or for another session to end."""
+"""Most analysts that may wait at a time, for parties or for another session to end."""
 MAX_WAITING_OF_ANALYST = 4
-"""Sessions of one of them, by name, that may."""
+"""Most waiting sessions of one analyst, by name."""
 
 
 @dataclass(frozen=True)
@@ -108,13 +109,13 @@ class Waiter:
 
 
 def named(analyst: str) -> dict[str, str]:
-    """The analyst of an event in the log; nothing where analysts have no keys."""
+    """The analyst of a log event; nothing where analysts have no keys."""
     return {"analyst": analyst} if analyst else {}
 
 
 @dataclass(eq=False)
 class Analysts:
-    """The method Train of the service."""
+    """The service's method Train."""
 
     _admission: Admission
     sessions: Sessions
@@ -122,13 +123,13 @@ class Analysts:
     _log: Any
     waiters: list[Waiter] = field(default_factory=list)
     here: dict[int, tuple[str, Arrival]] = field(default_factory=dict)
-    """The analysts that follow a session or wait for one, by their calls."""
+    """The analysts that follow a session or wait for one, by call."""
     on_stop: Callable[[str, str], None] = lambda analyst, digest: None
-    """Called when an analyst wants no session under the terms with this digest any more."""
+    """Called when an analyst no longer wants a session under the terms with this digest."""
     reader: Reader = field(default_factory=Reader)
 
     async def answer(self, requests: AsyncIterator[bytes], context: Any, peer: Peer) -> None:
-        """Answer one call of an analyst: its request, then the events as they come."""
+        """Answer one call of an analyst: read its request, then send the events as they come."""
         request = await self._admission.only_message(requests, context, peer)
         try:
             async with aclosing(self._train(request, context, peer)) as events:
@@ -138,13 +139,14 @@ class Analysts:
             self.here.pop(id(context), None)
 
     async def _train(self, request: bytes, context: Any, peer: Peer) -> AsyncGenerator[TrainEvent, None]:
-        """Events of one analyst's session, from terms to model."""
+        """Yield the events of one analyst's session, from terms to model."""
         name = ""
         try:
             check_version(context, "analyst")
             caller = self._admission.caller(context)
             name = caller.name if caller else ""
-            if caller is None or caller.role != key_exchange.PARTY:  # before its terms are read
+            # Checked before the terms are read. Parties may call, too: label holders request predictions.
+            if caller is None or caller.role != key_exchange.PARTY:
                 self._admission.check_role(context, key_exchange.ANALYST)
             text, command, signed = decode_train_request(request)
             analyst = f"{caller.name}#{key_fingerprint(caller.public_key)}" if caller else ""
@@ -179,32 +181,36 @@ class Analysts:
             yield event
         if session.failed:
             self.sessions.delivered(analyst, terms.digest)
-            session.forget()  # a model is kept until the analyst says that it has arrived
+            session.forget()  # a model is kept until the analyst confirms its arrival
 
     def begun(self, analyst: str, terms: Terms) -> ActiveSession | None:
-        """The session of this analyst under these terms that runs, waits, or has a model."""
+        """The session of this analyst under these terms that runs, waits, or has a model; or None."""
         session = self.sessions.find(analyst, terms.digest)
         return None if session is None or session.failed else session
 
     def is_ready(self, terms: Terms, analyst: str) -> bool:
-        """True if a session under these terms need not be waited for: it may begin, or was begun."""
+        """Return whether there is no need to wait: a session under these terms may begin, or has begun."""
         here = all(party in self.connected for party in terms.parties)
         return (here and self.sessions.may_begin) or self.begun(analyst, terms) is not None
 
     async def until_ready(
         self, terms: Terms, analyst: str, since: float | None = None
     ) -> AsyncGenerator[tuple[str, ...], None]:
-        """The parties that are not connected yet (none: another session is active), at each change, until a
-        session under these terms may begin, or was begun by another call. analyst: with the key, as sessions
-        know it; since: when it was asked for, now unless given. Refused if it has to wait, and too many
-        do."""
+        """Yield the parties that are not connected yet (none: another session is active), at each change,
+        until a session under these terms may begin, or another call has begun it.
+
+        analyst: name and key, as in sessions; since: time of the request (default: now). Refused if it has to
+        wait and too many do.
+        """
         name = analyst.rpartition("#")[0]
         if not self.is_ready(terms, analyst):
             if name and sum(waiter.analyst == name for waiter in self.waiters) >= MAX_WAITING_OF_ANALYST:
                 ended = "Ctrl-C in `fedboost train` ends the wait of one"
-                raise Refused(f"{MAX_WAITING_OF_ANALYST} sessions of this analyst wait already; {ended}")
+                raise Refused(
+                    "queue-share", f"{MAX_WAITING_OF_ANALYST} sessions of this analyst wait already; {ended}"
+                )
             if len(self.waiters) >= MAX_WAITING:
-                raise Refused(f"{MAX_WAITING} analysts are waiting already; try again later")
+                raise Refused("queue-full", f"{MAX_WAITING} analysts are waiting already; try again later")
         before: tuple[str, ...] | None = None
         waiter = Waiter(name, terms, int(since or time.time()))
         self.waiters.append(waiter)
@@ -231,7 +237,7 @@ class Analysts:
         )
 
     def _end(self, analyst: str, digest: str, command: TrainCommand) -> None:
-        """Stop the analyst's session under the terms with this digest, or finish it with its round."""
+        """Stop the analyst's session under the terms with this digest, or let it finish its round."""
         session = self.sessions.find(analyst, digest)
         if command is TrainCommand.FINISH:
             if session is not None and not session.over:
@@ -243,43 +249,42 @@ class Analysts:
         self.sessions.delivered(analyst, digest)
 
     async def read(self, caller: str, text: str, signed: Request | None, name: str) -> Terms:
-        """The terms of a session, read once it is known that the caller of this name signed this text.
+        """Read the terms of a session, after checking that the caller of this name signed the text.
         FedboostError."""
         check_signed(self.sessions.trust, text, signed, name, key_exchange.SESSION)
         return await self.reader.run(caller, len(text), lambda: self._read(text))
 
     def _read(self, text: str) -> Terms:
-        """The terms, unless no session can have them here."""
         terms = terms_with_parties(text)
         state.check_terms(terms, self.sessions.memory)
         return terms
 
 
 def terms_with_parties(text: str) -> Terms:
-    """The terms of a text, which name parties. Runs in a thread: terms may have megabytes."""
+    """Read terms that name parties. Runs in a thread: terms may have megabytes."""
     terms = terms_of(text)
     if not terms.parties:
-        raise ConfigError('the terms name no parties; add parties = ["north", "south"] to them')
-    _ = terms.digest  # computed once, and here: with it the canonical text that every party is sent
+        raise ConfigError("terms-no-parties", 'the terms name no parties; add parties = ["north", "south"]')
+    _ = terms.digest  # computed once, in this thread, with the canonical text that every party gets
     return terms
 
 
-# ---- Checks of terms: an analyst asks all parties whether they would take part, and begins no session ----
-# Promises: each party is handed the terms with the analyst's signature and answers for itself; one that is
-# not here, or says nothing in time, is named with the reason; nothing of a check is kept.
+# ---- Checks of terms: an analyst asks all parties whether they would take part, without a session -------
+# Each party gets the terms with the analyst's signature and answers for itself. One that is absent, or does
+# not answer in time, is listed with the reason. Nothing of a check is kept.
 
 
 MAX_CHECKS = 4
-"""Checks at a time, of all analysts."""
+"""Most checks at a time, of all analysts."""
 MAX_CHECKS_OF_ONE = 2
-"""Checks at a time of an analyst with keys: a party that does not answer holds them up."""
+"""Most checks at a time of one analyst with keys: a party that does not answer blocks them."""
 SITE_SECONDS = 60.0
-"""Seconds that a site has to answer: it may read all its rows."""
+"""Seconds within which a site must answer: it may read all its rows."""
 
 
 @dataclass
 class Reviewer:
-    """A party's stream of checks: what is on its way there, and the checks that it has not answered."""
+    """A party's stream of checks: outgoing messages, and the checks that it has not answered."""
 
     outgoing: Outgoing
     asked: dict[int, "asyncio.Future[Objections | None]"] = field(default_factory=dict)
@@ -287,7 +292,7 @@ class Reviewer:
 
 @dataclass(eq=False)
 class Checks:
-    """The methods Advise, of parties, and Check, of analysts."""
+    """The service's methods Advise, for parties, and Check, for analysts."""
 
     _trust: Trust | None
     _admission: Admission
@@ -297,10 +302,10 @@ class Checks:
     _reviewers: dict[str, Reviewer] = field(default_factory=dict)
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     _open: Counter[str] = field(default_factory=Counter)
-    """Checks under way, by analyst."""
+    """Number of checks under way, by analyst."""
 
     async def advise(self, requests: AsyncIterator[bytes], context: Any, peer: Peer) -> None:
-        """Hand checks on to a party and take its answers, as long as it has the stream open."""
+        """Pass checks to a party and take its answers, as long as its stream is open."""
         try:
             check_version(context, "party")
             name = self._admission.party_name(context)
@@ -309,7 +314,7 @@ class Checks:
         task = asyncio.current_task()
         assert task is not None
         reviewer = Reviewer(Outgoing(task.cancel))
-        self._reviewers[name] = reviewer  # in place of one over a connection that is about to be given up
+        self._reviewers[name] = reviewer  # replaces that of a connection that is about to end
         try:
             async with sending(reviewer.outgoing, context, self._log):
                 await self._read(requests, reviewer, peer)
@@ -317,7 +322,7 @@ class Checks:
             self._log.info("checks of a party ended", party=name, reason=quoted(str(error)))
             await refuse(context, error)
         except grpc.RpcError:
-            pass  # its connection broke, which `Parties` tells
+            pass  # its connection broke, which `Parties` reports
         finally:
             if self._reviewers.get(name) is reviewer:
                 del self._reviewers[name]
@@ -326,7 +331,7 @@ class Checks:
                     answer.set_result(None)
 
     async def _read(self, requests: AsyncIterator[bytes], reviewer: Reviewer, peer: Peer) -> None:
-        """Take a party's answers. PeerError for too many that nobody asked for."""
+        """Take a party's answers. PeerError for too many that were not requested."""
         async for data in requests:
             objections = decode_objections(data)
             answer = reviewer.asked.get(objections.number)
@@ -334,10 +339,9 @@ class Checks:
                 answer.set_result(objections)
             elif not peer.unwanted.take(time.monotonic()):
                 peer.bar(time.monotonic())
-                raise PeerError("it keeps sending what nobody asked for")
+                raise PeerError("messages-unwanted", "it keeps sending what nobody asked for")
 
     async def answer(self, requests: AsyncIterator[bytes], context: Any, peer: Peer) -> None:
-        """Answer one check of an analyst."""
         request = await self._admission.only_message(requests, context, peer)
         name = ""
         try:
@@ -345,9 +349,11 @@ class Checks:
             caller = self._admission.check_role(context, "analyst")
             name = caller.name if caller else ""
             if self._open.total() >= MAX_CHECKS:
-                raise Refused(f"{MAX_CHECKS} checks are under way already; try again later")
+                raise Refused("checks-busy", f"{MAX_CHECKS} checks are under way already; try again later")
             if caller and self._open[name] >= MAX_CHECKS_OF_ONE:
-                raise Refused(f"{MAX_CHECKS_OF_ONE} checks of yours are under way already; try again later")
+                raise Refused(
+                    "checks-busy", f"{MAX_CHECKS_OF_ONE} checks of yours are under way; try again later"
+                )
             self._open[name] += 1
             try:
                 sites = await self._check(request, name, peer.name)
@@ -358,7 +364,6 @@ class Checks:
         await context.write(encode_check_reply(CheckReply(tuple(sites))))
 
     async def _check(self, data: bytes, analyst: str, caller: str) -> list[SiteReply]:
-        """The answers of all parties of the terms."""
         text, request = decode_check_request(data)
         check_signed(self._trust, text, request, analyst, key_exchange.CHECK)
         terms = await self._reader.run(caller, len(text), lambda: terms_with_parties(text))
@@ -372,11 +377,10 @@ class Checks:
         return sites
 
     async def _ask(self, party: str, number: int, review: bytes) -> SiteReply:
-        """The answer of one party, or why there is none."""
         reviewer = self._reviewers.get(party)
         if party not in self._connected:
             seen = self._connected.seen.last(party)
-            away = f"it is away since {day(datetime.fromtimestamp(seen, UTC))}"
+            away = f"it has been away since {day(datetime.fromtimestamp(seen, UTC))}"
             return SiteReply(party, False, (away if seen else "it has never connected to this aggregator",))
         if reviewer is None:
             older = "it cannot be asked: it runs an older version of fedboost; update it there"

@@ -1,12 +1,11 @@
-"""Sessions that are over, with their models; those that are submitted; and the status of an aggregator.
+"""Sessions that ended, with their models; submitted sessions; and the status of an aggregator.
 
-Each session has a file NAME.json with its facts, and NAME.model with its model if it has one, in the folder
-`ended` of the state folder. Beyond MAX_ENDED of those that are done, and MAX_FAILED of the others, the
-oldest of the analyst who has most is deleted: no analyst takes the place of another's, nor a failure that of
-a model.
+Each ended session has a file NAME.json with its facts, and NAME.model with its model if it has one, in the
+folder `ended` of the state folder. Beyond MAX_ENDED finished and MAX_FAILED failed ones, the oldest of the
+analyst with the most is deleted: no analyst displaces another's, and no failure displaces a model.
 
-Promises: files are for the aggregator's user alone; what cannot be written or read is one line in the log,
-and the session is in memory all the same.
+Files are readable by the aggregator's user only. A failure to write or read is one line in the log, and the
+session stays in memory.
 """
 
 import asyncio
@@ -49,18 +48,18 @@ from fedboost.wire import messages as wire
 from fedboost.wire.messages import Member, SessionState, SessionStatus, Status, encode_status
 
 MAX_ENDED = 64
-"""Sessions that are kept of those that are done."""
+"""Most finished sessions that are kept."""
 MAX_FAILED = 64
-"""Sessions that are kept of those that failed."""
+"""Most failed sessions that are kept."""
 MAX_IN_MEMORY = 4
-"""Models that are kept in memory: those that are not on the disk."""
+"""Most models kept in memory because they are not on the disk."""
 FOLDER = "ended"
 _NAME = re.compile(r"session-[0-9a-f]{16}")
 
 
 class Archive:
-    """The sessions that ended, the latest first. state: the aggregator's state folder; None: they end with
-    the process."""
+    """The ended sessions, the latest first. state: the aggregator's state folder; None: they end with the
+    process."""
 
     def __init__(self, state: Path | None, log: Any) -> None:
         self.ended: list[EndedSession] = []
@@ -70,10 +69,9 @@ class Archive:
         """Models that are not on the disk, or not yet."""
         self._writing: set[asyncio.Task[None]] = set()
         self._disk = asyncio.Lock()
-        """Held by who writes: one after the other, so that nothing is written after it was dropped."""
+        """Held while writing: in sequence, so nothing is written after it was dropped."""
 
     def open(self) -> None:
-        """Read what earlier processes kept."""
         if self._folder is None:
             return
         try:
@@ -87,10 +85,9 @@ class Archive:
         self.ended = sorted(found, key=lambda facts: -facts.ended)
 
     def add(self, session: ActiveSession) -> None:
-        """Keep a session that has just ended."""
         try:
             facts, model = facts_of(session)
-            if self.find(facts.name) is not None:  # it ended in an earlier process, which counted all of it
+            if self.find(facts.name) is not None:  # it ended in an earlier process, which has all its counts
                 return
             self.ended.insert(0, facts)
             dropped = self._make_room()
@@ -102,15 +99,14 @@ class Archive:
                 task = asyncio.create_task(self._store(self._folder, facts, model, dropped))
                 self._writing.add(task)
                 task.add_done_callback(self._writing.discard)
-        except Exception as error:  # noqa: BLE001 - a record that cannot be made ends no session
+        except Exception as error:  # noqa: BLE001 - a failure to make a record ends no session
             self._log.error("a session is not kept", reason=f"{type(error).__name__}: {error}")
 
     def find(self, name: str) -> EndedSession | None:
-        """The session of this name."""
         return next((facts for facts in self.ended if facts.name == name), None)
 
     def model(self, name: str) -> bytes | None:
-        """The model file of a session of this name; None if it is not kept. Reads the disk."""
+        """The model file of a session by name; None if it is not kept. Reads the disk."""
         try:
             with self.model_file(name) or BytesIO() as opened:
                 return opened.read() or None
@@ -118,7 +114,7 @@ class Archive:
             return None
 
     def model_file(self, name: str) -> BinaryIO | None:
-        """The same, to be read in parts."""
+        """The same, opened for reading in parts."""
         if self.find(name) is None:
             return None
         model = self._models.get(name)
@@ -130,12 +126,11 @@ class Archive:
             return None
 
     async def is_kept(self, name: str) -> bool:
-        """Tell if a session of this name outlives the process; waits until it is written."""
+        """Wait until a session is written; return whether it outlives the process."""
         await self.close()
         return self._folder is not None and (self._folder / f"{name}.json").exists()
 
     async def close(self) -> None:
-        """Wait until all is written."""
         await asyncio.gather(*self._writing, return_exceptions=True)
 
     def _make_room(self) -> list[str]:
@@ -157,7 +152,7 @@ class Archive:
                 self._models.pop(facts.name, None)
 
     def _write(self, folder: Path, facts: EndedSession, model: bytes, dropped: list[str]) -> bool:
-        """Write a session to the disk, and delete others there; False if that fails."""
+        """Write a session to the disk and delete dropped ones; False if that fails."""
         try:
             if model:
                 write_atomically(folder / f"{facts.name}.model", model, 0o600)
@@ -181,12 +176,12 @@ class Archive:
 
 
 def nonce_of(request: Request | None) -> str:
-    """What tells a signed request from all others; '' where nothing is signed."""
+    """The nonce that identifies a signed request; '' where nothing is signed."""
     return "" if request is None else request.nonce.hex()
 
 
 def facts_of(session: ActiveSession) -> tuple[EndedSession, bytes]:
-    """The facts of a session that is over, and its model file, empty if it has none."""
+    """The facts of an ended session, and its model file, empty if it has none."""
     terms, model = session.terms, session.model
     whole = bool(model) and not model.startswith(PART_BEGINS.encode())
     task = terms.task
@@ -211,25 +206,25 @@ def facts_of(session: ActiveSession) -> tuple[EndedSession, bytes]:
     return facts, model
 
 
-# ---- Sessions that are asked for by a file of signed terms, without a call that waits for their end -----
-# Promises: a session begins under the terms that the analyst signed and no others, once its parties are
-# there; whoever submits the same again is told of the same session; an analyst who stops a training under the
-# same terms withdraws what waits. In the folder `submitted` of the state folder each has a file, as `fedboost
-# sign` wrote it, from before the answer to the analyst until the session is over: the next process takes it
-# up, and judges the signature again.
+# ---- Sessions requested by a file of signed terms, without a call that waits for their end --------------
+# Promises: a session begins, once its parties are there, only under the terms that the analyst signed.
+# Submitting the same again leads to the same session. An analyst who stops a training also withdraws what
+# waits under its terms. Each has a file in the folder `submitted` of the state folder, as written by
+# `fedboost sign`, from before the analyst gets an answer until the session is over: the next process takes it
+# up, and checks the signature again.
 
 
 WAIT_SECONDS = 24 * 3600.0
-"""A submitted session waits for its parties, and for other sessions to end, for so long at most."""
+"""Most seconds that a submitted session waits for its parties, and for other sessions to end."""
 MAX_SUBMITTED = 4
-"""Sessions that one analyst may have submitted at a time; the one that runs counts."""
+"""Most submitted sessions of one analyst at a time, including a running one."""
 SUBMITTED = "submitted"
 NOT_BEGUN = "a submitted session does not begin"
 
 
 class Submissions:
-    """Sessions that were submitted, until they are over. state: the aggregator's state folder; None: they end
-    with the process."""
+    """Submitted sessions, until they are over. state: the aggregator's state folder; None: they end with the
+    process."""
 
     def __init__(self, analysts: Analysts, archive: Archive, state: Path | None, log: Any) -> None:
         self._analysts = analysts
@@ -242,7 +237,7 @@ class Submissions:
         analysts.on_stop = self.withdraw
 
     async def open(self) -> None:
-        """Take up what an earlier process kept, in the order in which it was submitted."""
+        """Take up what an earlier process kept, in the order of submission."""
         files = [] if self._folder is None else [*self._folder.glob("*.json")]
         for path in sorted(files, key=lambda path: path.lstat().st_mtime):
             try:
@@ -253,7 +248,7 @@ class Submissions:
             try:
                 asked = await self._read(data, None)
                 if path != self._file(asked.analyst, asked.terms.digest):
-                    raise ConfigError("it is not named as the file of these terms and this analyst")
+                    raise ConfigError("submitted-misnamed", "its name does not match its content")
                 self._check_room(asked.terms, asked.analyst)
             except FedboostError as error:
                 self._log.warning(NOT_BEGUN, file=str(path), reason=quoted(str(error)))
@@ -263,7 +258,7 @@ class Submissions:
                 self._wait(asked, since)
 
     async def submit(self, data: bytes, name: str) -> Submitted:
-        """Ask for a session under the signed terms in this file, as the analyst of this name."""
+        """Request a session under the signed terms in this file, as the analyst of this name."""
         asked = await self._read(data, name)
         terms, analyst = asked.terms, asked.analyst
         if (session := self._analysts.begun(analyst, terms)) is not None:
@@ -278,7 +273,7 @@ class Submissions:
         return Submitted(terms=terms.digest, state="waiting", name="", missing=missing)
 
     def withdraw(self, analyst: str, digest: str) -> None:
-        """Give up a session of this analyst under these terms that waits to begin, if there is one."""
+        """Withdraw this analyst's waiting session under these terms, if there is one."""
         key, begun = (analyst, digest), self._sessions.find(analyst, digest)
         if key in self._waiting and (begun is None or begun.failed):
             self._waiting.pop(key).cancel()
@@ -287,7 +282,7 @@ class Submissions:
             self._log.info("submitted terms withdrawn", **about, terms=digest[:12])
 
     async def close(self) -> None:
-        """Leave what waits to the next process, and write what ended."""
+        """Leave what waits to the next process, and finish writing ended sessions."""
         tasks = [*self._waiting.values()]
         for task in tasks:
             task.cancel()
@@ -295,15 +290,17 @@ class Submissions:
         await self._archive.close()
 
     async def _read(self, data: bytes, name: str | None) -> "_Asked":
-        """What a file of signed terms asks for. name: of the analyst who submits it; None: whoever signed it,
-        which was checked when it was submitted. FedboostError."""
+        """Read a file of signed terms. name: the analyst who submits it; None: its signer, which was checked
+        when it was submitted. FedboostError."""
         caller, trust = f"analyst {name or 'that submitted'!r}", self._sessions.trust
         text, request = await self._analysts.reader.run(caller, len(data), lambda: from_json(data))
         if name is None:
             name = self._signer(request)[0]
         terms = await self._analysts.read(caller, text, request, name)
         if not terms.task.by_analyst:
-            raise Refused("a prediction is asked for by its label holder alone: fedboost predict --party")
+            raise Refused(
+                "not-label-holder", "only the label holder can request a prediction: fedboost predict --party"
+            )
         check_signed(trust, terms, request, name, key_exchange.SESSION)
         if trust is not None and request is not None:
             key_exchange.check_age(request, trust.clock())
@@ -311,25 +308,24 @@ class Submissions:
         return _Asked(terms, self._sessions.program(terms), self._signer(request)[1], request)
 
     def _wait(self, asked: "_Asked", since: float) -> None:
-        """Begin a session when it may; its file goes when it is over, or cannot begin."""
+        """Begin a session when possible; its file is deleted when it is over, or cannot begin."""
         key = asked.analyst, asked.terms.digest
 
         def over(task: asyncio.Task[None]) -> None:
             if self._waiting.get(key) is task:
                 del self._waiting[key]
-                if not task.cancelled():  # else the next process takes it up
+                if not task.cancelled():  # otherwise the next process takes it up
                     self._drop(self._file(*key))
 
         self._waiting[key] = task = asyncio.create_task(self._run(asked, since), name="submission")
         task.add_done_callback(over)
 
     def _file(self, analyst: str, digest: str) -> Path | None:
-        """The file of a submission; None without a state folder."""
         name = hashlib.sha256(f"{analyst} {digest}".encode()).hexdigest()[:32]
         return None if self._folder is None else self._folder / f"{name}.json"
 
     def _keep(self, path: Path | None, data: bytes) -> None:
-        """Write a file to the disk. Refused if that cannot be."""
+        """Write a file to the disk. Refused if it cannot be written."""
         if path is None:
             return
         try:
@@ -338,10 +334,9 @@ class Submissions:
             sync_folder(path.parent)
         except (ConfigError, OSError) as error:
             self._log.error("submitted terms cannot be kept", reason=str(error))
-            raise Refused(CANNOT_WRITE) from None
+            raise Refused("aggregator-cannot-write", CANNOT_WRITE) from None
 
     def _drop(self, path: Path | None) -> None:
-        """Delete a file: what it asks for is over, or was withdrawn."""
         if path is None:
             return
         try:
@@ -351,27 +346,30 @@ class Submissions:
             self._log.error("submitted terms cannot be deleted", file=str(path), reason=str(error))
 
     def _check_room(self, terms: Terms, analyst: str) -> None:
-        """Raise Refused where a session has to wait, and too many do."""
+        """Raise Refused if a session would have to wait, and too many do."""
         if sum(owner == analyst for owner, _ in self._waiting) >= MAX_SUBMITTED:
             raise Refused(
+                "submitted-too-many",
                 f"{MAX_SUBMITTED} sessions of this analyst are under way or waiting already; Ctrl-C in "
-                f"`fedboost train` with the terms of one withdraws it"
+                f"`fedboost train` with the terms of one withdraws it",
             )
         if len(self._analysts.waiters) >= MAX_WAITING and not self._analysts.is_ready(terms, analyst):
-            raise Refused(f"{MAX_WAITING} sessions are waiting already; try again later")
+            raise Refused("sessions-waiting", f"{MAX_WAITING} sessions are waiting already; try again later")
 
     def _check_unused(self, nonce: str) -> None:
-        """Raise Refused for a request that a session used which is over: each party would refuse it."""
+        """Raise Refused for the request of an ended session: each party would refuse it."""
         over = [each.session for each in self._sessions.finished.values()]
         finished = {each.name: nonce_of(each.request) for each in over}
         ended = {each.name: each.request for each in self._archive.ended}
         used = [name for name, request in (finished | ended).items() if nonce and request == nonce]
         if used:
-            raise Refused(f"these signed terms were used for {used[0]}; sign again: fedboost sign")
+            raise Refused(
+                "request-used", f"these signed terms were used for {used[0]}; sign again: fedboost sign"
+            )
 
     def _signer(self, request: Request | None) -> tuple[str, str]:
-        """The name of the analyst whose certificate a request has, and the same as sessions know it, with the
-        key; '' without keys. Raises FedboostError for a certificate that does not count."""
+        """The name of the analyst whose certificate a request has, and its name and key as in sessions; ''
+        without keys. Raises FedboostError for an invalid certificate."""
         trust = self._sessions.trust
         if trust is None or request is None:
             return "", ""
@@ -379,7 +377,7 @@ class Submissions:
         return signer.name, f"{signer.name}#{key_fingerprint(signer.public_key)}"
 
     async def _run(self, asked: "_Asked", since: float) -> None:
-        """Begin a session when it may; once its end is on the disk, nobody is waited for who fetches it."""
+        """Begin a session when possible; once its end is on the disk, do not wait for anyone to fetch it."""
         terms, program, analyst, request = asked
         left = min(max(since + WAIT_SECONDS - time.time(), 0.0), WAIT_SECONDS)
         try:
@@ -408,18 +406,18 @@ class _Asked(NamedTuple):
     terms: Terms
     program: Program
     analyst: str
-    """As sessions know it, with the key."""
+    """Name and key, as in sessions."""
     request: Request | None
 
 
 # ---- The status of an aggregator ------------------------------------------------------------------------
-# An analyst sees the members and all sessions; a party sees itself, the sessions that name it, and the
-# members of those. Nothing here was made of rows.
+# An analyst sees all members and sessions. A party sees itself, the sessions that name it, and their members.
+# Nothing here is derived from rows.
 
 
 @dataclass(eq=False)
 class StatusOffice:
-    """The method Status of the service."""
+    """The service's method Status."""
 
     _admission: Admission
     _sessions: Sessions
@@ -428,7 +426,6 @@ class StatusOffice:
     _since: int = field(default_factory=lambda: int(time.time()))
 
     async def answer(self, requests: AsyncIterator[bytes], context: Any, peer: Peer) -> None:
-        """Answer one call."""
         await self._admission.only_message(requests, context, peer)
         try:
             check_version(context, "caller")
@@ -438,7 +435,7 @@ class StatusOffice:
         await context.write(encode_status(self.seen_by(caller)))
 
     def seen_by(self, caller: Identified | None) -> Status:
-        """The status as this caller may see it; without keys everybody may see all."""
+        """The status as this caller may see it; without keys everyone sees everything."""
         sessions = [*self._all_sessions()][: wire.MAX_SESSIONS]
         members = [*self._all_members(sessions)]
         others = 0
@@ -453,8 +450,8 @@ class StatusOffice:
         return Status(*about, tuple(members[: wire.MAX_MEMBERS]), tuple(sessions), others)
 
     def _all_members(self, sessions: Iterable[SessionStatus]) -> Iterator[Member]:
-        """The parties that are connected, those that were, those that a session waits for, and the analysts
-        that follow a session or wait for one."""
+        """Yield connected and earlier parties, those that a session waits for, and the analysts that follow a
+        session or wait for one."""
         connected = self._connected
         for party, arrival in connected.arrivals.items():
             yield Member("party", party, arrival.since, arrival.since, arrival.version)
@@ -477,7 +474,6 @@ class StatusOffice:
             yield self.of(session, SessionState.FINISHED)
 
     def of(self, session: ActiveSession, state: SessionState) -> SessionStatus:
-        """The status of a session."""
         late = session.session.awaited if state is SessionState.RUNNING else ()
         absent = {*self._connected.absent(late), *session.pace.slow}
         name, done = session.session.name, len(session.session.history)

@@ -1,4 +1,4 @@
-"""The program of each task; a program of one's own is named in the aggregator's file. Code never travels."""
+"""The program of each task. Custom programs are named in the aggregator's file: code never travels."""
 
 import sys
 from collections.abc import Iterable
@@ -21,7 +21,6 @@ OF_TASKS: dict[str, Program] = {
 
 
 def program_of(terms: Terms, allowed: Iterable[str]) -> Program:
-    """The program of these terms."""
     if not terms.session.is_built_in:
         return load_program(terms.session.program, allowed)
     if terms.task.trains and terms.noise is not None:
@@ -30,20 +29,20 @@ def program_of(terms: Terms, allowed: Iterable[str]) -> Program:
 
 
 def load_program(name: str, allowed: Iterable[str]) -> Program:
-    """The program `module:function`, if it is among the allowed ones."""
+    """Load the program `module:function`, if it is allowed. ConfigError."""
     if name not in set(allowed):
         known = ", ".join([*(row.program for row in TASKS.values() if row.program), *allowed])
-        raise ConfigError(f"program {name!r} is not offered here (offered: {known})")
+        raise ConfigError("program-not-offered", f"program {name!r} is not offered here (offered: {known})")
     module, colon, function = name.partition(":")
     if not (module and colon and function):
-        raise ConfigError(f"program {name!r}: write module:function")
+        raise ConfigError("program-bad-name", f"program {name!r}: write module:function")
     if "" not in sys.path:
-        sys.path.insert(0, "")  # a module in the folder the aggregator was started in
+        sys.path.insert(0, "")  # for modules in the folder in which the aggregator was started
     try:
         program = getattr(import_module(module), function)
     except Exception as error:  # noqa: BLE001 - importing runs the user's own code
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise ConfigError(f"program {name!r} cannot be loaded: {reason}") from None
+        raise ConfigError("program-not-loaded", f"program {name!r} cannot be loaded: {reason}") from None
     if not callable(program):
-        raise ConfigError(f"program {name!r} cannot be loaded: it is no function")
+        raise ConfigError("program-not-loaded", f"program {name!r} cannot be loaded: it is not a function")
     return cast(Program, program)

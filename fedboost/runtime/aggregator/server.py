@@ -1,9 +1,9 @@
 """The aggregator on the network: parties attend, analysts submit terms, one session at a time.
 
-Promises: parties dial in, it dials nobody; a connection that breaks the protocol is closed and named, and
-the process goes on; a lost party is reported to the session at once.
-Refuses: callers without a certificate of the consortium, or with one of another role; a party with a name
-that is taken; terms without parties or with an unknown program; everything beyond `aggregator.limits`.
+Promises: parties dial in, the aggregator dials no one. A connection that breaks the protocol is closed and
+reported, and the process goes on. A lost party is reported to the session at once.
+Refuses: callers without a certificate of the consortium, or with another role; a party whose name is taken;
+terms without parties or with an unknown program; everything beyond `aggregator.limits`.
 """
 
 import asyncio
@@ -45,8 +45,7 @@ from fedboost.runtime.web.serving import need_extra
 from fedboost.wire.messages import decode_from_party
 
 # ---- What an aggregator serves over HTTP: metrics for Prometheus, and the console -----------------------
-# Promises: neither is there unless the aggregator's file names an address; the console's libraries are
-# imported only then.
+# Both need an address in the aggregator's file; the console's libraries are imported only then.
 
 if TYPE_CHECKING:
     from fedboost.runtime.console import Console
@@ -54,7 +53,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class Pages:
-    """The pages of one aggregator. `metrics` and `console` are None where they are not served."""
+    """The pages of one aggregator. metrics, console: None if they are not served."""
 
     _config: AggregatorConfig
     _bundle: Bundle | None
@@ -68,7 +67,7 @@ class Pages:
     _submissions: Submissions | None = None
 
     def listen(self) -> None:
-        """Listen at the addresses of the file: what is wrong with them ends the process before its state."""
+        """Listen at the addresses in the file, before any state is changed. ConfigError."""
         sessions, config = self._analysts.sessions, self._config
         if config.metrics is not None:
             self.metrics = MetricsPage(sessions.metrics, config.metrics, self._log)
@@ -85,14 +84,14 @@ class Pages:
         self.console = Console(config.console, self._bundle, queries, self._refusals, self._log)
 
     async def start(self) -> None:
-        """Serve the console; the state folder is this process's from here on."""
+        """Serve the console. From here on, the state folder belongs to this process."""
         if self.console is not None and self._archive is not None and self._submissions is not None:
             self._archive.open()
             await self._submissions.open()
             await self.console.start()
 
     async def stop(self) -> None:
-        """End the console; what was submitted there and has not begun waits for the next process."""
+        """Stop the console. Submitted sessions that have not begun wait for the next process."""
         if self._submissions is not None:
             await self._submissions.close()
         if self.console is not None:
@@ -103,15 +102,15 @@ class Pages:
             self.metrics = None
 
 
-# ---- The parties' side of an aggregator: one call a party, from its arrival to its departure ------------
-# Promises: a connection that breaks the protocol is closed and named, and the process goes on; a lost party
-# is reported to the session at once; a party that relays to others is read no faster than the slowest of them
+# ---- The parties' side of an aggregator: one call per party, from its arrival to its departure ----------
+# A connection that breaks the protocol is closed and reported, and the process goes on. A lost party is
+# reported to the session at once. A party that relays to others is read no faster than the slowest of them
 # reads.
 
 
 @dataclass(eq=False)
 class Parties:
-    """The method Attend of the service."""
+    """The service's method Attend."""
 
     _admission: Admission
     _sessions: Sessions
@@ -119,14 +118,14 @@ class Parties:
     _log: Any
 
     async def attend(self, requests: AsyncIterator[bytes], context: Any, peer: Peer) -> None:
-        """Attend to a party, from its arrival to its departure."""
         try:
             check_version(context, "party")
             name = self._admission.party_name(context)
             if name in self._connected:
                 raise Refused(
+                    "party-name-taken",
                     f"a party named {name!r} is connected already; stop the other one, or correct `party` in "
-                    f"this site's file"
+                    f"this site's file",
                 )
         except FedboostError as error:
             await self._admission.refuse("party refused", error, context, peer)
@@ -146,18 +145,18 @@ class Parties:
             if not outgoing.fault:
                 raise
             peer.bar(time.monotonic())
-            reason, fault = outgoing.fault, PeerError(outgoing.fault)
+            reason, fault = outgoing.fault, PeerError("party-cut-off", outgoing.fault)
         except grpc.RpcError:
             reason = "its connection broke"
         finally:
             self._connected.remove(name, reason)
             self._sessions.handle(name, Disconnected(reason))
         if fault is not None:
-            await refuse(context, fault)  # last: a party that does not read cannot hold up the rest
+            await refuse(context, fault)  # last: a party that does not read must not hold up the rest
 
     async def _read(self, name: str, requests: AsyncIterator[bytes], peer: Peer) -> None:
-        """Pass a party's messages to the active session. PeerError for one, or too many, that it must not
-        send."""
+        """Pass a party's messages to the active session. PeerError for messages that break the protocol, or
+        too many."""
         spare = 0
         async for data in requests:
             active = self._sessions.active
@@ -168,7 +167,7 @@ class Parties:
             spare = limits.LAST_WORDS if awaited else spare - 1
             if spare < 0 and not peer.unwanted.take(time.monotonic()):
                 peer.bar(time.monotonic())
-                raise PeerError("it keeps sending what nobody asked for")
+                raise PeerError("messages-unwanted", "it keeps sending what nobody asked for")
             if isinstance(message, Relay):
                 await self._connected.room(message.to)
             self._sessions.handle(name, message)
@@ -178,14 +177,14 @@ class Parties:
 
 
 DIGITS = 12
-"""Digits of the digest of terms in the log."""
+"""Digits of the terms' digest in the log."""
 TICK_SECONDS = 0.25
-"""Seconds between two looks at deadlines."""
+"""Seconds between two checks of deadlines."""
 
 
 class AggregatorServer:
-    """The gRPC service, until stopped. `log` is a structlog logger; without a bundle nothing is encrypted,
-    and parties are known by the names they give."""
+    """The gRPC service, until stopped. log: a structlog logger; bundle: None for no encryption, and parties
+    are then known by the names they give."""
 
     def __init__(self, config: AggregatorConfig, log: Any, bundle: Bundle | None) -> None:
         self.address = ""
@@ -223,11 +222,11 @@ class AggregatorServer:
         self._ticker: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Bind the port; afterwards `address` is where parties dial. ConfigError if it cannot be bound."""
+        """Bind the port; `address` is then where parties dial. ConfigError if it cannot be bound."""
         for program in self._config.programs:
             load_program(program, self._config.programs)
         for service, methods in self._services.items():
-            # On the wire a call with one message is a stream of one: so admission sees it before the message.
+            # On the wire, a call with one message is a stream of one, so admission comes before the message.
             handlers = {
                 method: grpc.stream_stream_rpc_method_handler(self._admission.guarded(answer))
                 for method, answer in methods.items()
@@ -245,13 +244,13 @@ class AggregatorServer:
         self.sessions.begin_next()
 
     async def serve(self) -> None:
-        """Wait for `stop`. ConfigError when a journal cannot be written any more."""
+        """Wait for `stop`. ConfigError if a journal can no longer be written."""
         await self.sessions.ended.wait()
         if self.sessions.fatal:
-            raise ConfigError(self.sessions.fatal)
+            raise ConfigError("aggregator-not-durable", self.sessions.fatal)
 
     async def stop(self) -> None:
-        """Finish the turn, hang up on everyone, and close the port. Sessions go on in the next process."""
+        """Finish the turn, disconnect everyone, and close the port. Sessions continue in the next process."""
         self._health.set_serving(False)
         await self.sessions.stop()
         await self.pages.stop()
@@ -262,27 +261,27 @@ class AggregatorServer:
         self.sessions.close()
 
     def _bind(self) -> int:
-        """Bind the port of the config, and return its number."""
         try:
             if self._bundle is None:
                 return int(self._server.add_insecure_port(self._config.listen))
             return int(self._server.add_secure_port(self._config.listen, server_credentials(self._bundle)))
         except RuntimeError:
             raise ConfigError(
+                "aggregator-cannot-listen",
                 f"cannot listen on {self._config.listen}: the port is taken, or the address is another "
-                f"machine's"
+                f"machine's",
             ) from None
 
     async def _tick(self) -> None:
-        """Look at deadlines, idle connections and the certificate's end, until cancelled."""
+        """Check deadlines, idle connections and the certificate's end, until cancelled."""
         warned = self._bundle is None
         while True:
             await asyncio.sleep(TICK_SECONDS)
             if self._bundle is not None and not warned and datetime.now(UTC) > self._bundle.ends:
                 warned = True
                 self._log.error(
-                    "certificate expired: anyone who dials from now on is not let in; renew it, and start "
-                    "the aggregator again",
+                    "certificate expired: new callers are not admitted; renew it, and start the aggregator "
+                    "again",
                     keys=str(self._bundle.folder),
                 )
             self.sessions.tick(time.monotonic())

@@ -1,13 +1,13 @@
-"""The sessions of an aggregator, and the journal of each in a file, which is found again after a crash.
+"""The sessions of an aggregator, and the journal of each: a file from which it resumes after a crash.
 
-Promises: a record is on the disk when `append` returns, and one that was collected when `sync` does, several
-of them after one wait for the disk; a record that was being written when the process died is dropped, and
-nothing else; the file appears with its first record.
-Refuses: files that are no journal, of another version, or changed within (ConfigError by name); a second
-process with the same folder; a disk that is full (DurabilityError: nothing that follows may be done).
+Promises: `append` returns once its record is on the disk, and `sync` once all collected ones are, after one
+wait for the disk. Only the record being written when the process dies is lost. A journal without a complete
+first record is dropped.
+Refuses: files of other kinds or versions, files altered in the middle (ConfigError names the file); a second
+process with the same folder. A failed write is a DurabilityError: nothing that depends on it may happen.
 
-A file is a line that names its version, then records: four bytes of length and four of CRC-32, both
-big-endian, then the record as `protocol.run` writes it.
+A file is a line with its version, then records: four bytes of length and four of CRC-32, both big-endian,
+then the record as encoded by `protocol.run`.
 """
 
 import asyncio
@@ -71,33 +71,32 @@ class Journal:
     def __init__(self, path: Path, past: tuple[Record, ...] = (), size: int = 0) -> None:
         self.path = path
         self.past = past
-        """What was recorded before this process."""
+        """The records of earlier processes."""
         self._collected: list[bytes] = []
         with file_errors(path, "cannot write the journal"):
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            os.ftruncate(self._file, size)  # what a crash left half-written
+            os.ftruncate(self._file, size)  # removes what a crash left half-written
         self._size = size
         if size == 0:
             self._write(VERSION_LINE, names=True)
 
     def append(self, record: Record) -> None:
-        """Write a record, and sync it to the disk."""
+        """Write a record and sync it to the disk."""
         self.collect(record)
         self.sync()
 
     def collect(self, record: Record) -> None:
-        """Write a record with the next `sync`."""
+        """Keep a record for the next `sync`."""
         data = run.encode(record)
         self._collected += [_HEAD.pack(len(data), zlib.crc32(data)), data]
 
     def sync(self) -> None:
-        """Write what was collected, in one piece, and sync it to the disk."""
+        """Write the collected records in one piece and sync them to the disk."""
         if self._collected:
             data, self._collected = b"".join(self._collected), []
             self._write(data)
 
     def close(self) -> None:
-        """Keep the file."""
         os.close(self._file)
 
     def delete(self) -> None:
@@ -116,6 +115,7 @@ class Journal:
             if names:
                 sync_folder(self.path.parent)
         except OSError as error:
+            # Back to the last complete record: a later process resumes there.
             with contextlib.suppress(OSError):
                 os.ftruncate(self._file, self._size)
             raise DurabilityError(f"{self.path}: cannot be written: {error.strerror}") from None
@@ -123,14 +123,14 @@ class Journal:
 
 
 def read_journal(path: Path) -> tuple[tuple[Record, ...], int]:
-    """The records in a file, and the bytes they fill. Raises ConfigError that names the file."""
+    """The records in a file, and the number of bytes they take. ConfigError names the file."""
     with file_errors(path, "cannot read the journal"):
         data = path.read_bytes()
-    if VERSION_LINE.startswith(data):  # died before the first record
+    if VERSION_LINE.startswith(data):  # the process died before the first record
         return (), 0
     if not data.startswith(VERSION_LINE):
         raise ConfigError(
-            f"{path}: not a journal of this version of fedboost; move it away to go on without it"
+            "journal-version", f"{path}: not a journal of this version; move it away to go on without it"
         )
     records: list[Record] = []
     position = len(VERSION_LINE)
@@ -141,24 +141,25 @@ def read_journal(path: Path) -> tuple[tuple[Record, ...], int]:
         if end > len(data):
             break
         if size == 0 and not any(data[position:]):
-            break  # after a power cut the end of a file may be zeros
+            break  # a power failure may leave zeros at the end of a file
         if zlib.crc32(body) != crc:
             if end == len(data):
-                break  # the last one, half-written
+                break  # the last record is half-written
             raise ConfigError(
+                "journal-altered",
                 f"{path}: record {len(records) + 1} was changed after it was written; move the file away to "
-                f"go on without that session"
+                f"go on without that session",
             )
         try:
             records.append(run.decode(body))
         except ConfigError as error:
-            raise ConfigError(f"{path}: record {len(records) + 1}: {error}") from None
+            raise ConfigError("journal-unreadable", f"{path}: record {len(records) + 1}: {error}") from None
         position = end
     return tuple(records), position
 
 
 class Folder:
-    """The folder with the journals of sessions that are not over. ConfigError if it cannot be used."""
+    """The folder of unfinished sessions' journals. ConfigError if it cannot be used."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -168,19 +169,21 @@ class Folder:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ConfigError(
-                f"{path}: another aggregator keeps its sessions here; give each a `state` folder of its own"
+                "state-folder-in-use",
+                f"{path}: another aggregator keeps its sessions here; give each a `state` folder of its own",
             ) from None
         except OSError as error:
             raise ConfigError(
-                f"{path}: cannot be used: {error.strerror}; name a folder by `state` that this user can write"
+                "state-folder-unwritable",
+                f"{path}: cannot be used: {error.strerror}; set `state` to a folder that this user can write",
             ) from None
 
     def begin(self, session: str) -> Journal:
-        """A new journal. ConfigError or DurabilityError if there cannot be one."""
+        """A new journal. ConfigError or DurabilityError if it cannot be created."""
         return Journal(self._path / f"{session}{SUFFIX}")
 
     def unfinished(self) -> list[Journal]:
-        """The journals of an earlier process, oldest first."""
+        """The journals of earlier processes, oldest first. ConfigError."""
         journals = []
         for path in sorted(self._path.glob(f"*{SUFFIX}"), key=lambda path: path.lstat().st_mtime):
             past, size = read_journal(path)
@@ -191,22 +194,22 @@ class Folder:
         return journals
 
     def close(self) -> None:
-        """Release the folder to another process."""
+        """Release the folder to other processes."""
         os.close(self._lock)
 
 
-# ---- The pace of the parties of a session: who is slow now, and for whom the others waited most ---------
-# Promises: a party that alone is awaited is named; of each turn the party whose answer came last is known,
-# and how long after the one before it. No clock here: the time comes in.
+# ---- The pace of a session's parties: who is slow now, and for whom the others waited most --------------
+# Awaited parties are slow once they have been the same for a while. For each turn, the party that answered
+# last is recorded, and by how much. There is no clock here: callers pass the time.
 
 
 STRAGGLER_SECONDS = 10.0
-"""A party that is awaited for longer than this is slow."""
+"""Seconds after which awaited parties are slow."""
 
 
 @dataclass
 class Waits:
-    """Turns in which a party answered last, and the seconds from the answer before to its own."""
+    """Turns in which a party answered last, and the total seconds from the previous answer to its own."""
 
     turns: int = 0
     seconds: float = 0.0
@@ -214,7 +217,7 @@ class Waits:
 
 @dataclass
 class Pace:
-    """The pace of one session. slow: the parties that are awaited for longer than STRAGGLER_SECONDS."""
+    """The pace of one session. slow: the parties awaited for longer than STRAGGLER_SECONDS."""
 
     slow: tuple[str, ...] = ()
     waits: dict[str, Waits] = field(default_factory=dict)
@@ -222,12 +225,12 @@ class Pace:
     _since: float = 0.0
     _last: str = ""
     _heard: float = 0.0
-    """When the party `_last` was heard."""
+    """The time of the last answer of party `_last`."""
     _others: float = 0.0
-    """When another than that was heard last."""
+    """The time of the last answer of another party."""
 
     def look(self, awaited: tuple[str, ...], now: float) -> bool:
-        """Look at who is awaited now; True if other parties are slow than before."""
+        """Update the awaited parties; return whether others are slow now."""
         if awaited != self._awaited:
             self._awaited, self._since = awaited, now
         slow = awaited if now - self._since >= STRAGGLER_SECONDS else ()
@@ -235,7 +238,7 @@ class Pace:
         return changed
 
     def heard(self, party: str, now: float, ends_turn: bool) -> None:
-        """Note a part of an answer; ends_turn: it was the last one of the turn."""
+        """Record a part of an answer. ends_turn: it was the last one of the turn."""
         if party != self._last:
             self._last, self._others = party, self._heard
         self._heard = now
@@ -246,18 +249,19 @@ class Pace:
 
     @property
     def slowest(self) -> str:
-        """The party that the others waited for most; '' while nobody waited."""
+        """The party that the others waited for most; '' if they never waited."""
         return max(self.waits, key=lambda party: self.waits[party].seconds, default="")
 
 
 # ---- A session under way at the aggregator --------------------------------------------------------------
 # Its state machine, its journal, and the events for its analyst.
-# Promises: an analyst gets every event from the beginning, however late they come; a defect of a program ends
-# its session with one sentence, and nothing else; no step is taken that the journal cannot hold.
+# Promises: an analyst gets every event from the first on, however late. A defect of a program ends only its
+# session, with one sentence. No step has an effect outside before the journal has it.
+# All methods run in the event loop. Only `follow` awaits, so a step is never interleaved with another one.
 
 
 class ActiveSession:
-    """A session under way. `send` takes its outbox; without a journal it does not outlive the process."""
+    """A session under way. send: takes its outbox; journal: None for a session that ends with the process."""
 
     def __init__(
         self,
@@ -278,7 +282,7 @@ class ActiveSession:
         self._journal = journal
         self._send = send
         self.since = int(time.time() if session.request is None else session.request.time)
-        """When it was asked for, seconds since 1970."""
+        """The time of the request, seconds since 1970."""
         self.pace = Pace()
         name = {"analyst": self.analyst_name} if analyst else {}
         self._log = log.bind(session=session.name, **name)
@@ -288,7 +292,6 @@ class ActiveSession:
 
     @property
     def terms(self) -> Terms:
-        """The terms of the session."""
         return self.session.terms
 
     @property
@@ -303,22 +306,22 @@ class ActiveSession:
 
     @property
     def failure(self) -> str:
-        """The reason for which it ended without a model; '' if it did not."""
+        """The reason why it ended without a model; '' otherwise."""
         last = self._events[-1] if self.over else None
         return last.reason if isinstance(last, Failed) else ""
 
     @property
     def model(self) -> bytes:
-        """The model file of a session that is over; nothing if it has none."""
+        """The model file of a finished session; empty if it has none."""
         return b"".join(event.data for event in self._events if isinstance(event, ModelPart))
 
     @property
     def in_a_turn(self) -> bool:
-        """True while a question is asked whose sum is not open yet."""
+        """True from a question until its sum is open."""
         return self.session.phase in ("asking", "opening")
 
     def start(self, here: set[str], now: float) -> None:
-        """Begin, or go on from the journal, with the parties that are connected."""
+        """Begin, or continue from the journal, with the connected parties."""
         resumed = bool(self._journal and len(self._journal.past) > 1)
         kind: Kind = "session goes on" if resumed else "session begins"
         self._report(kind, parties=[*self.terms.parties], terms=self.terms)
@@ -326,14 +329,13 @@ class ActiveSession:
         self._take(lambda: self.session.start(here), begins=True)
 
     def handle(self, party: str, event: FromParty | Connected | Disconnected) -> None:
-        """Take a party's message, or a change of its connection."""
         if self.over or party not in self.terms.parties:
             return
         match event:
             case Join(name) if name == self.session.name:
                 self._joined.add(party)
             case Join() | Relay() | Report() | OpenShare() | Attest() if party not in self._joined:
-                return  # its last words in the session before this one
+                return  # left over from the previous session
             case Disconnected(reason):
                 self._joined.discard(party)
                 self._log.info("party lost", party=party, reason=reason, then=self._then)
@@ -343,7 +345,7 @@ class ActiveSession:
             self.pace.heard(party, time.monotonic(), self.session.turn != turn)
 
     def tick(self, now: float) -> None:
-        """Let time pass: look at deadlines, and name the parties that are slow."""
+        """Check deadlines at this time, and report slow parties."""
         if self.over:
             return
         attempt, late, seconds = self.session.attempt, list(self.session.awaited), self.session.seconds
@@ -358,27 +360,30 @@ class ActiveSession:
                 self._log.info("goes on", turn=self.session.turn)
 
     def awaits(self, party: str, message: FromParty) -> bool:
-        """Tell if the session waits for this message of this party."""
+        """Return whether the session waits for this message of this party."""
         awaited = party in self.session.roster and self.session.awaits(party)
         return awaited and (party in self._joined or isinstance(message, Join))
 
     def fail(self, reason: str) -> None:
-        """End the session for a reason that is no party's."""
+        """End the session for a reason that no party caused."""
         self._send([(party, SessionEnded(reason)) for party in self.terms.parties])
         self._end(Failed(reason))
 
     def finish(self) -> None:
-        """End the session with the round under way."""
+        """End the session after the current round."""
         self.session.finish()
         self._log.info("the analyst wants no more rounds", turn=self.session.turn)
 
     async def follow(self) -> AsyncIterator[TrainEvent]:
         """Yield every event, from the first to the last."""
+        # No event is missed: between the check of the position and `wait` nothing else runs, and `_tell` adds
+        # the event before it wakes the waiters. `over` is set together with the last events, so an empty rest
+        # after it is the end.
         position = 0
         while True:
             while position < len(self._events):
                 event, position = self._events[position], position + 1
-                if not isinstance(event, Waiting) or position == len(self._events):  # who was slow is no news
+                if not isinstance(event, Waiting) or position == len(self._events):  # old ones are outdated
                     yield event
             if self.over:
                 return
@@ -391,13 +396,13 @@ class ActiveSession:
             self._journal = None
 
     def pause(self) -> None:
-        """Keep the journal for the next process."""
+        """Close the journal, for the next process."""
         if self._journal is not None:
             self._journal.close()
 
     @property
     def _then(self) -> str:
-        """The consequence of a lost party under the terms."""
+        """The consequence of losing a party under the terms, as text."""
         seconds = f"unless it is back within {self.terms.session.rejoin_timeout:g} s"
         match self.terms.session.on_loss:
             case "wait":
@@ -411,12 +416,14 @@ class ActiveSession:
         try:
             outbox = step()
             if self._journal is not None:
-                self._journal.sync()  # before anything that follows from it is said
+                # Before any effect: otherwise, after a crash, parties or the analyst would know of a step
+                # that the resumed session has not taken, and may take differently.
+                self._journal.sync()
             for row in self.meter.rows(self.session.history):
                 metrics = {k: v for k, v in row.items() if k not in ("round", "seconds", "bytes")}
                 traffic = dict(self.meter.traffic)
                 self._tell(RoundDone(int(row["round"]), metrics, self.meter.seconds, traffic))
-                if not begins:  # those of an earlier process are in its log
+                if not begins:  # earlier processes have logged theirs
                     number, size = int(row["round"]) + 1, int(row["bytes"])
                     about = {"round": number, "of": self.terms.trees.rounds, "bytes": size}
                     self._report("round", **about, metrics=of_all(metrics), seconds=row["seconds"])
@@ -424,7 +431,7 @@ class ActiveSession:
             self._send(outbox)
         except DurabilityError:
             raise
-        except Exception as error:  # noqa: BLE001 - a program's defect ends its session, nothing else
+        except Exception as error:  # noqa: BLE001 - a program's defect ends its session only
             what = f"{type(error).__name__}: {error}".splitlines()[0]
             self.fail(f"program {self.terms.session.program!r} failed: {what}")
             return
@@ -434,7 +441,7 @@ class ActiveSession:
             self._end(Failed(str(self.session.error)))
 
     def _end(self, failed: Failed | None) -> None:
-        """End the session: with a model, unless it failed."""
+        """End the session: with a model, unless `failed` is given."""
         if self.over:
             return
         self.over = True
@@ -458,25 +465,26 @@ class ActiveSession:
 
     def _tell(self, event: TrainEvent) -> None:
         self._events.append(event)
+        # Wakes those who wait on this object; later ones wait on a new one, and need no reset.
         self._changed.set()
         self._changed = asyncio.Event()
 
 
 # ---- The sessions of an aggregator: one is active, others wait in their journals ------------------------
-# The last ones to finish are kept until their analyst has the model.
-# Promises: a session of an earlier process goes on where its journal ends; when a journal cannot be written
-# the process ends, and no session goes on without it.
+# The last finished ones are kept until their analysts have the models.
+# Promises: a session of an earlier process continues where its journal ends. If a journal cannot be written,
+# the process ends: no session continues without its journal.
 
 
 MAX_UNDELIVERED = 16
-"""Finished sessions that are kept for an analyst to come back; beyond it the oldest is on the disk alone."""
+"""Most finished sessions kept in memory for their analysts; of older ones only the journal remains."""
 CANNOT_WRITE = "the aggregator cannot write to its state folder: tell its operator"
 TURN_SECONDS = 20.0
-"""How long a turn under way is waited for before the process ends."""
+"""Seconds to wait for a turn under way before the process ends."""
 
 
 class Sessions:
-    """The sessions of one process. `ended` is set when it must end, or has been stopped."""
+    """The sessions of one process. `ended` is set when the process must end, or was stopped."""
 
     def __init__(
         self,
@@ -489,13 +497,13 @@ class Sessions:
         self.metrics = metrics
         self.trust = trust
         self.memory = int(config.memory * state.GIB)
-        """Bytes that the sums of a session may take."""
+        """Most bytes for the sums of a session."""
         self.active: ActiveSession | None = None
         self.ended = asyncio.Event()
         self.fatal = ""
-        """The reason for which the process must end."""
+        """The reason why the process must end; '' if it need not."""
         self.on_end: Callable[[ActiveSession], None] = lambda session: None
-        """Called with each session that ends here; it raises nothing."""
+        """Called with each session that ends here; must not raise."""
         self._stopping = False
         self._turned = asyncio.Event()
         self._config = config
@@ -504,12 +512,12 @@ class Sessions:
         self._observer = connected.observer
         self._folder: Folder | None = None
         self.unfinished: deque[ActiveSession] = deque()
-        """Sessions of an earlier process that wait for the active one."""
+        """Sessions of an earlier process that wait for the active one to end."""
         self.finished: dict[tuple[str, str], ActiveSession] = {}
-        """Sessions whose end their analyst does not know yet."""
+        """Sessions whose end their analysts do not know yet, by analyst and digest of the terms."""
 
     def open(self) -> None:
-        """Resume the sessions in the state folder. ConfigError that names the file."""
+        """Resume the sessions in the state folder. ConfigError names the file."""
         if self._config.state is None:
             return
         self._folder = Folder(self._config.state)
@@ -518,25 +526,25 @@ class Sessions:
             session = self._resume(journal)
             if any(isinstance(past, Opened) for past in journal.past):
                 self.unfinished.append(session)
-            else:  # a party may not have heard of it, and takes no later attempt of what it does not know
+            else:  # a party may not know it yet, and refuses a later attempt of an unknown session
                 self._log.info("session dropped: no sum was opened", session=session.session.name)
                 session.forget()
 
     async def stop(self) -> None:
-        """Finish the turn under way; without a state folder the active session fails."""
+        """Finish the turn under way; without a state folder, the active session fails."""
         self._stopping = True
         active = self.active
         waits = active is not None and self._folder is not None
         self._log.info("stopping", **({"goes_on": "when the aggregator is started again"} if waits else {}))
         if active is not None and self._folder is None:
             active.fail("the aggregator was stopped")
-            await asyncio.sleep(0.1)  # lets the last messages out
+            await asyncio.sleep(0.1)  # lets the last messages leave
         elif active is not None and active.in_a_turn and not self.fatal:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._turned.wait(), TURN_SECONDS)
 
     def close(self) -> None:
-        """Release the state folder to another process."""
+        """Release the state folder to other processes."""
         self._connected.seen.write(time.monotonic(), at_once=True)
         if self._folder is not None:
             self._folder.close()
@@ -546,7 +554,7 @@ class Sessions:
 
     @property
     def may_begin(self) -> bool:
-        """Tell if there is room for a session."""
+        """Return whether a session may begin now."""
         return self.active is None and not self._stopping
 
     def handle(self, party: str, event: FromParty | Connected | Disconnected) -> None:
@@ -554,12 +562,11 @@ class Sessions:
         self._step(lambda active: active.handle(party, event))
 
     def tick(self, now: float) -> None:
-        """Let time pass in the active session."""
         self._connected.seen.write(now)
         self._step(lambda active: active.tick(now))
 
     def begin_next(self) -> None:
-        """Go on with a session of an earlier process, if there is one; else analysts that wait may begin."""
+        """Continue a session of an earlier process if there is one; otherwise, waiting analysts may begin."""
         if self.unfinished and not self._stopping:
             self.begin(self.unfinished.popleft())
         self._connected.notify()
@@ -570,7 +577,7 @@ class Sessions:
         self._step(lambda active: active.start(self._connected.names, time.monotonic()))
 
     def _step(self, step: Callable[[ActiveSession], None]) -> None:
-        """Let the active session take a step; begin the next when it is over."""
+        """Let the active session take a step, and begin the next one if it is over."""
         active = self.active
         if active is None or self.fatal:
             return
@@ -578,13 +585,14 @@ class Sessions:
         try:
             step(active)
         except DurabilityError as error:
-            advice = "put that right and start the aggregator again: the session goes on where it was"
+            advice = "fix that and start the aggregator again: the session goes on where it was"
             self.fatal = f"{error}; {advice}"
             self._log.error("cannot go on", reason=self.fatal)
             self.ended.set()
             return
         if self._stopping and (active.session.turn != turn or not active.in_a_turn):
             self._turned.set()
+        # Cleared before the next one begins: that may take a step, and end, within this very call.
         if active.over:
             self.active = None
             self.finished[active.analyst, active.terms.digest] = active
@@ -594,7 +602,8 @@ class Sessions:
             self.begin_next()
 
     def _send(self, outbox: Outbox) -> None:
-        if self._stopping and self._folder is not None:  # the next process asks the next question
+        # A stopping process only finishes the turn under way: the next process asks the next question.
+        if self._stopping and self._folder is not None:
             outbox = [
                 (party, message)
                 for party, message in outbox
@@ -605,17 +614,14 @@ class Sessions:
     # ---- an analyst's session -------------------------------------------------------------------------
 
     def find(self, analyst: str, digest: str) -> ActiveSession | None:
-        """The session of this analyst under the terms with this digest: active, waiting, or with a model that
-        was not delivered.
-
-        The key that began a session counts: another analyst's is never found, whatever name they go by.
-        """
+        """The session of this analyst (name and key) under the terms with this digest: active, waiting, or
+        with a model not delivered yet. Sessions begun with another key are never found, whatever the name."""
         sessions = [self.active, *self.unfinished, *self.finished.values()]
         key = analyst, digest
         return next((s for s in sessions if s and (s.analyst, s.terms.digest) == key), None)
 
     def stop_session(self, session: ActiveSession) -> None:
-        """End a session that its analyst wants no more."""
+        """End a session that its analyst no longer wants."""
         if session is self.active:
             self._step(lambda active: active.fail("the analyst stopped it"))
             return
@@ -628,11 +634,11 @@ class Sessions:
         self.finished.pop((analyst, digest), None)
 
     def program(self, terms: Terms) -> Program:
-        """The program of the terms, kept within this aggregator's memory."""
+        """The program of the terms, limited to this aggregator's memory."""
         return state.within(program_of(terms, self._config.programs), self.memory)
 
     def new(self, terms: Terms, program: Program, analyst: str, request: Request | None) -> ActiveSession:
-        """A new session with a journal of its own. Raises Refused if it cannot be recorded."""
+        """Create a session with its journal. Refused if it cannot be recorded."""
         name = f"session-{secrets.token_hex(8)}"
         begun = Begun(name, terms, analyst, request)
         journal: Journal | None = None
@@ -642,32 +648,34 @@ class Sessions:
                 journal.append(begun)
             except (DurabilityError, ConfigError) as error:
                 self._log.error("cannot begin a session", reason=str(error))
-                raise Refused(CANNOT_WRITE) from None
+                raise Refused("aggregator-cannot-write", CANNOT_WRITE) from None
         return self._active(begun, program, journal)
 
     def _resume(self, journal: Journal) -> ActiveSession:
-        """The session of a journal. ConfigError that names the file."""
+        """Resume the session of a journal. ConfigError names the file."""
         begun, *past = journal.past
         try:
             if not isinstance(begun, Begun):
-                raise ConfigError("it does not begin with its terms")
+                raise ConfigError("journal-without-terms", "it does not begin with its terms")
             program = self.program(begun.terms)
             if not begun.terms.parties:
-                raise ConfigError("its terms name no parties")
+                raise ConfigError("terms-no-parties", "its terms name no parties")
             return self._active(begun, program, journal, past)
         except FedboostError as error:
-            raise ConfigError(f"{journal.path}: {error}; move the file away to go on without it") from None
-        except Exception as error:  # noqa: BLE001 - sums that cannot be may do anything to a program
+            raise ConfigError(
+                "journal-not-resumed", f"{journal.path}: {error}; move the file away to go on without it"
+            ) from None
+        except Exception as error:  # noqa: BLE001 - inconsistent sums may break a program in any way
             what = f"{type(error).__name__}: {error}".splitlines()[0]
             raise ConfigError(
-                f"{journal.path}: the program fails over these sums: {what}; move the file away to go on "
-                f"without it"
+                "journal-program-failed",
+                f"{journal.path}: the program fails with these sums: {what}; move the file away to go on "
+                f"without it",
             ) from None
 
     def _active(
         self, begun: Begun, program: Program, journal: Journal | None, past: Sequence[Record] = ()
     ) -> ActiveSession:
-        """The session that began so, with what was recorded since."""
         session = AggregatorSession(
             begun.session,
             begun.terms,

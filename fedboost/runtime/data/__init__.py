@@ -1,1 +1,1 @@
-"""Tables in files and in memory, read to float32 columns."""
+"""Tables in files and in memory, read to float32 columns. Functions here raise ConfigError for bad input."""

@@ -1,8 +1,9 @@
-"""Checks of a table before a training: its oddities (what would stop a training with it, spoil it, or cost it
-a column), those that a draft of terms met, and its fit to terms.
+"""Checks of a table before a training: its oddities, those found when terms are drafted, and its fit to
+terms.
 
-Promises: a table is looked at as it was read and stays as it is; what a column tells of the label is measured
-on at most `SAMPLE_ROWS` rows, evenly spread; a table in order has no oddity.
+An oddity is anything that would stop a training, spoil it, or cost it a column. A sound table has none. The
+table is not changed. How well a column predicts the label is measured on at most `SAMPLE_ROWS` rows, evenly
+spread.
 """
 
 import re
@@ -43,49 +44,42 @@ from fedboost.terms.terms import Terms
 from fedboost.views.results import notices
 from fedboost.views.words import delimited, shorten
 
-# ---- What the checks look at: the numbers of a column, or its distinct texts ----------------------------
-# Most columns of numbers are told by a probe of their rows, and only the others are sorted; of texts each
-# distinct one is looked at once, however many rows have it.
+# ---- What the checks look at: a column's numbers, or its distinct texts ---------------------------------
+# A probe of the rows settles most numeric columns, and only the others are sorted. Each distinct text is
+# checked once, however many rows have it.
 
 
-NEARLY = 0.999
-"""Share of the rows from which on a value makes a column nearly constant."""
-EXACT = 2.0**24
-"""Whole numbers up to this are exact as 32-bit floats."""
-SPARSE = 0.9
-"""Share of missing values beyond which a column is nearly empty."""
-MIN_ROWS = 30
-"""Rows from which on values that are all distinct are odd."""
-MANY_DISTINCT = 0.95
-"""Share of distinct values of a column that is called an identifier and has some twice."""
-_PROBE = 2_000
-"""Rows of the probe."""
+NEARLY = 0.999  # a column is nearly constant if one value has more than this share of its rows
+EXACT = 2.0**24  # whole numbers up to this are exact as float32
+SPARSE = 0.9  # a column is nearly empty if more than this share of its values is missing
+MIN_ROWS = 30  # fewest rows for which distinct values throughout are an oddity
+MANY_DISTINCT = 0.95  # smallest share of distinct values in a column that its name marks as an identifier
+_PROBE = 2_000  # about the number of rows in a probe
 _ID = re.compile(
     r"(?i:(^|[\W_])(id|uuid|guid|index|key|mrn|ssn|rowid|number|nr)$|^unnamed: \d+$)|[a-z](ID|Id)$"
 )
-"""The name of a column that is called an identifier."""
+"""A column name of an identifier."""
 
 
 class Numbers:
-    """The numbers of a column, NaN where they are missing. total: rows of the table, of which these may be a
-    part."""
+    """A column's numbers, NaN if missing. total: rows of the table, if these are only some of them."""
 
     def __init__(self, values: Float64, name: str, total: int) -> None:
         self.name, self.total = name, total
         self.present = values[~np.isnan(values)]
         self.rows = self.present.size
-        """Rows that have a number."""
+        """Number of rows with a number."""
         self.missing = values.size - self.rows
         self.probe = self.present[:: max(self.rows // _PROBE, 1)]
 
     @cached_property
     def variety(self) -> int:
-        """The number of distinct values, 2 if there are more."""
+        """The number of distinct values, at most 2."""
         return 0 if not self.rows else 1 if self.present.min() == self.present.max() else 2
 
     @cached_property
     def mode(self) -> tuple[str, int]:
-        """The most frequent value, and its rows; 0 rows where these are not nearly all."""
+        """The most frequent value and its row count; 0 unless it is nearly all rows."""
         values, counts = np.unique(self.probe, return_counts=True)
         mode = values[counts.argmax()]
         rows = (self.present == mode).sum() if counts.max() >= self.probe.size * 0.99 else 0
@@ -93,40 +87,34 @@ class Numbers:
 
     @cached_property
     def are_whole(self) -> bool:
-        """True of whole numbers in rows enough to identify them."""
+        """True if all numbers are whole, and there are enough of them to judge."""
         parts = (self.probe, self.present)
         return self.rows >= MIN_ROWS and all((part == np.floor(part)).all() for part in parts)
 
     @cached_property
     def hardly_repeat(self) -> bool:
-        """True of whole numbers of which the probe has few twice."""
+        """True for whole numbers that hardly repeat in the probe."""
         return self.are_whole and np.unique(self.probe).size >= MANY_DISTINCT * self.probe.size
 
     @cached_property
     def distinct(self) -> Float64:
-        """The distinct values, sorted."""
         return np.unique(self.present)
 
     @property
     def examples(self) -> tuple[str, ...]:
-        """The first values."""
         return tuple(map(spelled, self.present[:3]))
 
 
 def spelled(value: float) -> str:
-    """Return a number for a message."""
     return text_of(float(value)) or ""
 
 
 MAX_EXAMPLES = 4
-MANY_DISTINCT_TEXTS = 0.9
-"""Share of the rows that have a text of their own in a column of names or identifiers."""
-FEW_WORDS = 5
-"""Among numbers, words are odd where there are this many distinct numbers for each of them."""
-MIN_NUMBERS = 10
-"""Distinct numbers among which a word is odd that does not stand for a missing value."""
+MANY_DISTINCT_TEXTS = 0.9  # fewest distinct texts, as a share of rows, of a column of names or identifiers
+FEW_WORDS = 5  # words among numbers are an oddity if there are at least this many distinct numbers per word
+MIN_NUMBERS = 10  # fewest distinct numbers for which a word is an oddity, unless it means a missing value
 MAX_SPELLED = 100_000
-"""Distinct texts beyond which a column has no categories that could be spelled in two ways."""
+"""Most distinct texts for which spellings are compared: with more, they are not categories."""
 _PLAIN = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
 _NUMBER = f"^{_PLAIN}$"
 _THOUSANDS = r"^[+-]?\d{1,3}(,\d{3})+(\.\d+)?$"
@@ -142,11 +130,11 @@ _MISSING_WORDS = (
     *("missing", "unknown", "unk", "unbekannt", "inconnu", "n.n.", "n.d.", "nd", "k.a.", "not known"),
     *("not available", "not done", "not measured", "not recorded", "(null)", "\\n"),
 )
-"""Words that stand for a missing value, in small letters."""
+"""Words for a missing value, in lower case."""
 
 
 class Counts:
-    """The distinct texts of a column and the rows of each; texts of blanks alone, and nulls, are missing."""
+    """The distinct texts of a column with their row counts; nulls and empty texts are missing."""
 
     def __init__(self, column: "pa.ChunkedArray", name: str) -> None:
         self.name = name
@@ -156,21 +144,20 @@ class Counts:
         self.texts, self.counts = texts.filter(~absent), counts[~absent]
         self.rows, self.missing = int(self.counts.sum()), int(counts[absent].sum())
         self.variety = min(len(self.texts), 2)
-        """The number of distinct texts, 2 if there are more."""
+        """The number of distinct texts, at most 2."""
 
     @cached_property
     def mode(self) -> tuple[str, int]:
-        """The most frequent text, and its rows."""
         place = int(self.counts.argmax())
         return shorten(repr(self.texts[place].as_py())), int(self.counts[place])
 
     def match(self, pattern: str, most: int | None = None) -> "np.ndarray":
-        """Return which of the texts match, or of so many, blanks around them apart."""
+        """Return which texts match, stripped of blanks, or which of the first `most`: bool [texts]."""
         trimmed = compute.utf8_trim_whitespace(self.texts[:most])
         return np.asarray(compute.match_substring_regex(trimmed, pattern))
 
     def found(self, places: "np.ndarray", rows: int) -> "Found":
-        """What was found in so many rows: the first of the texts at these places, with their rows."""
+        """Return a finding in `rows` rows, with the first of the texts at these indices as examples."""
         shown = [
             f"{shorten(repr(self.texts[int(i)].as_py()))} ({self.counts[i]:,})" for i in places[:MAX_EXAMPLES]
         ]
@@ -178,11 +165,10 @@ class Counts:
 
     @cached_property
     def written(self) -> Mapping[str, "np.ndarray"]:
-        """Where texts are numbers, by kind of oddity those that are words among them, or have commas, points
-        or signs."""
+        """Kind of oddity -> the texts that have it, bool [texts]; empty unless most rows are numbers."""
         number, thousands, decimal, signs = map(self.match, (_NUMBER, _THOUSANDS, _DECIMAL, _SIGNS))
         decimal &= ~thousands
-        points = self.match(_POINTS)  # 1.500 may be either
+        points = self.match(_POINTS)  # 1.500 may be a decimal or have a thousands point
         if (points & ~number).any():
             thousands |= points
             number &= ~points
@@ -194,7 +180,7 @@ class Counts:
         empty = np.asarray(compute.is_in(spelled, value_set=pa.array(MISSING_NUMBERS, spelled.type)))
         strange = ~numbers & ~empty
         if (strange & ~known).any() and numbers.sum() < max(MIN_NUMBERS, FEW_WORDS * strange.sum()):
-            return {}  # codes
+            return {}  # too many words per number: codes, not numbers
         pointed = number & self.match(r"\.")
         if decimal.any() and not pointed.any():
             decimal, thousands = decimal | (thousands & ~points), thousands & points
@@ -205,11 +191,11 @@ class Counts:
 
 
 # ---- The checks of a column -----------------------------------------------------------------------------
-# Promises: nothing is said of a column in which values repeat and vary, as those of most measurements do.
+# A column whose values repeat and vary, like most measurements, has no oddity.
 
 
 class Found(NamedTuple):
-    """What a check has found; see `Oddity`."""
+    """A finding of a check; for its fields see `Oddity`."""
 
     rows: int = 0
     of: int = 0
@@ -246,7 +232,7 @@ def _row_numbers(numbers: Numbers) -> Found | None:
     identify = _ID.search(numbers.name) is not None and distinct.size >= MANY_DISTINCT * rows
     if distinct.size == rows and not identify:
         steps = np.diff(numbers.present)
-        # Numbers drawn from a range of 4 a row would repeat among so many by all chance (e^-12).
+        # Random numbers from a range of 4 per row would almost surely repeat (else e^-12): these count rows.
         whole = numbers.total if rows**2 > 100 * numbers.total else rows
         dense = distinct[-1] - distinct[0] < 4 * whole
         identify = bool(dense or (steps > 0).all() or (steps < 0).all())
@@ -282,7 +268,6 @@ def _date(counts: Counts) -> Found | None:
 
 
 def _spelling(counts: Counts) -> Found | None:
-    """The texts that differ from another in blanks or case alone."""
     if len(counts.texts) > MAX_SPELLED:
         return None
     plain = compute.utf8_lower(compute.utf8_trim_whitespace(counts.texts))
@@ -295,7 +280,7 @@ def _spelling(counts: Counts) -> Found | None:
     if not order.size:
         return None
     first = np.append(True, group[order][1:] != group[order][:-1])
-    return counts.found(order, int(counts.counts[order[~first]].sum()))  # but for the most frequent of each
+    return counts.found(order, int(counts.counts[order[~first]].sum()))  # except each most frequent spelling
 
 
 def _names(counts: Counts) -> Found | None:
@@ -312,8 +297,8 @@ def _many(counts: Counts) -> Found | None:
 
 @dataclass(frozen=True)
 class Check:
-    """A check of a column. looks_at: `Numbers`, `Counts`, or both; variety: the distinct values that a column
-    has at least; unless: kinds of which none was found before."""
+    """A check of a column. looks_at: `Numbers`, `Counts`, or both; variety: fewest distinct values (0 to 2);
+    unless: kinds that suppress the check if found before."""
 
     kind: str
     looks_at: Any
@@ -323,7 +308,7 @@ class Check:
 
 
 WRITTEN = ("words", "mixed decimals", "decimal commas", "decimal points", "thousands", "signs")
-"""Kinds of texts that are numbers, but for words, commas, points or signs."""
+"""Kinds of text columns that are numbers except for words, commas, points or signs."""
 ANY = (Numbers, Counts)
 CHECKS = (
     Check("empty", ANY, 0, lambda column: None if column.rows else Found()),
@@ -340,11 +325,11 @@ CHECKS = (
     Check("identifier", Counts, 2, _names, [*WRITTEN, "date"]),
     Check("categories", Counts, 2, _many, [*WRITTEN, "date", "identifier"]),
 )
-"""The checks of a column, in order. Their sentences are in `fedboost.results.check.KINDS`."""
+"""The checks of a column, in order. `fedboost.results.check.KINDS` has their sentences."""
 
 
 def checked(column: Numbers | Counts, kinds: Collection[str] | None = None) -> Iterator[Oddity]:
-    """Yield the oddities of a column, of these kinds unless of all."""
+    """Yield the oddities of a column: all, or those of the given kinds."""
     known: set[str] = set()
     for check in CHECKS:
         if not isinstance(column, check.looks_at) or (kinds is not None and check.kind not in kinds):
@@ -355,33 +340,27 @@ def checked(column: Numbers | Counts, kinds: Collection[str] | None = None) -> I
             yield Oddity(check.kind, column.name, *found)
 
 
-# ---- Columns that give the label away: how well one column tells it -------------------------------------
-# Promises: what a column with many categories seems to tell by chance is not counted: the rows of one half
-# are told by the other half. A column that is far from telling the label is known by a few rows.
+# ---- Label leakage: how well one column predicts the label ----------------------------------------------
+# Each half of the rows is predicted from the other half, so chance matches of many categories do not count. A
+# column far from predicting the label is dismissed by a few rows.
 
 
-MIN_ROWS_TO_TELL = 100
-"""Rows from which on a figure is more than chance."""
-MIN_PER_CLASS = 10
-"""Rows of each of two classes that a figure needs."""
+MIN_ROWS_TO_TELL = 100  # fewest rows for a figure that is more than chance
+MIN_PER_CLASS = 10  # fewest rows of each of two classes for a figure
 MAX_BINS = 256
-FEW_ROWS = 1_000
-"""Rows that say whether a column is far from the limits."""
-FAR = 0.05
-"""How far below its limit the figure of these rows is then: ten times its standard error, or more."""
-SURPRISES = 0.1
-"""Share of the rows of other classes than the most frequent one that may be told wrong."""
+FEW_ROWS = 1_000  # rows of the first look at a column
+FAR = 0.05  # a column is dismissed if its first figure is this far (>= 10 standard errors) below the limit
+SURPRISES = 0.1  # largest error rate, relative to always predicting the most frequent class
 TWO, CLASSES, AMOUNT = "gives away", "tells classes", "predicts"
-"""Kinds of labels, by the kind of oddity of a column that tells one."""
+"""Kinds of labels, by the oddity of a column that predicts one."""
 LIMITS = {TWO: 0.98, CLASSES: 0.98, AMOUNT: 0.99}
-"""The figure above which a column gives the label away: AUC of one split, share of the rows whose class is
-told, rank correlation with an amount."""
+"""Figure above which a column gives the label away: AUC of one split, accuracy, rank correlation."""
 
 
 @dataclass(frozen=True)
 class Label:
-    """A label in a sample of rows: its kind, the places of the rows that have one, and the value of each, or
-    the code of its class."""
+    """A label in a sample of rows. target: its kind; rows: indices of the rows that have a label; values:
+    their labels or class codes."""
 
     target: str
     rows: Int64
@@ -389,8 +368,7 @@ class Label:
 
     @classmethod
     def of(cls, column: "pa.ChunkedArray", name: str, sample: Int64, classes: bool) -> "Label | None":
-        """Return the label in a sample; None of one without figures: other types, very many classes. classes:
-        numbers stand for them."""
+        """Return the label in a sample; None if no figure applies. classes: True if numbers are classes."""
         values, is_classes = _coded(column.take(pa.array(sample)), name, MAX_CLASSES, classes)
         if not values.size:
             return None
@@ -401,8 +379,9 @@ class Label:
         return cls(target, sample[present], values[present])
 
     def told_by(self, column: "pa.ChunkedArray", name: str) -> Iterator[Oddity]:
-        """Yield the oddity of a column that gives the label away. One that is far from it is known by a few
-        rows: they may tell themselves, so that the figure of categories is rather too high."""
+        """Yield an oddity if a column gives the label away."""
+        # First a few rows, without halves: as they predict themselves, the figure of categories is too high
+        # rather than too low, so no column is dismissed wrongly.
         limit = LIMITS[self.target]
         if self._few._figure(column, name, 5 * SURPRISES, by_others=False) < limit - FAR:
             return
@@ -411,7 +390,7 @@ class Label:
             yield Oddity(self.target, name, figure=figure)
 
     def _figure(self, column: "pa.ChunkedArray", name: str, surprises: float, by_others: bool) -> float:
-        """How well a column tells the label; NaN where that cannot be said."""
+        """Return how well a column predicts the label; NaN if that cannot be measured."""
         _, classes, counts = self._classes
         if self.values.size < MIN_ROWS_TO_TELL or counts.size < 2:
             return np.nan
@@ -434,7 +413,7 @@ class Label:
 
     @cached_property
     def _few(self) -> "Label":
-        """A few rows, evenly spread; of each of two values half of them, or all there are."""
+        """The label in `FEW_ROWS` rows, evenly spread; if it has two values, half of each where possible."""
         kinds = [np.arange(self.values.size)]
         if self.target == TWO:
             kinds = [np.flatnonzero(self._classes[1] == code) for code in (0, 1)]
@@ -444,15 +423,14 @@ class Label:
 
     @cached_property
     def _classes(self) -> tuple[Float64, Int64, Int64]:
-        """The distinct values, the number of each row's, and the rows of each."""
+        """The distinct values, each row's index into them, and their row counts."""
         return np.unique(self.values, return_inverse=True, return_counts=True)
 
 
 def _coded(
     column: "pa.ChunkedArray", name: str, most: int = MAX_CATEGORIES, as_categories: bool = False
 ) -> tuple[Float64, bool]:
-    """The numbers of a column, or the codes of its categories, and whether it is these; no values of a column
-    that is neither, or has too many categories."""
+    """Return a column's numbers or category codes, and whether they are codes; no values if unsuitable."""
     values = None if as_categories else _spelled_numbers(column, name)
     if values is not None:
         return values, False
@@ -464,12 +442,14 @@ def _coded(
 
 
 def evenly(size: int, most: int) -> Int64:
-    """The places of at most so many of these rows, evenly spread from the first to the last."""
+    """Return at most `most` indices below `size`, evenly spread from the first to the last."""
     return np.linspace(0, size - 1, min(size, most)).astype(np.int64)
 
 
 def one_split_auc(column: Float64, positive: npt.NDArray[np.bool_]) -> float:
-    """Return the AUC of the best split of a column in two, rows without a value on either side or alone."""
+    """Return the AUC of a column's best split in two. Missing values go to either side, or are one side."""
+    # Moving the split over the sorted values, the signed shares below it sum to TPR - FPR there, and a single
+    # split has AUC 1/2 + |TPR - FPR| / 2.
     missing = np.isnan(column)
     share = np.where(positive, 1 / max(positive.sum(), 1), -1 / max((~positive).sum(), 1))
     none = share[missing].sum()
@@ -482,7 +462,7 @@ def one_split_auc(column: Float64, positive: npt.NDArray[np.bool_]) -> float:
 
 
 def _rank_correlation(column: Float64, values: Float64) -> float:
-    """Return the magnitude of Spearman's correlation over the rows that have a value, if these are most."""
+    """Return the magnitude of Spearman's correlation over rows with a value; NaN if these are a minority."""
     present = ~np.isnan(column)
     if 2 * present.sum() < column.size:
         return float("nan")
@@ -493,18 +473,17 @@ def _rank_correlation(column: Float64, values: Float64) -> float:
 
 
 def _ranks(values: Float64) -> Float64:
-    """The ranks of values, the mean of them where they are equal."""
+    """Return the ranks of values; equal values share their mean rank."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2)[inverse]
 
 
 def _codes(column: Float64) -> Int64:
-    """The categories as codes from 1 on, 0 where it is missing."""
     return np.where(np.isnan(column), 0, column + 1).astype(np.int64)
 
 
 def _bins(column: Float64) -> Int64:
-    """The bins of numbers, about as many rows in each, from 1 on; 0 where it is missing."""
+    """Return bins of about equal row counts, from 1 on, and 0 if missing."""
     present = column[~np.isnan(column)]
     if not present.size:
         return np.zeros(column.size, np.int64)
@@ -514,7 +493,7 @@ def _bins(column: Float64) -> Int64:
 
 
 def _told(codes: Int64, values: Float64, by_others: bool) -> Float64:
-    """The mean value of each row's code among the rows of the other half, or of both."""
+    """Return the mean value of each row's code, over the rows of the other half or of both."""
     out = np.empty(values.size)
     for half in (0, 1):
         rest = slice(1 - half, None, 2) if by_others else slice(None)
@@ -526,7 +505,7 @@ def _told(codes: Int64, values: Float64, by_others: bool) -> Float64:
 
 
 def _told_class(codes: Int64, classes: Int64, by_others: bool) -> Int64:
-    """The most frequent class of each row's code among the rows of the other half, or of both."""
+    """Return the most frequent class of each row's code, over the rows of the other half or of both."""
     out = np.empty(classes.size, np.int64)
     for half in (0, 1):
         rest = slice(1 - half, None, 2) if by_others else slice(None)
@@ -543,10 +522,9 @@ def _told_class(codes: Int64, classes: Int64, by_others: bool) -> Int64:
 
 SAMPLE_ROWS = 50_000
 _FIRST_ROWS = 20
-MAX_CLASSES = 100
-"""Classes of a label beyond which no column is asked what it tells of them."""
+MAX_CLASSES = 100  # most classes of a label for which leakage is measured
 _NO_FEATURES = {"date", "identifier", "categories", "empty", "constant", "infinite"}
-"""Oddities of columns that are not asked what they tell of the label."""
+"""Oddities of columns for which leakage is not measured."""
 
 
 def oddities(
@@ -556,11 +534,9 @@ def oddities(
     classes: bool = False,
     whole: "pa.Table | None" = None,
 ) -> list[Oddity]:
-    """Return the oddities of a table: of its label, and of all other columns as features.
-
-    aside: columns that are no features, such as that of the site: only their spelling is looked at. classes:
-    a label of numbers stands for classes. whole: the table of which `table` has some rows.
-    """
+    """Return the oddities of the label, and of all other columns as features. aside: columns that are not
+    features, of which only the spelling is checked; classes: True if a label of numbers means classes;
+    whole: the table, if `table` has only some of its rows."""
     out: list[Oddity] = []
     whole = table if whole is None else whole
     known = None
@@ -601,7 +577,7 @@ def _of_feature(column: "pa.ChunkedArray", name: str, total: int) -> Iterator[Od
         first = next(filter(None, map(str, values.drop_null()[:1].to_pylist())), "")
         yield Oddity("date", name, values=(first,))
     elif (numbers := _spelled_numbers(column, name)) is None:
-        if is_text(values.type):  # else lists and the like, which the draft leaves out
+        if is_text(values.type):  # others are lists and the like, which a draft leaves out
             yield from checked(Counts(values, name))
     else:
         if is_text(values.type):
@@ -610,10 +586,10 @@ def _of_feature(column: "pa.ChunkedArray", name: str, total: int) -> Iterator[Od
 
 
 def _spelled_numbers(column: "pa.ChunkedArray", name: str) -> Float64 | None:
-    """The numbers of a column, or those that its text spells; None of one with words, or with categories."""
+    """Return a column's numbers, or those that its text spells; None if it has words or categories."""
     try:
         if is_text(column.type):
-            exact_numbers(column[:_FIRST_ROWS], name)  # where words are, they mostly are in these
+            exact_numbers(column[:_FIRST_ROWS], name)  # cheap, and finds most columns of words
         elif types.is_dictionary(column.type):
             return None
         return exact_numbers(column, name)
@@ -622,12 +598,12 @@ def _spelled_numbers(column: "pa.ChunkedArray", name: str) -> Float64 | None:
 
 
 # ---- Fit of a table to terms ----------------------------------------------------------------------------
-# Every column that is absent, cannot be read as the terms say, or has categories that they do not declare.
-# Promises: a table without an oddity here is one that a party trains with.
+# Finds columns that are missing, have the wrong type, or have undeclared categories. A party accepts a table
+# without an oddity here.
 
 
 def misfits(table: "pa.Table | SparseTable", terms: Terms, party: str = "") -> list[Oddity]:
-    """Return what of a table does not fit the terms. party: whose it is, where each has its own columns."""
+    """Return what does not fit the terms. party: the table's owner, if parties have different columns."""
     schema, out, dense = terms.blocks.columns_of(party), [], dense_of(table)
     there, features, numeric = {*dense.column_names}, {*schema.features}, {*schema.numeric}
     wanted = features | {*schema.others}
@@ -656,31 +632,30 @@ def misfits(table: "pa.Table | SparseTable", terms: Terms, party: str = "") -> l
         dense = dense.append_column(name, nulls) if index < 0 else dense.set_column(index, name, nulls)
     try:
         to_shard(replace(table, dense=dense) if isinstance(table, SparseTable) else dense, terms, party)
-    except Refused as error:  # the label, or what stands beside it
+    except Refused as error:  # the label, or another column that is not a feature
         out.append(unfit(error, schema.others, schema.label))
     return out
 
 
 def absent(name: str, others: Iterable[str]) -> Oddity:
-    """Return the oddity of a column that is not there. others: columns that the terms do not name."""
+    """Return the oddity of a missing column. others: columns that the terms do not name."""
     near = nearest(name, others)[2:-1]
     return Oddity("absent", name, values=(f"{near} Then " if near else "",))
 
 
 def unfit(error: Refused, names: Sequence[str], otherwise: str) -> Oddity:
-    """Return the oddity of rows that are refused, of the column that the error names: one of these names."""
+    """Return the oddity of refused rows, for the column among `names` that the error names."""
     detail = error.detail or str(error)
     name = next((name for name in names if repr(name) in detail), otherwise)
     return Oddity("unfit", name, values=(_without_column(detail, name),))
 
 
 def _without_column(error: object, name: str) -> str:
-    """The text of an error about a column, without its name."""
     return str(error).removeprefix(f"column {name!r} ")
 
 
 def undeclared_categories(table: "pa.Table", name: str, categories: Sequence[str]) -> list[Oddity]:
-    """Return the oddity of a column with categories that the terms do not declare. Raises ConfigError."""
+    """Return the oddity of a column with undeclared categories, if it has any."""
     levels = undeclared_levels(table, name, categories)
     if not levels:
         return []
@@ -688,24 +663,18 @@ def undeclared_categories(table: "pa.Table", name: str, categories: Sequence[str
     return [Oddity("undeclared", name, levels.total(), table.num_rows, examples)]
 
 
-# ---- The check: oddities, those that a draft of terms met (each once, by its most telling kind), and fit -
+# ---- The check: oddities, those of a draft of terms (each once, by its most specific kind), and fit -----
 
 
-MAX_STORED_ROWS = 1 << 20
-"""Rows that are checked of a table which stays in its file."""
-MAX_WATCHED_ROWS = 20_000
-"""Rows that a simulation checks of its tables together: it was asked to train, and this is to take a tenth of
-the time to the first tree."""
-MIN_WATCHED_ROWS = 2_000
-"""Rows that it checks of each table all the same."""
-_RUNS = 20
-"""Rows are checked in so many runs: rows side by side show that the values of a sorted column repeat."""
-MAX_LABELS = 10
-"""Distinct labels that are counted one by one."""
+MAX_STORED_ROWS = 1 << 20  # most rows checked of a table that stays in its file
+MAX_WATCHED_ROWS = 20_000  # most rows that a simulation checks in all, a tenth of the time to its first tree
+MIN_WATCHED_ROWS = 2_000  # rows that a simulation checks of each table regardless
+_RUNS = 20  # contiguous runs in a sample: adjacent rows show whether values of a sorted column repeat
+MAX_LABELS = 10  # most distinct labels that are listed with their counts
 _TOLD = {"date", "identifier", "categories", "empty", "infinite", *WRITTEN} - {"decimal points"}
-"""Kinds that say why a column was left out."""
+"""Kinds that explain why a column was left out."""
 _OF_NUMBERS = {"distinct", "rounded"}
-"""Kinds that do not matter in columns which the terms take for categories."""
+"""Kinds that do not matter for columns that the terms declare categorical."""
 
 
 def check(
@@ -716,11 +685,10 @@ def check(
     exclude: Sequence[str] = (),
     party: str = "",
 ) -> Checked:
-    """Return what is odd in a table: of the columns that the terms name, or of all. party: whose table it
-    is, where the terms say which columns each party has."""
+    """Check the columns that the terms name, or all. party: the owner, if parties have different columns."""
     rows = _rows(table, MAX_STORED_ROWS)
     if rows.num_rows == 0:
-        raise ConfigError(f"{source}: the table has no rows")
+        raise ConfigError("table-empty", f"{source}: the table has no rows")
     whole = table if isinstance(table, SparseTable) else rows
     sentence, draft = "", None
     if terms is not None:
@@ -733,7 +701,7 @@ def check(
             try:
                 draft = draft_schema(whole, label, exclude=exclude)
             except ConfigError as error:
-                column_of(rows, label)  # an absent one is refused
+                column_of(rows, label)  # raises if it is missing
                 odd.append(Oddity("undraftable", label, values=(str(error),)))
             else:
                 sentence = label_sentence(rows, label, draft.objective, draft.columns.positive)
@@ -745,8 +713,7 @@ def check(
 def of_draft(
     table: "pa.Table", label: str | None, draft: Draft | None, aside: Sequence[str] = ()
 ) -> list[Oddity]:
-    """Return the oddities of a table and of what was drafted from it. aside: further columns that are no
-    features."""
+    """Return the oddities of a table and of its draft. aside: further columns that are not features."""
     classes = draft is not None and draft.objective == "multi:softprob"
     aside = (*aside, *(() if draft is None else draft.columns.others[1:]))
     out = oddities(table, label, aside, classes)
@@ -764,13 +731,13 @@ def of_draft(
 
 
 def of_offer(table: "pa.Table", left_out: Mapping[str, str], aside: Sequence[str]) -> list[Oddity]:
-    """Return the oddities of a table whose columns are offered. left_out: by column, why one is not; aside:
-    columns that are not meant to be."""
+    """Return the oddities of an offer's table. left_out: column -> reason; aside: columns not to be
+    offered."""
     return _with_left_out(oddities(table, None, aside, False), left_out)
 
 
 def _with_left_out(odd: Iterable[Oddity], left_out: Mapping[str, str]) -> list[Oddity]:
-    """Return the oddities, with those columns marked that are left out, and the others that are."""
+    """Mark the oddities that explain why a column is left out, and add one for each other such column."""
     out = [replace(oddity, left_out=oddity.kind in _TOLD and oddity.column in left_out) for oddity in odd]
     told = {oddity.column for oddity in out if oddity.left_out}
     out += [
@@ -780,22 +747,21 @@ def _with_left_out(odd: Iterable[Oddity], left_out: Mapping[str, str]) -> list[O
 
 
 def of_terms(table: "pa.Table | SparseTable", terms: Terms, party: str = "") -> list[Oddity]:
-    """Return the oddities of the columns that terms name, of this party where each has its own, and what of
-    them does not fit."""
+    """Return the oddities of the columns that terms name (for this party, if parties differ), and misfits."""
     odd = _in_terms(dense_of(table), terms, terms.blocks.columns_of(party))
     known = {oddity.column for oddity in odd if oddity.kind in ("unlabelled", "infinite")}
     return odd + [oddity for oddity in misfits(table, terms, party) if oddity.column not in known]
 
 
 def of_ids(rows: int, terms: Terms) -> list[Oddity]:
-    """Return what is wrong with the number of rows of a table, where rows are matched by their ids."""
+    """Return an oddity if a table has too many or too few rows for matching by ids."""
     vertical, name = terms.vertical, terms.columns.row_id
     if not vertical.aligns or name is None:
         return []
     if rows > vertical.most_ids and not vertical.repeated_ids:
-        sentence = f"has {rows:,} ids, and the terms say max_ids = {vertical.most_ids:,}"
+        sentence = f"has {rows:,} ids, but the terms allow max_ids = {vertical.most_ids:,}"
     elif rows < vertical.fewest_common_rows:
-        sentence = f"has {rows:,} ids, and the terms say min_common_rows = {vertical.fewest_common_rows:,}"
+        sentence = f"has {rows:,} ids, but the terms need min_common_rows = {vertical.fewest_common_rows:,}"
     else:
         return []
     return [Oddity("unfit", name, values=(sentence,))]
@@ -813,13 +779,13 @@ def _in_terms(
     return [
         oddity
         for oddity in out
-        if oddity.kind != "categories"  # those that are not declared are drafted
+        if oddity.kind != "categories"  # matters only where categories are drafted
         and not (oddity.column in schema.categorical and oddity.kind in _OF_NUMBERS)
     ]
 
 
 def label_sentence(table: "pa.Table", label: str, objective: str, positive: str | None) -> str:
-    """Return the label, its objective, and the rows of each value if these are few."""
+    """Describe the label: its name, objective, and if they are few, its values with their row counts."""
     name = delimited(label)
     try:
         codes, distinct = texts(column_of(table, label), label)
@@ -837,7 +803,7 @@ def label_sentence(table: "pa.Table", label: str, objective: str, positive: str 
 
 
 def warn(odd: Iterable[Oddity], where: str = "") -> None:
-    """Warn in Python of what is odd, in the name of the first caller outside of fedboost."""
+    """Issue a Python warning for each oddity, attributed to the first caller outside fedboost."""
     level, frame = 1, sys._getframe(0)
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).split(".")[0] == "fedboost":
         level, frame = level + 1, frame.f_back
@@ -846,14 +812,14 @@ def warn(odd: Iterable[Oddity], where: str = "") -> None:
 
 
 class Watch:
-    """The warnings about the tables of several parties: of each column and kind the first."""
+    """Warnings about the tables of several parties: the first for each column and kind."""
 
     def __init__(self) -> None:
         self._names: list[str] = []
         self._seen: set[tuple[str, str]] = set()
 
     def table(self, terms: Terms, name: str, table: Table) -> None:
-        """Warn of what is odd in the table of a party, and in its name beside those of the parties before."""
+        """Warn about a party's table, and about a name too similar to that of an earlier party."""
         self._names.append(name)
         warn(odd for odd in alike_sites(self._names) if odd.column == name)
         schema = terms.blocks.columns_of(name)
@@ -875,14 +841,14 @@ class Watch:
 
 
 def alike_sites(names: Iterable[str]) -> list[Oddity]:
-    """Return the sites whose names differ from one before in blanks or case alone."""
+    """Return an oddity for each site whose name differs from an earlier one only in blanks or case."""
     first: dict[str, str] = {}
     pairs = [(first.setdefault(" ".join(name.split()).casefold(), name), name) for name in names]
     return [Oddity("sites", name, values=(repr(other),)) for other, name in pairs if other != name]
 
 
 def _rows(table: Table, most: int, names: Collection[str] | None = None) -> "pa.Table":
-    """The rows to check: all of a table in memory, the first of one in a file, of these columns."""
+    """Return the rows to check of these columns: all of a table in memory, the first of a stored one."""
     if not isinstance(table, ParquetTable):
         return dense_of(table)
     groups = max(int(np.searchsorted(table.ends, most, side="right")) - 1, 1)

@@ -1,9 +1,7 @@
-"""Rows that a query asks of a database: the name of the database, and the query.
+"""Options for reading table files, and databases with their queries.
 
-Promises: a password is in no text of a `Database`; nothing is read before the query is known to be one that
-reads.
-Refuses: databases that have no driver here, URIs whose password cannot be told from the rest, and queries
-that are absent, several, or no SELECT (ConfigError).
+The text of a `Database` never contains its password. A query is checked before it is sent: it must be exactly
+one statement that reads. Databases without a driver here, and URIs whose password is ambiguous, are refused.
 """
 
 import codecs
@@ -18,101 +16,99 @@ from pydantic import Field, field_validator
 from fedboost.errors import ConfigError
 from fedboost.terms.reading import Frozen, Several
 
-# ---- Options for reading a table file: `[read]` in a site's file, and options of the commands -----------
-# Promises: one model for both; an option that the form of a file does not know is refused, not ignored.
+# ---- Options for reading a table file: `[read]` in a site's file, and command options -------------------
+# An option that does not apply to a file's format is refused, not ignored.
 
 
-SEPARATORS = {"tab": "\t", "\\t": "\t"}
-"""Spellings of a separator that is awkward to type."""
+SEPARATORS = {"tab": "\t", "\\t": "\t"}  # spellings of the tab, which is awkward to type
 
 
 class ReadOptions(Frozen):
-    """How a file is read: facts that no file says of itself."""
+    """How to read a file: facts that the file itself does not record."""
 
     separator: str | None = Field(
-        default=None,
-        description="Character between columns of a text: a comma, in a .tsv a tab, unless given.",
+        default=None, description="Column separator of a text file (default: a comma; a tab in .tsv files)."
     )
-    decimal: Literal[".", ","] = Field(default=".", description="Character in numbers of a text, `.` or `,`.")
-    encoding: str = Field(default="utf-8", description="Encoding of a text, such as `latin-1` or `utf-16`.")
+    decimal: Literal[".", ","] = Field(
+        default=".", description="Decimal separator in text files: `.` or `,`."
+    )
+    encoding: str = Field(default="utf-8", description="Text encoding, e.g. `latin-1` or `utf-16`.")
     na: Several[str] = Field(
-        default=(), description="Words that mean a missing value, beside the [usual ones](tables.md)."
+        default=(), description="Words for a missing value, in addition to the [usual ones](tables.md)."
     )
-    sheet: str | None = Field(default=None, description="Sheet of a workbook, the first one unless given.")
+    sheet: str | None = Field(default=None, description="Sheet of a workbook (default: the first).")
 
     @field_validator("separator")
     @classmethod
     def _one_character(cls, value: str | None) -> str | None:
         value = SEPARATORS.get(value, value) if value else value
         if value is not None and (len(value.encode()) != 1 or value in '"\r\n'):
-            raise ValueError(f"{value!r} must be one character, such as ';' or tab")
+            raise ValueError(f"{value!r} must be one character, e.g. ';' or tab")
         return value
 
     @field_validator("encoding")
     @classmethod
     def _known(cls, value: str) -> str:
         try:
-            text = codecs.lookup(value)._is_text_encoding  # rot13 and base64 are codecs, too
+            text = codecs.lookup(value)._is_text_encoding  # not rot13 or base64, which are codecs, too
         except (LookupError, ValueError):
             text = False
         if not text:
-            raise ValueError(f"{value!r} is no encoding; such as utf-8, latin-1, cp1252 or utf-16")
+            raise ValueError(f"{value!r} is not a text encoding; use e.g. utf-8, latin-1, cp1252 or utf-16")
         return value
 
     @property
     def chosen(self) -> dict[str, Any]:
-        """The options that are not their defaults, by name."""
+        """Options that differ from their defaults, by name."""
         return self.model_dump(exclude_defaults=True)
 
 
 AS_USUAL = ReadOptions()
 
 
-# ---- Rows that a query asks of a database: the name of the database, and the query ----------------------
+# ---- Databases and queries ------------------------------------------------------------------------------
 
 
 POSTGRESQL, SQLITE, DUCKDB = "postgresql", "sqlite", "duckdb"
 _SCHEMES = {POSTGRESQL: POSTGRESQL, "postgres": POSTGRESQL, SQLITE: SQLITE, "sqlite3": SQLITE, DUCKDB: DUCKDB}
-REMOTE = ("s3://", "https://", "http://")
-"""How addresses of files begin."""
+REMOTE = ("s3://", "https://", "http://")  # prefixes of file addresses
 _OTHERS = "mysql mariadb mssql sqlserver oracle snowflake bigquery redshift odbc jdbc mongodb db2 clickhouse"
-"""Names in the URIs of databases that have no driver here."""
+"""URI schemes of databases that have no driver here."""
 _SCHEME = re.compile(r"([a-z0-9]+)(\+[a-z0-9_]+)?:(.*)", re.IGNORECASE | re.DOTALL)
 _KEYWORDS = re.compile(r"(host|hostaddr|port|dbname|user|password|service)\s*=", re.IGNORECASE)
-"""The beginning of a connection string that is no URI."""
+"""The beginning of a connection string that is not a URI."""
 _QUOTED = re.compile(
     r"(?<![\w$])[eE]'(?:[^'\\]|''|\\.)*'|'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|"
     r"(?<![\w$])(\$(?:[^\W\d]\w*)?\$).*?\1|--[^\r\n]*|/\*.*?\*/",
     re.DOTALL,
 )
-"""Texts, also with escapes, quoted names and comments of a query."""
-_READS = ("select", "with", "values", "table", "from", "(")
-"""The first words of a query that reads."""
+"""String literals (with escapes, too), quoted names and comments in a query."""
+_READS = ("select", "with", "values", "table", "from", "(")  # first words of a query that reads
 _FILES = {".db": SQLITE, ".sqlite": SQLITE, ".sqlite3": SQLITE, ".duckdb": DUCKDB, ".ddb": DUCKDB}
-"""Suffixes of files that are databases."""
+"""Suffixes of database files."""
 MAX_QUERY_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, repr=False)
 class Database:
-    """A database and a query of it. Its text is the URI without the password."""
+    """A database and a query to run on it. `str()` of it is the URI without the password."""
 
     uri: str
     query: str = ""
 
     @property
     def kind(self) -> str:
-        """The database's kind: postgresql, sqlite or duckdb."""
+        """The kind of database: postgresql, sqlite or duckdb."""
         return _SCHEMES[self.uri.partition(":")[0].lower()]
 
     @property
     def path(self) -> Path:
-        """The file of a database that is one."""
+        """The file of an SQLite or DuckDB database."""
         return Path(unquote(re.sub(r"^[a-z0-9]+:/{2,3}", "", self.uri, count=1, flags=re.IGNORECASE)))
 
     @property
     def name(self) -> str:
-        """A short name: that of the file, or the URI without the password."""
+        """A short name: the file name, or the URI without the password."""
         return str(self) if self.kind == POSTGRESQL else self.path.name
 
     def __str__(self) -> str:
@@ -123,7 +119,7 @@ class Database:
         return f"Database({str(self)!r})"
 
     def beside(self, folder: Path) -> "Database":
-        """The same database, whose file is counted from this folder."""
+        """The same database, with its file relative to this folder."""
         if self.kind == POSTGRESQL:
             return self
         return replace(self, uri=f"{self.kind}:///{(folder / self.path).resolve()}".replace("%", "%25"))
@@ -131,104 +127,120 @@ class Database:
 
 @dataclass(frozen=True)
 class Reading:
-    """The way in which a command reads a table: options for a file, or the query of a database."""
+    """How a command reads a table: options for a file, or the query for a database."""
 
     options: ReadOptions = AS_USUAL
     query: str | None = None
     query_file: Path | None = None
 
     def source(self, text: str) -> "str | Database":
-        """The table that a command line names: a file or address, or the URI of a database with the query,
-        or with the file that has it. ConfigError."""
+        """Return the table a command line names: a file, an address, or a database with its query."""
         database = database_of(text)
         if database is not None:
             return with_query(database, self.query, self.query_file, "--query", "")
         if self.query is not None or self.query_file is not None:
             option = "--query-file" if self.query is None else "--query"
             raise ConfigError(
-                f"{text}: is a file, and {option} is for a database: take it away, or give a URI"
+                "source-option-unfit", f"{text}: is a file, but {option} needs a database URI; leave it out"
             )
         if (suffix := Path(text).suffix.lower()) in _FILES:
-            raise ConfigError(f'{text}: for a database write {_FILES[suffix]}:///{text} --query "SELECT ..."')
+            raise ConfigError(
+                "source-uri-invalid",
+                f'{text}: is a database file; write {_FILES[suffix]}:///{text} --query "SELECT ..."',
+            )
         return text
 
 
 def with_query(
     database: Database, query: str | None, query_file: Path | None, key: str, where: str
 ) -> Database:
-    """The database with its query, or with that of the file. key: `--query`, or `query` of the file where.
-    ConfigError."""
+    """Return the database with its query, given or from a file. key: `--query`, or `query` in file
+    `where`."""
     file_key, at = f"{key}-file" if key.startswith("-") else f"{key}_file", f"{where}: " if where else ""
     if query is not None and query_file is not None:
-        raise ConfigError(f"{at}give {key} or {file_key}, not both")
+        raise ConfigError("query-given-twice", f"{at}give {key} or {file_key}, not both")
     if query_file is not None:
         return replace(database, query=check_query(_read_query(query_file), query_file))
     if query is None:
         example = f'{key} {"" if key.startswith("-") else "= "}"SELECT ... FROM ... ORDER BY ..."'
-        raise ConfigError(f"{at}{database} is a database: say which rows, {example}, or name a {file_key}")
+        raise ConfigError(
+            "query-missing", f"{at}{database} is a database; give its query: {example} or {file_key}"
+        )
     return replace(database, query=check_query(query, f"{at}{key}"))
 
 
 def database_of(text: str) -> Database | None:
-    """The database of a URI, without a query yet; None for another text. ConfigError where there is no driver
-    of it, or where its password cannot be hidden."""
+    """Return the database of a URI, without a query yet; None for other text. Refuses databases without a
+    driver here, and passwords that cannot be hidden."""
     if "://" in text and text != text.strip():
-        raise ConfigError("a URI begins or ends with a blank: take that away")
+        raise ConfigError("source-uri-invalid", "the URI begins or ends with a blank; remove it")
     parts = _SCHEME.fullmatch(text)
     if parts is None:
         if _KEYWORDS.match(text):
-            raise ConfigError("a database is named by a URI: postgresql://USER@HOST:PORT/DATABASE")
+            raise ConfigError(
+                "source-uri-invalid", "write the database as postgresql://USER@HOST:PORT/DATABASE"
+            )
         return None
     scheme = parts[1].lower()
     if scheme in _OTHERS.split():
         raise ConfigError(
-            f"{scheme}: there is no driver of this database; known: postgresql://, sqlite:///, duckdb:///; "
-            "or export the rows to Parquet"
+            "source-database",
+            f"{scheme}: there is no driver for this database; use postgresql://, sqlite:/// or duckdb:///, "
+            "or export the rows to Parquet",
         )
     if scheme not in _SCHEMES:
         if parts[3].startswith("//") and f"{scheme}://" not in REMOTE:
             raise ConfigError(
-                f"{scheme}://: tables are not read from such addresses; write s3://, https://, "
-                f"postgresql://, sqlite:///, duckdb:///, or the path of a file"
+                "source-scheme-unknown",
+                f"{scheme}://: cannot read tables from such an address; use s3://, https://, postgresql://, "
+                f"sqlite:///, duckdb:///, or a file path",
             )
         return None
     kind = _SCHEMES[scheme]
     form = "postgresql://USER@HOST:PORT/DATABASE" if kind == POSTGRESQL else f"{kind}:///FILE"
     if not parts[3].startswith("//"):
-        raise ConfigError(f"{kind}: write {form}")
+        raise ConfigError("source-uri-invalid", f"{kind}: write {form}")
     database = Database(f"{kind}:{parts[3]}")
     if kind == POSTGRESQL:
         _check_password(parts[3][2:])
     elif not database.path.name or not parts[3].startswith("///"):
-        raise ConfigError(f"{kind}: write {form}, with three slashes, or four before a path from the root")
+        raise ConfigError(
+            "source-uri-invalid", f"{kind}: write {form}, with three slashes, or four for an absolute path"
+        )
     return database
 
 
 def check_query(query: str, source: object) -> str:
-    """Return the query without what may follow it, a semicolon and comments. ConfigError unless it is
-    one that reads."""
+    """Return the query, if it is one statement that reads, without trailing semicolons and comments."""
+    # Literals, quoted names and comments are blanked at equal length, so that a semicolon in `bare` always
+    # separates statements, and `end` is an index into the query as well.
     code = _QUOTED.sub(lambda part: (" " if part[0][:2] in ("--", "/*") else "'") * len(part[0]), query)
     end = len(code.rstrip("; \r\n\t"))
     bare = code[:end].strip()
     if not bare:
-        raise ConfigError(f"{source}: the query is empty; write SELECT ... FROM ... ORDER BY ...")
+        raise ConfigError(
+            "query-empty", f"{source}: the query is empty; write SELECT ... FROM ... ORDER BY ..."
+        )
     if ";" in bare:
-        raise ConfigError(f"{source}: several statements stand there; one SELECT is read")
+        raise ConfigError("query-several", f"{source}: the query has several statements; write one SELECT")
     if not bare.lower().startswith(_READS):
         word = re.match(r"\w*", bare)
         first = word[0][:20].upper() if word else ""
-        raise ConfigError(f"{source}: a query reads rows: SELECT ..., and this one begins with {first!r}")
+        raise ConfigError(
+            "query-not-select", f"{source}: the query must read rows (SELECT ...), but begins with {first!r}"
+        )
     return query[:end]
 
 
 def _check_password(rest: str) -> None:
-    """Raise ConfigError if a sign in the password ends it for a reader of the URI."""
+    """Raise ConfigError if a character in the password would end it when the URI is parsed."""
     authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
     beyond = rest[len(authority) :].partition("?")[0]
     if authority.count("@") > 1 or "@" in beyond or "#" in rest:
         raise ConfigError(
-            "postgresql: a sign in the URI's password is not read as such: write %40 for @, %2F for /, %3A "
-            "for :, %23 for #, or leave the password out and name a file of passwords in PGPASSFILE"
+            "source-uri-password",
+            "postgresql: the URI's password has a special character; write %40 for @, %2F for /, %3A for :, "
+            "%23 for #, or leave the password out and set PGPASSFILE to a password file",
         )
 
 
@@ -237,9 +249,11 @@ def _read_query(path: Path) -> str:
         with path.open("rb") as file:
             content = file.read(MAX_QUERY_BYTES + 1)
         if len(content) > MAX_QUERY_BYTES:
-            raise ConfigError(f"{path}: is longer than {MAX_QUERY_BYTES >> 20} MiB; is it a query?")
+            raise ConfigError(
+                "query-unreadable", f"{path}: exceeds {MAX_QUERY_BYTES >> 20} MiB; check that it is a query"
+            )
         return content.decode("utf-8-sig")
     except OSError as error:
-        raise ConfigError(f"{path}: cannot read the query: {error.strerror}") from None
+        raise ConfigError("query-unreadable", f"{path}: cannot read the query: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ConfigError(f"{path}: is not UTF-8; save the query as text") from None
+        raise ConfigError("query-unreadable", f"{path}: is not UTF-8 text; save the query as UTF-8") from None

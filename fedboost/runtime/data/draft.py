@@ -1,7 +1,7 @@
-"""What an analyst starts from: a schema drafted from a table, and a table split into parties to try things.
+"""Schemas drafted from a table, and tables split into parties for experiments.
 
-Promises: a drafted schema fits the table it was drafted from; every row goes to exactly one party; the same
-seed gives the same split.
+A drafted schema fits its table. A split gives every row to exactly one party, and is the same for the same
+seed.
 """
 
 import math
@@ -31,12 +31,11 @@ from fedboost.terms.reading import MAX_FEATURES, Name, Several, Submitted, Table
 from fedboost.terms.terms import Terms
 
 MAX_CLASSES = 100
-"""A label of words with more distinct values than this is a name or a note rather than a class."""
+"""Most classes drafted: a text label with more distinct values is a name or a note rather than a class."""
 FEW_NUMBERS = 20
-"""A label of no more distinct whole numbers than this may stand for classes: the draft says so."""
-MEDIAN = 0.5
-"""The quantile that is drafted."""
-_INDEX = "__index_level_"  # what pandas calls an index without a name in a Parquet file
+"""A label with at most this many distinct whole numbers may mean classes, which the draft reports."""
+MEDIAN = 0.5  # the quantile that is drafted
+_INDEX = "__index_level_"  # pandas' name for an unnamed index in a Parquet file
 _MAX_NAME = 256
 
 
@@ -47,18 +46,17 @@ class Draft:
     columns: Schema
     objective: str
     num_class: int | None = None
-    """Where labels are the numbers 0, 1, ... of their classes, how many of them."""
+    """The number of classes, if labels are the class numbers 0, 1, ..."""
     few_numbers: int = 0
-    """How many distinct whole numbers the label has that was taken for amounts, if they are few."""
+    """The number of distinct values of a label drafted as amounts, if they are few whole numbers."""
     left_out: dict[str, str] = field(default_factory=dict)
-    """Name of each column that can be no feature -> the reason."""
+    """Column that cannot be a feature -> the reason."""
     few: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Name of each column with levels of too few rows -> how many such levels, and their rows."""
+    """Column with levels of too few rows -> the number of these levels, and of their rows."""
 
     @property
     def min_child_weight(self) -> float | None:
-        """The value with which the terms keep `min_rows_per_leaf` of a policy that says nothing of it; None
-        where none does, or the one that is the default."""
+        """The value that keeps a default policy's `min_rows_per_leaf`; None where no value does."""
         kind = OBJECTIVES.get(self.objective)
         per = None if kind is None else kind.rows_per_hessian
         if per is None or self.columns.weight is not None:
@@ -67,12 +65,11 @@ class Draft:
 
     @property
     def own_parameters(self) -> dict[str, Any]:
-        """Parameters that this objective has no default for, to be edited."""
+        """Parameters of the objective without a default, for the analyst to edit."""
         own = parameters_of(self.objective) if self.objective in OBJECTIVES else {}
         return {"quantile_alpha": MEDIAN} if "quantile_alpha" in own else {}
 
     def settings(self) -> dict[str, Any]:
-        """The draft, as `Terms.read` takes it."""
         class_count = {} if self.num_class is None else {"num_class": self.num_class}
         return {
             "objective": self.objective,
@@ -94,13 +91,13 @@ def draft_schema(
     row_id: str | None = None,
     min_rows: int = 1,
 ) -> Draft:
-    """A schema with every usable column as a feature, but for label, its upper bound, weight, base margin,
-    group, row id, `exclude` and the qid of a LIBSVM file.
+    """Draft a schema in which every usable column is a feature.
 
-    Numbers, booleans and text that spells numbers become numeric; other text and dictionary-encoded columns
-    become categorical, with the categories found, sorted, that at least `min_rows` rows have. The objective,
-    unless given, is that which fits the label: two values are a probability, 3 to `MAX_CLASSES` words (or
-    categories) are classes, other numbers are amounts, however few. Raises ConfigError.
+    Not features are label, its upper bound, weight, base margin, group, row id, `exclude` and the qid of a
+    LIBSVM file. Numbers, booleans and text that spells numbers become numeric. Other text and
+    dictionary-encoded columns become categorical, with the sorted categories of at least `min_rows` rows.
+    Unless given, the objective follows from the label: two values are a probability, 3 to `MAX_CLASSES` words
+    (or categories) are classes, and other numbers are amounts, however few.
     """
     sparse: tuple[str, ...] = ()
     if isinstance(table, SparseTable):
@@ -127,9 +124,8 @@ def draft_schema(
 
 @dataclass(frozen=True)
 class Features:
-    """The columns that are numbers; those that are categories, with their categories; those that can be no
-    feature, with the reason; and by column how many categories of too few rows there are beside those, and
-    their rows."""
+    """Columns by use. numeric: names; categorical: name -> categories; left_out: name -> reason why it cannot
+    be a feature; few: name -> number of categories left out for too few rows, and of their rows."""
 
     numeric: list[str] = field(default_factory=list)
     categorical: dict[str, list[str]] = field(default_factory=dict)
@@ -137,14 +133,13 @@ class Features:
     few: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def check_any(self) -> None:
-        """Raise ConfigError if there is none."""
         if not self.numeric and not self.categorical:
             reasons = "".join(f"; {name!r} {reason}" for name, reason in [*self.left_out.items()][:3])
-            raise ConfigError(f"no column can be a feature{reasons}")
+            raise ConfigError("draft-no-features", f"no column can be a feature{reasons}")
 
 
 def draft_features(table: "pa.Table", exclude: Sequence[str] = (), min_rows: int = 1) -> Features:
-    """The features that a table has. min_rows: rows that a category has at least."""
+    """Return the features of a table. min_rows: fewest rows of a category."""
     aside, out = {*exclude}, Features()
     for name in table.column_names:
         if name in aside:
@@ -158,7 +153,7 @@ def draft_features(table: "pa.Table", exclude: Sequence[str] = (), min_rows: int
             continue
         kept = sorted(level for level, rows in use.items() if rows >= min_rows)
         if not kept:
-            out.left_out[name] = f"has no level in {min_rows} rows or more"
+            out.left_out[name] = f"has no category with {min_rows} rows or more"
             continue
         out.categorical[name] = kept
         if len(kept) < len(use):
@@ -167,10 +162,9 @@ def draft_features(table: "pa.Table", exclude: Sequence[str] = (), min_rows: int
 
 
 def split_by_site(table: "pa.Table | SparseTable", column: str, keep: bool = False) -> "dict[str, pa.Table]":
-    """The rows of each site, in their order and without the column that names the site (unless kept), by site
-    name, sorted. Raises ConfigError where the column is absent, of a type without text, or null in a row."""
+    """Return site name (sorted) -> its rows in their order. keep: keep the column of site names, too."""
     if table.num_rows == 0:
-        raise ConfigError("the table has no rows")
+        raise ConfigError("table-empty", "the table has no rows")
     codes, sites = _named_in(dense_of(table), column, "site")
     if not keep:
         rest = dense_of(table).drop_columns([column])
@@ -181,7 +175,7 @@ def split_by_site(table: "pa.Table | SparseTable", column: str, keep: bool = Fal
 def _shared_out(
     table: "pa.Table | SparseTable", owners: Int64, names: Sequence[str]
 ) -> "dict[str, pa.Table]":
-    """The rows of each name, in their order. owners: the place of a name for each row."""
+    """Return name -> its rows in their order. owners: each row's index into `names`, int64 [rows]."""
     order = np.argsort(owners, kind="stable")
     parts = np.split(order, np.cumsum(np.bincount(owners, minlength=len(names)))[:-1])
     rest = without_source(table)
@@ -189,31 +183,39 @@ def _shared_out(
 
 
 def _named_in(table: "pa.Table", column: str, what: str) -> tuple[Int64, tuple[str, ...]]:
-    """The code of each row's text in a column, and the texts. ConfigError where a row has none."""
+    """Return each row's text code, int64 [rows], and the texts. ConfigError if a row has no text."""
     codes, names = texts(column_of(table, column), column)
     if (codes < 0).any():
         row = row_of(table, int(np.argmax(codes < 0)))
-        raise ConfigError(f"column {column!r} names no {what} in {row}: fill it in, or drop the row")
+        raise ConfigError(
+            "table-value-missing", f"column {column!r} has no {what} in {row}; fill it in, or drop the row"
+        )
     return codes, names
 
 
 def split_by_weights(
     table: "pa.Table", names: Sequence[str], weights: Sequence[float], seed: int, group: str | None = None
 ) -> "dict[str, pa.Table]":
-    """Shuffled rows shared out in proportion to the weights, at least one row a party, by name in the order
-    given; of a group of this column all rows go to one party, in their order. Raises ConfigError where names
-    repeat, a weight is not positive, rows or groups are fewer than parties, or the seed is below 0."""
+    """Split shuffled rows among parties in proportion to positive weights, at least one row each. group:
+    column whose groups stay together, with their rows in order."""
     if group is not None:
         return _split_groups(table, names, weights, seed, group)
     rows, parties = table.num_rows, len(names)
     if not parties or len(set(names)) != parties or len(weights) != parties:
-        raise ConfigError(f"give each party its own name and a weight: {listing(names)}, {[*weights]}")
+        raise ConfigError(
+            "split-names-invalid", f"each party needs a name and a weight, got {listing(names)}, {[*weights]}"
+        )
     if not all(math.isfinite(weight) and weight > 0 for weight in weights):
-        raise ConfigError(f"the weights of parties must be positive numbers, got {[*weights]}")
+        raise ConfigError(
+            "split-weights-invalid", f"the weights of parties must be positive numbers, got {[*weights]}"
+        )
     if rows < parties:
-        raise ConfigError(f"{rows} rows cannot be split among {parties} parties: each needs at least one")
+        raise ConfigError(
+            "split-too-few-rows", f"cannot split {rows} rows among {parties} parties; each needs at least one"
+        )
     if seed < 0:
-        raise ConfigError(f"the seed of a split must be 0 or more, got {seed}")
+        raise ConfigError("split-seed-negative", f"the seed of a split must be 0 or more, got {seed}")
+    # Largest remainders: round down, but not to 0, then move to the exact total one row at a time.
     exact = np.array(weights, np.float64) / np.sum(weights) * rows
     sizes = np.maximum(np.floor(exact).astype(np.int64), 1)
     while sizes.sum() != rows:  # one step a party at most
@@ -227,8 +229,7 @@ def split_by_weights(
 
 
 def split_by_blocks(table: "pa.Table", terms: Terms, seed: int) -> "dict[str, pa.Table]":
-    """The rows of each party where parties have different columns of them: those of its block. Of a party's
-    rows only its own columns are read."""
+    """Split rows among parties with different columns: each gets its block's rows, and reads its columns."""
     names = [str(number) for number in range(len(terms.blocks))]
     rows = {"0": table}
     if len(names) > 1:
@@ -241,10 +242,13 @@ def split_by_blocks(table: "pa.Table", terms: Terms, seed: int) -> "dict[str, pa
 def _split_groups(
     table: "pa.Table | SparseTable", names: Sequence[str], weights: Sequence[float], seed: int, column: str
 ) -> "dict[str, pa.Table]":
-    """Tables by party, with the groups shared out as rows are."""
+    """Like `split_by_weights`, with groups in place of rows."""
     codes, groups = _named_in(dense_of(table), column, "group")
     if len(groups) < len(names):
-        raise ConfigError(f"{len(groups)} groups cannot be split among {len(names)} parties: lower --parties")
+        raise ConfigError(
+            "split-too-few-rows",
+            f"cannot split {len(groups)} groups among {len(names)} parties; lower --parties",
+        )
     shares = split_by_weights(pa.table({"group": np.arange(len(groups))}), names, weights, seed)
     owner = np.empty(len(groups), np.int64)
     for index, share in enumerate(shares.values()):
@@ -253,8 +257,8 @@ def _split_groups(
 
 
 def _target(table: "pa.Table", label: str, objective: str | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a `Draft` says of the label: the objective that fits it unless it is given, and more; and what of
-    its values a `Schema` has."""
+    """Return the fields of `Draft` (objective, ...) and `Schema` (classes, positive) that the label
+    decides."""
     column, classifiers = column_of(table, label), names_of(LabelKind.CLASS)
     try:
         values = numbers(column, label)
@@ -273,24 +277,28 @@ def _target(table: "pa.Table", label: str, objective: str | None) -> tuple[dict[
         return {"objective": "binary:logistic"}, {}
     codes, labels = texts(column, label)
     if not labels:
-        raise ConfigError(f"label {label!r} has no values")
+        raise ConfigError("table-label-empty", f"label {label!r} has no values")
     if len(labels) == 1:
-        raise ConfigError(f"label {label!r} is constant: {listing(labels)} in every row")
+        raise ConfigError(
+            "table-label-constant", f"label {label!r} is constant: {listing(labels)} in every row"
+        )
     if objective is None:
         objective = "binary:logistic" if len(labels) == 2 else "multi:softprob"
     if objective == "binary:logistic":
         if len(labels) > 2:
             raise ConfigError(
-                f"label {label!r} has {len(labels)} values, and binary:logistic is for two: "
-                f"{listing(labels)}; multi:softprob is for more"
+                "table-label-values",
+                f"label {label!r} has {len(labels)} values ({listing(labels)}), but binary:logistic needs "
+                f"two; use multi:softprob",
             )
         counts = Counter(labels[code] for code in codes[codes >= 0].tolist())
         rare = min(sorted(labels, reverse=True), key=counts.__getitem__)
         return {"objective": objective}, {"positive": rare}
     if len(labels) > MAX_CLASSES:
         raise ConfigError(
-            f"label {label!r} has too many values to draft them as classes: {listing(labels, 3)}; is it the "
-            f"right column? Then list them in columns.classes (up to {MAX_CLASSES} are drafted)"
+            "draft-many-classes",
+            f"label {label!r} has too many values for classes: {listing(labels, 3)}; check the column, or "
+            f"set columns.classes (up to {MAX_CLASSES} are drafted)",
         )
     if distinct.tolist() == list(range(len(labels))):
         return {"objective": objective, "num_class": len(labels)}, {}
@@ -306,16 +314,15 @@ def _numbers_first(text: str) -> tuple[bool, float, str]:
 
 
 def _use(column: "pa.ChunkedArray", name: str) -> dict[str, int] | str | None:
-    """The use of a column as a feature: its categories, with the rows of each; None for numbers; or the
-    reason why it can be none."""
+    """Return a column's categories with row counts; None if numeric; or why it cannot be a feature."""
     if not name:
         return "has no name"
     if len(name) > _MAX_NAME:
         return f"has a name of more than {_MAX_NAME} characters"
     if odd := NOT_IN_FEATURES.search(name):
-        return f"has the character {odd[0]!r} in its name, which must be renamed"
+        return f"has the character {odd[0]!r} in its name and must be renamed"
     if name.startswith(_INDEX):
-        return "is an index of pandas"
+        return "is a pandas index"
     if not types.is_dictionary(column.type):
         try:
             values = numbers(column, name)
@@ -330,26 +337,25 @@ def _use(column: "pa.ChunkedArray", name: str) -> dict[str, int] | str | None:
     except ConfigError:
         return f"is {kind_of(column)}, neither numbers nor text"
     if len(distinct) > MAX_CATEGORIES:
-        most = f"the {MAX_CATEGORIES} categories a column can have"
-        return f"has {len(distinct)} distinct values, more than {most}"
+        most = f"the limit of {MAX_CATEGORIES} categories"
+        return f"has {len(distinct)} distinct values, above {most}"
     if odd := next(filter(None, map(NOT_IN_TEXT.search, distinct)), None):
         return f"has the character {odd[0]!r} in a value"
     rows = np.bincount(codes[codes >= 0], minlength=len(distinct)).tolist()
     return dict(zip(distinct, rows, strict=True)) or "has no values"
 
 
-# ---- An offer of columns: what a site with columns and no labels tells an analyst of its table ----------
-# Promises: a drafted offer has every column that `fedboost terms` would draft as a feature; under an alias it
-# holds no name and no level of the table; a level of fewer rows than the floor is not in it.
+# ---- Offers of columns: sent to an analyst by a site that has columns but no labels ---------------------
+# A drafted offer has every column that `fedboost terms` would draft as a feature. With an alias, it contains
+# no column name and no level of the table. It never contains a level with fewer than `min_rows` rows.
 
 
-MAX_ALIAS = 200
-"""Characters of an alias: a column's name has 256."""
-_NO_LABEL = "[label]"  # what an offer lacks; no feature can be called so
+MAX_ALIAS = 200  # most characters of an alias; a column name has at most 256
+_NO_LABEL = "[label]"  # stands for the label that an offer lacks; no feature can have this name
 
 
 class Offer(Submitted):
-    """The columns that a party offers, with the levels of the categorical ones."""
+    """The columns that a party offers, with the levels of categorical ones."""
 
     holder: Name
     numeric: Several[Name] = Field(default=(), max_length=MAX_FEATURES)
@@ -357,11 +363,9 @@ class Offer(Submitted):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The columns, numeric ones first."""
         return (*self.numeric, *self.categorical)
 
     def to_toml(self) -> str:
-        """The content of the file that goes to the analyst."""
         lines = ["# Columns for terms: fedboost terms TABLE --label COLUMN --with THIS_FILE"]
         lines += [f"{key} = {to_toml(value)}" for key, value in self.model_dump(mode="json").items() if value]
         return "\n".join(lines) + "\n"
@@ -369,8 +373,8 @@ class Offer(Submitted):
 
 @dataclass(frozen=True)
 class OfferedColumn:
-    """A column under its name in terms, and what it is in the table. levels: of a categorical one, those of
-    the table by their names in terms; few: how many levels have too few rows."""
+    """An offered column. name: in terms; own: in the table; levels: of a categorical column, name in terms ->
+    level in the table; few: number of levels left out for too few rows."""
 
     name: str
     own: str
@@ -380,7 +384,7 @@ class OfferedColumn:
 
 @dataclass(frozen=True)
 class DraftedOffer:
-    """The columns of a table that can be offered, and the reasons why others cannot."""
+    """The columns of a table that can be offered, and why others cannot."""
 
     holder: str
     columns: tuple[OfferedColumn, ...]
@@ -388,30 +392,26 @@ class DraftedOffer:
 
     @property
     def offer(self) -> Offer:
-        """What goes to the analyst."""
         numeric = tuple(column.name for column in self.columns if column.levels is None)
         categorical = {c.name: tuple(c.levels) for c in self.columns if c.levels is not None}
         return Offer(holder=self.holder, numeric=numeric, categorical=categorical)
 
 
 def draft_offer(
-    table: "pa.Table | SparseTable",
-    holder: str,
-    alias: str | None,
-    exclude: Sequence[str],
-    min_rows: int,
+    table: "pa.Table | SparseTable", holder: str, alias: str | None, exclude: Sequence[str], min_rows: int
 ) -> DraftedOffer:
-    """An offer of every usable column but those of `exclude`. alias: columns are called alias.1, alias.2, ...
-    and levels 1, 2, ... in place of their names; min_rows: rows that a level has at least. Raises
-    ConfigError."""
+    """Draft an offer of every usable column except `exclude`. alias: if given, columns are named alias.1,
+    alias.2, ... and levels 1, 2, ...; min_rows: fewest rows of a level."""
     if isinstance(table, SparseTable):
-        raise ConfigError("a LIBSVM file has no names of columns to offer; give a table with a header")
+        raise ConfigError(
+            "table-sparse-unnamed", "a LIBSVM file has no column names to offer; give a table with a header"
+        )
     if alias is not None and (odd := NOT_IN_FEATURES.search(alias)):
-        raise ConfigError(f"--alias: the name of a column cannot have the character {odd[0]!r}")
+        raise ConfigError("offer-alias-invalid", f"--alias: column names cannot have {odd[0]!r}")
     if alias is not None and not 0 < len(alias) <= MAX_ALIAS:
-        raise ConfigError(f"--alias: must have 1 to {MAX_ALIAS} characters")
+        raise ConfigError("offer-alias-invalid", f"--alias: must have 1 to {MAX_ALIAS} characters")
     if table.num_rows == 0:
-        raise ConfigError("the table has no rows")
+        raise ConfigError("table-empty", "the table has no rows")
     for name in exclude:
         column_of(table, name)
     drafted = draft_features(table, exclude, min_rows)
@@ -429,7 +429,6 @@ def draft_offer(
 
 
 def read_offer(path: Path) -> Offer:
-    """An offer from its file. ConfigError."""
     offer = read_model(Offer, read_toml(path, OFFER), str(path))
     columns = {"label": _NO_LABEL, "numeric": offer.numeric, "categorical": offer.categorical}
     read_model(Schema, columns, str(path))
@@ -437,22 +436,23 @@ def read_offer(path: Path) -> Offer:
 
 
 def with_offers(draft: Draft, label_holder: str, table: str, offers: Sequence[tuple[Path, Offer]]) -> Draft:
-    """The draft of the label holder's table with the columns of these offers, each from its file. Raises
-    ConfigError where a party or a column is there twice."""
+    """Add the columns of offers, each with its file, to the draft of the label holder's table."""
     columns, holders = draft.columns, {label_holder: table}
     source = dict.fromkeys((*columns.features, *columns.others), table)
     for path, offer in offers:
         if offer.holder in holders:
             raise ConfigError(
-                f"{path}: {offer.holder!r} has the columns of {holders[offer.holder]} already; each party "
-                f"makes one offer, --party names the one with the labels"
+                "offer-party-twice",
+                f"{path}: {offer.holder!r} already has the columns of {holders[offer.holder]}; give one "
+                f"offer per party, and name the label holder with --party",
             )
         holders[offer.holder] = str(path)
         for name in offer.names:
             if name in source:
                 raise ConfigError(
-                    f"column {name!r} is in {source[name]} and in {path}: one party has it; leave it out "
-                    f"with --exclude, or offer it under another name with `fedboost columns --alias`"
+                    "offer-column-twice",
+                    f"column {name!r} is in {source[name]} and in {path}; leave one out with --exclude, or "
+                    f"offer it under another name with `fedboost columns --alias`",
                 )
             source[name] = str(path)
     offered = [offer for _, offer in offers]

@@ -1,8 +1,8 @@
-"""Locations of tables: files, folders and globs of this machine, objects at s3:// and https:// addresses.
+"""Table locations: local files, folders and globs, and objects at s3:// and https:// addresses.
 
-Promises: the files of a folder or a glob come in the order of their names; a password, key or signature in an
-address is in no message; what comes by https is kept in a temporary file without a name.
-Refuses: http:// to another machine, also by way of a redirect; locations where nothing is (ConfigError).
+Files of a folder or glob are ordered by name. Messages never contain a password, key or signature of an
+address. Files from https are kept in unnamed temporary files. http:// to another machine is refused, also
+after a redirect.
 """
 
 import base64
@@ -36,30 +36,28 @@ from fedboost.runtime.data.database import POSTGRESQL, REMOTE, Database, ReadOpt
 from fedboost.runtime.data.values import BadRow, check_distinct_names, missing_column
 from fedboost.views.words import shorten
 
-TOGETHER = (".parquet", ".pq")
-"""Suffixes of files that are read together, as one table."""
-NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
-"""The value in a folder's name that stands for none."""
+TOGETHER = (".parquet", ".pq")  # suffixes of files that can be read together as one table
+NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # the folder name's value that means a missing value
 _GLOB = "*?["
-_NO_PARQUET = "holds no Parquet file (*.parquet, *.pq)"
+_NO_PARQUET = "no Parquet files (*.parquet, *.pq) in it"
 
 
 @dataclass(frozen=True)
 class Location:
-    """A file: its name for people and for its suffix, and how its bytes are read."""
+    """A file. shown: its name for messages; name: in lower case, for its suffix; open: opens it to read."""
 
     shown: str
     name: str
     open: Callable[[], "pa.NativeFile"]
     path: Path | None = None
-    """The path of a file on this machine."""
+    """Path of a local file."""
     partition: Mapping[str, str | None] = field(default_factory=dict)
-    """Values that the names of folders give to all its rows."""
+    """Column -> its value in all rows of the file, from folder names."""
 
 
 @dataclass(frozen=True)
 class Locations:
-    """The files of a table: a single one, or several that are read together."""
+    """The files of a table: one, or several that are read together."""
 
     shown: str
     files: tuple[Location, ...]
@@ -67,12 +65,11 @@ class Locations:
 
 
 def is_remote(source: object) -> bool:
-    """Tell if a table is at an address, not on this machine."""
     return isinstance(source, str) and source.lower().startswith(REMOTE)
 
 
 def shown(source: object) -> str:
-    """Return a path, a database, or an address without what gives access: user, password, query."""
+    """Return a source for messages: an address without user, password and query, anything else as text."""
     if not is_remote(source):
         return str(source)
     try:
@@ -80,14 +77,14 @@ def shown(source: object) -> str:
     except ValueError:
         return str(source).partition("://")[0] + "://..."
     location = parts.netloc + parts.path
-    if "@" in parts.netloc or (":" in parts.netloc and "@" in location):  # a slash may be part of a password
+    if "@" in parts.netloc or (":" in parts.netloc and "@" in location):  # a password may have a slash
         begin = location if "@" not in parts.netloc else parts.netloc
         location = f"***@{location[begin.rindex('@') + 1 :]}"
     return f"{parts.scheme}://{location}{'?...' if parts.query else ''}"
 
 
 def local_files(source: "str | Path | Database") -> tuple[Path, ...]:
-    """Return the files on this machine that a table is read from; none where there are none."""
+    """Return the local files that a table is read from, if any."""
     if isinstance(source, Database):
         return () if source.kind == POSTGRESQL else (source.path,)
     if is_remote(source):
@@ -99,16 +96,15 @@ def local_files(source: "str | Path | Database") -> tuple[Path, ...]:
 
 
 def locations_of(source: str | Path, scratch: Path | None = None) -> Locations:
-    """Return the files of a path, a folder or glob of Parquet files, or an address. scratch: a folder for
-    what has to be fetched. Raises ConfigError."""
+    """Return the files of a path, folder, glob or address. scratch: folder for fetched files."""
     if not is_remote(source):
         return _local(Path(source).absolute())
     try:
         parts = urlsplit(str(source))
-        parts.port  # noqa: B018 - raises for what is no number
+        parts.port  # noqa: B018 - raises ValueError if it is not a number
     except ValueError:
-        why = "a port is a number, and before the host %2F stands for / and %40 for @"
-        raise ConfigError(f"{shown(source)}: is no address: {why}") from None
+        why = "the port must be a number; before the host, write %2F for / and %40 for @"
+        raise ConfigError("source-address", f"{shown(source)}: not a valid address: {why}") from None
     if parts.scheme == "s3":
         return _in_bucket(parts, shown(source))
 
@@ -118,11 +114,11 @@ def locations_of(source: str | Path, scratch: Path | None = None) -> Locations:
 
 
 def check_scratch(scratch: Path | None) -> None:
-    """Raise ConfigError for a scratch folder that is not there."""
     if scratch is not None and not scratch.is_dir():
         what = "is not a folder" if scratch.exists() else "does not exist"
         raise ConfigError(
-            f"scratch folder {scratch}: {what}; make it, or name another one (scratch in the site's file)"
+            "scratch-missing",
+            f"scratch folder {scratch}: {what}; create it, or set another scratch in the site's file",
         )
 
 
@@ -138,11 +134,11 @@ def _local(path: Path) -> Locations:
     except PermissionError:
         raise
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read", str(error)) from None
+        raise ConfigError("source-unreadable", f"{path}: cannot be read", str(error)) from None
     _check_suffixes(matches, str(path))
     begin = len(_fixed(str(path))) + 1
     return _together(
-        str(path), [(name, name[begin:]) for name in matches], _at_path, "no file has such a name"
+        str(path), [(name, name[begin:]) for name in matches], _at_path, "no file matches this pattern"
     )
 
 
@@ -151,23 +147,24 @@ def _at_path(name: str) -> Location:
 
 
 def _fixed(pattern: str) -> str:
-    """The folders of a glob before the first that has a wildcard; of another path all of it."""
+    """Return the folders before the first wildcard of a glob; a path without wildcards as it is."""
     at = next((at for at, character in enumerate(pattern) if character in _GLOB), None)
     return pattern if at is None else pattern[:at].rpartition("/")[0]
 
 
 def _check_suffixes(names: Iterable[str], source: str) -> None:
-    """ConfigError where a glob has matched a file of another form than Parquet."""
     other = next((name for name in names if not name.lower().endswith(TOGETHER)), None)
     if other is not None:
-        raise ConfigError(f"{source}: only Parquet files are read together, and {other} is none")
+        raise ConfigError(
+            "source-not-parquet", f"{source}: only Parquet files can be read together; {other} is not"
+        )
 
 
 def _together(
     source: str, names: Iterable[tuple[str, str]], location: Callable[[str], Location], nothing: str
 ) -> Locations:
-    """The Parquet files among these, by names and names within the folder; those that begin with _ or . are
-    marks and remains of programs."""
+    """Return the Parquet files among these pairs of name and name within the folder, ordered by the latter.
+    Names that begin with _ or . are skipped: they are marks and leftovers of other programs."""
     files = []
     for name, within in sorted(names, key=lambda pair: pair[1]):
         parts = within.split("/")
@@ -177,15 +174,15 @@ def _together(
             at = location(name)
             files.append(Location(at.shown, at.name, at.open, at.path, known))
     if not files:
-        raise ConfigError(f"{source}: {nothing}")
+        raise ConfigError("source-not-found", f"{source}: {nothing}")
     return Locations(source, tuple(files), together=True)
 
 
 def _in_bucket(parts: SplitResult, source: str) -> Locations:
-    """The object, or the Parquet files below a folder, of an s3:// address."""
+    """Return the object at an s3:// address, or the Parquet files below a folder."""
     bucket, key = parts.netloc.rpartition("@")[2], unquote(parts.path).strip("/")
     if not bucket or not key:
-        raise ConfigError(f"{source}: names no object; write s3://BUCKET/FOLDER/FILE")
+        raise ConfigError("source-address", f"{source}: has no object; write s3://BUCKET/FOLDER/FILE")
     folder = _fixed(key)
     try:
         store = _store(parts, source, bucket)
@@ -200,25 +197,27 @@ def _in_bucket(parts: SplitResult, source: str) -> Locations:
         if folder == key and info.type == fs.FileType.File:
             return Locations(source, (location(root),))
         if folder == key and info.type == fs.FileType.NotFound:
-            raise ConfigError(f"{source}: no such object, or no right to see it")
+            raise ConfigError("source-not-found", f"{source}: no such object, or no permission to read it")
         listed = store.get_file_info(fs.FileSelector(root, recursive=True, allow_not_found=True))
     except (OSError, pa.ArrowException) as error:
-        raise ConfigError(f"{source}: cannot be read", first_line(error)) from None
+        raise ConfigError("source-unreadable", f"{source}: cannot be read", first_line(error)) from None
     names = [entry.path for entry in listed if entry.type == fs.FileType.File]
     nothing = _NO_PARQUET
     if folder != key:
         names = [name for name in names if fnmatchcase(name, f"{bucket}/{key}")]
-        nothing = "no object has such a name"
+        nothing = "no object matches this pattern"
         _check_suffixes(names, source)
     return _together(source, [(name, name[len(root) + 1 :]) for name in names], location, nothing)
 
 
 def _store(parts: SplitResult, source: str, bucket: str) -> Any:
-    """The store of an s3:// address: its endpoint and region are in the address or the environment."""
+    """Return the file system of an s3:// address. Endpoint and region are from the address or environment."""
     options = dict(parse_qsl(parts.query))
     known = ("region", "endpoint_override", "scheme")
     if odd := next((key for key in options if key not in known), None):
-        raise ConfigError(f"{source}: unknown option {odd!r}; known: {', '.join(known)}")
+        raise ConfigError(
+            "source-option-unknown", f"{source}: unknown option {odd!r}; known: {', '.join(known)}"
+        )
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
     if "endpoint_override" in options:
         endpoint = f"{options.get('scheme', 'https')}://{options['endpoint_override']}"
@@ -235,40 +234,39 @@ def _store(parts: SplitResult, source: str, bucket: str) -> Any:
     return fs.S3FileSystem(**settings)
 
 
-# ---- Tables at these locations: a class for each form of files ------------------------------------------
+# ---- Base classes of tables at these locations ----------------------------------------------------------
 
 
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
-PART_ROWS = 1 << 16
-"""Rows of a part, at most."""
+PART_ROWS = 1 << 16  # most rows of a part
 
 
 class Source(ABC):
-    """Rows to read: of files in one form, or of a query."""
+    """Rows to read, from files of one format or from a query."""
 
     form: ClassVar[str]
     shown: str
-    """Its path, address or database, for messages."""
+    """Path, address or database, for messages."""
 
     def names(self) -> Sequence[str] | None:
-        """The names of the columns; None where they are known once the rows are."""
+        """Return the column names; None if they are only known once the rows are read."""
         return None
 
     @abstractmethod
     def read(self) -> Any:
-        """The whole table."""
+        """Read the whole table."""
 
     def parts(self, columns: Collection[str], as_text: Collection[str] = ()) -> Iterator[Any]:
-        """Yield rows of these columns, or of all, in parts. as_text: columns yielded as the file's text."""
+        """Yield the rows of these columns (or of all) in parts. as_text: columns as the text in the file."""
         yield self.read()
 
     def line_of(self, row: int) -> int | None:
-        """The line of a row, counted from 0; None in a form that has no lines."""
+        """Return the line number of a row, which counts from 0; None in a format without lines."""
         return None
 
     def in_parts(self, columns: Collection[str], as_text: Collection[str] = ()) -> Iterator[Any]:
-        """Yield the rows of these columns in parts, at most some ten thousand, but all of a form that cannot
-        be read so; the same values as `read` gives, in the same order. as_text: as for `parts`."""
+        """Yield the rows of these columns in parts of at most `PART_ROWS`, or all at once in formats that
+        cannot be read in parts. Values and order are those of `read`. as_text: as for `parts`."""
         with reading(self.shown, self.form):
             for part in self.parts(columns, as_text):
                 if isinstance(part, pa.Table):
@@ -277,8 +275,7 @@ class Source(ABC):
                     yield part
 
     def check_known(self, columns: Collection[str]) -> None:
-        """ConfigError that names the first column that is not there, where that is known before rows are
-        read."""
+        """Raise ConfigError for the first missing column, if names are known before rows are read."""
         with reading(self.shown, self.form):
             names = self.names()
         if names is not None:
@@ -287,32 +284,31 @@ class Source(ABC):
 
     @contextmanager
     def named(self, before: int = 0) -> Iterator[None]:
-        """Name the source in errors, and the row in it. before: the rows before those that are worked at."""
+        """Add the source and the line number to errors. before: number of rows before the current part."""
         try:
             yield
         except ConfigError as error:
             if isinstance(error, BadRow):
                 error = error.at(error.row + before)
                 error = error.on_line(self.line_of(error.row))
-            raise ConfigError(f"{self.shown}: {error.public}", error.detail) from None
+            raise ConfigError(error.code, f"{self.shown}: {error.public}", error.detail) from None
 
     def check_columns(self, names: Sequence[str], columns: Iterable[str]) -> None:
-        """ConfigError for the first column that is not among the names."""
         there = {*names}
         for name in columns:
             if name not in there:
                 error = missing_column(name, names)
-                raise ConfigError(f"{self.shown}: {error.public}", error.detail)
+                raise ConfigError(error.code, f"{self.shown}: {error.public}", error.detail)
 
 
 class File(Source):
-    """A table in a file, or in several. ConfigError for files that are not of the form."""
+    """A table in one or several files of one format."""
 
     suffixes: ClassVar[tuple[str, ...]]
     takes: ClassVar[tuple[str, ...]] = ()
-    """Options by which its files are read."""
+    """The options of `ReadOptions` that apply."""
     packed: ClassVar[bool] = False
-    """True if its files may be compressed, which a second suffix says."""
+    """True if files may be compressed, as a second suffix shows."""
 
     def __init__(self, locations: Locations, options: ReadOptions) -> None:
         self.locations, self.location, self.options = locations, locations.files[0], options
@@ -320,13 +316,12 @@ class File(Source):
 
     @classmethod
     def every_suffix(cls) -> tuple[str, ...]:
-        """Its suffixes, also those of compressed files."""
         more = ("", *COMPRESSIONS) if cls.packed else ("",)
         return tuple(suffix + packed for suffix in cls.suffixes for packed in more)
 
     @contextmanager
     def opened(self) -> "Iterator[pa.NativeFile]":
-        """Open the file to read from its beginning, unpacked as its suffix says."""
+        """Open the file at its beginning, decompressed according to its suffix."""
         method = next((COMPRESSIONS[end] for end in COMPRESSIONS if self.location.name.endswith(end)), None)
         with self.location.open() as file:
             if method is None:
@@ -338,46 +333,46 @@ class File(Source):
 
 @contextmanager
 def reading(source: str, form: str) -> Iterator[None]:
-    """Raise ConfigError for what can go wrong with a source that is read in a form."""
+    """Turn the errors of reading a source in a format into ConfigError."""
     try:
         yield
     except FileNotFoundError:
-        raise ConfigError(f"{source}: no such file") from None
+        raise ConfigError("source-not-found", f"{source}: no such file") from None
     except PermissionError:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), source) from None
     except (pa.ArrowException, OSError, ValueError) as error:
         name = source.partition("?")[0].lower()
         packed = isinstance(error, OSError) and name.endswith(tuple(COMPRESSIONS))
-        damaged = "; it is cut off or damaged: copy it again" if packed else ""
-        raise ConfigError(f"{source}: cannot be read as {form}", first_line(error) + damaged) from None
+        damaged = "; the file is truncated or damaged: copy it again" if packed else ""
+        raise ConfigError(
+            "source-unreadable", f"{source}: cannot be read as {form}", first_line(error) + damaged
+        ) from None
 
 
 def first_line(error: object) -> str:
-    """What an error says, in short."""
     return shorten((str(error).splitlines() or [type(error).__name__])[0], 200)
 
 
-# ---- Files at https:// addresses: fetched once, into a temporary file without a name --------------------
-# Promises: a user and a password in the address go to that host alone, and into no message; certificates
-# are checked against the system's roots, or those of SSL_CERT_FILE.
-# Refuses: http:// to another machine, also by way of a redirect; redirects of another machine to this one;
-# answers that end early (ConfigError).
+# ---- Files at https:// addresses: fetched once, into an unnamed temporary file --------------------------
+# User and password of an address are sent only to that host, and are in no message. Certificates are checked
+# against the system's roots, or those of SSL_CERT_FILE. Refused are http:// to another machine and redirects
+# to it, redirects from another machine to this one, and truncated responses.
 
 
-SILENT_SECONDS = 60.0
-"""How long a server may send nothing."""
+SILENT_SECONDS = 60.0  # seconds for which a server may send nothing
 _PIECE = 1 << 20
 
 
 def check_encrypted(parts: SplitResult, source: str) -> None:
-    """ConfigError for http:// to another machine."""
     if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(f"{parts.hostname}:")):
         where = f" ({parts.hostname})" if parts.hostname and parts.hostname not in source else ""
-        raise ConfigError(f"{source}: {parts.scheme}://{where} is not encrypted; use https://")
+        raise ConfigError(
+            "source-unencrypted", f"{source}: {parts.scheme}://{where} is not encrypted; use https"
+        )
 
 
 def fetch(parts: SplitResult, source: str, folder: Path | None) -> "Callable[[], pa.NativeFile]":
-    """Return a function that opens the file at this address. folder: where it is kept."""
+    """Return a function that opens the file at this address. folder: where it is kept once fetched."""
     check_encrypted(parts, source)
     lock, kept = threading.Lock(), list[Any]()
 
@@ -398,15 +393,21 @@ def _fetched(parts: SplitResult, source: str, folder: Path | None) -> mmap.mmap 
             return mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) if size else b""
     except HTTPError as error:
         error.close()
-        hint = "; write https://USER:PASSWORD@HOST/..., or a signed address" if error.code == 401 else ""
-        raise ConfigError(f"{source}: the server answers {error.code} {error.reason}{hint}") from None
+        hint = "; use https://USER:PASSWORD@HOST/..., or a signed address" if error.code == 401 else ""
+        raise ConfigError(
+            "source-http-error", f"{source}: the server returned {error.code} {error.reason}{hint}"
+        ) from None
     except URLError as error:
         if isinstance(error.reason, ssl.SSLCertVerificationError):
             why = f"its certificate is not trusted: {error.reason.verify_message}"
-            raise ConfigError(f"{source}: {why}; SSL_CERT_FILE names a file of other roots") from None
-        raise ConfigError(f"{source}: cannot be fetched", first_line(error.reason)) from None
+            raise ConfigError(
+                "source-untrusted", f"{source}: {why}; set SSL_CERT_FILE to a file with its root"
+            ) from None
+        raise ConfigError(
+            "source-not-fetched", f"{source}: cannot be fetched", first_line(error.reason)
+        ) from None
     except (OSError, HTTPException, ValueError) as error:
-        raise ConfigError(f"{source}: cannot be fetched", first_line(error)) from None
+        raise ConfigError("source-not-fetched", f"{source}: cannot be fetched", first_line(error)) from None
 
 
 def _receive(parts: SplitResult, source: str, file: IO[bytes]) -> None:
@@ -417,8 +418,7 @@ def _receive(parts: SplitResult, source: str, file: IO[bytes]) -> None:
         request.add_unredirected_header("Authorization", f"Basic {encoded}")
 
     class Redirects(urllib.request.HTTPRedirectHandler):
-        """Redirects to encrypted addresses alone, and none of another machine to this one, whose services
-        are not for it to ask."""
+        """Follows redirects only to encrypted addresses, and from another machine never to this one."""
 
         def redirect_request(
             self, request: urllib.request.Request, answer: Any, *values: Any
@@ -428,7 +428,8 @@ def _receive(parts: SplitResult, source: str, file: IO[bytes]) -> None:
                 check_encrypted(end, source)
                 if _is_this_machine(end.hostname or "") and not _is_this_machine(begin):
                     raise ConfigError(
-                        f"{source}: the server redirects to this machine, {end.hostname}: refused"
+                        "source-redirect-refused",
+                        f"{source}: refused a redirect to this machine ({end.hostname})",
                     )
             except ConfigError:
                 answer.close()
@@ -443,14 +444,16 @@ def _receive(parts: SplitResult, source: str, file: IO[bytes]) -> None:
             file.write(piece)
         file.flush()
     if expected is not None and file.tell() != int(expected):
-        raise ConfigError(f"{source}: the answer ended after {file.tell():,} of {int(expected):,} bytes")
+        raise ConfigError(
+            "source-not-fetched", f"{source}: got only {file.tell():,} of {int(expected):,} bytes; try again"
+        )
 
 
 def _is_this_machine(host: str) -> bool:
-    """Tell if a name, or any address that it has, is of this machine alone or of its network segment."""
+    """Return whether a host name, or any of its addresses, is loopback, link-local or unspecified."""
     try:
         addresses = {str(address[4][0]).partition("%")[0] for address in socket.getaddrinfo(host, None)}
     except (OSError, UnicodeError):
-        return is_loopback(f"{host}:")  # nobody is asked
+        return is_loopback(f"{host}:")  # the name cannot be resolved
     parsed = [*map(ipaddress.ip_address, (address.removeprefix("::ffff:") for address in addresses))]
     return any(a.is_loopback or a.is_link_local or a.is_unspecified for a in parsed)

@@ -1,8 +1,8 @@
-"""Rows that are not in memory: of Parquet files, which stay there, and of databases, which are streamed.
+"""Rows that are not in memory: of Parquet files, where they stay, and of databases, which are streamed.
 
-Promises: Parquet files are read one column and some rows at a time, whenever values are wanted; what is made
-of them stands in files of the scratch folder, which the system brings in and out as they are needed. They
-have no names once they are open, so nothing is left behind however the process ends.
+Parquet files are read on demand, one column and some rows at a time. What is made of them is memory-mapped
+from files in the scratch folder. Those files have no names once they are open, so nothing is left behind
+however the process ends.
 """
 
 import contextlib
@@ -48,17 +48,16 @@ from fedboost.runtime.data.locations import (
 )
 from fedboost.runtime.data.values import BadRow, check_distinct_names, give_back
 
-# ---- Columns as databases and dataframes hand them over, to types that the rest of fedboost reads -------
-# Promises: no value changes: PostgreSQL's numeric, which comes as text, becomes float64 as every decimal
-# does; json and uuid become their text; views of strings become strings.
+# ---- Column types of databases and DataFrames, converted to those that fedboost reads -------------------
+# PostgreSQL's numeric, which arrives as text, becomes float64, as every decimal does. json and uuid become
+# their text, and string views become strings. No value changes otherwise.
 
 
 NUMERIC = "numeric"
 
 
 class NormalBatches:
-    """The batches of an Arrow stream, with the types that the rest of fedboost reads. They are read once.
-    faults: a context in which they are."""
+    """The batches of an Arrow stream, converted to the types that fedboost reads; they can be read once."""
 
     def __init__(
         self, reader: "pa.RecordBatchReader", faults: Callable[[], AbstractContextManager[Any]] = nullcontext
@@ -75,7 +74,6 @@ class NormalBatches:
 
 
 def normal_type(kind: "pa.DataType") -> "pa.DataType":
-    """The type that a column of this type becomes."""
     if types.is_dictionary(kind):
         return pa.dictionary(kind.index_type, normal_type(kind.value_type), kind.ordered)
     if isinstance(kind, pa.BaseExtensionType):
@@ -90,7 +88,7 @@ def normal_type(kind: "pa.DataType") -> "pa.DataType":
 
 
 def normal_column(column: "pa.Array", kind: "pa.DataType") -> "pa.Array":
-    """The values as this type, which `normal_type` names."""
+    """Convert values to `kind`, which `normal_type` returned for them."""
     if column.type == kind:
         return column
     if types.is_dictionary(kind):
@@ -103,53 +101,50 @@ def normal_column(column: "pa.Array", kind: "pa.DataType") -> "pa.Array":
     return column if column.type == kind else column.cast(kind)
 
 
-# ---- Rows of a database, streamed: PostgreSQL and SQLite through ADBC, DuckDB through its own package ---
-# Promises: rows come some thousand at a time, in the order in which the query returns them; nothing is
-# written (the transaction is read-only, a file is opened for reading); an error is in the driver's own words,
-# without passwords.
+# ---- Streamed database rows: PostgreSQL and SQLite through ADBC, DuckDB through its own package ---------
+# Rows arrive some thousand at a time, in the query's order. Nothing is written: the transaction is read-only,
+# or the file is opened for reading. Errors are in the driver's own words, without passwords.
 
 
 BATCH_ROWS = 1 << 14
-"""Rows that SQLite and DuckDB hand over at a time; SQLite takes a column's type from the first of them."""
-BATCH_BYTES = 4 << 20
-"""Bytes that PostgreSQL's driver hands over at a time."""
-CONNECT_SECONDS = 10
-"""Seconds for which a server is waited for, unless the URI or PGCONNECT_TIMEOUT says otherwise."""
+"""Rows per batch of SQLite and DuckDB. SQLite infers a column's type from the first batch."""
+BATCH_BYTES = 4 << 20  # bytes per batch of PostgreSQL's driver
+CONNECT_SECONDS = 10  # seconds to wait for a server, unless the URI or PGCONNECT_TIMEOUT sets them
 _MODULES = {
     POSTGRESQL: ("adbc_driver_postgresql.dbapi", "sql"),
     SQLITE: ("adbc_driver_sqlite.dbapi", "sql"),
     DUCKDB: ("duckdb", "duckdb"),
 }
-"""The driver of each kind, and the extra that installs it."""
+"""Kind -> its driver, and the extra that installs it."""
 _SIGNS = {SQLITE: (0, b"SQLite format 3\0"), DUCKDB: (8, b"DUCK")}
-"""Where a file of each kind has which bytes."""
+"""Kind -> offset and bytes of the signature in its files."""
 _IN_ORDER = (
     "SET TRANSACTION READ ONLY",
     "SET LOCAL synchronize_seqscans = off",
     "SET LOCAL max_parallel_workers_per_gather = 0",
 )
-"""Said to PostgreSQL before the query: nothing is written, and without ORDER BY rows come as they lie."""
+"""Sent to PostgreSQL before the query: nothing is written, and without ORDER BY rows are in storage order."""
 _ADVICE = {
-    "password authentication failed": "set PGPASSWORD, or PGPASSFILE and its line of this host and user",
-    "no password supplied": "set PGPASSWORD, or PGPASSFILE and its line of this host and user",
-    "read-only transaction": "a query only reads here",
-    "read-only mode": "a query only reads here",
-    "readonly database": "a query only reads here",
+    "password authentication failed": "set PGPASSWORD, or PGPASSFILE with a line for this host and user",
+    "no password supplied": "set PGPASSWORD, or PGPASSFILE with a line for this host and user",
+    "read-only transaction": "the query may only read",
+    "read-only mode": "the query may only read",
+    "readonly database": "the query may only read",
     "permission denied": "ask the database's owner for GRANT SELECT",
 }
-"""What to do about an error that has this text."""
+"""Text in a driver's error -> advice."""
 
 
 @contextmanager
 def opened(database: Database) -> Iterator[NormalBatches]:
-    """Ask the query; the rows can be read until the end of the context. ConfigError."""
+    """Run the query; its rows can be read until the context ends. Raises ConfigError."""
     query = check_query(database.query, database)
     module, extra = _MODULES[database.kind]
     try:
         driver = import_module(module)
     except ImportError:
         raise ConfigError(
-            f"{database}: the driver of {database.kind} is not installed: pip install 'fedboost[{extra}]'"
+            "extra-missing", f"{database}: needs the {database.kind} driver: pip install 'fedboost[{extra}]'"
         ) from None
     if database.kind != POSTGRESQL:
         _check_file(database)
@@ -160,8 +155,9 @@ def opened(database: Database) -> Iterator[NormalBatches]:
             if reason := _unreadable(field):
                 kind = "numeric" if reason == "money" else "text"
                 raise ConfigError(
-                    f"{database}: column {field.name!r} is {reason}, neither numbers nor text: write "
-                    f"CAST({field.name} AS {kind}) in the query, or leave the column out"
+                    "query-column-type",
+                    f"{database}: column {field.name!r} is {reason}, neither numbers nor text; write "
+                    f"CAST({field.name} AS {kind}) in the query, or leave the column out",
                 )
         faults = partial(_explained, driver, database, reader.schema.names)
         check_distinct_names(reader.schema.names, str(database), ANOTHER_NAME)
@@ -172,16 +168,19 @@ def _check_file(database: Database) -> None:
     path = database.path.absolute()
     if not path.is_file():
         what = "is a directory" if path.is_dir() else "no such file"
-        raise ConfigError(f"{path}: {what}; a path from the root has four slashes: {database.kind}:////...")
+        raise ConfigError(
+            "source-not-found", f"{path}: {what}; an absolute path has four slashes: {database.kind}:////..."
+        )
     offset, sign = _SIGNS[database.kind]
     with path.open("rb") as file:
         head = file.read(offset + len(sign))
     if head and head[offset:] != sign:
-        raise ConfigError(f"{path}: is no {database.kind} database; is it another file?")
+        raise ConfigError(
+            "source-not-database", f"{path}: is not a {database.kind} database; check the file name"
+        )
 
 
-Enter = Callable[[AbstractContextManager[Any]], Any]
-"""Enters a context that is left when the rows were read."""
+Enter = Callable[[AbstractContextManager[Any]], Any]  # enters a context that ends once the rows are read
 
 
 def _ask_postgresql(driver: Any, database: Database, query: str, enter: Enter) -> "pa.RecordBatchReader":
@@ -196,7 +195,7 @@ def _ask_postgresql(driver: Any, database: Database, query: str, enter: Enter) -
 
 
 def _dialled(uri: str) -> str:
-    """The URI with a limit of the time that a connection may take, and the name of the program."""
+    """Add a connection timeout and the program's name to the URI."""
     wanted = {"fallback_application_name": "fedboost"}
     if "PGCONNECT_TIMEOUT" not in os.environ and "connect_timeout=" not in uri:
         wanted["connect_timeout"] = str(CONNECT_SECONDS)
@@ -218,9 +217,9 @@ def _ask_sqlite(driver: Any, database: Database, query: str, enter: Enter) -> "p
 def _ask_duckdb(driver: Any, database: Database, query: str, enter: Enter) -> "pa.RecordBatchReader":
     settings = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
     connection = enter(driver.connect(str(database.path), read_only=True, config=settings))
-    statements = connection.extract_statements(query)  # also COPY writes a file, and all of several are run
+    statements = connection.extract_statements(query)  # COPY writes files, and several would all run
     if [statement.type for statement in statements] != [driver.StatementType.SELECT]:
-        raise ConfigError(f"{database}: one SELECT is read, and the query is another statement, or several")
+        raise ConfigError("query-not-select", f"{database}: the query must be a single SELECT statement")
     return connection.sql(statements[0]).to_arrow_reader(BATCH_ROWS)
 
 
@@ -228,7 +227,7 @@ _READERS = {POSTGRESQL: _ask_postgresql, SQLITE: _ask_sqlite, DUCKDB: _ask_duckd
 
 
 def _unreadable(field: "pa.Field") -> str:
-    """The type of a column that has no meaning here, in the database's word; empty for the others."""
+    """Return the database's name for an unsupported column type; empty if it is supported."""
     word = (field.metadata or {}).get(b"POSTGRESQL:type", b"").decode()
     kind = normal_type(field.type)
     if types.is_dictionary(kind):
@@ -239,28 +238,26 @@ def _unreadable(field: "pa.Field") -> str:
     )
     if word != "money" and any(test(kind) for test in tests):
         return ""
-    if word.startswith("_"):  # what PostgreSQL calls an array
+    if word.startswith("_"):  # PostgreSQL's name for an array
         return f"{word[1:]}[]"
     return word or str(getattr(kind, "type_name", "") or str(kind).partition("<")[0])
 
 
 @contextmanager
 def _explained(driver: Any, database: Database, names: Sequence[str] = ()) -> Iterator[None]:
-    """Turn an error of the driver into a ConfigError of one line, without the query and without passwords.
-    names: of the columns."""
+    """Turn a driver error into one line without the query or passwords. names: of the columns."""
     try:
         yield
     except (driver.Error, pa.ArrowException, OSError) as error:
-        raise ConfigError(f"{database}: {_line(str(error), names)}") from None
+        raise ConfigError("query-failed", f"{database}: {_line(str(error), names)}") from None
 
 
 def _line(text: str, names: Sequence[str]) -> str:
-    """The words of a driver, in one line."""
     if mismatch := re.search(r"Type mismatch in column (\d+): expected (\w+) but got (\S+)", text):
         name = names[int(mismatch[1])]
         return (
-            f"column {name!r} holds values of several types, {mismatch[2].lower()} first and then "
-            f"{mismatch[3].lower()}: write CAST({name} AS REAL) or CAST({name} AS TEXT) in the query"
+            f"column {name!r} has values of several types, {mismatch[2].lower()} first and then "
+            f"{mismatch[3].lower()}; write CAST({name} AS REAL) or CAST({name} AS TEXT) in the query"
         )
     line = next((line for line in re.split(r"(?:ERROR|FATAL): +", text)[-1].splitlines() if line.strip()), "")
     line = re.sub(r"^([A-Z_]+: )?(\[\w+\] )?(Failed to [\w ]+: )?(\[\w+\] )?", "", line.strip())
@@ -269,35 +266,33 @@ def _line(text: str, names: Sequence[str]) -> str:
     return quoted(line) + (f"; {advice}" if advice else "")
 
 
-# ---- Rows that stay in files: a party's table may be larger than its memory -----------------------------
+# ---- Stored tables: rows stay in files, since a table may be larger than memory -------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class ParquetTable:
-    """Rows that stay in Parquet files: one column of some rows is read at a time. What is made of them is
-    kept in a scratch folder, or in memory where there is none."""
+    """Rows in Parquet files, read one column and some rows at a time. What is made of them is kept in the
+    scratch folder, or in memory without one."""
 
     head: "pa.Table"
-    """The columns, without a row."""
+    """The columns, without rows."""
     ends: Int64
-    """Where each group of rows begins, and the last one ends."""
+    """The first row of each group, then the number of rows: int64 [groups + 1]."""
     group: Callable[[int, str], "pa.Table"]
-    """Reads a group of rows of one column. ConfigError if the file has become another, or is gone."""
+    """Reads one column of a row group. ConfigError if the file has changed or is gone."""
     scratch: Path | None = None
     in_memory: bool = False
-    """True if values of features are kept in memory once they are read."""
+    """True if feature values are kept in memory once they are read."""
 
     @property
     def num_rows(self) -> int:
-        """Number of rows."""
         return int(self.ends[-1])
 
     def groups(self, column: str) -> "Iterator[pa.Table]":
-        """Yield the rows of one column, group by group."""
         return (self.group(number, column) for number in range(len(self.ends) - 1))
 
     def share(self, ranges: Sequence[tuple[int, int]]) -> "ParquetTable":
-        """The rows from each first to before the last, whose values are kept in memory."""
+        """Return the rows `first` to before `last` of each range; their values are kept in memory."""
         pieces: list[tuple[int, int, int]] = []
         for first, last in ranges:
             groups = np.searchsorted(self.ends, [first, last - 1], side="right") - 1
@@ -313,28 +308,29 @@ class ParquetTable:
         return replace(self, ends=ends, group=piece, scratch=None, in_memory=True)
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-        """An array in a file without a name, or in memory. ConfigError if there is no room for it."""
+        """Allocate an array in an unnamed scratch file, or in memory. ConfigError if there is no room."""
         if self.scratch is None:
             return allocate_in_memory(shape, dtype)
         count = int(np.prod(shape))
         size = max(count * dtype.itemsize, 1)
         try:
             with tempfile.TemporaryFile(dir=self.scratch) as file:
-                os.posix_fallocate(file.fileno(), 0, size)  # a full disk is an error now, and no signal later
+                os.posix_fallocate(
+                    file.fileno(), 0, size
+                )  # fail now, as writing to a full disk later is SIGBUS
                 mapped = mmap.mmap(file.fileno(), size)
         except OSError as error:
             where = f"scratch folder {self.scratch}, {size:,} bytes: {error.strerror}"
-            raise ConfigError("no room for what is made of the rows", where) from None
+            raise ConfigError("scratch-full", "no room for the columns made from the rows", where) from None
         return np.frombuffer(mapped, dtype, count).reshape(shape)
 
 
 # ---- Parquet files as one table -------------------------------------------------------------------------
-# Promises: the rows of several files come in the order of the files; what folders are named after, `a=1`, is
-# a column of the rows in them.
+# Rows are in the order of the files. A folder named `a=1` adds column `a` to the rows in it.
 
 
 class ParquetFiles(File):
-    """Parquet files that are one table. Opening them reads no row."""
+    """Parquet files that form one table. Opening them reads no rows."""
 
     form, suffixes = "Parquet", TOGETHER
 
@@ -353,7 +349,10 @@ class ParquetFiles(File):
             for name, kind in zip(heads[0].names, heads[0].types, strict=True):
                 if (other := head.field(name).type) != kind:
                     types = f"{other} here, {kind} in {first}"
-                    raise ConfigError(f"{location.shown}: column {name!r} is {types}; write both as one type")
+                    raise ConfigError(
+                        "table-types-differ",
+                        f"{location.shown}: column {name!r} is {types}; write both as the same type",
+                    )
         self._partitions = _partitions(self._files, heads[0])
         head = pa.Table.from_batches([], heads[0])  # empty_table() imports pandas
         for name, values in self._partitions.items():
@@ -364,11 +363,9 @@ class ParquetFiles(File):
         """Number of rows of each file."""
 
     def names(self) -> Sequence[str]:
-        """The names of the columns."""
         return self.head.column_names  # type: ignore[no-any-return]
 
     def read(self) -> "pa.Table":
-        """The whole table."""
         tables = []
         for number, location in enumerate(self._files):
             with _opened(location, self._metadata[number]) as file:
@@ -376,7 +373,6 @@ class ParquetFiles(File):
         return pa.concat_tables(tables) if len(tables) > 1 else tables[0]
 
     def parts(self, columns: Collection[str], as_text: Collection[str] = ()) -> "Iterator[pa.Table]":
-        """Yield the rows of these columns in parts."""
         stored = [name for name in columns if name not in self._partitions]
         for number, location in enumerate(self._files):
             with _opened(location, self._metadata[number]) as file:
@@ -384,7 +380,7 @@ class ParquetFiles(File):
                     yield self._completed(number, pa.Table.from_batches([batch]), [*columns])
 
     def stored(self, scratch: Path | None) -> ParquetTable:
-        """The table, whose rows stay in these files. ConfigError for a scratch folder without room."""
+        """Return the table with its rows left in the files. ConfigError if the scratch folder is full."""
         files = enumerate(self._metadata)
         groups = [(number, group) for number, file in files for group in range(file.num_row_groups)]
         sizes = (self._metadata[number].row_group(group).num_rows for number, group in groups)
@@ -393,7 +389,7 @@ class ParquetFiles(File):
             return self._group(*groups[number], column)
 
         table = ParquetTable(self.head, np.cumsum([0, *sizes]), read, scratch)
-        table.allocate((1,), np.dtype(np.uint8))  # whether there is any room is better known now
+        table.allocate((1,), np.dtype(np.uint8))  # a full folder should be known now
         return table
 
     def _group(self, number: int, group: int, column: str) -> "pa.Table":
@@ -403,10 +399,12 @@ class ParquetFiles(File):
             with _opened(location, self._metadata[number], mapped=True) as file:
                 return self._completed(number, file.read_row_group(group, stored), [column])
         except (pa.ArrowException, OSError) as error:
-            raise ConfigError("its table can no longer be read", f"{location.shown}: {error}") from None
+            raise ConfigError(
+                "table-file-changed", "its table can no longer be read", f"{location.shown}: {error}"
+            ) from None
 
     def _completed(self, number: int, rows: "pa.Table", names: Sequence[str]) -> "pa.Table":
-        """These columns of rows of a file, with what its folders say."""
+        """Select these columns of a file's rows, including those from folder names."""
         named = {name: values[number] for name, values in self._partitions.items()}
         columns = [
             pa.repeat(named[name], rows.num_rows) if name in named else rows.column(name) for name in names
@@ -415,7 +413,6 @@ class ParquetFiles(File):
 
 
 def _opened(location: Location, metadata: Any = None, mapped: bool = False) -> "parquet.ParquetFile":
-    """Open a Parquet file. ConfigError that names it if it is none."""
     try:
         source = location.open() if location.path is None else location.path
         return parquet.ParquetFile(source, metadata=metadata, memory_map=mapped)
@@ -423,28 +420,36 @@ def _opened(location: Location, metadata: Any = None, mapped: bool = False) -> "
         if metadata is not None or isinstance(error, FileNotFoundError):
             raise
         raise ConfigError(
-            f"{location.shown}: cannot be read as Parquet", (str(error).splitlines() or [""])[0]
+            "source-unreadable",
+            f"{location.shown}: cannot be read as Parquet",
+            (str(error).splitlines() or [""])[0],
         ) from None
 
 
 def check_same_names(shown: str, names: Sequence[str], first: str, expected: Sequence[str]) -> None:
-    """ConfigError unless a file has the names of columns of the first one, in whatever order."""
+    """Raise ConfigError unless a file has the same columns as the first one, in any order."""
     if (absent := next((name for name in expected if name not in names), None)) is not None:
-        raise ConfigError(f"{shown}: column {absent!r} is missing, which {first} has")
+        raise ConfigError(
+            "table-column-missing", f"{shown}: column {absent!r} is missing, but {first} has it"
+        )
     if (more := next((name for name in names if name not in expected), None)) is not None:
-        raise ConfigError(f"{shown}: has a column {more!r}, which {first} lacks")
+        raise ConfigError("table-column-extra", f"{shown}: has column {more!r}, but {first} does not")
 
 
 def _partitions(files: Sequence[Location], head: "pa.Schema") -> "dict[str, pa.Array]":
-    """The columns that folders are named after, with the value of each file: whole numbers if all are."""
+    """Return the columns from folder names, with each file's value; whole numbers if all values are."""
     columns = {}
     for name in dict.fromkeys(name for location in files for name in location.partition):
         lacking = next((location for location in files if name not in location.partition), None)
         if lacking is not None:
-            raise ConfigError(f"{lacking.shown}: is in no folder {name}=..., as other files are")
+            raise ConfigError(
+                "table-partition-missing",
+                f"{lacking.shown}: is not in a folder {name}=..., but other files are; move it into one",
+            )
         if name in head.names:
             raise ConfigError(
-                f"{files[0].shown}: has a column {name!r}, which its folder is named after, too"
+                "table-column-twice",
+                f"{files[0].shown}: has a column {name!r} and is in a folder of that name; rename one",
             )
         values = pa.array([location.partition[name] for location in files], pa.string())
         try:
@@ -454,26 +459,22 @@ def _partitions(files: Sequence[Location], head: "pa.Schema") -> "dict[str, pa.A
     return columns
 
 
-# ---- Columns of rows that stay in files -----------------------------------------------------------------
+# ---- Columns of stored tables ---------------------------------------------------------------------------
 
 
-STRETCH = 1 << 20
-"""Rows of a column that are kept at a time where all are wanted."""
+STRETCH = 1 << 20  # rows read at a time when a whole column is wanted
 _NOTHING_AT_HAND: tuple[int, Float32] = (-1, np.empty(0, np.float32))
 
 
 class ParquetColumn:
-    """A column of a stored table, as float32: `column[first:last]` reads these rows.
-
-    read: makes the numbers of a table of this column alone; its BadRow counts rows from the first of them,
-    and is raised with the row of the whole table.
-    """
+    """A column of a stored table, as float32: `column[first:last]` reads these rows. read: converts a table
+    of only this column to numbers; its BadRow is raised again with the row's index in the whole table."""
 
     def __init__(self, table: ParquetTable, name: str, read: Callable[["pa.Table"], Float32]) -> None:
         self.size = table.num_rows
         self._table, self._name, self._read = table, name, read
         self._at_hand = _NOTHING_AT_HAND
-        """The group of rows that was read last, if more of it is wanted."""
+        """The row group read last, if it was not read to its end: slices are mostly read in order."""
 
     def __getitem__(self, rows: slice) -> Float32:
         first, last, _ = rows.indices(self.size)
@@ -497,36 +498,31 @@ class ParquetColumn:
             raise error.at(error.row + int(self._table.ends[group])) from None
 
     def kept(self) -> Float32:
-        """The whole column, in the scratch folder."""
+        """Return the whole column, float32 [rows], in the scratch folder."""
         out = self._table.allocate((self.size,), np.dtype(np.float32))
         self.read_into(out)
         return out
 
     def read_into(self, out: Float32) -> None:
-        """Read the whole column: float32 [rows]."""
         for start in range(0, self.size, STRETCH):
             rows = slice(start, start + STRETCH)
             out[rows] = self[rows]
 
     def check(self) -> None:
-        """Read the whole column; ConfigError if it cannot be read."""
         for start in range(0, self.size, STRETCH):
             self[start : start + STRETCH]
 
 
-# ---- Rows that come as a stream -------------------------------------------------------------------------
-# They are kept in a file, some at a time, and read from it column by column.
-# Promises: the memory holds some ten thousand rows of the stream at a time; the file has no name once it is
-# open and can be read by its owner alone, so nothing is left behind however the process ends.
+# ---- Streamed rows, kept in a file and read from it column by column ------------------------------------
+# Some ten thousand rows are in memory at a time. The file has no name once it is open, and only its owner can
+# read it, so nothing is left behind however the process ends.
 
 
 ANOTHER_NAME = "; rename one: AS another_name"
-GROUP_ROWS, GROUP_BYTES = 1 << 16, 1 << 24
-"""Rows, or bytes, that make a group of the file, which is read at a time."""
+GROUP_ROWS, GROUP_BYTES = 1 << 16, 1 << 24  # rows, or bytes, of a row group, which is read at a time
 
 
 def keep(source: "Database | pa.RecordBatchReader", scratch: Path | None = None) -> ParquetTable:
-    """The rows of a query, or of an Arrow stream, in a file. ConfigError."""
     check_scratch(scratch)
     if not isinstance(source, Database):
         check_distinct_names(source.schema.names, "the stream", ANOTHER_NAME)
@@ -536,7 +532,7 @@ def keep(source: "Database | pa.RecordBatchReader", scratch: Path | None = None)
 
 
 class Query(Source):
-    """The rows of a query, which is sent once they are read."""
+    """The rows of a query, which is sent when they are read."""
 
     form = "rows of a query"
 
@@ -545,15 +541,13 @@ class Query(Source):
         self.shown = str(database)
 
     def read(self) -> "pa.Table":
-        """The rows, in memory. ConfigError."""
         with opened(self._database) as batches:
             table = pa.Table.from_batches(batches, batches.schema)
         if not table.num_rows:
-            raise ConfigError(f"{self.shown}: there are no rows")
+            raise ConfigError("table-empty", f"{self.shown}: the query returned no rows")
         return table
 
     def parts(self, columns: Collection[str], as_text: Collection[str] = ()) -> "Iterator[pa.Table]":
-        """Yield the rows of these columns in parts."""
         with opened(self._database) as batches:
             self.check_columns(batches.schema.names, columns)
             for batch in batches:
@@ -561,8 +555,7 @@ class Query(Source):
 
 
 def stream_of(data: object) -> "Database | pa.RecordBatchReader | None":
-    """The source of rows that come once, from the first to the last; None for a table that is in memory or a
-    file."""
+    """Return the source of rows that can be read only once; None for a table in memory or in a file."""
     home = type(data).__module__.split(".")[0]
     if isinstance(data, (Database, pa.RecordBatchReader)):
         return data
@@ -570,37 +563,42 @@ def stream_of(data: object) -> "Database | pa.RecordBatchReader | None":
     try:
         return pa.RecordBatchReader.from_stream(data) if lazy else None
     except pa.ArrowException as error:
-        raise ConfigError(f"cannot make a table of this {type(data).__name__}: {error}") from None
+        raise ConfigError(
+            "table-unconvertible", f"cannot convert this {type(data).__name__} to a table: {error}"
+        ) from None
 
 
 def _kept(batches: NormalBatches, source: str, scratch: Path | None) -> ParquetTable:
-    """The rows in a file of the scratch folder, or of the system's folder for temporary files."""
+    """Keep the rows in an unnamed file of the scratch folder, or of the system's temporary folder."""
     folder = scratch or Path(tempfile.gettempdir())
     try:
-        file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - as long as there is the table
+        file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - open as long as the table exists
         with contextlib.ExitStack() as unless_written:
             unless_written.callback(file.close)
             _write(batches, file)
             unless_written.pop_all()
     except OSError as error:
-        raise ConfigError(f"no room for the rows of {source}: {folder}: {error.strerror or error}") from None
+        raise ConfigError(
+            "scratch-full", f"no room for the rows of {source}: {folder}: {error.strerror or error}"
+        ) from None
     except pa.ArrowException as error:
-        raise ConfigError(f"{source}: its rows cannot be kept in a file: {quoted(str(error))}") from None
+        raise ConfigError(
+            "table-unconvertible", f"{source}: cannot write its rows to a file: {quoted(str(error))}"
+        ) from None
     give_back()
 
-    def mapped() -> "pa.NativeFile":  # of which only the pages that a reader wants come into memory
+    def mapped() -> "pa.NativeFile":  # only the pages that a reader needs are loaded
         return pa.BufferReader(pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
 
-    location = Location(f"the rows that were kept of {source}", "", mapped)
+    location = Location(f"the rows kept from {source}", "", mapped)
     files = ParquetFiles(Locations(location.shown, (location,)))
     weakref.finalize(files, file.close)
     if not any(files.sizes):
-        raise ConfigError(f"{source}: there are no rows")
+        raise ConfigError("table-empty", f"{source}: the table has no rows")
     return files.stored(scratch)
 
 
 def _write(batches: NormalBatches, file: BinaryIO) -> None:
-    """Write the rows as Parquet, group by group."""
     schema = batches.schema
     words = [field.name for field in schema if not types.is_floating(field.type)]
     options = {"compression": "none", "use_dictionary": words, "write_statistics": False}

@@ -1,13 +1,13 @@
-"""The rows of a table as a shard, and their ids as bytes that are the same at every party.
+"""A table's rows as a shard, and row ids as bytes that are the same at every party.
 
-Promises: an id is the same bytes whether a column has it as whole number or as text, in memory, in CSV or in
-Parquet. Text is NFC without the spaces around it; a whole number is its decimal digits; a text of digits
-alone, with a minus or without, counts as that number, so leading zeros are off (readers of CSV drop them
-before fedboost sees them); a date is YYYY-MM-DD, as its text is. Several columns are joined by U+001F. Form
-`digits` keeps the digits 0 to 9 of each, and drops leading zeros, too; `lower` is casefold, then NFC again.
-Refuses: columns of other types (numbers with a fraction, points in time, booleans), ids that are missing or
-empty, that have U+001F, that stand in two rows where they must not: ConfigError with counts, never with a
-value.
+An id has the same bytes as a whole number or as text, in memory, CSV or Parquet. Text is NFC-normalised and
+stripped of surrounding spaces. A whole number is its decimal digits. Text of only digits, with or without a
+minus, is that number, so it loses leading zeros (CSV readers drop them before fedboost reads the table). A
+date is YYYY-MM-DD. Several columns are joined by U+001F. Form `digits` keeps the digits 0 to 9 of each column
+and drops leading zeros; form `lower` casefolds and normalises to NFC again.
+
+Other types (numbers with a fraction, timestamps, booleans), ids that are missing, empty or contain U+001F,
+and repeated ids where they must be unique are a ConfigError with counts, never with values.
 """
 
 import re
@@ -60,54 +60,52 @@ from fedboost.terms.columns import Schema
 from fedboost.terms.tasks import class_names
 from fedboost.terms.terms import Terms, have_folds
 
-SEPARATOR = "\x1f"
-"""Between the columns of an id."""
+SEPARATOR = "\x1f"  # separates the columns of an id
 _WHOLE = re.compile(r"-?[0-9]+")
 _NO_DIGITS = re.compile(r"[^0-9]+")
 FORMS: dict[str, Callable[[str], str]] = {
     "digits": lambda text: _NO_DIGITS.sub("", text),
     "lower": lambda text: normalize("NFC", text.casefold()),
 }
-"""What is made of a text that is NFC and without spaces around it."""
+"""Form -> conversion of a text that is already NFC and stripped."""
 
 
 def ids_of(table: "Table", names: Sequence[str], form: str | None) -> list[bytes]:
-    """The id of each row, UTF-8, from the columns of these names in this order. form: None or one of FORMS.
-    About 1 s for a million rows of a column."""
+    """Return each row's UTF-8 id from these columns, in order: about 1 s per million rows and column."""
     if form is not None and form not in FORMS:
-        raise ConfigError(f"ids have no form {form!r}: it is one of {', '.join(FORMS)}, or none")
+        raise ConfigError(
+            "table-id-form", f"id form {form!r} is unknown; choose {', '.join(FORMS)}, or leave it out"
+        )
     columns = [_column(table, name, form) for name in names]
     joined = columns[0] if len(columns) == 1 else map(SEPARATOR.join, zip(*columns, strict=True))
     return [text.encode() for text in joined]
 
 
 def check_distinct(ids: Sequence[bytes], what: str, instead: str = "") -> None:
-    """ConfigError with how many ids stand in more than one row, if any do. what: names them there; instead:
-    another way out than to keep one row of each."""
+    """Raise ConfigError with the number of repeated ids, if any. what: their name in the message; instead: an
+    alternative to keeping one row per id."""
     if len(set(ids)) == len(ids):
         return
     counts = [count for count in Counter(ids).values() if count > 1]
-    advice = ", ".join(filter(None, ("has ids in more than one row", "keep one row of each", instead)))
-    several = "1 id stands" if len(counts) == 1 else f"{len(counts):,} ids stand"
-    raise ConfigError(f"{what} {advice}", f"{several} in {sum(counts):,} rows")
+    advice = ", ".join(filter(None, ("must be unique", "so keep one row per id", instead)))
+    several = "1 id is" if len(counts) == 1 else f"{len(counts):,} ids are"
+    raise ConfigError("table-id-repeated", f"{what} {advice}", f"{several} in {sum(counts):,} rows")
 
 
 def _column(table: "Table", name: str, form: str | None) -> list[str]:
-    """The texts of a column; ConfigError if one is missing, or could be two."""
     found: list[str] = []
     for part in parts_of(table, name):
         found += _texts(column_of(part, name), name, form)
     if missing := found.count(""):
-        advice = f"has rows without {'digits' if form == 'digits' else 'one'}, fill them in or drop them"
-        raise ConfigError(f"id {name!r} {advice}", f"{missing:,} of {len(found):,}")
+        advice = f"has rows without {'digits' if form == 'digits' else 'one'}; fill them in or drop them"
+        raise ConfigError("table-id-missing", f"id {name!r} {advice}", f"{missing:,} of {len(found):,}")
     if several := sum(SEPARATOR in text for text in found):
-        reason = "has texts with U+001F, which stands between the columns of an id: take it out"
-        raise ConfigError(f"id {name!r} {reason}", f"{several:,} of {len(found):,}")
+        reason = "has texts with U+001F, which separates the columns of an id; remove it"
+        raise ConfigError("table-id-separator", f"id {name!r} {reason}", f"{several:,} of {len(found):,}")
     return found
 
 
 def _texts(column: "pa.ChunkedArray", name: str, form: str | None) -> list[str]:
-    """The text of each row; empty where it is missing."""
     kind = column.type.value_type if types.is_dictionary(column.type) else column.type
     if types.is_integer(kind) or types.is_date32(kind) or (types.is_decimal(kind) and kind.scale == 0):
         values = column.cast(kind).cast(pa.string())
@@ -116,79 +114,78 @@ def _texts(column: "pa.ChunkedArray", name: str, form: str | None) -> list[str]:
     elif is_text(kind) or kind == pa.string_view() or types.is_null(kind):
         values = plain(column)
     else:
-        advice = "an id takes whole numbers, text or dates: make it one of these"
+        advice = "but an id must be whole numbers, text or dates; convert it to one of these"
         if types.is_floating(kind):
-            advice = "numbers with a fraction (often from a gap in the column): write whole numbers"
-        raise ConfigError(f"id {name!r} is {kind_of(column)} here, {advice}")
+            advice = "numbers with a fraction (often caused by a missing value); write whole numbers"
+        raise ConfigError("table-id-type", f"id {name!r} is {kind_of(column)} here, {advice}")
     shaped = FORMS.get(form or "", str)
     return [_whole(shaped(normalize("NFC", text).strip())) for text in values.fill_null("").to_pylist()]
 
 
 def _whole(text: str) -> str:
-    """The text; without leading zeros where it is digits alone, with a minus or without."""
     if not text.startswith(("0", "-")) or not _WHOLE.fullmatch(text):
         return text
     digits = text.lstrip("-0") or "0"
     return f"-{digits}" if text.startswith("-") and digits != "0" else digits
 
 
-# ---- Tables (CSV, Parquet, Arrow, pandas) to the float32 columns the terms want -------------------------
-# Promises: the same value gives the same float32 whatever type holds it (numbers pass through float64,
-# categories through their text); every array is new, contiguous and writable, and the table is not touched.
-# Refuses: columns that are absent or of another type, infinite values, and labels or weights that are
-# missing or out of range, each with the column, the row (the first data row is row 1) and the value. To the
-# others a site says only which column is absent, or that its rows do not fit: all else stands in `detail`
-# alone.
-# A column of target means is the buckets of its levels, or of a model that is there, the means.
-# What is missing: nulls and NaN everywhere; categories that are not declared; in text also the empty
-# string; in text read as numbers also NA, NaN, null and ?; in CSV files also what pyarrow takes for null
-# (NA, N/A, NULL, ...).
+# ---- Tables (CSV, Parquet, Arrow, pandas) to the float32 columns of the terms ---------------------------
+# Every array is new, contiguous and writable; the table is not changed. A column of target means becomes the
+# buckets of its levels, or with an existing model, its means.
+# Errors name the column, the row (the first data row is row 1) and the value. Other parties learn only which
+# column is missing, or that the rows do not fit: everything else is only in `detail`.
+# Missing values are nulls, NaN and undeclared categories; in text, also the empty string; in text read as
+# numbers, also NA, NaN, null and ?; in CSV files, also pyarrow's nulls (NA, N/A, NULL, ...).
 
 
 Reader = Callable[["pa.Table"], Float32]
-NO_LABELS = np.zeros(0, np.float32)
-"""Of rows that another party has the labels of, or that are predicted."""
+NO_LABELS = np.zeros(0, np.float32)  # labels of rows whose labels another party has, or that are predicted
 _NAMED_LABELS = {
     "positive": "; set positive under [columns] to the label value that counts as 1",
     "classes": "; set classes under [columns] to the list of label values",
 }
-"""Advice about a label of other values than an objective takes, by the key that names those values."""
+"""Advice for an unsuitable label, by the key of [columns] that names its values."""
 
 
 def to_shard(table: "Table", terms: Terms, site: str, ranges: Ranges | None = None) -> Shard:
-    """The label, weight, base margin and features the terms name, as float32. A category the terms do not
-    declare counts as missing, and is `UNKNOWN` where rows are described. ranges: the places of the rows in
-    the whole table, if this is a share of it. Raises Refused with one line: for a column that is absent, and
-    SchemaMismatch for all that depends on what the rows hold (a CSV file's types do, too)."""
+    """Return the columns that the terms name as float32: label, weight, base margin, features.
+
+    An undeclared category is missing, or `UNKNOWN` if the terms count values. ranges: the row ranges of the
+    whole table, if `table` is a share of it. Raises Refused for a missing column, and SchemaMismatch for
+    everything that depends on values (as a CSV file's types do): it has one public sentence for every cause.
+    """
     schema = terms.blocks.columns_of(site)
     for fault in column_faults(table, schema):
-        raise Refused(f"party {site}: {fault.public}", fault.detail)
+        raise Refused(fault.code, f"party {site}: {fault.public}", fault.detail)
     try:
         return _shard(table, terms, schema, site, ranges)
     except ConfigError as error:
         if isinstance(error, BadRow) and ranges is not None:
             error = error.at(int(places_of(ranges)[error.row]))
         refusal = f"party {site}: its rows do not fit the terms"
-        raise SchemaMismatch(refusal, str(in_file(error, dense_of(table)))) from None
+        raise SchemaMismatch("table-misfit", refusal, str(in_file(error, dense_of(table)))) from None
 
 
 def column_faults(table: "Table", schema: Schema) -> Iterator[ConfigError]:
-    """The columns that are named and are not there, each as an error."""
+    """Yield an error for each column that the schema names and the table lacks."""
     dense, wanted = dense_of(table), {*schema.others, *schema.features}
     there = dense.column_names
     sparse = set[str]()
     if isinstance(table, SparseTable):
         sparse = {name for name in schema.features if table.column(name) is not None}
     if isinstance(table, SparseTable) and (names := (*schema.target_means, *schema.categorical)):
-        yield ConfigError(f"column {names[0]!r} is categorical: a sparse table has numbers alone")
+        yield ConfigError(
+            "table-sparse-categorical",
+            f"column {names[0]!r} is categorical, but a sparse table has only numbers; give a dense one",
+        )
     for name in (*schema.others, *(name for name in schema.features if name not in sparse)):
         if dense.schema.get_field_index(name) < 0:
             yield missing_column(name, there, wanted)
 
 
 def type_faults(table: "Table", schema: Schema) -> Iterator[ConfigError]:
-    """The columns that are there with a type that cannot be read as the terms say, each as an error: none
-    that depends on a value, for they are read without their rows."""
+    """Yield an error for each column whose type does not fit the schema. Rows are not read, so no error
+    depends on a value."""
     dense = dense_of(table)
     for name in (*schema.numeric, *schema.target_means, *schema.categorical):
         if (index := dense.schema.get_field_index(name)) < 0:
@@ -205,7 +202,7 @@ def type_faults(table: "Table", schema: Schema) -> Iterator[ConfigError]:
 
 def _shard(table: "Table", terms: Terms, schema: Schema, site: str, ranges: Ranges | None) -> Shard:
     if table.num_rows == 0:
-        raise ConfigError("the table has no rows")
+        raise ConfigError("table-empty", "the table has no rows")
     keep, has_labels = partial(_whole_shard, table), bool(schema.label)
     labels = _labels(table, terms) if has_labels else NO_LABELS
     keys = validation = margins = group = None
@@ -234,8 +231,8 @@ def _shard(table: "Table", terms: Terms, schema: Schema, site: str, ranges: Rang
 
 
 def _readers(terms: Terms, schema: Schema) -> Iterator[tuple[str, Reader]]:
-    """The readers of the numbers of each feature. Levels of target means become buckets where a model is
-    trained, else the means that the model has."""
+    """Yield each feature with its reader. Target means are read as buckets for a training, else as the means
+    of the model."""
     for name in schema.numeric:
         yield name, partial(finite, name=name)
     for name, buckets in schema.target_means.items():
@@ -250,7 +247,7 @@ def _readers(terms: Terms, schema: Schema) -> Iterator[tuple[str, Reader]]:
 
 
 def _features(table: "Table", readers: Mapping[str, Reader]) -> tuple[Any, ...]:
-    """The columns of features, by the readers of their numbers."""
+    """Read the feature columns. Those of a stored table stay in its files, unless they fit in memory."""
     if isinstance(table, SparseTable):
         return tuple(table.column(name) or read(table.dense) for name, read in readers.items())
     stored: list[ParquetColumn] = []
@@ -260,7 +257,7 @@ def _features(table: "Table", readers: Mapping[str, Reader]) -> tuple[Any, ...]:
             for column in stored:
                 column.check()
             return tuple(stored)
-    values = np.empty((len(readers), table.num_rows), np.float32)  # one piece, which can be given back
+    values = np.empty((len(readers), table.num_rows), np.float32)  # one block, which can be given back
     for number, read in enumerate(readers.values()):
         if stored:
             stored[number].read_into(values[number])
@@ -275,8 +272,7 @@ def _allocator(table: "Table") -> Allocator:
 
 
 def rows_to_predict(table: "Table", terms: Terms) -> int:
-    """How many rows of the label holder's table the other parties are asked about: all, or where they may
-    have the same id as many as there are ids. ConfigError for ids that cannot be."""
+    """Return how many of the label holder's rows are matched: all, or with repeated ids, one per id."""
     name, vertical = terms.columns.row_id, terms.vertical
     if not vertical.repeated_ids or name is None:
         return int(table.num_rows)
@@ -284,19 +280,19 @@ def rows_to_predict(table: "Table", terms: Terms) -> int:
 
 
 def _ids(table: "Table", terms: Terms, site: str) -> list[bytes]:
-    """The ids by which rows are matched, distinct unless the terms let the label holder repeat them."""
+    """Return the row ids, distinct unless the terms let the label holder repeat them."""
     name = terms.columns.row_id
     assert name is not None
     ids = ids_of(table, [name], terms.vertical.id_form)
     has_labels = terms.blocks.has_labels(site)
     if not (has_labels and terms.vertical.repeated_ids):
-        may = has_labels and terms.task.trains  # else they are those of the training
+        may = has_labels and terms.task.trains  # other tasks use the ids of the training
         check_distinct(ids, f"row_id {name!r}", "or set repeated_ids = true in the terms" if may else "")
     return ids
 
 
 def _keys_in(table: "Table", name: str, what: str) -> sampling.Keys:
-    """The key of the text in this column of each row."""
+    """Return the sampling key of each row's text in this column."""
     parts = []
     for part in parts_of(table, name):
         codes, distinct = texts(column_of(part, name), name)
@@ -306,7 +302,7 @@ def _keys_in(table: "Table", name: str, what: str) -> sampling.Keys:
 
 
 def _group(table: "Table", terms: Terms, weight: Float32, validation: Rows | None) -> sampling.Keys:
-    """The key of the group of each row. A group has one weight, and all or none of it are validation rows."""
+    """Return the key of each row's group. A group has one weight, and all or none of its rows validate."""
     name = terms.columns.group
     assert name is not None
     keys = _keys_in(table, name, "group")
@@ -317,15 +313,17 @@ def _group(table: "Table", terms: Terms, weight: Float32, validation: Rows | Non
         differs = values != values[begins[group]]
         if differs.any():
             row = int(np.argmax(differs))
-            where = f"row {row + 1} differs from row {begins[group[row]] + 1}, of the same group"
+            where = f"row {row + 1} differs from row {begins[group[row]] + 1} of the same group"
             raise ConfigError(
-                f"column {column!r} differs within a group of {name!r}: make it one value", where
+                "table-group-differs",
+                f"column {column!r} differs within a group of {name!r}; use one value per group",
+                where,
             )
     return keys
 
 
 def _flags(table: "pa.Table", name: str) -> Rows:
-    """A column of 0 and 1, or of false and true."""
+    """Read a column of 0 and 1, or of booleans."""
     values = plain(column_of(table, name))
     if types.is_boolean(values.type):
         refuse_missing(np.array(values.is_null()), f"validation {name!r}")
@@ -333,12 +331,12 @@ def _flags(table: "pa.Table", name: str) -> Rows:
         return flags
     flag = numbers(values, name)
     refuse_missing(np.isnan(flag), f"validation {name!r}")
-    refuse(table, name, (flag != 0.0) & (flag != 1.0), "says neither 0 nor 1, false nor true")
+    refuse(table, name, (flag != 0.0) & (flag != 1.0), "must be 0 or 1, or false or true")
     return np.equal(flag, 1.0)
 
 
 def _labels(table: "Table", terms: Terms) -> Float32:
-    """The label of each row, [rows], or its lower and its upper bound, [2, rows]."""
+    """Return the labels, float32 [rows], or their lower and upper bounds, float32 [2, rows]."""
     name, upper = terms.columns.label, terms.columns.label_upper_bound
     if upper is None:
         read: Reader = partial(_class if terms.columns.classes else _label, terms=terms)
@@ -355,6 +353,7 @@ def _labels(table: "Table", terms: Terms) -> Float32:
     if invalid:
         row, takes = invalid
         raise ConfigError(
+            "table-label-invalid",
             f"columns {name!r} and {upper!r} are the label of {terms.objective.name}, which takes {takes}",
             f"they are {out[0, row]:g} and {out[1, row]:g} in row {row + 1}",
         )
@@ -362,27 +361,26 @@ def _labels(table: "Table", terms: Terms) -> Float32:
 
 
 def _whole_shard(table: "Table", name: str, read: Reader) -> Float32:
-    """The values of a column that are kept in memory."""
+    """Return all values of a column: in memory, or for a stored table, in its scratch folder."""
     return (
         ParquetColumn(table, name, read).kept() if isinstance(table, ParquetTable) else read(dense_of(table))
     )
 
 
 def _present(table: "pa.Table", name: str, what: str) -> Float32:
-    """A column of finite numbers, none of them missing."""
     values = finite(table, name)
     refuse_missing(np.isnan(values), f"{what} {name!r}")
     return values
 
 
 def _end(table: "pa.Table", name: str) -> Float32:
-    """The upper bounds of labels: infinite where there is none."""
+    """Read the upper bounds of labels: infinite where missing."""
     bound = numbers(column_of(table, name), name)
     return np.where(np.isnan(bound), np.float32(np.inf), bound)
 
 
 def label_values(table: "Table", terms: Terms) -> tuple[str, ...]:
-    """The values of a label that is compared with the positive one; none of another label."""
+    """Return the distinct label values, if the terms name a positive one; else nothing."""
     labels: dict[str, None] = {}
     if terms.columns.positive is not None:
         for part in parts_of(table, terms.columns.label):
@@ -397,7 +395,7 @@ def _label(table: "pa.Table", terms: Terms) -> Float32:
         label = finite(table, name)
     except ConfigError as error:
         text = is_text(plain(table.column(name)).type)
-        raise ConfigError(f"label {error.public}{hint if text else ''}", error.detail) from None
+        raise ConfigError(error.code, f"label {error.public}{hint if text else ''}", error.detail) from None
     refuse_missing(np.isnan(label), f"label {name!r}")
     invalid = terms.objective.loss.first_invalid_label(label)
     if invalid:
@@ -407,17 +405,16 @@ def _label(table: "pa.Table", terms: Terms) -> Float32:
 
 
 def _class(table: "pa.Table", terms: Terms) -> Float32:
-    """The place of each row's label among the classes."""
     name, classes = terms.columns.label, terms.columns.classes
     label = codes_of(table, name, classes)
     refuse_missing(np.isnan(label), f"label {name!r}")
-    reason = f"is the label, and has a value that is none of columns.classes ({listing(classes)})"
-    refuse(table, name, label == UNKNOWN, f"{reason}; add it there, or drop its rows")
+    reason = f"is the label, and has a value that is not in columns.classes ({listing(classes)})"
+    refuse(table, name, label == UNKNOWN, f"{reason}; add it there, or drop these rows")
     return label
 
 
 def _positive(table: "pa.Table", terms: Terms, labels: Sequence[str]) -> Float32:
-    """The label as 1 where it is the positive one of `labels`, else 0."""
+    """Return 1 for the positive one of `labels`, else 0."""
     name, positive = terms.columns.label, terms.columns.positive
     assert positive is not None
     codes, distinct = texts(table.column(name), name)
@@ -425,15 +422,20 @@ def _positive(table: "pa.Table", terms: Terms, labels: Sequence[str]) -> Float32
     check_labels(name, labels)
     positive_text = spelled_as(table.column(name), positive)
     if positive_text not in labels and len(labels) == 2:
-        raise ConfigError(f"positive = {positive!r} is neither value of label {name!r}", listing(labels))
+        raise ConfigError(
+            "table-label-positive",
+            f"positive = {positive!r} is not one of the values of label {name!r}",
+            listing(labels),
+        )
     code = distinct.index(positive_text) if positive_text in distinct else len(distinct)
     return np.equal(codes, code).astype(np.float32)
 
 
 def check_labels(name: str, labels: Sequence[str]) -> None:
-    """Raise ConfigError for a label of more than two values."""
     if len(labels) > 2:
-        raise ConfigError(f"label {name!r} has more than two values", listing(labels))
+        raise ConfigError(
+            "table-label-values", f"label {name!r} must have two values, but has more", listing(labels)
+        )
 
 
 def _weight(table: "pa.Table", name: str) -> Float32:
@@ -457,26 +459,24 @@ def base_margin_of(table: "pa.Table", name: str, terms: Terms) -> Float32:
 def to_features(
     table: "pa.Table | SparseTable", schema: Schema, source: str, means: TargetMeans = NO_MEANS
 ) -> Float32:
-    """The features of rows to predict: float32 [rows, features]. A category the schema does not declare
-    counts as missing. means: those of the model, where it has target means. Raises ConfigError that begins
-    with `source`."""
+    """Return the features of rows to predict, float32 [rows, features]. Undeclared categories are missing.
+    means: the model's target means; source: begins error messages."""
     with _told(table, source):
         return features_of(table, schema, means)
 
 
 @contextmanager
 def _told(table: "pa.Table | SparseTable", source: str) -> Iterator[None]:
-    """Name the source of a table in errors, and the line of its file."""
+    """Add the table's source, and the line number in its file, to errors."""
     try:
         yield
     except ConfigError as error:
         error = in_file(error, dense_of(table))
-        raise ConfigError(f"{source}: {error.public}", error.detail) from None
+        raise ConfigError(error.code, f"{source}: {error.public}", error.detail) from None
 
 
 def features_of(table: "pa.Table | SparseTable", schema: Schema, means: TargetMeans = NO_MEANS) -> Float32:
-    """The features of rows to predict: float32 [rows, features]. means: as for `to_features`. Raises
-    ConfigError."""
+    """Like `to_features`, but errors do not name the source."""
     out = np.empty((table.num_rows, len(schema.features)), np.float32)
     for column, name in enumerate(schema.numeric):
         sparse = table.column(name) if isinstance(table, SparseTable) else None
@@ -489,8 +489,7 @@ def features_of(table: "pa.Table | SparseTable", schema: Schema, means: TargetMe
 
 
 def to_base_margin(table: "pa.Table | SparseTable", terms: Terms, source: str) -> Float32 | None:
-    """The base margins of rows to predict, float32 [rows], if the terms name a column of them. Raises
-    ConfigError that begins with `source`."""
+    """Return the base margins of rows to predict, float32 [rows], if the terms name their column."""
     if (name := terms.columns.base_margin) is None:
         return None
     with _told(table, source):
@@ -498,8 +497,7 @@ def to_base_margin(table: "pa.Table | SparseTable", terms: Terms, source: str) -
 
 
 def undeclared(table: "Table", schema: Schema) -> Iterator[tuple[str, str, int]]:
-    """Each categorical column with categories the schema does not declare: its name, one of them, the number
-    of rows that have one. Raises ConfigError."""
+    """Yield each column with undeclared categories: its name, one of them, the rows that have any."""
     known = {name: undeclared_levels(table, name, levels) for name, levels in schema.categorical.items()}
     for name, rows in known.items():
         if rows:
@@ -507,8 +505,7 @@ def undeclared(table: "Table", schema: Schema) -> Iterator[tuple[str, str, int]]
 
 
 def undeclared_levels(table: "Table", name: str, categories: Sequence[str]) -> Counter[str]:
-    """The rows of each value of a column that is not one of the categories, in the order in which they come.
-    Raises ConfigError."""
+    """Return the undeclared values of a column with their row counts, in order of appearance."""
     out: Counter[str] = Counter()
     for part in parts_of(table, name):
         strange = codes_of(part, name, categories) == UNKNOWN
@@ -520,7 +517,7 @@ def undeclared_levels(table: "Table", name: str, categories: Sequence[str]) -> C
 
 
 def category_rows(table: "Table", schema: Schema) -> dict[str, dict[str, int]]:
-    """The rows that have each declared category, for each categorical column. Raises ConfigError."""
+    """Return column -> declared category -> its row count."""
     out = {}
     for name, categories in schema.categorical.items():
         counts = np.zeros(len(categories), np.int64)
@@ -532,7 +529,7 @@ def category_rows(table: "Table", schema: Schema) -> dict[str, dict[str, int]]:
 
 
 def label_counts(label: Float32, terms: Terms) -> dict[str, int]:
-    """The rows that have each value of a label of two values or of classes; nothing for other labels."""
+    """Return label value -> its row count, for labels of two values or of classes; else nothing."""
     if not class_names(terms):
         return {}
     codes, rows = np.unique(label, return_counts=True)
@@ -540,16 +537,16 @@ def label_counts(label: Float32, terms: Terms) -> dict[str, int]:
     return {value: rows_by_code.get(code, 0) for code, value in enumerate(class_names(terms))}
 
 
-# ---- Labels with the noise that the terms want, as the label holder's rows are read ---------------------
-# Promises: nothing that is computed of these rows knows the labels that they had before.
+# ---- Label noise, added as the label holder's rows are read ---------------------------------------------
+# Everything that is computed from these rows sees only the noisy labels.
 
 
 LabelReader = Callable[[Terms], Shard]
 
 
 def with_label_noise(read: LabelReader, party: str, key_of: Callable[[Terms], bytes]) -> LabelReader:
-    """A reader of the same rows, whose labels have noise where the terms say so. key_of: the secret that the
-    noise is drawn from, the same over all sessions."""
+    """Return a reader of the same rows with label noise, if the terms have it. key_of: the secret that noise
+    is drawn from, the same in all sessions, so that they cannot average the noise away."""
 
     def read_noised(terms: Terms) -> Shard:
         shard, epsilon = read(terms), terms.vertical.label_epsilon

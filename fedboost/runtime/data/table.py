@@ -1,4 +1,4 @@
-"""Tables from files (`FORMS` lists them), databases and memory (Arrow streams, pandas, mappings, scipy)."""
+"""Tables from files (in one of `FORMS`), databases and memory (Arrow streams, pandas, mappings, scipy)."""
 
 import json
 import os
@@ -29,26 +29,21 @@ from fedboost.runtime.data.text import Delimited, JsonLines, LibSvm, SparseTable
 from fedboost.runtime.data.values import BadRow, check_distinct_names, column_of, give_back, spelled_as, texts
 from fedboost.views.words import shorten
 
-# ---- Forms of table files, by suffix --------------------------------------------------------------------
+# ---- File formats, by suffix ----------------------------------------------------------------------------
 
 
 class Feather(File):
-    """A file in Arrow's own format."""
-
     form, suffixes = "Feather", (".feather", ".arrow")
 
     def names(self) -> list[str]:
-        """The names of the columns."""
         with self._reader() as reader:
             return list(reader.schema.names)
 
     def read(self) -> "pa.Table":
-        """The whole table."""
         with self._reader() as reader:
             return reader.read_all()
 
     def parts(self, columns: Collection[str], as_text: Collection[str] = ()) -> "Iterator[pa.Table]":
-        """Yield the rows of these columns in parts."""
         with self._reader() as reader:
             for number in range(reader.num_record_batches):
                 yield pa.Table.from_batches([reader.get_batch(number)]).select(list(columns))
@@ -65,32 +60,35 @@ FORMS: tuple[type[File], ...] = (Delimited, ParquetFiles, Feather, JsonLines, Wo
 def source_at(
     source: Path | str | Database, options: ReadOptions = AS_USUAL, scratch: Path | None = None
 ) -> Source:
-    """The rows of a file, of a folder or glob of Parquet files, at an address (s3://, https://), or of a
-    query. scratch: a folder for what has to be fetched. ConfigError with the full path."""
+    """Return the rows of a file, a folder or glob of Parquet files, an address (s3://, https://) or a query.
+    scratch: folder for fetched files."""
     if isinstance(source, Database):
         check_no_options(source, options)
         return Query(source)
     if isinstance(source, str) and (database := database_of(source)):
-        raise ConfigError(f"{database}: is a database; in Python give fb.Database(URI, QUERY)")
+        raise ConfigError(
+            "query-missing", f"{database}: needs a query; in Python use fb.Database(URI, QUERY)"
+        )
     if re.match(r"(postgres(ql)?|sqlite3?|duckdb):", str(source)):
-        raise ConfigError("a database is read with --query, which is not for this table; export its rows")
+        raise ConfigError("source-database", "cannot read this table from a database; export its rows")
     locations = locations_of(source, scratch)
     form = _form_of(locations)
     for name in options.chosen:
         if name not in form.takes:
             for_what = ", ".join(s for other in FORMS if name in other.takes for s in other.suffixes)
-            raise ConfigError(f"{locations.shown}: {name} is an option for {for_what}; leave it out")
+            raise ConfigError(
+                "source-option-unfit", f"{locations.shown}: {name} is an option for {for_what}; leave it out"
+            )
     with reading(locations.shown, form.form):
         if not locations.together:
             with locations.files[0].open() as file:
                 if file.size() == 0:
-                    raise ConfigError(f"{locations.shown}: the file is empty")
+                    raise ConfigError("table-empty", f"{locations.shown}: the file is empty")
         return form(locations, options)
 
 
 def _form_of(locations: Locations) -> type[File]:
-    """The form of a file, by its name; one that ends in .gz alone is taken for CSV. ConfigError if there is
-    none."""
+    """Return the format of a file by its name. A name whose only suffix is a compression is read as CSV."""
     location = locations.files[0]
     for form in FORMS:
         if location.name.endswith(form.every_suffix()):
@@ -98,14 +96,16 @@ def _form_of(locations: Locations) -> type[File]:
     if location.name.endswith(tuple(COMPRESSIONS)) and location.name.count(".") == 1:
         return Delimited
     if location.path is not None and not location.path.exists():
-        raise ConfigError(f"{location.shown}: no such file or folder")
+        raise ConfigError("source-not-found", f"{location.shown}: no such file or folder")
     suffix = "." + location.name.rpartition(".")[2] if "." in location.name else ""
     known = ", ".join(suffix for form in FORMS for suffix in form.suffixes)
-    packed = f"CSV and JSON lines also with {', '.join(COMPRESSIONS)} behind"
-    raise ConfigError(f"{location.shown}: unknown suffix {suffix!r}; known: {known}; {packed}")
+    packed = f"CSV and JSON lines may also end in {', '.join(COMPRESSIONS)}"
+    raise ConfigError(
+        "source-suffix", f"{location.shown}: unknown suffix {suffix!r}; known: {known}; {packed}"
+    )
 
 
-# ---- Tables from files, databases and memory (Arrow streams, pandas) ------------------------------------
+# ---- Tables ---------------------------------------------------------------------------------------------
 
 
 Table: TypeAlias = "pa.Table | ParquetTable | SparseTable"
@@ -114,15 +114,17 @@ Table: TypeAlias = "pa.Table | ParquetTable | SparseTable"
 def read_table(
     source: Path | str | Database, scratch: Path | None = None, options: ReadOptions = AS_USUAL
 ) -> "Table":
-    """The table at a source, see `source_at`; with a scratch folder the rows of files stay where they are,
-    and must be Parquet. Raises ConfigError with the full path."""
+    """Read the table at a source (see `source_at`). With a scratch folder, rows stay in Parquet files."""
     check_scratch(scratch)
     found = source_at(source, options, scratch)
     with reading(found.shown, found.form):
         if scratch is not None and isinstance(found, ParquetFiles):
             return found.stored(scratch)
         if scratch is not None and isinstance(found, File):
-            raise ConfigError(f"{found.shown}: with a scratch folder the table must be in Parquet files")
+            raise ConfigError(
+                "scratch-needs-parquet",
+                f"{found.shown}: must be Parquet to use scratch; convert it, or leave scratch out",
+            )
         table = found.read()
     give_back()
     if isinstance(table, SparseTable):
@@ -137,8 +139,7 @@ def read_table(
 def site_table(
     source: Path | str | Database, scratch: Path | None, options: ReadOptions = AS_USUAL
 ) -> "Table":
-    """The rows of a site, as `read_table` reads them; those of a query are kept in a file, also without a
-    scratch folder. ConfigError."""
+    """Like `read_table`, but the rows of a query are kept in a file even without a scratch folder."""
     if not isinstance(source, Database):
         return read_table(source, scratch, options)
     check_no_options(source, options)
@@ -146,16 +147,17 @@ def site_table(
 
 
 def check_no_options(source: Database, options: ReadOptions) -> None:
-    """ConfigError for options of a file beside a database."""
     if options.chosen:
-        raise ConfigError(f"{source}: {next(iter(options.chosen))} is for files, and this is a database")
+        raise ConfigError(
+            "source-option-unfit",
+            f"{source}: {next(iter(options.chosen))} is an option for files; leave it out",
+        )
 
 
 def as_table(data: object) -> "pa.Table | SparseTable":
-    """A table from a path, a `Database`, a pandas DataFrame (its index is dropped), anything that is an Arrow
-    stream or array (of pyarrow, polars, DuckDB), or a mapping of column name to a sequence of values; or to a
-    matrix of numpy's or scipy's, whose columns are then called by that name and their number from 0. Raises
-    ConfigError."""
+    """Return the table in `data`: a path, a `Database`, a pandas DataFrame (its index is dropped), an Arrow
+    stream or array (pyarrow, polars, DuckDB), or a mapping of column name to values. A numpy or scipy matrix
+    in a mapping becomes several columns, named after its key and numbered from 0."""
     kind = type(data)
     if isinstance(data, (str, Path, Database)):
         return read_table(data)
@@ -175,23 +177,27 @@ def as_table(data: object) -> "pa.Table | SparseTable":
         if isinstance(data, Mapping):
             return pa.table(_by_column(data))
     except (pa.ArrowException, ValueError, TypeError) as error:
-        message = "; ".join(str(part) for part in error.args)  # pandas' are of several parts
-        raise ConfigError(f"cannot make a table of this {kind.__name__}", shorten(message, 200)) from None
+        message = "; ".join(str(part) for part in error.args)  # pandas errors have several parts
+        raise ConfigError(
+            "table-unconvertible", f"cannot convert this {kind.__name__} to a table", shorten(message, 200)
+        ) from None
     if hasattr(data, "__array__") and getattr(data, "ndim", 0) == 2:
         raise ConfigError(
-            f"a matrix ({kind.__name__}) has no column names: give {{'x': matrix, 'y': labels}}"
+            "table-matrix-unnamed",
+            f"a matrix ({kind.__name__}) has no column names; pass {{'x': matrix, 'y': labels}}",
         )
     if kind.__module__.split(".")[0] == "polars" and hasattr(data, "collect"):
-        raise ConfigError(f"a {kind.__name__} has no rows yet: give its .collect()")
+        raise ConfigError("table-not-collected", f"a {kind.__name__} has no rows yet: pass its .collect()")
     home = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
     raise ConfigError(
-        f"cannot make a table of {home}{kind.__qualname__}: give a path, a DataFrame of pandas "
-        "or polars, an Arrow table or stream, or a mapping of column names to values"
+        "table-type-unsupported",
+        f"cannot read a table from {home}{kind.__qualname__}: pass a path, a pandas or polars DataFrame, "
+        "an Arrow table or stream, or a mapping of column names to values",
     )
 
 
 def _is_column(data: object) -> bool:
-    """Tell if this is one column without a name: a Series, or an array of Arrow's that is no struct."""
+    """Return whether this is one unnamed column: a Series, or an Arrow array that is not a struct."""
     kind = getattr(data, "type", None)
     return hasattr(data, "dtype") or (isinstance(kind, pa.DataType) and not pa.types.is_struct(kind))
 
@@ -199,12 +205,12 @@ def _is_column(data: object) -> bool:
 def _normal(table: "pa.Table", kind: type) -> "pa.Table":
     word = "table" if kind.__module__.startswith("pyarrow") else kind.__name__
     check_distinct_names(table.column_names, f"the {word}")
-    batches = NormalBatches(table.to_reader())  # columns of other types are not copied
+    batches = NormalBatches(table.to_reader())  # copies only the columns whose type changes
     return pa.Table.from_batches(batches, batches.schema)
 
 
 def _by_column(data: Mapping[Any, Any]) -> dict[str, Any]:
-    """The columns of a mapping: of a matrix of numpy's, its columns."""
+    """Return the columns of a mapping, with each numpy matrix split into its columns."""
     columns: dict[str, Any] = {}
     for name, values in data.items():
         if getattr(values, "ndim", 1) != 2 or not hasattr(values, "__array__"):
@@ -212,13 +218,15 @@ def _by_column(data: Mapping[Any, Any]) -> dict[str, Any]:
             continue
         for number in range(values.shape[1]):
             if f"{name}{number}" in {*columns, *data}:
-                raise ConfigError(f"there are two columns named '{name}{number}': rename one, or the matrix")
+                raise ConfigError(
+                    "table-column-twice", f"two columns are named '{name}{number}'; rename one, or the matrix"
+                )
             columns[f"{name}{number}"] = values[:, number]
     return columns
 
 
 def dense_of(table: "Table") -> "pa.Table":
-    """The columns that are no sparse ones; of a stored table, those without their rows."""
+    """Return the dense columns; for a stored table, its columns without rows."""
     match table:
         case SparseTable():
             return table.dense
@@ -229,32 +237,31 @@ def dense_of(table: "Table") -> "pa.Table":
 
 
 def _is_sparse(values: object) -> bool:
-    """Tell if these are a sparse matrix or array of scipy's, which need not be installed."""
+    """Return whether this is a scipy sparse matrix or array. scipy need not be installed."""
     return type(values).__module__.startswith("scipy.sparse") and hasattr(values, "tocsc")
 
 
 def parts_of(table: "Table", column: str) -> Iterator["pa.Table"]:
-    """Yield the table, or the row groups of this column one after the other."""
+    """Yield the table, or if it is stored, the row groups of this column one by one."""
     return table.groups(column) if isinstance(table, ParquetTable) else iter([dense_of(table)])
 
 
-# ---- Lines of a file: where a row of a table stands in the text that it was read from -------------------
-# Promises: row 1 is the first below the header; blank lines are lines, and no rows.
+# ---- Line numbers: where a table's row is in the text file it was read from -----------------------------
+# Row 1 is the first below the header. A blank line is a line, but not a row.
 
 
-_KEY = b"fedboost.file"
-"""Metadata of a table: the file that it is, and the options by which it was read."""
+_KEY = b"fedboost.file"  # metadata key of a table: its file, and the options it was read with
 
 
 def without_source(table: "pa.Table | SparseTable") -> "Any":
-    """The table, as one of other rows than the file's."""
+    """Return the table without its file, for rows that are no longer in the order of the file."""
     if isinstance(table, SparseTable):
         return replace(table, dense=table.dense.replace_schema_metadata())
     return table.replace_schema_metadata()
 
 
 def in_file(error: ConfigError, table: "pa.Table") -> ConfigError:
-    """The error, with the line of the file where that is known."""
+    """Return the error with the line number of the file, if known."""
     facts = (table.schema.metadata or {}).get(_KEY)
     if facts is None or not isinstance(error, BadRow):
         return error
@@ -266,12 +273,11 @@ def in_file(error: ConfigError, table: "pa.Table") -> ConfigError:
 
 
 def row_of(table: "pa.Table", row: int) -> str:
-    """Return a row, counted from 0, for a message: from 1, with its line."""
-    return in_file(BadRow("", "", row), table).detail.strip().removeprefix("in ")
+    """Return a row (from 0) for a message, which counts from 1 and names the line."""
+    return in_file(BadRow("table-value-invalid", "", "", row), table).detail.strip().removeprefix("in ")
 
 
 def _state(path: Path) -> list[int]:
-    """Figures that change with a file."""
     try:
         known = os.stat(path)
     except OSError:
@@ -279,22 +285,20 @@ def _state(path: Path) -> list[int]:
     return [known.st_mtime_ns, known.st_size]
 
 
-# ---- Tables under other names: their columns, and the levels of columns, as terms call them -------------
-# Promises: no number changes; rows that stay in files stay there, and levels are renamed when rows are read;
-# a level without a name never passes for one that has it.
+# ---- Renamed tables: columns and levels under the names that terms use ----------------------------------
+# No number changes. Rows in files stay there, and levels are renamed when rows are read. A level that has no
+# name in the terms is never mistaken for one that has.
 
 
-Names = Mapping[str, str]
-"""Name in the terms -> name in the table."""
+Names = Mapping[str, str]  # name in the terms -> name in the table
 
 
 def renamed(table: Table, columns: Names, levels: Mapping[str, Names]) -> "pa.Table | ParquetTable":
-    """The columns that have a name in the terms, under it. levels: by the name of a column in the terms, its
-    levels by their names there; rows with other levels keep these, marked as without a name. Raises
-    ConfigError."""
+    """Return the named columns under their names in the terms. levels: column name in the terms -> names of
+    its levels. Rows with other levels keep them, marked as not named."""
     if isinstance(table, SparseTable):
         raise ConfigError(
-            "is a LIBSVM file, whose columns have no names to rename; give a table with a header"
+            "table-sparse-unnamed", "is a LIBSVM file without column names; give a table with a header"
         )
     if not isinstance(table, ParquetTable):
         return _renamed(table, columns, levels)

@@ -1,7 +1,7 @@
-"""Tables in files of text, delimited, sparse (LIBSVM) or JSON lines, and in Excel workbooks.
+"""Tables in text files (CSV, LIBSVM, JSON lines) and Excel workbooks.
 
-Refuses: other separators and encodings than the options say, rows of another length than the header
-(ConfigError that names the option), a line that is no row of a LIBSVM file, with its number.
+A wrong separator or encoding is a ConfigError that names the option to set. A malformed row is a ConfigError
+that names the line.
 """
 
 import csv as rows_of_text
@@ -28,25 +28,20 @@ from fedboost.runtime.data.locations import COMPRESSIONS, File, Locations, first
 from fedboost.runtime.data.values import DECIMAL_COMMA, is_text, text_of
 from fedboost.views.words import counted, shorten
 
-# ---- Tables of very many columns that are nearly always 0 -----------------------------------------------
-# A value that is not written down is 0, not missing; a column is made dense some rows at a time, when it is
-# wanted; LIBSVM files and scipy's sparse matrices become the same table.
+# ---- Sparse tables: LIBSVM files and scipy matrices -----------------------------------------------------
+# A value that is not stored is 0, not missing. A column is made dense on demand, some rows at a time.
 
 
-LABEL = "label"
-"""The column of a LIBSVM file's first number; its features are f0, f1, ..., as XGBoost names them."""
-QID = "qid"
-"""The column of what stands behind qid: in a LIBSVM file, if it does."""
-DENSE = 1 << 24
-"""So many values are dense at a time: 64 MB."""
-MAX_SPARSE_COLUMNS = 1 << 16
-"""Of a LIBSVM file: as many features as terms may have."""
+LABEL = "label"  # column for the first number of a LIBSVM line; the features are f0, f1, ..., as in XGBoost
+QID = "qid"  # column for the qid: values of a LIBSVM file, if it has any
+DENSE = 1 << 24  # most values that are dense at a time: 64 MB
+MAX_SPARSE_COLUMNS = 1 << 16  # most features of a LIBSVM file; the same as the limit in terms
 
 
 @dataclass(frozen=True)
 class SparseTable:
-    """Dense columns, and sparse ones, column after column: of column c the rows[starts[c]:starts[c + 1]],
-    increasing, that have these values; all others have 0."""
+    """Dense columns, and sparse ones in CSC form: column c has `values[starts[c]:starts[c + 1]]` in `rows` at
+    the same places, which increase, and 0 in all other rows. starts: int64 [sparse columns + 1]."""
 
     num_rows: int
     dense: "pa.Table"
@@ -55,24 +50,25 @@ class SparseTable:
     rows: Int64
     values: Float32
     open_ended: bool = False
-    """True if f0, f1, ... go on for ever, with nothing but 0 beyond the last that was written down."""
+    """True if any further column f0, f1, ... exists, with 0 in every row."""
 
     def __post_init__(self) -> None:
         twice = {*self.dense.column_names} & {*self.names}
         if twice:
-            raise ConfigError(f"there are two columns named {min(twice)!r}: rename one, or the matrix")
+            raise ConfigError(
+                "table-column-twice", f"two columns are named {min(twice)!r}; rename one, or the matrix"
+            )
         if np.isinf(self.values).any():
             column = int(np.searchsorted(self.starts, np.flatnonzero(np.isinf(self.values))[0], "right")) - 1
             what = "has a value that is infinite or too large for a 32-bit float"
-            raise ConfigError(f"column {self.names[column]!r} {what}")
+            raise ConfigError("table-value-invalid", f"column {self.names[column]!r} {what}")
 
     @property
     def column_names(self) -> list[str]:
-        """The names of all columns."""
         return [*self.dense.column_names, *self.names]
 
     def column(self, name: str) -> "SparseColumn | None":
-        """A sparse column, or None if there is none of that name."""
+        """Return a sparse column, or None if no sparse column has this name."""
         index = self._places.get(name)
         if index is None and self.open_ended and re.fullmatch(r"f(0|[1-9][0-9]{0,4})", name):
             return SparseColumn(self.num_rows, self.rows[:0], self.values[:0])
@@ -82,7 +78,7 @@ class SparseTable:
         return SparseColumn(self.num_rows, self.rows[part], self.values[part])
 
     def take(self, rows: Int64) -> "SparseTable":
-        """These rows, each at most once, in this order."""
+        """Return these rows, int64 and distinct, in this order."""
         new_row = np.full(self.num_rows, -1, np.int64)
         new_row[rows] = np.arange(rows.size)
         stored = np.flatnonzero(new_row[self.rows] >= 0)
@@ -95,7 +91,7 @@ class SparseTable:
         )
 
     def parts(self) -> "Iterator[SparseTable]":
-        """Yield the table in parts, each of as many rows as may be made dense."""
+        """Yield the table in parts of as many rows as may be dense at a time."""
         step = max(1, DENSE // max(len(self.names), 1))
         for first in range(0, max(self.num_rows, 1), step):
             yield self.take(np.arange(first, min(first + step, self.num_rows)))
@@ -106,17 +102,22 @@ class SparseTable:
 
     @classmethod
     def from_matrices(cls, dense: "pa.Table", matrices: Mapping[str, Any]) -> "SparseTable":
-        """Dense columns and scipy's sparse matrices: the columns of matrix `f` are called f0, f1, ..."""
+        """Combine dense columns and scipy matrices. The columns of matrix `f` are named f0, f1, ..."""
         names, starts, rows, values, end = [], [np.zeros(1, np.int64)], [], [], 0
         size = dense.num_rows if dense.num_columns else int(next(iter(matrices.values())).shape[0])
         for prefix, matrix in matrices.items():
             if matrix.dtype.kind not in "biuf":
-                raise ConfigError(f"{prefix!r} is a matrix of {matrix.dtype}, not of numbers")
+                raise ConfigError(
+                    "table-matrix-dtype", f"{prefix!r} has dtype {matrix.dtype}; make it numbers"
+                )
             columns = matrix.tocsc(copy=True)
             columns.sum_duplicates()
             columns.sort_indices()
             if columns.shape[0] != size:
-                raise ConfigError(f"{prefix!r} has {columns.shape[0]} rows, other columns {size}")
+                raise ConfigError(
+                    "table-lengths-differ",
+                    f"{prefix!r} has {columns.shape[0]} rows, but other columns have {size}",
+                )
             names += [f"{prefix}{index}" for index in range(columns.shape[1])]
             starts.append(columns.indptr[1:].astype(np.int64) + end)
             rows.append(columns.indices.astype(np.int64))
@@ -127,23 +128,19 @@ class SparseTable:
 
 
 class LibSvm(File):
-    """A LIBSVM file."""
-
     form, suffixes = "LIBSVM", (".libsvm", ".svm")
 
     def read(self) -> SparseTable:
-        """The whole table."""
         with self.location.open() as file:
             return read_libsvm(file, self.shown)
 
     def parts(self, columns: Collection[str], as_text: Collection[str] = ()) -> Iterator[SparseTable]:
-        """Yield all columns, as many rows at a time as may be made dense."""
         return self.read().parts()
 
 
 def read_libsvm(file: "pa.NativeFile", path: str) -> SparseTable:
-    """Lines `label qid:group index:value index:value ...`, indices from 0 or 1, qid in all lines or in none;
-    a remark begins with #."""
+    """Read lines `label qid:group index:value index:value ...`. Indices start at 0 or 1, qid is in all lines
+    or in none, and # begins a comment."""
     labels: list[float] = []
     places: list[int] = []
     values: list[float] = []
@@ -161,23 +158,27 @@ def read_libsvm(file: "pa.NativeFile", path: str) -> SparseTable:
                 places += [_index(index) for index, _ in pairs]
                 values += [float(value) for _, value in pairs]
             except ValueError:
-                what = "no line of a LIBSVM file: a label, then index:value after index:value"
-                raise ConfigError(f"{path}: line {number} is {what}") from None
+                what = "not a LIBSVM line; write a label, then index:value pairs"
+                raise ConfigError("libsvm-line-invalid", f"{path}: line {number} is {what}") from None
             counts.append(len(pairs))
     if not labels:
-        raise ConfigError(f"{path}: has no rows")
+        raise ConfigError("table-empty", f"{path}: the file has no rows")
     column_of_value, rows = np.array(places, np.int64), np.repeat(np.arange(len(labels)), counts)
     width = int(column_of_value.max(initial=-1)) + 1
     if column_of_value.min(initial=0) < 0 or width > MAX_SPARSE_COLUMNS:
-        raise ConfigError(f"{path}: an index below 0, or above {MAX_SPARSE_COLUMNS - 1:,}")
+        raise ConfigError(
+            "libsvm-index-range", f"{path}: has an index outside 0 to {MAX_SPARSE_COLUMNS - 1:,}"
+        )
     order = np.lexsort((rows, column_of_value))
     if (np.diff(column_of_value[order]) == 0)[np.diff(rows[order]) == 0].any():
-        raise ConfigError(f"{path}: a row has two values of one index")
+        raise ConfigError("libsvm-index-repeated", f"{path}: a row has two values for the same index")
     starts = np.concatenate([[0], np.cumsum(np.bincount(column_of_value, minlength=width))]).astype(np.int64)
     by_column = _float32(np.array(values, np.float64))[order]
     names = tuple(f"f{index}" for index in range(width))
     if groups and len(groups) != len(labels):
-        raise ConfigError(f"{path}: some lines have a qid behind the label, and others have none")
+        raise ConfigError(
+            "libsvm-qid-missing", f"{path}: some lines have a qid: and others do not; write it in all or none"
+        )
     dense, row_of_value = (
         pa.table({LABEL: labels, **({QID: groups} if groups else {})}),
         rows[order].astype(np.int64),
@@ -186,26 +187,24 @@ def read_libsvm(file: "pa.NativeFile", path: str) -> SparseTable:
 
 
 def _index(text: str) -> int:
-    """Parse an index of a LIBSVM file; ValueError if it is none."""
     if not re.fullmatch(r"-?[0-9]{1,18}", text):
         raise ValueError(text)
     return int(text)
 
 
 def _float32(values: npt.NDArray[Any]) -> Float32:
-    with np.errstate(over="ignore"):  # what is too large becomes infinite, which is refused
+    with np.errstate(over="ignore"):  # too large a value becomes infinite, which is refused
         return values.astype(np.float32)
 
 
-# ---- Tables of delimited text: CSV and TSV, compressed or not -------------------------------------------
-# Promises: read at once or in parts, a file gives the same values, of the same types; a fault names its line.
+# ---- Delimited text: CSV and TSV, compressed or not -----------------------------------------------------
+# Values and types are the same whether a file is read at once or in parts. An error names the line.
 
 
-_HEADER = 1 << 24
-"""Bytes of a file among which its first line is looked for."""
+_HEADER = 1 << 24  # most bytes in which the first line is looked for
 _BLOCK = 1 << 20
-"""Bytes that are read at once, which no row may exceed; more where the first line is long. In parts, pyarrow
-reads up to 32 of them ahead."""
+"""Bytes read at a time, and the longest row; more if the first line is long. In parts, pyarrow reads up to
+32 blocks ahead."""
 _NAMES = {";": ("semicolons", ";"), "\t": ("tabs", "tab"), ",": ("commas", ","), "|": ("bars", "|")}
 _COUNT = re.compile(r"Expected (\d+) columns, got (\d+)")
 _CONVERSION = re.compile(
@@ -214,8 +213,6 @@ _CONVERSION = re.compile(
 
 
 class Delimited(File):
-    """A file of delimited text, and how it is to be read."""
-
     form, suffixes, packed = "CSV", (".csv", ".tsv"), True
     takes = ("separator", "decimal", "encoding", "na")
 
@@ -225,8 +222,9 @@ class Delimited(File):
         self._separator = options.separator or ("\t" if tabs else ",")
         if self._separator == options.decimal:
             raise ConfigError(
-                f"{self.shown}: {self._separator!r} cannot stand between columns and in numbers; name "
-                f"the separator: {_advice('separator', ';')}"
+                "csv-separator-decimal",
+                f"{self.shown}: {self._separator!r} cannot separate both columns and decimals; "
+                f"set the separator: {_advice('separator', ';')}",
             )
         with self._faults(_BLOCK):
             self._header = self._first_line()
@@ -235,12 +233,11 @@ class Delimited(File):
             if self._separator in unquoted or (self._separator == "," and character == "|"):
                 continue
             if character in unquoted:
-                where = f"{self.shown}: {name} stand between the columns"
-                raise ConfigError(f"{where}: {_advice('separator', spelled)}")
+                where = f"{self.shown}: {name} separate the columns"
+                raise ConfigError("csv-separator-wrong", f"{where}: {_advice('separator', spelled)}")
 
     def read(self) -> "pa.Table":
-        """The whole table."""
-        block = max(_BLOCK, 16 * len(self._header))  # a row of many columns is long, too
+        block = max(_BLOCK, 16 * len(self._header))  # many columns make long rows, too
         with self._faults(block), self.opened() as stream:
             table = csv.read_csv(stream, self._reading(block), self._parsing(), self._converting())
         if any(pa.types.is_binary(kind) for kind in table.schema.types):
@@ -248,20 +245,18 @@ class Delimited(File):
         return self._marked(table)
 
     def names(self) -> list[str]:
-        """The names of the columns."""
         with self._faults(_BLOCK), self.opened() as stream:
             return list(self._reader(stream, None, {}).schema.names)
 
     def parts(self, columns: Collection[str], as_text: Collection[str] = ()) -> "Iterator[pa.Table]":
-        """Yield the rows of these columns in parts, some of them as the text that stands in the file; their
-        types are those of the whole file."""
+        """Yield the rows of these columns in parts, with the types of the whole file."""
         types = self._types(columns, as_text)
         with self._faults(_BLOCK), self.opened() as stream:
             for batch in self._reader(stream, columns, types):
                 yield self._marked(pa.Table.from_batches([batch]))
 
     def _marked(self, table: "pa.Table") -> "pa.Table":
-        """The table, whose columns of text say that numbers have a decimal comma if they do."""
+        """Mark the text columns if numbers use a decimal comma, so that `finite` refuses decimal points."""
         if self.options.decimal != ",":
             return table
         fields = (
@@ -271,8 +266,10 @@ class Delimited(File):
         return table.cast(pa.schema([*fields], table.schema.metadata))
 
     def _types(self, columns: Collection[str], as_text: Collection[str]) -> "dict[str, pa.DataType]":
-        """The first type of each column that all its values have, in the order in which pyarrow tries them
-        where it reads a file whole."""
+        """Return the type of each column that pyarrow infers when it reads the whole file."""
+        # pyarrow's streaming reader infers types from the first block only, and fails on a later value that
+        # does not fit. So the file is read again until a pass succeeds. Each failed pass widens one column,
+        # and no type is ever wider than the whole file needs, so this ends with the whole file's types.
         types: dict[str, pa.DataType] = dict.fromkeys(as_text, pa.string())
         while True:
             with self._faults(_BLOCK), self.opened() as stream:
@@ -292,7 +289,10 @@ class Delimited(File):
                 self._refuse_text()
 
     def _wider(self, kind: "pa.DataType", value: str | None) -> "pa.DataType":
-        """The next type that has this value."""
+        """Return the first wider type that fits this value; the next one if the value is unknown."""
+        # The order in which pyarrow tries types when it reads a whole file. A type that does not fit this
+        # value does not fit the column, and is skipped without another pass. Binary means text that is not
+        # UTF-8, which the caller refuses.
         order = [pa.null(), pa.int64(), pa.bool_(), pa.date32(), pa.time32("s"), pa.timestamp("s")]
         order += [pa.timestamp("ns"), pa.float64(), pa.string(), pa.binary()]
         for wider in order[order.index(kind) + 1 :]:
@@ -336,10 +336,13 @@ class Delimited(File):
         if self.options.encoding.lower().replace("_", "-") not in (
             "utf-8",
             "utf8",
-        ):  # whatever is cut off at the end
+        ):  # "replace", as the last character may be cut off
             return re.split(r"[\r\n]", start.decode(self.options.encoding, "replace"), maxsplit=1)[0]
         if start[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in start[:2]:
-            raise ConfigError(f"{self.shown}: is UTF-16, or no text: {_advice('encoding', 'utf-16')}")
+            raise ConfigError(
+                "csv-encoding-wrong",
+                f"{self.shown}: is UTF-16 or not text; try {_advice('encoding', 'utf-16')}",
+            )
         try:
             return re.split(rb"[\r\n]", start, maxsplit=1)[0].decode()
         except UnicodeDecodeError:
@@ -354,48 +357,47 @@ class Delimited(File):
                     value = shorten(repr(line[max(0, error.start - 12) : error.start + 8])[1:])
                     where = f"{self.shown}: line {number} is not UTF-8 ({value})"
                     raise ConfigError(
-                        f"{where}: name its encoding: {_advice('encoding', 'latin-1')}"
+                        "csv-encoding-wrong", f"{where}; set its encoding: {_advice('encoding', 'latin-1')}"
                     ) from None
-        raise ConfigError(f"{self.shown}: is not UTF-8: {_advice('encoding', 'latin-1')}")
+        raise ConfigError(
+            "csv-encoding-wrong", f"{self.shown}: is not UTF-8; try {_advice('encoding', 'latin-1')}"
+        )
 
     @contextmanager
     def _faults(self, block: int) -> Iterator[None]:
-        """Tell what pyarrow finds wrong, in one line that names the line of the file."""
+        """Turn pyarrow's error into one sentence that names the line of the file."""
         try:
             yield
         except UnicodeError as error:
-            why = f"cannot be read as {self.options.encoding}: {error}"
-            raise ConfigError(f"{self.shown}: {why}; name another --encoding") from None
+            why = f"cannot be decoded as {self.options.encoding}: {error}"
+            raise ConfigError("csv-encoding-wrong", f"{self.shown}: {why}; give another --encoding") from None
         except pa.ArrowInvalid as error:
             if "straddl" in str(error):
-                advice = "close a quote left open, or shorten a text"
-                raise ConfigError(f"{self.shown}: a row is longer than {block >> 20} MiB; {advice}") from None
+                advice = "close an open quote, or shorten the text"
+                raise ConfigError(
+                    "csv-row-too-long", f"{self.shown}: a row is longer than {block >> 20} MiB; {advice}"
+                ) from None
             if not _COUNT.search(str(error)):
                 raise
-            raise ConfigError(f"{self.shown}: {self._odd_row(str(error))}") from None
+            raise ConfigError("csv-row-length", f"{self.shown}: {self._odd_row(str(error))}") from None
 
     def _odd_row(self, error: str) -> str:
-        """The first row, in words, that has not as many values as the header."""
+        """Describe the first row that has more or fewer values than the header."""
         records = self.records()
         try:
             _, header = next(records)
             for line, values in records:
                 if len(values) != len(header):
                     got = counted(len(values), "value")
-                    return f"line {line} has {got}, the header names {counted(len(header), 'column')}"
+                    return f"line {line} has {got}, but the header has {counted(len(header), 'column')}"
         except (rows_of_text.Error, StopIteration):
-            pass  # as pyarrow says it
+            pass  # report pyarrow's own words
         return f"cannot be read as CSV: {shorten(error.splitlines()[0], 200)}"
 
     def records(self) -> Iterator[tuple[int, list[str]]]:
-        """Yield the lines that are not blank, the header first: number in the file, and values."""
+        """Yield line number and values of each line that is not blank, the header first."""
         with self.opened() as stream:
-            text = io.TextIOWrapper(
-                io.BufferedReader(stream),
-                self.options.encoding,
-                "replace",
-                newline="",
-            )
+            text = io.TextIOWrapper(io.BufferedReader(stream), self.options.encoding, "replace", newline="")
             reader = rows_of_text.reader(text, delimiter=self._separator)
             line = 1
             for values in reader:
@@ -404,7 +406,6 @@ class Delimited(File):
                 line = reader.line_num + 1
 
     def line_of(self, row: int) -> int | None:
-        """The line of a row, counted from 0."""
         return next((line for count, (line, _) in enumerate(self.records(), -1) if count == row), None)
 
 
@@ -414,30 +415,25 @@ def _advice(option: str, value: str) -> str:
     return f'--{option} {typed}, or {option} = "{kept}" under [read] in the site\'s file'
 
 
-# ---- Tables of JSON lines: one object a line, a name and a value for each column ------------------------
-# Promises: read at once or in parts, a file gives the same values; a name that an object lacks is missing.
+# ---- JSON lines: one object per line, with a name and a value for each column ---------------------------
+# Values are the same whether a file is read at once or in parts. A name that an object lacks is missing.
 
 
-_PART = 1 << 23
-"""Bytes that are read at once; a line may be as long."""
+_PART = 1 << 23  # bytes read at a time, and the longest line
 
 
 class JsonLines(File):
-    """A file of JSON lines."""
-
     form, suffixes, packed = "JSON lines", (".jsonl", ".ndjson"), True
 
     def read(self) -> "pa.Table":
-        """The whole table."""
         with self._told(), self.opened() as stream:
             return reader.read_json(stream, reader.ReadOptions(block_size=_PART))
 
     def names(self) -> list[str]:
-        """The names in all objects, in the order in which they come."""
+        """Return the names in all objects, in order of first appearance."""
         return list(dict.fromkeys(name for part in self._parts() for name in part.column_names))
 
     def parts(self, columns: Collection[str], as_text: Collection[str] = ()) -> "Iterator[pa.Table]":
-        """Yield the rows in parts, with these columns; some of them as text, whatever their type."""
         for part in self._parts():
             values = {
                 name: part.column(name) if name in part.column_names else pa.nulls(part.num_rows)
@@ -446,7 +442,6 @@ class JsonLines(File):
             yield pa.table(values | {name: values[name].cast(pa.string()) for name in as_text})
 
     def line_of(self, row: int) -> int | None:
-        """The line of a row, counted from 0: blank lines are none."""
         return next((line for count, (line, _) in enumerate(self._lines()) if count == row), None)
 
     def _parts(self) -> "Iterator[pa.Table]":
@@ -457,25 +452,25 @@ class JsonLines(File):
                 yield part
 
     def _lines(self) -> Iterator[tuple[int, bytes]]:
-        """Yield the lines that are not blank, and their numbers."""
         with self.opened() as stream:
             numbered = enumerate(io.BufferedReader(stream), 1)
             yield from ((number, line) for number, line in numbered if line.strip())
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """Name the first line that does not fit; else what pyarrow says."""
+        """Turn pyarrow's error into one that names the first bad line, if one is found."""
         try:
             yield
         except pa.ArrowInvalid as error:
             kinds: dict[str, str] = {}
             for number, line in self._lines():
                 _check_line(f"{self.shown}: line {number}", line, kinds)
-            raise ConfigError(f"{self.shown}: cannot be read as JSON lines", first_line(error)) from None
+            raise ConfigError(
+                "jsonl-unreadable", f"{self.shown}: cannot be read as JSON lines", first_line(error)
+            ) from None
 
 
 def _blocks(stream: "pa.NativeFile") -> Iterator[bytes]:
-    """Yield the file in pieces of whole lines."""
     rest = b""
     while piece := stream.read(_PART):
         lines, newline, begun = (rest + piece).rpartition(b"\n")
@@ -487,20 +482,24 @@ def _blocks(stream: "pa.NativeFile") -> Iterator[bytes]:
 
 
 def _check_line(where: str, line: bytes, kinds: dict[str, str]) -> None:
-    """ConfigError for a line that is no object, or has values of other kinds than those above. kinds: of the
-    lines above, by name, to which those of this line are added."""
+    """Refuse a line that is not an object, or whose values differ from `kinds`: name -> kind above,
+    updated."""
     try:
         values = json.loads(line)
     except json.JSONDecodeError as fault:
-        raise ConfigError(f"{where} is no JSON: {fault.msg}, at character {fault.pos + 1}") from None
+        raise ConfigError(
+            "jsonl-line-invalid", f"{where} is not JSON: {fault.msg} at character {fault.pos + 1}"
+        ) from None
     except ValueError as fault:
-        raise ConfigError(f"{where} is no JSON: {fault}") from None
+        raise ConfigError("jsonl-line-invalid", f"{where} is not JSON: {fault}") from None
     if not isinstance(values, dict):
-        raise ConfigError(f'{where} is no object: write {{"column": value, ...}}')
+        raise ConfigError("jsonl-line-invalid", f'{where} is not an object; write {{"column": value, ...}}')
     for name, value in values.items():
         kind = _KINDS.get(type(value))
         if kind and kinds.setdefault(name, kind) != kind:
-            raise ConfigError(f"{where} has {kind} for {name!r}, lines above have {kinds[name]}")
+            raise ConfigError(
+                "jsonl-types-differ", f"{where} has {kind} for {name!r}, but lines above have {kinds[name]}"
+            )
 
 
 _KINDS = {
@@ -513,35 +512,39 @@ _KINDS = {
 }
 
 
-# ---- Tables in Excel workbooks: one sheet, its first row the names of the columns -----------------------
-# Promises: numbers stay numbers, also beside words that mean a missing value; rows without any value are left
-# out.
+# ---- Excel workbooks: one sheet, with the column names in its first row ---------------------------------
+# Numbers stay numbers, even next to words for missing values. Rows without any value are left out.
 
 
 class Workbook(File):
-    """An Excel workbook."""
-
     form, suffixes, takes = "Excel", (".xlsx",), ("na", "sheet")
 
     def read(self) -> "pa.Table":
-        """The table of a sheet."""
         try:
             from python_calamine import CalamineError, CalamineWorkbook
         except ImportError:
             advice = "pip install 'fedboost[excel]', or save the sheet as CSV"
-            raise ConfigError(f"{self.shown}: a workbook needs python-calamine: {advice}") from None
+            raise ConfigError(
+                "extra-missing", f"{self.shown}: a workbook needs python-calamine: {advice}"
+            ) from None
         try:
             with self.location.open() as file:
                 book = CalamineWorkbook.from_filelike(io.BytesIO(file.read()))
             name = self.options.sheet or book.sheet_names[0]
             if name not in book.sheet_names:
                 listed = ", ".join(map(repr, book.sheet_names))
-                raise ConfigError(f"{self.shown}: has no sheet {name!r}; it has {listed}")
+                raise ConfigError(
+                    "excel-sheet-missing", f"{self.shown}: has no sheet {name!r}; its sheets are {listed}"
+                )
             rows = book.get_sheet_by_name(name).to_python(skip_empty_area=True)
         except CalamineError as error:
-            raise ConfigError(f"{self.shown}: cannot be read as an Excel workbook", str(error)) from None
+            raise ConfigError(
+                "excel-unreadable", f"{self.shown}: cannot be read as an Excel workbook", str(error)
+            ) from None
         if not rows:
-            raise ConfigError(f"{self.shown}: sheet {name!r} is empty; --sheet names another one")
+            raise ConfigError(
+                "excel-sheet-empty", f"{self.shown}: sheet {name!r} is empty; choose one with --sheet"
+            )
         head, body = rows[0], [row for row in rows[1:] if any(value != "" for value in row)]
         columns = list(zip(*body, strict=True)) if body else [()] * len(head)
         missing = frozenset(("", *self.options.na))
@@ -554,7 +557,7 @@ class Workbook(File):
 
 
 def _column(values: Sequence[Any], missing: frozenset[str]) -> "pa.Array":
-    """The values of a column; as text where they are not all numbers or all true and false."""
+    """Return a column as numbers or booleans if all its values are, else as text."""
     known = [None if isinstance(value, str) and value.strip() in missing else value for value in values]
     kinds = {type(value) for value in known if value is not None}
     if kinds <= {int, float}:

@@ -1,9 +1,8 @@
-"""Columns of a table to float32 numbers and category codes.
+"""Conversion of table columns to float32 numbers and category codes.
 
-Promises: the same value gives the same float32 whatever type holds it (numbers pass through float64,
-categories through their text).
-Refuses: columns that are absent or of another type, and infinite values, each with the column, the row (the
-first data row is row 1) and the value.
+A value becomes the same float32 whatever type stores it: numbers pass through float64, categories through
+their text. Errors for missing columns, wrong types and infinite values name the column, the row (the first
+data row is row 1) and the value.
 """
 
 import ctypes
@@ -29,29 +28,30 @@ _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")
 MISSING_NUMBERS = ("", "NA", "NaN", "nan", "null", "?")
 _POINTED = r"^\s*[-+]?[0-9.]*[0-9][0-9.]*\s*$"
 DECIMAL_COMMA = b"fedboost.decimal_comma"
-"""Metadata of a column of text from a file whose numbers have a decimal comma."""
-UNKNOWN = -1.0
-"""The code of a value that is no declared category."""
+"""Metadata key of a text column from a file whose numbers use a decimal comma."""
+UNKNOWN = -1.0  # code of a value that is not a declared category
 
 
 class BadRow(ConfigError):
-    """A value in a row that cannot be used. Rows are counted from 0 here, from 1 in the message."""
+    """A value that cannot be used. `row` counts from 0, the message from 1."""
 
-    def __init__(self, public: str, what: str, row: int, where: str = "") -> None:
-        super().__init__(public, f"{what} in row {row + 1}{where}")
+    def __init__(self, code: str, public: str, what: str, row: int, where: str = "") -> None:
+        super().__init__(code, public, f"{what} in row {row + 1}{where}")
         self.what, self.row = what, row
 
     def at(self, row: int) -> "BadRow":
-        """The same in a table where the row has this place."""
-        return BadRow(self.public, self.what, row)
+        """The same error for a table in which the row has this index."""
+        return BadRow(self.code, self.public, self.what, row)
 
     def on_line(self, line: int | None) -> "BadRow":
-        """The same, with the line of the file, if it is known."""
-        return BadRow(self.public, self.what, self.row, f" (line {line} of the file)" if line else "")
+        """The same error with the line number of the file, if known."""
+        return BadRow(
+            self.code, self.public, self.what, self.row, f" (line {line} of the file)" if line else ""
+        )
 
 
 def column_of(table: "pa.Table", name: str) -> "pa.ChunkedArray":
-    """The column of that name. Raises ConfigError that names the nearest column, or the columns."""
+    """Return the column with this name. ConfigError suggests the nearest name, or lists the columns."""
     index = table.schema.get_field_index(name)
     if index >= 0:
         return table.column(index)
@@ -59,34 +59,38 @@ def column_of(table: "pa.Table", name: str) -> "pa.ChunkedArray":
 
 
 def missing_column(name: str, there: Sequence[str], wanted: Collection[str] = ()) -> ConfigError:
-    """The error of a column that is missing, which names the nearest column or the columns. wanted: names
-    that it can be no other spelling of, for they are wanted, too."""
+    """Return the error for a missing column, which suggests the nearest name or lists the columns. wanted:
+    names that are not suggested, because they are themselves required."""
     near = nearest(name, (other for other in there if other not in wanted))
-    return ConfigError(f"column {name!r} is missing", near[2:-1] or f"the columns are {listing(there)}")
+    return ConfigError(
+        "table-column-missing",
+        f"column {name!r} is missing",
+        near[2:-1] or f"the columns are {listing(there)}",
+    )
 
 
 def check_distinct_names(names: Sequence[str], source: str, advice: str = "") -> None:
-    """ConfigError if two columns have one name."""
+    """Raise ConfigError if two columns have the same name."""
     twice = next((name for name, count in Counter(names).items() if count > 1), None)
     if twice is not None:
-        raise ConfigError(f"{source}: there are two columns named {twice!r}{advice}")
+        raise ConfigError("table-column-twice", f"{source}: two columns are named {twice!r}{advice}")
 
 
 def numbers(column: "pa.ChunkedArray", name: str) -> Float32:
-    """A column of numbers, or of text that spells numbers, as float32 [rows]; missing values are NaN. Raises
-    ConfigError for another type, and for the first text that is no number."""
+    """Return a column of numbers, or of text that spells numbers, as float32 [rows]; missing values are NaN.
+    Raises ConfigError for another type, and for the first text that is not a number."""
     with np.errstate(over="ignore"):
         return _floats(_numbers(column, name), np.float32)
 
 
 def exact_numbers(column: "pa.ChunkedArray", name: str) -> Float64:
-    """The same as float64."""
+    """Like `numbers`, but float64 [rows]."""
     return _floats(_numbers(column, name), np.float64)
 
 
 def _floats(column: "pa.ChunkedArray", kind: type[F]) -> npt.NDArray[F]:
-    """A column of float32 or float64 as numpy has it; missing values are NaN. Read from Arrow's buffers: its
-    own conversion imports pandas, which takes a while and 50 MB."""
+    """Copy a float32 or float64 column to a numpy array; missing values become NaN. It reads Arrow's buffers,
+    since Arrow's own conversion imports pandas, which costs time and 50 MB."""
     out = np.empty(len(column), kind)
     begin = 0
     for chunk in column.chunks:
@@ -106,20 +110,27 @@ def _numbers(column: "pa.ChunkedArray", name: str) -> "pa.ChunkedArray":
     if is_text(values.type):
         values = _parsed(values, name)
     elif not _is_number(values.type):
-        raise ConfigError(f"column {name!r} is {kind_of(column)} here, the terms say numeric")
+        raise ConfigError(
+            "table-column-not-numeric",
+            f"column {name!r} is {kind_of(column)} here, but the terms declare it numeric; convert it to "
+            "numbers",
+        )
     return values if values.type == pa.float32() else values.cast(pa.float64(), safe=False)
 
 
 def texts(column: "pa.ChunkedArray", name: str) -> tuple[Int64, tuple[str, ...]]:
-    """A column as categories: the index of each row's text, int64 [rows] (missing: -1), and the texts found.
+    """Return a column as categories: each row's text index, int64 [rows] (-1 if missing), and the texts.
 
-    The text of a string is itself; of an integer, also in a column of floats, its digits; of another number,
-    the shortest decimal that reads as it; of a boolean, true or false. Raises ConfigError for other types.
+    A string is its own text. An integer, even in a float column, becomes its digits; another number becomes
+    the shortest decimal that reads back as that number; a boolean becomes true or false. Raises ConfigError
+    for other types.
     """
     values = plain(column)
     if not is_text(values.type) and not _is_number(values.type):
         raise ConfigError(
-            f"column {name!r} is {kind_of(column)} here, categorical takes text, numbers or booleans"
+            "table-column-not-categorical",
+            f"column {name!r} is {kind_of(column)} here, but a categorical column must be text, numbers or "
+            "booleans",
         )
     encoded = values.dictionary_encode().combine_chunks()
     distinct = encoded.dictionary.to_pylist()
@@ -132,12 +143,11 @@ def texts(column: "pa.ChunkedArray", name: str) -> tuple[Int64, tuple[str, ...]]
 
 
 def is_text(kind: "pa.DataType") -> bool:
-    """Tell if values of this Arrow type are strings."""
     return bool(types.is_string(kind) or types.is_large_string(kind))
 
 
 def kind_of(column: "pa.ChunkedArray") -> str:
-    """The type of a column's values, for a message; of lists and structs without their fields' names."""
+    """Return a column's type for a message, without the field names of lists and structs."""
     kind = column.type.value_type if types.is_dictionary(column.type) else column.type
     if types.is_binary(kind) or types.is_large_binary(kind):
         return "binary (not UTF-8 text)"
@@ -146,23 +156,22 @@ def kind_of(column: "pa.ChunkedArray") -> str:
 
 
 def listing(values: Sequence[str], limit: int = 8) -> str:
-    """The first few values, quoted, for a message."""
     shown = [shorten(repr(value)) for value in values[:limit]]
-    return ", ".join(shown) + (f", … ({len(values)} in all)" if len(values) > limit else "")
+    return ", ".join(shown) + (f", … ({len(values)} in total)" if len(values) > limit else "")
 
 
 def refuse(table: "pa.Table", name: str, rows: Rows, reason: str) -> None:
-    """Raise for the first of these rows, if there is one."""
+    """Raise BadRow for the first marked row, if any. rows: bool [rows]."""
     if rows.any():
         row = int(np.argmax(rows))
         value = shorten(repr(table.column(name)[row].as_py()))
-        raise BadRow(f"column {name!r} {reason}", f"it is {value}", row)
+        raise BadRow("table-value-invalid", f"column {name!r} {reason}", f"it is {value}", row)
 
 
 def refuse_missing(rows: Rows, what: str) -> None:
     if rows.any():
-        advice = "has missing values, fill them in or drop their rows"
-        raise BadRow(f"{what} {advice}", "the first is", int(np.argmax(rows)))
+        advice = "has missing values; fill them in or drop these rows"
+        raise BadRow("table-value-missing", f"{what} {advice}", "the first is", int(np.argmax(rows)))
 
 
 def finite(table: "pa.Table", name: str) -> Float32:
@@ -171,7 +180,7 @@ def finite(table: "pa.Table", name: str) -> Float32:
         pointed = compute.and_(
             compute.match_substring(column, "."), compute.match_substring_regex(column, _POINTED)
         )
-        reason = "has a number with a point where numbers have a decimal comma: write 1500 or 1,5 for 1.500"
+        reason = "has a number with a point, but the file uses a decimal comma: write 1500 or 1,5 for 1.500"
         refuse(table, name, np.array(pointed.fill_null(False)), reason)
     values = numbers(column, name)
     refuse(table, name, np.isinf(values), "has a value that is infinite or too large for a 32-bit float")
@@ -179,24 +188,24 @@ def finite(table: "pa.Table", name: str) -> Float32:
 
 
 def declared_codes(table: "pa.Table", name: str, categories: Sequence[str]) -> Float32:
-    """The index of each row's category: float32 [rows]; missing or not declared: NaN."""
+    """Return each row's category index, float32 [rows]; NaN if the value is missing or not declared."""
     codes = codes_of(table, name, categories)
     return np.where(codes == UNKNOWN, np.float32(np.nan), codes)
 
 
 def buckets_of(table: "pa.Table", name: str, buckets: int) -> Float32:
-    """The bucket of each row's level: float32 [rows]; missing: NaN."""
+    """Return the bucket of each row's level, float32 [rows]; NaN if missing."""
     codes, levels = texts(column_of(table, name), name)
     return np.array([*(bucket_of(level, buckets) for level in levels), np.nan], np.float32)[codes]
 
 
 def means_of(table: "pa.Table", name: str, means: LevelMeans) -> Float32:
-    """The mean of each row's level, as a model has it: float32 [rows]; missing: NaN."""
+    """Return the model's target mean of each row's level, float32 [rows]; NaN if missing."""
     return means.encoded(*texts(column_of(table, name), name))
 
 
 def codes_of(table: "pa.Table", name: str, categories: Sequence[str]) -> Float32:
-    """The index of each row's category: float32 [rows]; missing: NaN; no declared category: `UNKNOWN`."""
+    """Return each row's category index, float32 [rows]: NaN if missing, `UNKNOWN` if not declared."""
     column = plain(column_of(table, name))
     codes, distinct = texts(column, name)
     known: dict[str, int] = {}
@@ -208,8 +217,8 @@ def codes_of(table: "pa.Table", name: str, categories: Sequence[str]) -> Float32
 
 
 def spelled_as(column: "pa.ChunkedArray", text: str) -> str:
-    """The text that `texts` makes of `text` in this column: a CSV file that says 01 or True is read as
-    numbers or booleans, and then holds 1 or true."""
+    """Return the form of `text` that `texts` uses in this column. A CSV column of 01 or True is read as
+    numbers or booleans, so its texts are 1 or true."""
     if is_text(plain(column).type):
         return text
     if text.lower() in ("true", "false"):
@@ -221,7 +230,7 @@ def spelled_as(column: "pa.ChunkedArray", text: str) -> str:
 
 
 def text_of(value: object) -> str | None:
-    """The text of one value; None (or empty) for what is missing."""
+    """Return the text of one value; None (or an empty text) if it is missing."""
     match value:
         case bool():
             return "true" if value else "false"
@@ -235,7 +244,7 @@ def text_of(value: object) -> str | None:
 
 
 def plain(column: "pa.ChunkedArray") -> "pa.ChunkedArray":
-    """The same values without the encodings that compute functions cannot all read."""
+    """Return the same values without encodings that some Arrow compute functions cannot read."""
     kind = column.type.value_type if types.is_dictionary(column.type) else column.type
     if kind == pa.string_view():
         return pa.chunked_array([pa.array(column.to_pylist(), pa.large_string())])
@@ -253,7 +262,7 @@ def _is_number(kind: "pa.DataType") -> bool:
 
 
 def _parsed(column: "pa.ChunkedArray", name: str) -> "pa.ChunkedArray":
-    """Parse text as float64."""
+    """Parse text as float64; BadRow for the first text that is not a number."""
     spelled = compute.utf8_trim_whitespace(column)
     missing = compute.is_in(spelled, value_set=pa.array(MISSING_NUMBERS, spelled.type))
     spelled = compute.if_else(missing, pa.scalar(None, spelled.type), spelled)
@@ -263,17 +272,24 @@ def _parsed(column: "pa.ChunkedArray", name: str) -> "pa.ChunkedArray":
         row = _first_unparsed(spelled)
     text = column[row].as_py()
     hint = (
-        ', a decimal comma (--decimal , or decimal = "," under [read])'
+        ', with a decimal comma (use --decimal , or decimal = "," under [read])'
         if _DECIMAL_COMMA.fullmatch(text.strip())
         else ""
     )
     first = f"the first value that is not a number is {shorten(repr(text))}{hint}"
-    raise BadRow(f"column {name!r} is string here, the terms say numeric", first, row)
+    raise BadRow(
+        "table-column-not-numeric",
+        f"column {name!r} is string here, but the terms declare it numeric",
+        first,
+        row,
+    )
 
 
 def _first_unparsed(column: "pa.ChunkedArray") -> int:
-    """The first row that is no number, where there is one."""
-    good, end = 0, len(column)  # rows before `good` are numbers; one of those before `end` is not
+    """Return the first row that is not a number. There must be one."""
+    # A binary search, as a failed cast does not report the row. Invariant: all rows before `good` are
+    # numbers, and at least one row before `end` is not.
+    good, end = 0, len(column)
     while end - good > 1:
         middle = (good + end) // 2
         try:
@@ -284,33 +300,30 @@ def _first_unparsed(column: "pa.ChunkedArray") -> int:
     return good
 
 
-# ---- How this process treats memory it has freed --------------------------------------------------------
-# Promises: after `keep_freed_memory`, vectors of a few megabytes that are made and dropped every turn are cut
-# from memory the process already has; the C library otherwise returns each to the system, which then hands it
-# out again page by page (measured at 1,000,000 x 50: 6 % of the CPU time of a tree). After
-# `share_freed_memory` threads use what others freed; otherwise each of gRPC's threads keeps some for itself,
-# and an aggregator of 20 parties held 60 MB more.
+# ---- Reuse of freed memory ------------------------------------------------------------------------------
+# After `keep_freed_memory`, vectors of a few megabytes that every turn makes and drops reuse memory of the
+# process. Otherwise the C library returns each to the system, which hands it out again page by page (6 % of a
+# tree's CPU time at 1,000,000 x 50). After `share_freed_memory`, threads share freed memory. Otherwise each
+# gRPC thread keeps its own, and an aggregator of 20 parties used 60 MB more.
 
 
-KEPT = 32 << 20
-"""Bytes of freed memory a process keeps at most."""
-MAX_HEAP_BLOCK_BYTES = 8 << 20
-"""Larger vectors come from the system one by one."""
+KEPT = 32 << 20  # most bytes of freed memory that a process keeps
+MAX_HEAP_BLOCK_BYTES = 8 << 20  # larger vectors are allocated directly from the system
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # of glibc's malloc.h
 
 
 def keep_freed_memory() -> None:
-    """Set this in the C library, for the whole process; a second call does no harm."""
+    """Have the C library keep freed memory, for the whole process. A second call is harmless."""
     _set({_M_TRIM_THRESHOLD: KEPT, _M_MMAP_THRESHOLD: MAX_HEAP_BLOCK_BYTES})
 
 
 def share_freed_memory() -> None:
-    """Set this for threads that have not started yet: for a process that computes in one thread."""
+    """Have threads started from now on share freed memory; for a process that computes in one thread."""
     _set({_M_ARENA_MAX: 1})
 
 
 def give_back() -> None:
-    """Release the memory that Arrow's allocator keeps after its tables are gone."""
+    """Release the memory that Arrow's allocator keeps after its tables are freed."""
     pa.default_memory_pool().release_unused()
 
 

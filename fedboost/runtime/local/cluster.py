@@ -1,10 +1,8 @@
-"""A consortium on one machine: an aggregator and its parties as processes of their own, on loopback.
+"""A consortium on one machine, for the demo, examples and tests: separate processes on loopback.
 
-For the demo, examples and tests. Promises: the system chooses the port; every process started here is ended
-here, by its own id; what they log goes to files in the folder; inside, every party is connected; the keys of
-the consortium are made for it, and are gone with it, and so are the memories of its parties unless they are
-given a folder.
-Refuses: processes that do not come up (SessionFailed, with the last line they wrote).
+The system chooses the port. Every process started here is ended here, by its id. Logs go to files in the
+folder. Keys, and without a `state` folder the parties' memories, are deleted at the end. A process that does
+not start is a SessionFailed with its last log line.
 """
 
 import json
@@ -35,23 +33,27 @@ from fedboost.terms.terms import Terms
 
 START_SECONDS = 60.0
 SECONDS_A_PARTY = 4.0
-"""Additional seconds for each further party to connect: processes that start together share the cores."""
+"""More seconds per party to connect, as processes that start together share the cores."""
 STOP_SECONDS = 10.0
 POLL_SECONDS = 0.02
 AGGREGATOR = "aggregator"
-"""Stem of the aggregator's own files."""
+"""Stem of the aggregator's files."""
 ANALYST = "analyst"
 
 
 class LocalCluster:
-    """A context manager: inside it the processes run and `analyst` is connected.
+    """A context manager in which the processes run, every party is connected, and `analyst` can submit terms.
 
-    folder: where config files and logs are written; tables: party name to its table file, None for a key
-    holder without rows; programs: custom programs the aggregator offers; policy: of the parties' files,
-    without which they refuse all terms but those that are approved (`approve`); approved: terms that every
-    party approves before it starts; state: where their memories and audit logs go, and stay.
-    `aggregator` is its process, `parties` has that of each party by name, `keys` is the folder of their
-    bundles, `state` that of the parties' memories and audit logs.
+    `aggregator` is the aggregator's process, `parties` maps names to processes, `keys` is the folder of the
+    bundles, and `state` that of the parties' memories and audit logs.
+
+    Args:
+        folder: for config files and logs.
+        tables: party name -> table file, or None for a key holder without rows.
+        programs: custom programs of the aggregator.
+        policy: the parties' policy; without one they refuse terms that are not approved (`approve`).
+        approved: terms that every party approves before it starts.
+        state: folder for memories and audit logs that outlive the cluster.
     """
 
     def __init__(
@@ -98,23 +100,21 @@ class LocalCluster:
 
     @property
     def analyst(self) -> Connection:
-        """An analyst's connection to the aggregator."""
         return connect(self.address, self.keys / ANALYST)
 
     def approve(self, terms: Terms) -> None:
-        """Approve these terms for the analyst at every party, as `fedboost approve --yes` does there."""
+        """Approve terms for the analyst at every party, as `fedboost approve --yes` does."""
         for stem in self._stems.values():
             _approve(read_party(self._folder / f"{stem}.toml", holds_rows=None), terms)
 
     def log(self, party: str) -> str:
-        """The log of a party so far."""
         return self._log_file(self._stems[party]).read_text(encoding="utf-8")
 
     def _log_file(self, stem: str) -> Path:
         return self._folder / f"{stem}.log"
 
     def start_aggregator(self) -> None:
-        """Start the aggregator's process; once it has run, at the same address and with the same state."""
+        """Start the aggregator; after the first time, at the same address and with the same state."""
         values = {
             "listen": self.address or "127.0.0.1:0",
             "keys": str(self.keys / AGGREGATOR),
@@ -126,11 +126,13 @@ class LocalCluster:
         line = process.stdout.readline()
         if not line:
             process.wait(START_SECONDS)
-            raise SessionFailed(f"the aggregator did not start: {self._last_words(AGGREGATOR)}")
+            raise SessionFailed(
+                "cluster-start-failed", f"the aggregator did not start: {self._last_words(AGGREGATOR)}"
+            )
         self.address = json.loads(line)["address"]
 
     def start_party(self, name: str) -> None:
-        """Start a party's process; it takes a second until it is connected."""
+        """Start a party; it takes a second to connect."""
         stem = self._stems[name]
         table = self._tables[name]
         values: dict[str, object] = {
@@ -144,12 +146,14 @@ class LocalCluster:
         self.parties[name] = self._spawn(stem, values)
 
     def stop_party(self, name: str) -> None:
-        """End a party's process; returns once the aggregator has noticed."""
+        """End a party, and return once the aggregator has noticed."""
         _end(self.parties[name])
         end = time.monotonic() + STOP_SECONDS
         while any(member.name == name and member.since for member in self.analyst.status().members):
             if time.monotonic() > end:
-                raise SessionFailed(f"party {name} was stopped, and the aggregator still knows it")
+                raise SessionFailed(
+                    "cluster-stop-failed", f"party {name} was stopped, but the aggregator still lists it"
+                )
             time.sleep(POLL_SECONDS)
 
     def _wait_for_parties(self) -> None:
@@ -157,11 +161,13 @@ class LocalCluster:
         for name, process in self.parties.items():
             while AT_HAND not in self.log(name):
                 if process.poll() is not None or time.monotonic() > end:
-                    raise SessionFailed(f"party {name} did not start: {self._last_words(self._stems[name])}")
+                    raise SessionFailed(
+                        "cluster-start-failed",
+                        f"party {name} did not start: {self._last_words(self._stems[name])}",
+                    )
                 time.sleep(POLL_SECONDS)
 
     def _spawn(self, stem: str, config: Mapping[str, object], *options: str) -> "subprocess.Popen[str]":
-        """Start an aggregator or a party with this config file."""
         role = AGGREGATOR if stem == AGGREGATOR else "party" if "data" in config else "keyholder"
         file = self._folder / f"{stem}.toml"
         file.write_text("".join(f"{key} = {to_toml(value)}\n" for key, value in config.items()), "utf-8")
@@ -171,7 +177,7 @@ class LocalCluster:
                 _approve(read_party(file, holds_rows=None), self._approved)
         log = self._open.enter_context(self._log_file(stem).open("a" if stem in self._spawned else "w"))
         self._spawned.add(stem)
-        # Ctrl-C is meant for who started this: a process inherits that it is blocked.
+        # Ctrl-C is for this process only: the new one inherits that SIGINT is blocked.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             process = self._start(role, file, log, *options)
@@ -187,17 +193,17 @@ class LocalCluster:
             stdout=subprocess.PIPE if role == AGGREGATOR else log,
             stderr=log,
             text=True,
-            # The processes find the modules this one finds: a custom program beside the script that runs.
+            # The process finds the same modules as this one, e.g. a custom program next to the script.
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
 
     def _last_words(self, stem: str) -> str:
         lines = self._log_file(stem).read_text(encoding="utf-8").strip().splitlines()
-        return lines[-1] if lines else "it said nothing"
+        return lines[-1] if lines else "its log is empty"
 
 
 def write_consortium(folder: Path, parties: Mapping[str, str], days: int) -> None:
-    """Write bundles for an aggregator, an analyst and parties (name to stem); nobody keeps the root's key."""
+    """Write bundles for an aggregator, an analyst and parties (name -> stem). The root's key is not kept."""
     now = datetime.now(UTC)
     root_key, root = new_root("loopback", now, days + 1)
     holders = [(AGGREGATOR, AGGREGATOR, AGGREGATOR), (ANALYST, ANALYST, ANALYST)]
@@ -208,7 +214,6 @@ def write_consortium(folder: Path, parties: Mapping[str, str], days: int) -> Non
 
 
 def _approve(config: PartyConfig, terms: Terms) -> None:
-    """Approve terms for the analyst at a party."""
     approve(config, terms, review(config, terms, (ANALYST,)), datetime.now(UTC))
 
 

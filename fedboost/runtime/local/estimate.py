@@ -1,8 +1,8 @@
-"""The costs of a training, by protection: trees that are really grown here for some seconds, and arithmetic.
+"""Estimated costs of a training by protection: trees grown here for some seconds, and arithmetic.
 
-Promises: the questions are those of a real training of the given terms, over the user's table or rows that
-are generated; what a party, the key holder and the aggregator do is timed with the very code that does it.
-Protections whose extra is not installed are left out.
+The queries are those of a real training of the terms, over the user's table or generated rows. The work of
+parties, key holder and aggregator is timed with the code of a session. Protections whose extra is not
+installed are left out.
 """
 
 import math
@@ -28,14 +28,7 @@ from fedboost.privacy.pairwise import AggregatorSetup, Group, Handshake, PartySe
 from fedboost.privacy.points import POINT_BYTES, TOKEN_WORDS, check_points, multiply, points_of, tokens_of
 from fedboost.privacy.protection import Opener, Sealer, Tag
 from fedboost.privacy.protections import PROTECTIONS, Protection
-from fedboost.results.model import (
-    ColumnsEstimate,
-    Estimate,
-    Estimates,
-    Layout,
-    PartyCosts,
-    Workers,
-)
+from fedboost.results.model import ColumnsEstimate, Estimate, Estimates, Layout, PartyCosts, Workers
 from fedboost.runtime.config import cores
 from fedboost.runtime.data.draft import split_by_weights
 from fedboost.runtime.local.row_costs import Grown as GrownColumns
@@ -46,20 +39,18 @@ from fedboost.runtime.telemetry import Row
 from fedboost.runtime.workers.holder import growing_bytes, loading_bytes
 from fedboost.terms.terms import Terms
 
-# ---- Rows that terms could be trained on, where there are none yet: generated ---------------------------
-# Promises: a table fits the terms it was made for; the same terms and number of rows give the same table.
+# ---- Generated rows, where there is no table yet --------------------------------------------------------
+# The table fits its terms. The same terms and number of rows give the same table.
 
 
 ROWS_OF_A_GROUP = 20
 MAX_RELEVANCE = 4
 MIN_CLASSES = 2
-VALIDATION = 5
-"""One row in so many is for validation, where a column says so."""
+VALIDATION = 5  # one row in so many validates, if the terms have a column for it
 
 
 def table_for(terms: Terms, rows: int) -> "pa.Table":
-    """Return rows of every column that the terms name: independent features, and a label that some of them
-    explain in part."""
+    """Generate all columns of the terms: independent features, and a label that depends on some of them."""
     draw, columns = np.random.default_rng(0), terms.columns
     table: dict[str, Any] = {name: draw.standard_normal(rows).astype(np.float32) for name in columns.numeric}
     codes = {name: draw.integers(0, len(known), rows) for name, known in columns.categorical.items()}
@@ -88,7 +79,6 @@ def table_for(terms: Terms, rows: int) -> "pa.Table":
 
 
 def _label(terms: Terms, score: Float64) -> Any:
-    """Labels of the kind that the objective takes."""
     columns, kind = terms.columns, terms.objective.loss.xgboost_equivalent.label_kind
     if kind is LabelKind.CLASS:
         number = terms.objective.num_class or MIN_CLASSES
@@ -101,38 +91,33 @@ def _label(terms: Terms, score: Float64) -> Any:
     return score if kind is LabelKind.NUMBER else np.floor(np.exp(np.clip(score, -3, 3))) + 1
 
 
-# ---- The costs of a training, by protection: trees that are really grown here for some seconds ----------
+# ---- Costs of a training by protection, from trees grown here for some seconds --------------------------
 
 
-MAX_VALUES = 8_000_000
-"""Rows times features of the trees that are grown; of more rows a part is taken."""
-MAX_SECONDS = 10.0
-"""Of trees that are grown; further rounds are taken to be like the last."""
-FIRST_ROUNDS = 10
-"""Rounds that tell how long one takes."""
+MAX_VALUES = 8_000_000  # most rows times features to grow trees over; of more rows a part is used
+MAX_SECONDS = 10.0  # of growing trees; further rounds are assumed to be like the last
+FIRST_ROUNDS = 10  # rounds to measure how long one takes
 MESSAGE_SECONDS = 1.4e-3
-"""Of a question to one party and its answer, at both ends: gRPC, TLS, the audit log and the memory of the
-site. Measured on two cores (docs/scaling.md): between 1.1 and 1.6 ms from 3 parties to 30."""
-MESSAGE_BYTES = 120
-"""Of a report beside its cells."""
+"""Seconds of a query to one party and its answer at both ends: gRPC, TLS, audit log and site memory. Measured
+on two cores (docs/scaling.md): between 1.1 and 1.6 ms for 3 to 30 parties."""
+MESSAGE_BYTES = 120  # of a report without its cells
 MIN_ROWS_A_PARTY = 20
-SAMPLED_PARTIES = 100
-"""Of more parties, each seals a smaller sample."""
+SAMPLED_PARTIES = 100  # with more parties, each seals a smaller sample
 FEWER = 4
-"""Of a sample, one row in so many is taken for the first trees: what all of them take longer is the rows'."""
+"""The first trees use one row in so many of a sample: the difference to all of them is the cost of rows."""
 ALONE: dict[str, object] = {
     **{"protection": "plain", "parties": [], "keyholder": None, "keyholder_rows": True},
     **{"on_loss": "wait", "quorum": None, "early_stopping_rounds": None, "party_metrics": False},
     "program": "boosting",
 }
-"""Settings of the same trees in one process, with nobody to hide rows from, or to lose."""
+"""Settings for the same trees in one process, without protection and without losses."""
 SESSION = bytes(32)
 
 
 @dataclass(frozen=True)
 class Speed:
-    """Seconds for a cell at a party, at the key holder, at the aggregator for each party; bytes of one; bytes
-    that a party sends for a sum besides; round trips of a sum."""
+    """Costs of a sum. seal, help, open: seconds per cell at a party, at the key holder, at the aggregator per
+    party; size: bytes per cell; beside: further bytes that a party sends; trips: round trips."""
 
     seal: float
     help: float
@@ -144,11 +129,11 @@ class Speed:
 
 @dataclass(frozen=True)
 class Grown:
-    """Trees that were grown: the parts of each question's answer, those before the first round too; how many
-    of them until the end of the first round; rounds; seconds of a round, of all parties and the aggregator in
-    turn, of which the program decides for some, and that each further row takes; seconds before the first, in
-    which kernels are loaded and rows read; bytes that a party sent without protection: in the first round,
-    with all before it, and in all later ones."""
+    """Trees that were grown. segments: of each query's answer, from before the first round on; first: number
+    of these until the first round ended; a_round: seconds of a round, for all parties and the aggregator one
+    after the other; deciding: those of the program in it; a_row: those of each further row; start: seconds
+    before the first round, to load kernels and read rows; sent: bytes that a party sent without protection
+    (to the end of the first round, later)."""
 
     segments: list[tuple[Segment, ...]]
     first: int
@@ -160,12 +145,12 @@ class Grown:
     sent: tuple[float, float]
 
     def weight(self, rounds: int) -> float:
-        """The weight of each later round in a training of this number of rounds."""
+        """Return the weight of each measured later round in a training of this many rounds."""
         return (rounds - 1) / max(self.rounds - 1, 1)
 
 
 def grow(terms: Terms, table: Any, parties: int, whole: bool, shares_turns: bool = True) -> Grown:
-    """Grow trees over the rows of a table, for some seconds; whole: those are all rows. shares_turns: queries
+    """Grow trees over a table for some seconds. whole: True if it has all rows; shares_turns: True if queries
     may share a turn."""
     names, segments = [f"p{number}" for number in range(parties)], list[tuple[Segment, ...]]()
     shards = split_by_weights(table, names, [1.0] * parties, 0, terms.columns.group)
@@ -186,7 +171,7 @@ def grow(terms: Terms, table: Any, parties: int, whole: bool, shares_turns: bool
             segments.extend([query.segments] if shares_turns else [part.segments for part in query.parts])
             answer = yield query
 
-    marks = [time.process_time()]  # not those of the wall, on which others' work would count
+    marks = [time.process_time()]  # CPU time, which other processes do not affect
     first = terms.changed(rounds=min(FIRST_ROUNDS, terms.trees.rounds))
     simulate(first, few, nthread=1, on_round=lambda row: marks.append(time.process_time()))
     start, *further = np.diff(marks)
@@ -213,22 +198,21 @@ def grow(terms: Terms, table: Any, parties: int, whole: bool, shares_turns: bool
 
 
 def _fewer(table: Any, names: list[str], terms: Terms) -> Any:
-    """The shards of a part of the rows, to see what a row takes."""
+    """Split one row in `FEWER`, to measure the cost of a row."""
     weights = [1.0] * len(names) + [(FEWER - 1.0) * len(names)]
     shards = split_by_weights(table, [*names, "others"], weights, 0, terms.columns.group)
     return {name: shards[name] for name in names}
 
 
 def speed_of(protection: Protection, parties: int, key_bits: int, bits: int, shrinks: bool = False) -> Speed:
-    """Seal and open a sum of that many parties here. ConfigError if the protection's extra is not
-    installed."""
+    """Measure sealing and opening a sum of so many parties. ConfigError without the protection's extra."""
     names = tuple(f"p{number}" for number in range(parties))
     cells = protection.sample_cells * min(parties, SAMPLED_PARTIES) // parties
     tag = Tag(1, 1, names, SESSION, (Segment(cells, bits),))
     sealers, opener = _ends(protection, names, key_bits, tag, shrinks)
-    most = max(0, min(1000, (1 << bits - 1) // parties - 1))  # so that the sum fits its cell
+    most = max(0, min(1000, (1 << bits - 1) // parties - 1))  # the sum of all parties must fit its cell
     values: Int64 = np.random.default_rng(0).integers(-most, most + 1, cells)
-    parts = {names[0]: [*sealers[names[0]].seal(values, tag)]}  # tables are made, the first time
+    parts = {names[0]: [*sealers[names[0]].seal(values, tag)]}  # the first time makes tables, so is not timed
     parts[names[1]], sealing = timed(lambda: [*sealers[names[1]].seal(values, tag)], time.perf_counter)
     parts |= {name: [*sealers[name].seal(values, tag)] for name in names[2:]}
     begin = time.perf_counter()
@@ -247,7 +231,7 @@ def speed_of(protection: Protection, parties: int, key_bits: int, bits: int, shr
     total = opener.open()
     whole = time.perf_counter() - begin
     if not np.array_equal(total, parties * values):
-        raise AssertionError("the sum that was opened is another one")
+        raise AssertionError("the opened sum is wrong")
     size = sum(map(len, parts[names[0]])) / cells
     opening = (whole - helped) / cells / parties
     return Speed(sealing / cells, helped / cells, opening, size, beside, trips)
@@ -271,9 +255,9 @@ def _ends(
 
 @dataclass(frozen=True)
 class Costs:
-    """What a training costs before anything is hidden: its rows, and the trees that were grown; by question
-    how often it comes, and its answer's cells; seconds of a round, of all parties and the aggregator in turn;
-    seconds before the first; mean cells and questions of a round, and bits of a cell."""
+    """Costs of a training without protection. asked: how often each query occurs, with its answer's segments;
+    in_turn: seconds of a round, for all parties and the aggregator one after the other; start: seconds before
+    the first round; cells, turns: means per round; bits: of a cell."""
 
     rows: int
     grown: Grown
@@ -285,13 +269,12 @@ class Costs:
     bits: int
 
     def computing(self, parties: int) -> float:
-        """Seconds of a round at one party."""
         return (self.in_turn - self.grown.deciding) / parties
 
 
 def _sample(alone: Terms, rows: int, least: int, table: Any) -> tuple[Terms, Any, float]:
-    """The terms and rows by which trees are grown here, and their share of all rows, with which what counts
-    rows shrinks. table: of which these are the first; unless given they are generated."""
+    """Return terms and rows to grow trees with, and the rows' share of all, by which settings that count rows
+    are scaled. table: its first rows are used; generated if None."""
     most = min(rows, max(MAX_VALUES // len(alone.columns.features), least))
     if table is None:
         table = table_for(alone, most)
@@ -305,7 +288,7 @@ def _sample(alone: Terms, rows: int, least: int, table: Any) -> tuple[Terms, Any
 
 
 def costs_of(terms: Terms, rows: int, parties: int, table: Any = None) -> Costs:
-    """Grow trees. table: the rows that trees are grown over; unless given they are generated."""
+    """Grow trees and derive the costs. table: rows to grow them over, generated if None."""
     alone, table, share = _sample(terms.changed(**ALONE), rows, MIN_ROWS_A_PARTY * parties, table)
     grown = grow(alone, table, parties, share == 1.0, terms.shares_turns)
     in_turn = grown.a_round + grown.a_row * (rows - table.num_rows)
@@ -323,7 +306,7 @@ def costs_of(terms: Terms, rows: int, parties: int, table: Any = None) -> Costs:
 
 
 def estimates(costs: Costs, terms: Terms, parties: int) -> list[Estimate]:
-    """The estimates for each protection whose extra is installed."""
+    """Return an estimate for each protection whose extra is installed."""
     grown, cells, turns, rounds = costs.grown, costs.cells, costs.turns, terms.trees.rounds
     out = []
     for name, protection in PROTECTIONS.items():
@@ -364,41 +347,39 @@ def estimates(costs: Costs, terms: Terms, parties: int) -> list[Estimate]:
 
 
 def missing(known: list[Estimate], parties: int) -> dict[str, str]:
-    """The protections without an estimate, each with the reason."""
+    """Return the protections without an estimate, with the reasons."""
     names = [each.protection for each in known]
     return {
         name: f'not installed here: pip install "fedboost[{name}]"'
         if row.max_parties is None or parties <= row.max_parties
-        else f"takes {row.max_parties} parties at most"
+        else f"allows at most {row.max_parties} parties"
         for name, row in PROTECTIONS.items()
         if name not in names
     }
 
 
-# ---- The costs of a training whose parties hold different columns ---------------------------------------
+# ---- Costs of a training whose parties have different columns -------------------------------------------
 
 
 SAMPLE_IDS = 500
 WORD_BYTES = 4
-PROCESS_MB = 130.0
-"""Of interpreter, libraries and compiled kernels (docs/benchmarks.md, Turns)."""
+PROCESS_MB = 130.0  # of interpreter, libraries and compiled kernels (docs/benchmarks.md, Turns)
 ROW_BYTES, LINE_BYTES = 32, 64
-"""Of a row at each party: where it is in the tree, and its gradient; and its bins, in whole cache lines."""
-COPIES = 7, 4
-"""Of encrypted gradients, measured: at who makes and seals them, and at who opens them and takes them in."""
+"""Bytes of a row at each party, for its node and gradient, and of a cache line: bins take whole lines."""
+COPIES = 7, 4  # measured copies of encrypted gradients: at the label holder, at a feature holder
 TABLE_KEY, TABLE_BYTES = 256, (67e6, 21e6)
-"""Bytes of a key of 2048 bits, and of the tables of powers for it: of who encrypts, and of who sums."""
+"""Bytes of a 2048-bit key, and of its tables of powers: at the label holder, at a feature holder."""
 BY_ONE_PARTY: dict[str, object] = {
     **{"protection": "plain", "keyholder": None, "keyholder_rows": True, "on_loss": "wait"},
     **{"rows": "in_order", "min_common_rows": None, "max_ids": None, "repeated_ids": False},
     "label_epsilon": None,
     **{"id_form": None, "early_stopping_rounds": None},
 }
-"""Settings of the same trees with rows that stand in order, and nothing encrypted."""
+"""Settings for the same trees with rows already in order, and nothing encrypted."""
 
 
 class _Counts:
-    """Of a round: what turns relay, and how many messages that takes, one after the other."""
+    """Means per round: turns, round trips, relays, and bytes that parties send and receive."""
 
     def __init__(self, terms: Terms, grown: GrownColumns, rows: int, gradient_bytes: int) -> None:
         self.turns = self.trips = self.relays = 0.0
@@ -418,8 +399,8 @@ class _Counts:
 
 @dataclass(frozen=True)
 class _Aligned:
-    """Seconds of matching rows by their ids, all parties in turn and each on its own machine; bytes that a
-    party sends and receives for it."""
+    """Costs of matching rows by ids: seconds for all parties one after the other, and for each on its own
+    machine (apart); bytes that a party sends and receives."""
 
     seconds: float = 0.0
     apart: float = 0.0
@@ -428,7 +409,7 @@ class _Aligned:
 
 
 def _aligned(terms: Terms, rows: int) -> _Aligned:
-    """Of parties that enter as many ids as rows are common: each list is multiplied once by each party."""
+    """Measure matching, if every party's ids are all in common: each party multiplies each list once."""
     if not terms.vertical.aligns:
         return _Aligned()
     ids = [str(row).encode() for row in range(SAMPLE_IDS)]
@@ -447,8 +428,8 @@ def _aligned(terms: Terms, rows: int) -> _Aligned:
 
 
 def estimate_columns(terms: Terms, rows: int, table: Any = None) -> Estimates:
-    """The estimates. rows: in common, of all blocks; table: with the columns of all parties, that trees are
-    grown over; unless given it is generated."""
+    """Return the estimates. rows: common rows of all blocks; table: rows with the columns of all parties, to
+    grow trees over, generated if None."""
     if not terms.parties:
         named = [party for block in terms.vertical.blocks for party in block.parties]
         terms = terms.with_parties(named or [str(terms.vertical.label_holder), *terms.columns.held])
@@ -503,8 +484,8 @@ def _plain(
 
 @dataclass
 class _Reports:
-    """Of a round under encryption: trees, turns that are opened, cells of answers; of each feature holder the
-    ciphertexts of its reports, and the products that they take."""
+    """Means per round under encryption: trees, opened turns, cells of answers; and for each feature holder,
+    the ciphertexts of its reports and the products for them."""
 
     trees: float
     turns: float
@@ -514,7 +495,7 @@ class _Reports:
 
     @classmethod
     def of(cls, terms: Terms, grown: GrownColumns, rows: int, costs: RowCosts) -> "_Reports":
-        """ConfigError for more ciphertexts in a turn than the label holder opens."""
+        """Count them. ConfigError if a turn has more ciphertexts than the label holder opens."""
         bins = _bins(terms, grown)
         found = cls(0.0, 0.0, 0.0, dict.fromkeys(bins, 0.0), dict.fromkeys(bins, 0.0))
         for weight, turn in grown.weights(terms.trees.rounds):
@@ -527,13 +508,14 @@ class _Reports:
                 found.products[party] += weight * _products(bins[party], turn, rows)
             if sum(counts.values()) > costs.most_opened:
                 raise ConfigError(
-                    f"{sum(counts.values()):,} encrypted sums in a turn, the label holder opens "
-                    f"{costs.most_opened:,} at most: lower max_bin or max_depth, or have fewer columns"
+                    "estimate-too-many-sums",
+                    f"a turn has {sum(counts.values()):,} encrypted sums, but the label holder opens at most "
+                    f"{costs.most_opened:,}; lower max_bin or max_depth, or use fewer columns",
                 )
         return found
 
     def stages(self, costs: RowCosts, encrypted: float) -> tuple[dict[str, float], float]:
-        """Seconds of each step; and of all, where each party has a machine of its own. encrypted: rows."""
+        """Return the seconds of each step, and of all if each party has its own machine. encrypted: rows."""
         reported, holders = sum(self.ciphertexts.values()), len(self.ciphertexts)
         relayed = costs.relay * 2 * costs.key * encrypted
         opened = {
@@ -559,7 +541,6 @@ class _Reports:
 def _encrypted(
     terms: Terms, grown: GrownColumns, rows: int, in_turn: float, aligned: _Aligned, costs: RowCosts
 ) -> ColumnsEstimate:
-    """With encrypted gradients. ConfigError for more sums in a turn than the label holder opens."""
     (block,), cipher = terms.blocks, 2 * costs.key
     counts, reports = _Counts(terms, grown, rows, cipher), _Reports.of(terms, grown, rows, costs)
     stages, one_by_one = reports.stages(costs, rows * len(terms.roots) * reports.trees)
@@ -571,7 +552,7 @@ def _encrypted(
         holds_key = party == block.label_holder
         if holds_key:
             sent, received = sent + opened, received + opened
-        else:  # its own integers are 0, a bit each
+        else:  # its own integers are all 0, and take a bit each
             own = cipher * reports.ciphertexts[party] + reports.cells / 8 + MESSAGE_BYTES * counts.turns
             sent = counts.relayed[party][0] + own
         powers = TABLE_BYTES[not holds_key] * (costs.key / TABLE_KEY) ** 2
@@ -592,7 +573,7 @@ def _encrypted(
 
 
 def _bins(terms: Terms, grown: GrownColumns) -> dict[str, Any]:
-    """The bins of the columns of each feature holder."""
+    """Return the numbers of bins of each feature holder's columns."""
     assert grown.layout is not None
     sizes, found = grown.layout.value_bins + grown.layout.missing, {}
     for party in terms.blocks.blocks[0].feature_holders:
@@ -603,7 +584,8 @@ def _bins(terms: Terms, grown: GrownColumns) -> dict[str, Any]:
 
 
 def _products(bins: Any, turn: Turn, rows: int) -> float:
-    """Products for the sums of a turn: two columns at a time, by joint bins first (`scheme.plan`)."""
+    """Return the products for the sums of a turn: two columns at a time, by joint bins (`scheme.plan`)."""
+    # A node's rows fall into `used` of the `joint` bins on average, if they are spread evenly.
     if not turn.nodes:
         return 0.0
     in_node, found = turn.passes * rows / turn.nodes, 0.0
@@ -623,7 +605,7 @@ def _party(
     row_bytes: int,
     more: float,
 ) -> PartyCosts:
-    """row_bytes: of gradients, for a row and root; more: bytes of memory besides."""
+    """Return a party's costs. row_bytes: of gradients per row and root; more: further bytes of memory."""
     block, share = block_of(terms, party, rows)
     own = len(terms.blocks.columns_of(party).features)
     sets = (len(block.parties) - 1 + row_bytes) * len(terms.roots)
@@ -638,16 +620,15 @@ def _party(
     )
 
 
-# ---- The costs of workers at one site: memory by what was measured --------------------------------------
+# ---- Costs of workers at one site -----------------------------------------------------------------------
 
 
-ANSWER_SECONDS = 1e-4
-"""Of a question to one worker and its empty answer: measured over loopback, .19 ms for two."""
+ANSWER_SECONDS = 1e-4  # of a query to a worker and its empty answer: over loopback, 0.19 ms for two
 SAMPLE_CELLS = 1 << 20
 
 
 def of_workers(costs: Costs, terms: Terms, parties: int, workers: int) -> Workers:
-    """The estimate for a site with its part of the rows of all parties, where there are no votes."""
+    """Return the estimate for a site with an equal part of all rows, and without votes."""
     own = math.ceil(math.ceil(costs.rows / parties) / workers)
     features = len(terms.columns.features)
     pack, add = _seconds_a_cell(costs.bits)
@@ -665,11 +646,11 @@ def of_workers(costs: Costs, terms: Terms, parties: int, workers: int) -> Worker
 
 
 def _seconds_a_cell(bits: int) -> tuple[float, float]:
-    """What it takes to pack one cell, and to add it, measured here."""
+    """Measure the seconds to pack a cell, and to add it."""
     words = np.zeros(SAMPLE_CELLS, np.uint64)
     chunks = chunks_of((Segment(SAMPLE_CELLS, bits),))
     marks = []
-    for _ in range(2):  # kernels are loaded, the first time
+    for _ in range(2):  # the first time loads the kernels
         begin = time.perf_counter()
         packed = [chunk.packed(chunk.of(words)) for chunk in chunks]
         middle = time.perf_counter()
@@ -680,16 +661,13 @@ def _seconds_a_cell(bits: int) -> tuple[float, float]:
     return float(packing), float(adding)
 
 
-# ---- The costs of a training over links, by layout: histograms of all features, votes -------------------
-# Rows in one place. A round takes the time of the machines, its round trips, and its bytes through a party's
-# link.
+# ---- Costs of a training over links, by layout: histograms of all features, votes, rows in one place ----
+# A round takes the time of the machines, of its round trips, and of its bytes through a party's link.
 
 
 HISTOGRAMS, VOTES, ONE_PLACE = "histograms", "votes", "one place"
-USUAL_VOTES = 20
-"""`vote_top_k` of the layout with votes, where the terms have none."""
-VALUE_BYTES = 4
-"""Bytes of a value of a row that is shipped."""
+USUAL_VOTES = 20  # `vote_top_k` of the layout with votes, unless the terms have one
+VALUE_BYTES = 4  # of a value of a row that is sent
 MAX_RTT_MS = 60_000
 MIN_BANDWIDTH_MBIT, MAX_BANDWIDTH_MBIT = 0.001, 1_000_000
 MBIT = 1e6 / 8
@@ -697,45 +675,47 @@ MBIT = 1e6 / 8
 
 @dataclass(frozen=True)
 class Link:
-    """The link between a party and the aggregator: milliseconds of a round trip; megabits a second, infinite
-    where any number of bytes pass at once."""
+    """The link between a party and the aggregator: milliseconds per round trip, and Mbit/s (or infinity)."""
 
     rtt_ms: float = 0.0
     bandwidth_mbit: float = math.inf
 
     @classmethod
     def of(cls, rtt: float | None, bandwidth: float | None) -> "Link | None":
-        """The link of two options; None if neither was given."""
         if rtt is None and bandwidth is None:
             return None
         link = cls(0.0 if rtt is None else rtt, math.inf if bandwidth is None else bandwidth)
         if not 0 <= link.rtt_ms <= MAX_RTT_MS:
-            raise ConfigError(f"--rtt is {rtt:g}; give milliseconds from 0 to {MAX_RTT_MS:,}")
+            raise ConfigError(
+                "estimate-rtt-range", f"--rtt is {rtt:g}; give milliseconds from 0 to {MAX_RTT_MS:,}"
+            )
         if bandwidth is not None and not MIN_BANDWIDTH_MBIT <= bandwidth <= MAX_BANDWIDTH_MBIT:
             limits = f"from {MIN_BANDWIDTH_MBIT} to {MAX_BANDWIDTH_MBIT:,}"
-            raise ConfigError(f"--bandwidth is {bandwidth:g}; give Mbit/s {limits}")
+            raise ConfigError(
+                "estimate-bandwidth-range", f"--bandwidth is {bandwidth:g}; give Mbit/s {limits}"
+            )
         return link
 
     @property
     def facts(self) -> dict[str, float]:
-        """The fields of a layout over this link."""
         limited = {"bandwidth_mbit": self.bandwidth_mbit} if math.isfinite(self.bandwidth_mbit) else {}
         return {"rtt_ms": self.rtt_ms, **limited}
 
     def seconds(self, round_trips: float, megabytes: float) -> float:
-        """Seconds of so many round trips, one after the other, and of these bytes in one direction."""
+        """Return the seconds of round trips one after the other, and of bytes in one direction."""
         return round_trips * self.rtt_ms / 1e3 + megabytes * 1e6 / (self.bandwidth_mbit * MBIT)
 
 
 def over_link(layout: str, own: Estimate, rounds: int, link: Link) -> Layout:
-    """A training over a link, each party and the aggregator on a machine of its own."""
+    """Estimate a training over a link, with every party and the aggregator on its own machine."""
     a_round = own.seconds_apart + link.seconds(own.round_trips, own.megabytes)
     changed = {"seconds_a_round": a_round, "seconds": a_round * rounds, "megabytes": own.megabytes * rounds}
     return Layout(**{**vars(own), **changed, **link.facts}, layout=layout)
 
 
 def in_one_place(terms: Terms, plain: Estimate, link: Link) -> Layout:
-    """The same trees over rows that all parties sent to one place, for comparison. plain: their estimate."""
+    """Estimate the same trees over rows that all parties sent to one place. plain: the estimate of
+    `plain`."""
     values, rounds = len(terms.columns.features) + len(terms.columns.others), terms.trees.rounds
     sent = plain.rows / plain.parties * values * VALUE_BYTES / 1e6
     a_round = plain.seconds_a_round - plain.round_trips * plain.parties * MESSAGE_SECONDS
@@ -745,14 +725,14 @@ def in_one_place(terms: Terms, plain: Estimate, link: Link) -> Layout:
 
 
 def layouts(terms: Terms, table: Any, known: list[Estimate], link: Link) -> tuple[list[Layout], str]:
-    """Each layout over a link, and why there is none with votes, or empty. known: the estimates of the terms
-    as they are."""
+    """Return each layout over a link, and why there is none with votes (or ""). known: the terms'
+    estimates."""
     rounds, top_k = terms.trees.rounds, terms.histograms.vote_top_k
     usual, other = (VOTES, HISTOGRAMS) if top_k else (HISTOGRAMS, VOTES)
     every, no_votes = [over_link(usual, each, rounds, link) for each in known], ""
     plain = next(each for each in known if not PROTECTIONS[each.protection].hides)
     if not top_k and len(terms.columns.features) <= 2 * USUAL_VOTES:
-        no_votes = f"they spare bytes with more than {2 * USUAL_VOTES} features"
+        no_votes = f"they save bytes only with more than {2 * USUAL_VOTES} features"
     else:
         try:
             changed = terms.changed(vote_top_k=0 if top_k else USUAL_VOTES)
@@ -767,10 +747,13 @@ def layouts(terms: Terms, table: Any, known: list[Estimate], link: Link) -> tupl
 def estimate(
     terms: Terms, rows: int, parties: int, table: Any, link: Link | None, workers: int | None
 ) -> Estimates:
-    """The estimates where parties hold different rows. table: as `costs_of`; link: compares layouts; workers:
-    of a site."""
+    """Return the estimates for parties with different rows. table: as for `costs_of`; link: to compare
+    layouts over; workers: number at a site."""
     if workers is not None and terms.histograms.vote_top_k:
-        raise ConfigError("--workers: with vote_top_k they send other bytes, which are not estimated")
+        raise ConfigError(
+            "estimate-workers-votes",
+            "--workers: their bytes are not estimated with vote_top_k; leave one out",
+        )
     costs = costs_of(terms, rows, parties, table)
     known = estimates(costs, terms, parties)
     over_links, no_votes = ([], "") if link is None else layouts(terms, table, known, link)

@@ -1,6 +1,6 @@
-"""What sums over encrypted rows cost on this machine: measured on some rows, with a key that is made for it.
+"""Costs of sums over encrypted rows on this machine, measured with a new key on a sample of rows.
 
-What is timed is the code of a session, in one thread.
+The code of a session is timed, in one thread.
 """
 
 import os
@@ -29,41 +29,37 @@ from fedboost.runtime.telemetry import Row
 from fedboost.terms.terms import Terms
 
 SAMPLE_ROWS = 1024
-REPORTED = 32
-"""Ciphertexts of the reports that are closed here, four times what kernels take at once."""
+REPORTED = 32  # ciphertexts of the closed reports: four times the batch of the kernels
 OPENED = 12, 36
-"""Ciphertexts that are opened here: what each takes, and what a turn takes besides."""
+"""Numbers of ciphertexts opened: two, to separate the costs per ciphertext and per turn."""
 SEALED_BYTES = 4_000_000
-COLUMNS = 2
-"""Summed at a time."""
+COLUMNS = 2  # summed at a time
 PARTY = "bank"
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Line:
-    """Seconds of a turn, and of each of its ciphertexts."""
+    """Seconds per turn, and per ciphertext in it."""
 
     turn: float
     each: float
 
     @classmethod
     def through(cls, few: float, many: float) -> "Line":
-        """The line through the seconds of OPENED."""
+        """Return the line through the measured seconds of OPENED."""
         each = max(many - few, 0.0) / (OPENED[1] - OPENED[0])
         return cls(max(few - each * OPENED[0], 0.0), each)
 
     def __call__(self, turns: float, ciphertexts: float) -> float:
-        """Seconds of so many turns with so many ciphertexts in all."""
         return self.turn * turns + self.each * ciphertexts
 
 
 @dataclass(frozen=True)
 class RowCosts:
-    """Seconds of a row that is encrypted, and taken in; of a product; of a ciphertext that is closed; of
-    blinded openings, at the aggregator, at the label holder, and checked at the aggregator; of a relayed
-    byte, at both ends; of keys and their tables, once. cells: pairs of sums in a ciphertext; key: bytes of
-    the key's modulus."""
+    """Costs in seconds. encrypt, take_in: per row; product: per product; close: per ciphertext; blind, open,
+    check: of blinded openings at the aggregator, the label holder, and the aggregator again; relay: per byte,
+    both ends; once: for keys and tables. cells: pairs of sums per ciphertext; key: bytes of the modulus."""
 
     encrypt: float
     take_in: float
@@ -79,14 +75,14 @@ class RowCosts:
 
     @property
     def most_opened(self) -> int:
-        """Ciphertexts that the label holder opens in a turn, at most."""
+        """Most ciphertexts that the label holder opens in a turn."""
         from fedboost.privacy.rowsums.ends import MAX_OPENING_BYTES
 
         return MAX_OPENING_BYTES // (2 * self.key)
 
 
 def row_costs(key_bits: int, limit: int, rows: int, bins: int) -> RowCosts:
-    """Measure them. limit: the magnitude of a gradient and hessian, at most; rows: of a sum, at most; bins:
+    """Measure the costs. limit: largest magnitude of a gradient or hessian; rows: most rows of a sum; bins:
     of a column. ConfigError if paillier is not installed."""
     scheme_of("paillier")
     from fedboost.privacy.rowsums.ends import blind, open_blinded, unblind
@@ -135,7 +131,7 @@ def row_costs(key_bits: int, limit: int, rows: int, bins: int) -> RowCosts:
 
 
 def _relaying() -> float:
-    """Seconds of a relayed byte: sealed, and opened."""
+    """Return the seconds to seal and open a relayed byte."""
     key, context = bytes(32), b"an estimate"
     content = bytes(SEALED_BYTES)
     sealed, sealing = timed(lambda: seal(content, PARTY, {"telco": key}, context, os.urandom))
@@ -144,27 +140,25 @@ def _relaying() -> float:
 
 
 def timed(work: Callable[[], T], clock: Callable[[], float] = time.process_time) -> tuple[T, float]:
-    """The result of `work`, and the seconds that it took: of the CPU, or by another clock."""
+    """Return the result of `work` and its seconds: of CPU time, or by another clock."""
     begin = clock()
     result = work()
     return result, clock() - begin
 
 
-# ---- Trees that are grown here under `plain`, whose parties hold different columns ----------------------
-# Bytes that are relayed follow from who has the column of each split.
+# ---- Trees grown here under `plain`, with parties that have different columns ---------------------------
+# Relayed bytes follow from the parties that have the column of each split.
 
 
-MAX_SECONDS = 5.0
-"""Of trees that are grown; further rounds are taken to be like the last."""
-FIRST_ROUNDS = 3
-"""Rounds that tell how long one takes."""
+MAX_SECONDS = 5.0  # of growing trees; further rounds are assumed to be like the last
+FIRST_ROUNDS = 3  # rounds to measure how long one takes
 
 
 @dataclass(frozen=True)
 class Turn:
-    """What a turn asked. once: it is asked once in a training, however many rounds there are; nodes: that are
-    summed; passes: their rows, in times of all rows; splits: party -> True if all of its block are told which
-    rows go left; begins: a tree begins; cells: of the answer."""
+    """A turn. once: True if it occurs once per training rather than per round; nodes: summed nodes; passes:
+    their rows, as a multiple of all rows; splits: party, and True if its whole block receives which rows go
+    left; begins: True if a tree begins; cells: of the answer."""
 
     once: bool
     nodes: int = 0
@@ -176,9 +170,9 @@ class Turn:
 
 @dataclass
 class Grown:
-    """Trees that were grown. seconds: CPU time before the end of the first round, and of each later one;
-    base: party -> bytes sent and received of what is not relayed, until the end of the first round and later;
-    layout: the bins of all features; limit: the magnitude of gradients and hessians."""
+    """Trees that were grown. seconds: CPU time to the end of the first round, and of each later one; base:
+    party -> bytes sent and received without relays, (first round, later); layout: the bins of all features;
+    limit: largest magnitude of gradients and hessians."""
 
     rows: int
     turns: list[Turn] = field(default_factory=list)
@@ -189,33 +183,31 @@ class Grown:
 
     @property
     def a_round(self) -> float:
-        """CPU seconds of a round of all parties and the aggregator, in turn."""
+        """CPU seconds of a round, for all parties and the aggregator one after the other."""
         return float(np.median(self.seconds[1:] or self.seconds))
 
     def weights(self, rounds: int) -> Iterator[tuple[float, Turn]]:
-        """Each turn, with how often it is asked in a round of so many: the mean, with those before."""
+        """Yield each turn with its mean frequency per round of a training of this many rounds."""
         for turn in self.turns:
             yield (1.0 if turn.once else self._later(rounds)) / rounds, turn
 
     def base_bytes(self, party: str, rounds: int) -> list[float]:
-        """Bytes that a party sends, and receives, in a round of so many, of what is not relayed."""
+        """Return the mean bytes per round that a party sends and receives, without relays."""
         pairs = zip(*self.base[party], strict=True)
         return [(first + self._later(rounds) * later) / rounds for first, later in pairs]
 
     def _later(self, rounds: int) -> float:
-        """The weight of each later round in a training of this number of rounds."""
+        """Return the weight of each measured later round in a training of this many rounds."""
         return (rounds - 1) / max(len(self.seconds) - 1, 1)
 
 
 def grow(terms: Terms, table: Any) -> Grown:
-    """Grow trees over these rows, for some seconds."""
     first = _grow(terms.changed(rounds=min(FIRST_ROUNDS, terms.trees.rounds)), table)
     rounds = min(terms.trees.rounds, int(MAX_SECONDS / first.a_round))
     return _grow(terms.changed(rounds=rounds), table) if rounds > FIRST_ROUNDS else first
 
 
 def _grow(terms: Terms, table: Any) -> Grown:
-    """Grow the trees of these terms."""
     grown, ends = Grown(table.num_rows), list[tuple[float, int]]()
     begin = time.process_time()
 
@@ -242,17 +234,16 @@ def _grow(terms: Terms, table: Any) -> Grown:
 
 
 class _Counting:
-    """The program, watched."""
+    """Boosting, with each of its queries recorded."""
 
     def __init__(self, terms: Terms, grown: Grown) -> None:
         self._terms = terms
         self._grown = grown
         self._of_roots = 1.0
         self._shared = False
-        """True if the end of a tree shares a turn with the next root: that of the last one does not."""
+        """True if the end of a tree shares a turn with the next root. The end of the last tree does not."""
 
     def program(self, agreed: Terms, state: Any) -> Generator[Any, Any, Any]:
-        """Boosting; each question is noted with its answer."""
         program, answer = boosting.train(agreed, state), None
         while True:
             try:
@@ -286,7 +277,7 @@ class _Counting:
 
 
 def _splitters(terms: Terms, splits: Any, to_all: bool) -> Iterator[tuple[str, bool]]:
-    """Who has a column of these splits, in each block."""
+    """Yield the parties that have a column of these splits, in each block."""
     for block in terms.blocks:
         view = view_of(terms, block.label_holder)
         assert view is not None
@@ -295,8 +286,8 @@ def _splitters(terms: Terms, splits: Any, to_all: bool) -> Iterator[tuple[str, b
 
 
 def relays(terms: Terms, turn: Turn, rows: int, gradient_bytes: int) -> Counter[tuple[str, bool]]:
-    """Bytes that each party relays in a turn (False), and that are relayed to it (True). rows: of all blocks;
-    gradient_bytes: of a row and root."""
+    """Return (party, False) -> bytes that it relays in a turn, (party, True) -> bytes relayed to it. rows: of
+    all blocks; gradient_bytes: per row and root."""
     found, roots = Counter[tuple[str, bool]](), len(terms.roots)
 
     def relay(sender: str, to: tuple[str, ...], content: int) -> None:

@@ -1,6 +1,6 @@
-"""All parties and the aggregator in one process: the same sessions, the same codec, no sockets.
+"""All parties and the aggregator in one process: the same sessions and codec as over the network, no sockets.
 
-Promises: every message passes through the codec, so its bytes are those of the wire; parties' messages are
+Every message passes through the codec, so traffic is counted in bytes of the wire. Parties' messages are
 delivered in an order drawn from the seed; the model does not depend on it.
 """
 
@@ -59,22 +59,29 @@ def simulate(
 ) -> Result:
     """Train in this process.
 
-    shards: party name to table (path, `Database`, pandas, polars, Arrow, or a mapping of columns to arrays),
-    or a list of tables, whose parties are then called party-1, party-2, ..., or with `site` one table. The
-    terms' own parties are replaced by these. site: the column of that table that names the site of each row;
-    it is a feature where the terms have it as one.
-    program: the algorithm, a generator over queries; boosting unless given.
-    seed: of the order of messages, not of the model. nthread: threads of each party, which take turns.
-    on_round: called with each row of the history as it comes.
-    callbacks: each is called after each round with its number, from 0, and its metrics by name, to the last
-    digit; where one returns True the training ends, and the model has the rounds so far.
-    on_table: called with the terms and each party's name and table, before the training.
+    Args:
+        shards: party name -> table (path, `Database`, pandas, polars, Arrow, or a mapping of columns to
+            arrays); or a list of tables, for parties party-1, party-2, ...; or with `site`, a single table.
+            These parties replace those of the terms.
+        program: the algorithm, a generator over queries (default: boosting).
+        seed: seed of the message order; the model does not depend on it.
+        on_round: called with each row of the history after its round.
+        nthread: threads per party. Parties take turns.
+        callbacks: each is called after a round with its number, from 0, and its unrounded metrics by name.
+            If one returns True, the training ends with the rounds so far.
+        on_table: called with the terms and each party's name and table before the training.
+        site: column of the single table that names each row's site. It is a feature only if the terms list
+            it.
     """
     if not terms.task.makes_model:
         name, function = terms.task.name, terms.task.function
-        raise ConfigError(f"these terms {name}, and train nothing; give them to {function}")
+        raise ConfigError(
+            "terms-not-training", f"these terms {name} and do not train; pass them to {function}"
+        )
     if program is None and terms.session.program != "boosting":
-        raise ConfigError(f"program {terms.session.program!r}: give it as simulate(..., program=...)")
+        raise ConfigError(
+            "program-not-given", f"pass program {terms.session.program!r} as simulate(..., program=...)"
+        )
     return finish(*run_session(terms, shards, program, seed, on_round, nthread, callbacks, on_table, site))
 
 
@@ -89,15 +96,15 @@ def run_session(
     on_table: OnTable | None = None,
     site: str | None = None,
 ) -> tuple[AggregatorSession, Meter, list[Part]]:
-    """Run a session in this process, with the arguments of `simulate`: the session once it is over, its
-    traffic, and the parts of the model that parties keep."""
+    """Run a session with the arguments of `simulate`. Return it once it is over, with its traffic, and the
+    parts of the model that parties keep."""
     if nthread < 1:
-        raise ConfigError(f"nthread is {nthread}; a party needs at least one")
+        raise ConfigError("nthread-too-low", f"nthread is {nthread}, but must be at least 1")
     keep_freed_memory()
     shards = _by_party(terms, shards, site)
     if terms.keyholder is None or terms.keyholder in shards:
         terms = terms.with_parties(shards)
-    else:  # it takes part without rows
+    else:  # a key holder without a table takes part without rows
         terms = terms.changed(parties=(*shards, terms.keyholder), keyholder_rows=False)
     meter = Meter(terms.parties)
     chosen = program or program_of(terms, ())
@@ -114,7 +121,7 @@ def run_session(
     try:
         play(session, sites_of(terms, holders, parts), seed, meter, on_round)
     except DurabilityError as error:
-        raise ConfigError(str(error)) from None
+        raise ConfigError("workers-lost", str(error)) from None
     finally:
         for holder in holders.values():
             if isinstance(holder, CollectionRows):
@@ -129,8 +136,9 @@ def play(
     meter: Meter,
     on_round: Callable[[Row], None] | None = None,
 ) -> None:
-    """Carry the messages of a session and of the parties at these places to its end, in an order drawn from
-    the seed."""
+    """Deliver the messages of a session and its parties until it ends, in an order drawn from the seed."""
+    # `busy` are the parties that may have a message to send. A party without one waits for the aggregator, so
+    # it leaves the list until the aggregator sends again. The session is over once no party is busy.
     nodes = {name: _Node(PartySession(site)) for name, site in sites.items()}
     _deliver(session.start(), nodes, meter)
     draw = random.Random(seed)
@@ -151,33 +159,36 @@ def play(
 
 
 def _by_party(terms: Terms, shards: Any, site: str | None) -> Mapping[str, Any]:
-    """The table of each party. ConfigError if there is none, or one of nobody in particular."""
+    """Return each party's table. ConfigError if there are none, or a single one without `site`."""
     if site is not None:
         if isinstance(shards, (list, tuple)):
             raise ConfigError(
-                "site= splits one table by a column, and this is a list of tables: take site away"
+                "simulate-site-list",
+                "site= splits a single table by a column, but this is a list; leave site out",
             )
         shards = split_by_site(as_table(shards), site, keep=site in terms.columns.features)
     elif isinstance(shards, str | Path):
         raise ConfigError(
-            f"{shards}: is one table; give one for each party: {{'north': {str(shards)!r}, ...}}"
+            "simulate-one-table",
+            f"{shards}: is a single table; pass one per party: {{'north': {str(shards)!r}, ...}}",
         )
     elif isinstance(shards, Database) or hasattr(shards, "__arrow_c_stream__"):
         raise ConfigError(
-            "this is one table; give one for each party, {'north': table, ...}, or site=, the name of the "
-            "column that names the site of each row"
+            "simulate-one-table",
+            "this is a single table; pass one per party, {'north': table, ...}, or site=, the column that "
+            "names each row's site",
         )
     by_party = dict(shards) if isinstance(shards, Mapping) else {}
     if not isinstance(shards, Mapping):
         by_party = {f"party-{i + 1}": shard for i, shard in enumerate(shards)}
     if not by_party:
-        raise ConfigError("no parties: give at least one table")
+        raise ConfigError("simulate-no-parties", "there are no parties; pass at least one table")
     return by_party
 
 
 def terms_for_tables(terms: Terms, shards: Any) -> Terms:
-    """The terms of a model for a session on these tables, whose parties may be others. In one process nobody
-    is lost, and nobody is hidden: it is plain where the tables are fewer than the protection takes."""
+    """Return a model's terms for a session on these tables, which may have other parties. In one process no
+    party is lost or hidden, so it is plain if there are fewer tables than the protection needs."""
     terms = terms.changed(parties=(), on_loss="wait", quorum=None, colluding=None)
     several = isinstance(shards, (Mapping, list, tuple))
     if not several or len(shards) >= terms.protection.min_parties:
@@ -187,14 +198,14 @@ def terms_for_tables(terms: Terms, shards: Any) -> Terms:
 
 @dataclass
 class _Node:
-    """A party: its session, the messages sent to it, and the reply it is in the middle of."""
+    """A party: its session, the messages to it, and the replies it is in the middle of sending."""
 
     session: PartySession
     inbox: deque[ToParty] = field(default_factory=deque)
     _replies: Iterator[FromParty] = field(default_factory=lambda: iter(()))
 
     def next_reply(self) -> FromParty | None:
-        """The next message of this party, or None if it waits for the aggregator."""
+        """Return the next message of this party, or None if it waits for the aggregator."""
         while True:
             for reply in self._replies:
                 return reply
@@ -206,8 +217,8 @@ class _Node:
 def sites_of(
     terms: Terms, holders: Mapping[str, Callable[[Terms, bytes], Holder]], parts: dict[str, Part]
 ) -> dict[str, Site]:
-    """A place for each party to run at, with keys of a consortium that lives as long as this process; a key
-    holder without rows has one, too. parts: takes the parties' parts of the model, where they keep them."""
+    """Return a site for each party, and a key holder without rows, with keys of a consortium that is only in
+    this process. parts: receives the parts of the model that parties keep."""
     credentials: dict[str, Credentials] = {}
     if terms.protection.hides or terms.blocks:
         now = datetime.now(UTC)
@@ -226,9 +237,11 @@ def sites_of(
 
 
 def reader_of(data: object, terms: Terms, name: str, on_table: OnTable | None = None) -> Reader:
-    """The reader of these rows: they are checked against the terms now, and kept until they are read."""
+    """Return a reader of these rows. They are checked against the terms now, and kept until they are read."""
     stream = stream_of(data)
-    data = data if stream is None else keep(stream)  # which may be read but once
+    data = data if stream is None else keep(stream)  # a stream can be read only once
+    # The first read gets the shard of the check, which is not kept, so that no rows are in memory twice.
+    # Later reads read the table again.
     shards, key = [_read(data, terms, name, on_table)], os.urandom(KEY_BYTES)
     read: Reader = lambda terms: shards.pop() if shards else _read(data, terms, name)  # noqa: E731
     return with_label_noise(read, name, lambda terms: key)
@@ -240,13 +253,14 @@ def _read(data: object, terms: Terms, name: str, on_table: OnTable | None = None
     if on_table is not None:
         on_table(terms, name, table)
     del table
-    give_back()  # the table is gone, if it was read from a file
+    give_back()  # a table that was read from a file is freed now
     return shard
 
 
 def _deliver(outbox: Outbox, nodes: Mapping[str, _Node], meter: Meter) -> list[str]:
-    """Put the messages into the inboxes; return the parties that have something to do now. A message to
-    several parties is encoded once, and decoded once: nothing changes it."""
+    """Put messages into the inboxes, and return the parties to poll for replies: all, if there was a
+    message."""
+    # A message to several parties is encoded and decoded once, as sites do not change what they receive.
     last, data, read = None, b"", None
     for name, message in outbox:
         if message is not last:
@@ -258,27 +272,34 @@ def _deliver(outbox: Outbox, nodes: Mapping[str, _Node], meter: Meter) -> list[s
     return list(nodes) if outbox else []
 
 
-# ---- Predictions of rows whose columns are held apart ----------------------------------------------------
+# ---- Predictions of rows whose columns are at different parties -----------------------------------------
 
 
 def predict_jointly(
     party_models: Mapping[str, PartyModel], tables: Mapping[str, Any], min_common_rows: int | None = None
 ) -> Float64:
-    """Predictions of all rows of the label holder's table, by the parts of a model that parties keep, in this
-    process: float64 [rows], or [rows, classes] for multi:softprob, in the order of that table.
+    """Predict the label holder's rows with the parts of a model that parties keep, in this process.
 
-    party_models: party to its part (`Result.party_models`); tables: party to its table, as for `simulate`,
-    with its columns and the row ids. Where a party does not have an id, its columns count as missing.
-    min_common_rows: fewest ids that each has to have, unless it is to be that of the training. `fedboost
-    predict --party` does the same over the network. Raises ConfigError, SessionFailed.
+    `fedboost predict --party` does the same over the network. Raises ConfigError, SessionFailed.
+
+    Args:
+        party_models: party -> its part of the model (`Result.party_models`).
+        tables: party -> its table, as for `simulate`, with its columns and the row ids. For ids that a party
+            lacks, its columns count as missing.
+        min_common_rows: fewest common ids of each party (default: that of the training).
+
+    Returns:
+        float64 [rows], or [rows, classes] for multi:softprob, in the order of the label holder's table.
     """
     if not party_models:
-        raise ConfigError("no parts of a model are given")
+        raise ConfigError("model-parts-missing", "no parts of a model are given")
     first = next(iter(party_models.values()))
     holder = first.terms.vertical.label_holder
     assert holder is not None
     if holder not in tables:
-        raise ConfigError(f"no table of label holder {holder}, whose rows are predicted")
+        raise ConfigError(
+            "predict-table-missing", f"the table of label holder {holder} is missing; its rows are predicted"
+        )
     tables = {name: as_table(table) for name, table in tables.items()}
     agreed = terms_to_predict(first, rows_to_predict(tables[holder], first.terms), min_common_rows)
     models = {name: part.booster for name, part in party_models.items()}
@@ -286,23 +307,22 @@ def predict_jointly(
 
 
 def run_prediction(
-    terms: Terms,
-    models: Mapping[str, Booster],
-    tables: Mapping[str, Any],
-    seed: int = 0,
-    nthread: int = 1,
+    terms: Terms, models: Mapping[str, Booster], tables: Mapping[str, Any], seed: int = 0, nthread: int = 1
 ) -> Prediction:
-    """The prediction of all rows of the label holder.
+    """Return the prediction of all rows of the label holder.
 
-    terms: those of the training, changed by `predict_with` and `predict_rows`; models: of each party of them,
-    as it was told it; tables: of each party, as for `simulate`, with its columns and the row ids.
-    seed: of the order of messages; nthread: threads of each party, which take turns.
+    terms: those of the training with `predict_with` and `predict_rows`; models: party -> the trees it
+    received; tables, seed, nthread: as for `simulate`, with the row ids.
     """
     if terms.vertical.predict_rows is None:
-        raise ConfigError("these terms train: change them by predict_with and predict_rows to predict")
+        raise ConfigError(
+            "terms-not-predicting", "these terms train; set predict_with and predict_rows to predict"
+        )
     for what, given in (("model", models), ("table", tables)):
         if missing := [party for party in terms.parties if party not in given]:
-            raise ConfigError(f"no {what} of party {missing[0]}: each party needs one to predict")
+            raise ConfigError(
+                "predict-input-missing", f"the {what} of party {missing[0]} is missing; each party needs one"
+            )
     held: dict[str, Holder] = {}
 
     def holder_of(name: str) -> Callable[[Terms, bytes], Holder]:

@@ -1,11 +1,11 @@
-"""gRPC, as both ends use it: method names, limits, keepalive, and what its errors mean to a person.
+"""gRPC for both ends: TLS, method names, limits, keepalive, and the translation of its errors.
 
-Promises: one table maps fedboost's errors to status codes and back; messages are bytes here, `wire.codec`
-gives them meaning.
-Refuses: an address that does not answer, a server that is not a fedboost aggregator (ConfigError).
+One table maps fedboost's errors to status codes and back. Messages are bytes here; `wire.codec` decodes them.
+An address that does not answer, or is not a fedboost aggregator, is a ConfigError.
 """
 
 import atexit
+import re
 import socket
 import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -37,54 +37,51 @@ from fedboost.runtime.net.keys import CERTIFICATE, KEY, Bundle, expired
 from fedboost.version import VERSION
 from fedboost.wire.codec import MAX_FROM_AGGREGATOR, MAX_TO_AGGREGATOR, WIRE_VERSION
 
-# ---- TLS of a connection: credentials of both ends, the peer's certificate, and why a handshake fails ----
+# ---- TLS: credentials of both ends, the peer's certificate, and why a handshake fails -------------------
 
 
 CLIENT_TLS_OPTIONS = [("grpc.ssl_target_name_override", SERVER_NAME)]
-"""What a client adds to its channel's options: whatever the address, only the aggregator may answer."""
+"""A client's TLS options: at any address, only a certificate of an aggregator is accepted."""
 
 
 @dataclass(frozen=True)
 class TlsFault:
-    """The reason why there is no connection, in one sentence for people. `passes`: it may pass soon, so that
-    it is worth dialling again."""
+    """The reason for a failed connection, as a sentence. passes: True if dialling again may succeed."""
 
     reason: str
     passes: bool = False
 
 
-_PATIENCE = 3.0
-"""Seconds that `tls_fault` waits for each answer."""
+_PATIENCE = 3.0  # seconds that `tls_fault` waits for each answer
 
 
 def server_credentials(bundle: Bundle) -> Any:
-    """The credentials of an aggregator's secure port: nobody gets in without a certificate of the consortium.
-    The deny list and the roles are for `peer_of` and its caller."""
+    """Return the credentials of an aggregator's port, which require a certificate of the consortium. The deny
+    list and roles are checked by `peer_of` and its caller."""
     pair = (bundle.key, bundle.certificate)
     return grpc.ssl_server_credentials([pair], root_certificates=bundle.roots, require_client_auth=True)
 
 
 def channel_credentials(bundle: Bundle) -> Any:
-    """The credentials of a party's or an analyst's secure channel, together with CLIENT_TLS_OPTIONS."""
+    """Return a client's credentials, to be used with CLIENT_TLS_OPTIONS."""
     return grpc.ssl_channel_credentials(bundle.roots, bundle.key, bundle.certificate)
 
 
 def peer_of(auth_context: Mapping[str, Iterable[bytes]], bundle: Bundle, now: datetime) -> Identified:
-    """The identity at the other end of a call, by gRPC's `context.auth_context()`; PeerError if it is nobody
-    that this bundle lets in."""
+    """Return the identity of a call's peer from gRPC's `auth_context()`; PeerError if it is not admitted."""
     leaf = [*auth_context.get("x509_pem_cert", ())]
     if len(leaf) != 1:
-        raise PeerError("the connection shows no certificate; dial with a bundle that `fedboost keys` wrote")
+        raise PeerError(
+            "tls-no-certificate", "the connection has no certificate; use a bundle from `fedboost keys`"
+        )
     intermediates = auth_context.get("x509_pem_cert_chain", ())
     return identify(b"\n".join([*leaf, *intermediates]), bundle.roots, now, bundle.denied)
 
 
 def tls_fault(address: str, bundle: Bundle) -> TlsFault | None:
-    """The reason why TLS with the server at HOST:PORT fails: gRPC says of most causes only that the
-    connection was lost. None if nobody listens there, or all is well.
-
-    Blocks for some seconds at most; reads the bundle's folder again. ConfigError if that cannot be read.
-    """
+    """Return why TLS with the server at HOST:PORT fails; None if it works, or nothing listens there. gRPC
+    reports most causes only as a lost connection, so this dials once more with Python's TLS. It blocks for a
+    few seconds at most, and reads the bundle's folder again (ConfigError if that fails)."""
     ours = bundle.folder / CERTIFICATE
     try:
         now = datetime.now(UTC)
@@ -96,8 +93,8 @@ def tls_fault(address: str, bundle: Bundle) -> TlsFault | None:
     context = _dialling(bundle)
     host, _, port = address.rpartition(":")
     hangs_up = TlsFault(
-        f"what listens at {address} hangs up before TLS: the aggregator may be at its limit of connections, "
-        f"or it is no aggregator",
+        f"the server at {address} hangs up before TLS: it may be an aggregator at its connection limit, "
+        f"or not an aggregator",
         passes=True,
     )
     try:
@@ -121,12 +118,10 @@ def tls_fault(address: str, bundle: Bundle) -> TlsFault | None:
     except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
         return hangs_up
     except ssl.SSLError:
-        return TlsFault(
-            f"what listens at {address} does not speak TLS as a fedboost aggregator with keys does"
-        )
+        return TlsFault(f"the server at {address} does not use TLS like a fedboost aggregator with keys")
     except TimeoutError:
         return TlsFault(
-            f"what listens at {address} does not answer: the aggregator may be busy, or it is no aggregator",
+            f"the server at {address} does not answer: it may be a busy aggregator, or not an aggregator",
             passes=True,
         )
     except OSError:
@@ -138,7 +133,8 @@ def tls_fault(address: str, bundle: Bundle) -> TlsFault | None:
 
 
 def _is_taken(secured: ssl.SSLSocket) -> bool:
-    """Tell if the server takes our certificate: then it speaks first, else it hangs up."""
+    # In TLS 1.3 our handshake ends before the server has checked our certificate. A server that accepts it
+    # sends its HTTP/2 settings first; one that refuses it hangs up.
     try:
         return len(secured.recv(1)) > 0
     except TimeoutError:
@@ -148,7 +144,6 @@ def _is_taken(secured: ssl.SSLSocket) -> bool:
 
 
 def _dialling(bundle: Bundle) -> ssl.SSLContext:
-    """TLS as gRPC's clients speak it."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # an intermediate may be trusted like a root
@@ -166,20 +161,19 @@ _UNFIT = (26, 62, 79)
 
 
 def _certificate_fault(error: ssl.SSLCertVerificationError) -> str:
-    """The fault of a server's certificate, after its name in a sentence."""
     if error.verify_code in _UNTRUSTED:
         compare = "compare the fingerprints that `fedboost keys show` prints there and here"
-        return f"is of another consortium; {compare}"
+        return f"belongs to another consortium; {compare}"
     if error.verify_code == _EXPIRED:
-        return "is expired; it needs a new bundle, which `fedboost keys aggregator` writes"
+        return "has expired; it needs a new bundle from `fedboost keys aggregator`"
     if error.verify_code == _NOT_YET:
         return "is not valid yet; check this machine's clock"
     if error.verify_code in _UNFIT:
-        return f"is not an aggregator's, which has the DNS name {SERVER_NAME}"
-    return f"cannot be believed: {error.verify_message}"
+        return f"is not an aggregator's: it lacks the DNS name {SERVER_NAME}"
+    return f"cannot be verified: {error.verify_message}"
 
 
-# ---- gRPC, as both ends use it: method names, limits, keepalive, and what its errors mean to a person ----
+# ---- gRPC: method names, options, and the translation of errors -----------------------------------------
 
 
 SERVICE = "fedboost.wire.v1.Aggregator"
@@ -192,10 +186,9 @@ PARTY_KEY = "fedboost-party-bin"
 VERSION_KEY = "fedboost-wire"
 SOFTWARE_KEY = "fedboost-software"
 VERSIONS = ((VERSION_KEY, str(WIRE_VERSION)), (SOFTWARE_KEY, VERSION))
-"""What every call says of its caller."""
+"""Metadata of every call: the caller's versions."""
 
-KEEPALIVE_MS = 20_000
-"""A silent connection is probed this often, and given up when the probe is not answered in as long."""
+KEEPALIVE_MS = 20_000  # a silent connection is probed this often, and dropped if unanswered for as long
 
 CLIENT_OPTIONS = [
     ("grpc.max_receive_message_length", MAX_FROM_AGGREGATOR),
@@ -207,8 +200,7 @@ CLIENT_OPTIONS = [
     ("grpc.max_reconnect_backoff_ms", 2_000),
 ]
 _TLS_OPTIONS = [*CLIENT_OPTIONS, *CLIENT_TLS_OPTIONS]
-FIRST_LOOK = 2.0
-"""Seconds without an answer before it is looked up why."""
+FIRST_LOOK = 2.0  # seconds without an answer before its cause is looked up
 SERVER_OPTIONS = [
     ("grpc.max_receive_message_length", MAX_TO_AGGREGATOR),
     ("grpc.max_send_message_length", MAX_FROM_AGGREGATOR),
@@ -220,9 +212,14 @@ SERVER_OPTIONS = [
     *LIMITS,
 ]
 MAX_DETAILS_LENGTH = 600
-"""Characters of the sentence a call ends with. It travels in trailers, which gRPC bounds to 8 KiB, and a
-character there takes up to 12 bytes."""
+"""Most characters of the sentence that ends a call. It travels in trailers, which gRPC limits to 8 KiB, and
+where a character takes up to 12 bytes."""
 
+CAUSE_KEY = "fedboost-cause"
+"""Key of the error's code in the trailing metadata of a call."""
+# Trailers, as the status has room only for the class of an error and its sentence, and initial metadata has
+# already left with the first message when a stream fails.
+CAUSE = re.compile(r"[a-z][a-z0-9-]{1,63}")
 STATUS: dict[type[FedboostError], grpc.StatusCode] = {
     ConfigError: grpc.StatusCode.INVALID_ARGUMENT,
     Altered: grpc.StatusCode.INVALID_ARGUMENT,
@@ -235,37 +232,45 @@ STATUS: dict[type[FedboostError], grpc.StatusCode] = {
     TreeAborted: grpc.StatusCode.INTERNAL,
     TrainingStopped: grpc.StatusCode.INTERNAL,
 }
-"""The status code that each error travels as. A code is read back as the first error that has it."""
+"""Error -> status code. A status code is read back as the first error that has it."""
 
 
 def status_of(error: FedboostError) -> grpc.StatusCode:
-    """The status code an error travels as."""
     return next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
 
 
 def explained(error: Any, who: str) -> FedboostError:
-    """The meaning of a failed call, as an error of fedboost."""
+    """Return the fedboost error for a failed call."""
     code, details = error.code(), quoted(error.details() or "")
+    cause = str(dict(error.trailing_metadata() or ()).get(CAUSE_KEY, ""))
     for kind, status in STATUS.items():
         if code == status:
-            return kind(details)
+            return kind(cause if CAUSE.fullmatch(cause) else "aggregator-refuses", details)
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
-        return SessionFailed(f"the connection to {who} was lost; start again when it is back")
+        return SessionFailed(
+            "aggregator-lost", f"the connection to {who} was lost; start again when it is back"
+        )
     if code == grpc.StatusCode.UNIMPLEMENTED:
-        return ConfigError(f"{who} is not a fedboost aggregator of this version; check the address")
-    return PeerError(f"{who} answered {code.name}: {details}")
+        return ConfigError(
+            "aggregator-version", f"{who} is not a fedboost aggregator of this version; check the address"
+        )
+    return PeerError("aggregator-status", f"{who} answered {code.name}: {details}")
 
 
 def unanswered(address: str, wait: float, fault: TlsFault | None, advice: str) -> ConfigError:
-    """The error for no answer within `wait` seconds, with the reason that was seen last."""
+    """Return the error for no answer within `wait` seconds, with the last known reason."""
     if fault is None:
-        return ConfigError(f"no aggregator answers at {address} (waited {wait:g} s); {advice}")
-    return ConfigError(fault.reason + (f" (waited {wait:g} s); {advice}" if fault.passes else ""))
+        return ConfigError(
+            "aggregator-unreachable", f"no aggregator answers at {address} (waited {wait:g} s); {advice}"
+        )
+    return ConfigError(
+        "tls-failed", fault.reason + (f" (waited {wait:g} s); {advice}" if fault.passes else "")
+    )
 
 
 def dial(address: str, bundle: Bundle | None, over: Any = grpc.aio) -> Any:
-    """A channel to the aggregator, of asyncio unless `over` is gRPC's module for threads; only with a bundle
-    is it encrypted and are both ends known."""
+    """Open a channel to the aggregator, for asyncio unless `over` is the synchronous `grpc`. Only a bundle
+    encrypts it and identifies both ends."""
     if bundle is None:
         return over.insecure_channel(address, options=CLIENT_OPTIONS)
     return over.secure_channel(address, channel_credentials(bundle), options=_TLS_OPTIONS)
@@ -273,8 +278,9 @@ def dial(address: str, bundle: Bundle | None, over: Any = grpc.aio) -> Any:
 
 @contextmanager
 def _dialled(address: str, bundle: Bundle | None) -> Iterator[Any]:
-    """A channel for a thread that waits. It is closed before the interpreter ends, even if it is still in
-    use: gRPC waits for threads of its own then, which are gone by that time."""
+    """Open a channel for a blocking thread."""
+    # A generator over the channel may be suspended when the interpreter exits. gRPC would then wait for its
+    # own threads, which are gone by that time, so the exit would hang. `atexit` closes the channel before.
     opened = dial(address, bundle, grpc)
     atexit.register(opened.close)
     try:
@@ -293,8 +299,7 @@ def answer_of(
     patience: float,
     on_reached: Callable[[bool], None] = lambda reached: None,
 ) -> bytes:
-    """Return the one message that a method answers with. Waits up to `wait` seconds for the aggregator, then
-    up to `patience` for its answer. on_reached: as for `stream`. FedboostError."""
+    """Call a method that returns one message. The arguments are those of `stream`. Raises FedboostError."""
     who = f"the aggregator at {address}"
     try:
         for message in stream(method, address, bundle, request, wait, patience, on_reached):
@@ -303,12 +308,14 @@ def answer_of(
         failed: Any = error
         if failed.code() == grpc.StatusCode.UNIMPLEMENTED:
             raise ConfigError(
-                f"{who} runs an older version of fedboost, which cannot answer this, or is none; update it"
+                "aggregator-version", f"{who} is too old to answer this, or not an aggregator; update it"
             ) from None
         if failed.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
-            raise ConfigError(f"{who} did not answer within {patience:g} s; ask again later") from None
+            raise ConfigError(
+                "aggregator-timeout", f"{who} did not answer within {patience:g} s; try again later"
+            ) from None
         raise explained(failed, who) from None
-    raise PeerError(f"{who} answered nothing")
+    raise PeerError("aggregator-no-reply", f"{who} sent no reply")
 
 
 def stream(
@@ -320,13 +327,17 @@ def stream(
     patience: float | None = None,
     on_reached: Callable[[bool], None] = lambda reached: None,
 ) -> Iterator[bytes]:
-    """Send a request to a method and yield its answers. Waits up to `wait` seconds for the aggregator, then
-    up to `patience` for them, where that is given.
+    """Send a request to a method and yield its answers.
 
-    on_reached: called with False if it does not answer within FIRST_LOOK, with True before the request is
-    sent.
+    Args:
+        wait: seconds to wait for the aggregator.
+        patience: seconds to wait for its answers, or None.
+        on_reached: called with False if the aggregator does not answer within FIRST_LOOK, and with True
+            before the request is sent.
     """
     with _dialled(address, bundle) as opened:
+        # The thread waits for a connection before it calls, as a call fails at once without one, and does not
+        # say why. It waits in two steps, so that a lasting TLS fault is raised after FIRST_LOOK, not `wait`.
         ready, waited = grpc.channel_ready_future(opened), 0.0
         while True:
             pause = min(FIRST_LOOK if waited == 0 else wait, max(wait - waited, 0.05))
@@ -337,14 +348,14 @@ def stream(
                 waited += pause
             fault = tls_fault(address, bundle) if bundle else None
             if fault and not fault.passes:
-                raise ConfigError(fault.reason)
+                raise ConfigError("tls-failed", fault.reason)
             if waited >= wait:
                 raise unanswered(
                     address,
                     wait,
                     fault,
                     "check the address, and that "
-                    + ("it runs" if bundle else "it runs without keys, as --insecure-loopback asks"),
+                    + ("it runs" if bundle else "it runs without keys, as --insecure-loopback requires"),
                 )
             on_reached(False)
         on_reached(True)

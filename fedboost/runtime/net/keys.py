@@ -1,12 +1,11 @@
-"""Key folders: the consortium's root, and the bundle that each party, aggregator and analyst holds.
+"""Key folders: the consortium's root, and the bundle of each party, aggregator and analyst.
 
-A bundle is a folder: certificate.pem (the holder's, then its intermediates), key.pem, consortium.pem (the
-roots it trusts) and, if anybody is to be kept out, denied.txt (a serial number in hex on each line, `#`
-before a remark). An existing public-key infrastructure may write it too.
+A bundle is a folder: certificate.pem (its owner's, then intermediates), key.pem, consortium.pem (the trusted
+roots) and optionally denied.txt (one serial number in hex per line; # begins a comment). An existing
+public-key infrastructure may write it, too.
 
-Promises: a private key is written for its owner's eyes alone, and read only where it is kept so; a bundle
-that `read_bundle` returns can dial, be dialled, and sign, today; nothing here prints a key.
-Refuses: to overwrite any file, and every bundle whose files do not fit each other (ConfigError: one line).
+Only the owner can read a private key, or it is refused. A bundle that `read_bundle` returns can connect,
+accept connections and sign today. No file is ever overwritten, and no key is ever printed.
 """
 
 import os
@@ -58,8 +57,7 @@ _TLS_CURVES = ("secp256r1", "secp384r1")
 
 @dataclass(frozen=True)
 class Bundle:
-    """The identity of a process: `roots` and `key` are PEM, `denied` serial numbers, `folder` the place that
-    it was read from."""
+    """The identity of a process. folder: where it was read from; roots, key: PEM; denied: serial numbers."""
 
     folder: Path
     signer: Signer
@@ -69,61 +67,60 @@ class Bundle:
 
     @property
     def certificate(self) -> bytes:
-        """PEM: the leaf, then its intermediates if it has any."""
+        """PEM: the leaf, then any intermediates."""
         return self.signer.certificate
 
     @property
     def ends(self) -> datetime:
-        """The time until which it can be used: the end of the first of its certificates that ends."""
+        """The time at which the first of its certificates expires."""
         chain = x509.load_pem_x509_certificates(self.certificate)
         return min(certificate.not_valid_after_utc for certificate in chain)
 
 
 def read_bundle(folder: Path, role: str) -> Bundle:
-    """The bundle in a folder, for use in a role; ConfigError unless everything in it is in order today."""
-    check_folder(
-        folder, f"{_A[role]}'s bundle ({CERTIFICATE}, {KEY}, {ROOTS}), which `fedboost keys {role}` writes"
-    )
+    """Read a folder's bundle for a role. ConfigError unless it is complete, consistent and valid today."""
+    check_folder(folder, f"{_A[role]}'s bundle ({CERTIFICATE}, {KEY}, {ROOTS}), from `fedboost keys {role}`")
     if (folder / ROOT_KEY).exists() and not (folder / CERTIFICATE).exists():
         bundles = sorted(path.parent for path in folder.glob(f"*/{CERTIFICATE}"))
         example = f", such as {bundles[0]}" if bundles else ""
-        raise ConfigError(f"{folder}: is the folder of the root; name that of {_A[role]}{example}")
+        raise ConfigError("keys-folder", f"{folder}: is the root's folder; give that of {_A[role]}{example}")
     source, now = folder / CERTIFICATE, datetime.now(UTC)
     chain, roots = read_certificates(source), to_pem(*read_certificates(folder / ROOTS))
     key, denied = read_key(folder / KEY, None), _read_denied(folder / DENIED)
     if now > chain[0].not_valid_after_utc:
-        raise ConfigError(f"{source}: {expired(chain[0].not_valid_after_utc, role)}")
+        raise ConfigError("keys-expired", f"{source}: {expired(chain[0].not_valid_after_utc, role)}")
     if now < (begins := chain[0].not_valid_before_utc):
-        raise ConfigError(f"{source}: not valid before {day(begins)}; check this machine's clock")
+        raise ConfigError("keys-not-yet-valid", f"{source}: not valid before {day(begins)}; check the clock")
     try:
         holder = identify(to_pem(*chain), roots, now, denied)
     except PeerError as error:
-        raise ConfigError(f"{source}: {error}") from None
+        raise ConfigError("keys-certificate-invalid", f"{source}: {error}") from None
     if holder.role != role:
-        raise ConfigError(f"{folder} is the bundle of {_A[holder.role]}, {_A[role]}'s is needed")
+        raise ConfigError("keys-role", f"{folder} is the bundle of {_A[holder.role]}; give {_A[role]}'s")
     if key.public_key() != holder.public_key:
-        raise ConfigError(f"{folder / KEY}: this key does not belong to {source}; the two come in a pair")
+        raise ConfigError(
+            "keys-pair-mismatch", f"{folder / KEY}: does not belong to {source}; copy both from one bundle"
+        )
     _check_tls(key, folder / KEY)
     signer = Signer(holder.name, holder.role, to_pem(*chain), key)
     return Bundle(folder, signer, roots, key_to_pem(key, NoEncryption()), denied)
 
 
 def check_folder(folder: Path, due: str) -> None:
-    """ConfigError for a folder that is not there, or that waits for its certificate. due: what it should
-    be."""
+    """Raise ConfigError if a folder is missing or waits for its certificate. due: what it should be."""
     if not folder.is_dir():
-        raise ConfigError(f"{folder}: no such folder; it should be {due}")
+        raise ConfigError("keys-folder-missing", f"{folder}: no such folder; it should be {due}")
     has_key, has_request = (folder / KEY).exists(), (folder / REQUEST).exists()
     if has_key and has_request and not (folder / CERTIFICATE).exists():
         raise ConfigError(
-            f"{folder}: its certificate is still asked for; run `fedboost keys accept ANSWER` with what the "
-            f"owner of the root sends back"
+            "keys-certificate-pending",
+            f"{folder}: waits for its certificate; run `fedboost keys accept ANSWER` on the signer's answer",
         )
 
 
 def read_again(bundle: Bundle) -> Bundle:
-    """The bundle as it is in its folder now, so that renewed keys need no new process. What cannot be used is
-    as if it were not there yet, while the bundle itself can be; else ConfigError says what is wrong."""
+    """Return the bundle as it is in its folder now, so that renewed keys need no restart. If the folder
+    cannot be used, return the old bundle while it is valid, else raise ConfigError."""
     try:
         return read_bundle(bundle.folder, bundle.signer.role)
     except ConfigError:
@@ -133,42 +130,41 @@ def read_again(bundle: Bundle) -> Bundle:
 
 
 def read_certificates(path: Path) -> tuple[x509.Certificate, ...]:
-    """The certificates of a file, at least one, as they stand: nobody has judged them."""
+    """Read the certificates of a file, at least one. They are not verified."""
     with file_errors(path, "cannot read"):
         data = path.read_bytes()
     try:
         return read_roots(data)
     except ConfigError:
-        raise ConfigError(f"{path}: not an X.509 certificate in PEM") from None
+        raise ConfigError("keys-not-certificate", f"{path}: not an X.509 certificate in PEM") from None
 
 
 def read_trust(folder: Path) -> tuple[bytes, frozenset[str]]:
-    """The roots that a bundle trusts, in PEM, and its deny list; nothing of its own key is read."""
+    """Read the roots (PEM) and the deny list of a bundle, but not its key."""
     check_folder(folder, f"a bundle, or another folder with a {ROOTS}")
     return to_pem(*read_certificates(folder / ROOTS)), _read_denied(folder / DENIED)
 
 
 def write_bundle(folder: Path, key: PrivateKey, certificate: x509.Certificate, roots: bytes) -> None:
-    """Write a new folder with a bundle, for its owner's eyes alone."""
+    """Write a bundle to a new folder that only its owner can read."""
     files = {
         KEY: (key_to_pem(key, NoEncryption()), PRIVATE),
         CERTIFICATE: (to_pem(certificate), PUBLIC),
         ROOTS: (roots, PUBLIC),
     }
     _write_folder(
-        folder, files, "exists already, and keys are never overwritten; move it away to issue again", False
+        folder, files, "already exists, and keys are never overwritten; move it away to issue again", False
     )
 
 
 def _write_folder(folder: Path, files: Mapping[str, tuple[bytes, int]], refusal: str, parents: bool) -> None:
-    """Write a new folder with these files, by their names, for its owner alone. refusal: where there is
-    one."""
+    """Write files by name to a new folder for its owner only. refusal: message if it exists."""
     try:
         folder.mkdir(mode=0o700, parents=parents)
     except FileExistsError:
-        raise ConfigError(f"{folder}: {refusal}") from None
+        raise ConfigError("keys-exist", f"{folder}: {refusal}") from None
     except OSError as error:
-        raise ConfigError(f"{folder}: cannot write: {error.strerror}") from None
+        raise ConfigError("keys-unwritable", f"{folder}: cannot write: {error.strerror}") from None
     try:
         write_new({folder / name: content for name, content in files.items()})
     except ConfigError:
@@ -179,60 +175,56 @@ def _write_folder(folder: Path, files: Mapping[str, tuple[bytes, int]], refusal:
 def write_root(
     folder: Path, key: PrivateKey, root: x509.Certificate, passphrase: bytes | None = None
 ) -> None:
-    """Write a consortium's root into a folder, made if it is not there; a passphrase encrypts the key."""
+    """Write a consortium's root to a folder, which may be new. A passphrase encrypts the key."""
     encryption = BestAvailableEncryption(passphrase) if passphrase else NoEncryption()
     with file_errors(folder, "cannot write"):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_new(
-        {
-            folder / ROOT_KEY: (key_to_pem(key, encryption), PRIVATE),
-            folder / ROOTS: (to_pem(root), PUBLIC),
-        }
+        {folder / ROOT_KEY: (key_to_pem(key, encryption), PRIVATE), folder / ROOTS: (to_pem(root), PUBLIC)}
     )
 
 
 def read_root(folder: Path, passphrase: bytes | None = None) -> tuple[PrivateKey, x509.Certificate]:
-    """The root that `write_root` wrote."""
     if not (folder / ROOT_KEY).exists():
         raise ConfigError(
-            f"{folder / ROOT_KEY}: no such file; `fedboost keys init-consortium --folder {folder}` writes it"
+            "keys-root-missing",
+            f"{folder / ROOT_KEY}: no such file; run `fedboost keys init-consortium --folder {folder}`",
         )
     key, root = read_key(folder / ROOT_KEY, passphrase), read_certificates(folder / ROOTS)[0]
     if key.public_key() != root.public_key():
-        raise ConfigError(f"{folder / ROOT_KEY}: this key does not belong to {folder / ROOTS}")
+        raise ConfigError("keys-pair-mismatch", f"{folder / ROOT_KEY}: does not belong to {folder / ROOTS}")
     return key, root
 
 
 def read_passphrase(path: Path) -> bytes:
-    """A passphrase: the first line of a file."""
+    """Read a passphrase: the first line of a file."""
     passphrase = _read_private(path).partition(b"\n")[0].rstrip(b"\r")
     if not 1 <= len(passphrase) <= 1000:
-        raise ConfigError(f"{path}: the first line must be a passphrase of 1 to 1000 bytes")
+        raise ConfigError("keys-passphrase", f"{path}: first line must be a passphrase of 1 to 1000 bytes")
     return passphrase
 
 
 def _read_denied(path: Path) -> frozenset[str]:
-    """The serial numbers on a deny list; none where there is no such file."""
+    """Read the serial numbers of a deny list; a missing file has none."""
     denied = set()
     for number, line in enumerate(_lines(path), 1):
         text = line.partition("#")[0].strip()
         try:
             denied |= {serial_of(text)} if text else set()
         except ConfigError as error:
-            raise ConfigError(f"{path}, line {number}: {error}") from None
+            raise ConfigError("keys-denied-invalid", f"{path}, line {number}: {error}") from None
     return frozenset(denied)
 
 
 def _lines(path: Path) -> list[str]:
-    """The lines of a text; none where there is no such file."""
     try:
         return path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise ConfigError(f"{path}: cannot read: {error.strerror}") from None
+        raise ConfigError("keys-unreadable", f"{path}: cannot read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ConfigError(f"{path}: not text in UTF-8") from None
+        raise ConfigError("keys-unreadable", f"{path}: not UTF-8 text") from None
 
 
 def read_key(path: Path, passphrase: bytes | None) -> PrivateKey:
@@ -241,30 +233,31 @@ def read_key(path: Path, passphrase: bytes | None) -> PrivateKey:
         key = load_pem_private_key(data, passphrase)
     except TypeError:
         if passphrase is not None:
-            raise ConfigError(f"{path}: is not encrypted; leave the passphrase out") from None
+            raise ConfigError("keys-plain", f"{path}: is not encrypted; leave the passphrase out") from None
         advice = "give --passphrase-file" if path.name == ROOT_KEY else "a bundle's key must not be"
-        raise ConfigError(f"{path}: is encrypted; {advice}") from None
+        raise ConfigError("keys-encrypted", f"{path}: is encrypted; {advice}") from None
     except (ValueError, UnsupportedAlgorithm):
-        wrong = " that the passphrase opens" if passphrase is not None else ""
-        raise ConfigError(f"{path}: not a private key in PEM{wrong}") from None
+        wrong = ", or the passphrase is wrong" if passphrase is not None else ""
+        raise ConfigError("keys-not-private", f"{path}: not a private key in PEM{wrong}") from None
     if not isinstance(key, PrivateKey):
-        raise ConfigError(f"{path}: a key that is neither EC nor RSA nor Ed25519")
+        raise ConfigError("keys-type", f"{path}: the key must be EC, RSA or Ed25519")
     return key
 
 
 def _read_private(path: Path) -> bytes:
-    """The content of a file that nobody but its owner can read."""
+    """Read a file. ConfigError if anyone but its owner can read it."""
     with file_errors(path, "cannot read"), path.open("rb") as file:
         status = os.fstat(file.fileno())
         if os.name == "posix" and stat.S_ISREG(status.st_mode) and status.st_mode & 0o077:
             raise ConfigError(
-                f"{path}: others can read it (mode {status.st_mode & 0o777:o}); run: chmod 600 {path}"
+                "keys-permissions",
+                f"{path}: others can read it (mode {status.st_mode & 0o777:o}); run: chmod 600 {path}",
             )
         return file.read()
 
 
 def write_new(files: Mapping[Path, tuple[bytes, int]]) -> None:
-    """Write all of these files (content, mode) or none; none may exist."""
+    """Write all of these files (content, mode) or none. None of them may exist."""
     paths: list[Path] = []
     for path, (data, mode) in files.items():
         try:
@@ -279,9 +272,9 @@ def write_new(files: Mapping[Path, tuple[bytes, int]]) -> None:
                 done.unlink(missing_ok=True)
             if isinstance(error, FileExistsError):
                 raise ConfigError(
-                    f"{path}: exists already, and keys are never overwritten; move it away first"
+                    "keys-exist", f"{path}: already exists, and keys are never overwritten; move it away"
                 ) from None
-            raise ConfigError(f"{path}: cannot write: {error.strerror}") from None
+            raise ConfigError("keys-unwritable", f"{path}: cannot write: {error.strerror}") from None
 
 
 def key_to_pem(key: PrivateKey, encryption: KeySerializationEncryption) -> bytes:
@@ -290,30 +283,27 @@ def key_to_pem(key: PrivateKey, encryption: KeySerializationEncryption) -> bytes
 
 def expired(end: datetime, role: str) -> str:
     return (
-        f"expired on {day(end)}; have a new bundle issued with `fedboost keys {role}`, where the "
-        f"consortium's root key is, and put it in place of this one"
+        f"expired on {day(end)}; issue a new bundle with `fedboost keys {role}` where the consortium's "
+        f"root key is, and replace this one by it"
     )
 
 
 def _check_tls(key: PrivateKey, path: Path) -> None:
-    """Raise ConfigError for a kind of key that gRPC's TLS does not take: it says so only in a failed
-    handshake."""
+    """Refuse a key type that gRPC's TLS does not support, as gRPC itself only fails the handshake."""
     if isinstance(key, rsa.RSAPrivateKey):
         return
     kind = "Ed25519" if isinstance(key, ed25519.Ed25519PrivateKey) else key.curve.name
     if kind not in _TLS_CURVES:
         raise ConfigError(
-            f"{path}: gRPC's TLS does not take {kind} keys; use P-256, P-384 or RSA for this certificate"
+            "keys-type", f"{path}: gRPC's TLS does not support {kind} keys; use P-256, P-384 or RSA"
         )
 
 
-# ---- Keys by request: a member makes its key where it stays ---------------------------------------------
-# The root's owner signs the request for it, and the answer makes a bundle of the two.
-# The list of all that a root has issued lies beside its key.
-# Promises: the private key is in the member's folder alone; whose certificate was issued, and until when,
-# stands in `issued.txt`, with the serial number that a deny list wants.
-# Refuses: to overwrite any file; a request that is not to be signed, or for a name that has a certificate
-# already; an answer that is not for the key in the folder (ConfigError: one line that names the file).
+# ---- Keys by request: a member's key never leaves its folder --------------------------------------------
+# The member makes a key and a request, the root's owner signs the request, and the answer completes the
+# bundle. `issued.txt` beside the root's key lists each issued certificate with its name, end and serial
+# number (for deny lists). Refused are requests for a name with a valid certificate, and answers for another
+# key.
 
 
 ISSUED, ANSWER_SUFFIX = "issued.txt", ".answer.pem"
@@ -323,8 +313,6 @@ _TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 @dataclass(frozen=True)
 class Issued:
-    """A certificate that was issued."""
-
     serial: str
     role: str
     end: datetime
@@ -332,43 +320,42 @@ class Issued:
 
 
 def write_request(folder: Path, name: str, role: str) -> tuple[Path, CertificateRequest]:
-    """Make a key in a new folder for this name, and the request for its certificate: the request's file."""
+    """Make a key in a new folder, and a request for its certificate. Return the request and its file."""
     key, request = new_request(name, role)
     bundle, pem = folder / folder_name(name), request.public_bytes(Encoding.PEM)
     files = {KEY: (key_to_pem(key, NoEncryption()), PRIVATE), REQUEST: (pem, PUBLIC)}
     _write_folder(
-        bundle, files, "exists already, and keys are never overwritten; move it away to ask again", True
+        bundle, files, "already exists, and keys are never overwritten; move it away for a new request", True
     )
     return bundle / REQUEST, read_request(pem)
 
 
 def read_request_file(path: Path) -> CertificateRequest:
-    """The request in a file. ConfigError that names it."""
     with file_errors(path, "cannot read"), path.open("rb") as file:
         data = file.read(MAX_REQUEST_BYTES + 1)
     if b"PRIVATE KEY" in data:
         raise ConfigError(
-            f"{path}: holds a private key, which must not leave its site; send {REQUEST} beside it"
+            "keys-request-private", f"{path}: is a private key and must stay at its site; send {REQUEST}"
         )
     try:
         return read_request(data)
     except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
+        raise ConfigError("keys-request-invalid", f"{path}: {error}") from None
 
 
 def check_new(folder: Path, name: str, now: datetime) -> None:
-    """Raise ConfigError if a certificate of this name was issued here and is still good."""
+    """Raise ConfigError if a certificate of this name was issued here and is still valid."""
     known = [issued for issued in _read_issued(folder) if issued.name == name and issued.end > now]
     if known:
         last = known[-1]
         raise ConfigError(
-            f"{folder / ISSUED}: {name!r} has a certificate already, as {last.role}, until {day(last.end)} "
-            f"(serial {last.serial}); if the request is really theirs, --renew signs it all the same"
+            "keys-name-taken",
+            f"{folder / ISSUED}: {name!r} already has a certificate as {last.role} until {day(last.end)} "
+            f"(serial {last.serial}); if the request really is theirs, sign it with --renew",
         )
 
 
 def note_issued(folder: Path, certificate: x509.Certificate) -> None:
-    """Append a certificate to the list of those that were issued. ConfigError."""
     path = folder / ISSUED
     end = certificate.not_valid_after_utc.strftime(_TIME)
     line = f"{certificate.serial_number:x} {role_of(certificate)} {end} {common_name(certificate)}\n"
@@ -388,42 +375,44 @@ def _read_issued(folder: Path) -> list[Issued]:
             issued.append(Issued(serial, role, datetime.strptime(end, _TIME).replace(tzinfo=UTC), name))
         except ValueError:
             raise ConfigError(
-                f"{path}, line {number}: is not a serial number, a role, a time and a name"
+                "keys-issued-invalid", f"{path}, line {number}: must be serial number, role, time and name"
             ) from None
     return issued
 
 
 def write_answer(folder: Path, certificate: x509.Certificate, root: x509.Certificate) -> Path:
-    """Write the answer to a request beside the root's key, a new file: the certificate, then the root."""
+    """Write an answer to a new file beside the root's key: the certificate, then the root."""
     path = folder / f"{folder_name(common_name(certificate) or '')}{ANSWER_SUFFIX}"
     write_new({path: (to_pem(certificate, root), PUBLIC)})
     return path
 
 
 def accept_answer(folder: Path, answer: Path, now: datetime) -> tuple[Path, Identified]:
-    """Put an answer beside the key that it is for; the bundle's folder, and its owner."""
+    """Put an answer beside its key. Return the folder of the bundle, and its owner."""
     if answer.is_file() and b"CERTIFICATE REQUEST" in answer.read_bytes():
         raise ConfigError(
-            f"{answer}: is a request: the root's owner signs it (`fedboost keys sign`), and sends the answer"
+            "keys-answer", f"{answer}: is a request; have the root's owner sign it (fedboost keys sign)"
         )
     leaf, *roots = read_certificates(answer)
     name = common_name(leaf)
     if name is None or not roots:
         raise ConfigError(
-            f"{answer}: not the answer to a request: a certificate, and the root that signed it, as "
-            f"`fedboost keys sign` writes them"
+            "keys-answer", f"{answer}: must be a certificate and its root, from `fedboost keys sign`"
         )
     bundle = folder / folder_name(name)
     if not (bundle / KEY).exists():
         raise ConfigError(
-            f"{bundle / KEY}: no such file, and {answer} is for the key of {name!r}; `fedboost keys request` "
-            f"makes it, and --folder names where"
+            "keys-request-missing",
+            f"{bundle / KEY}: no such file, and {answer} is for the key of {name!r}; run `fedboost keys "
+            f"request`, or give its folder with --folder",
         )
     if read_key(bundle / KEY, None).public_key() != leaf.public_key():
-        raise ConfigError(f"{answer}: is not for the key in {bundle / KEY}, but for another one of {name!r}")
+        raise ConfigError(
+            "keys-answer-mismatch", f"{answer}: is for another key of {name!r} than {bundle / KEY}"
+        )
     try:
         owner = identify(to_pem(leaf), to_pem(*roots), now, ())
     except PeerError as error:
-        raise ConfigError(f"{answer}: {error}") from None
+        raise ConfigError("keys-answer", f"{answer}: {error}") from None
     write_new({bundle / CERTIFICATE: (to_pem(leaf), PUBLIC), bundle / ROOTS: (to_pem(*roots), PUBLIC)})
     return bundle, owner

@@ -1,13 +1,13 @@
-"""Approvals at a site: what was approved or refused, what a person is shown, who signed a measured model.
+"""Approvals at a site: which terms were approved or refused, and what a person is shown before deciding.
 
-Promises: an approval counts for terms of exactly its digest, from the next offer on, until it is withdrawn;
-it has the parties, analysts and columns that were shown, and the rules of the policy that the person was told
-these terms break, those between sessions as the site's memory stood then. Names that the policy has since
-struck are struck here, too. Each decision is a row of the site's store, and an entry of its audit log by the
-same transaction.
-Refuses: terms that do not fit the budget of the rows' privacy (ConfigError); terms that were not approved,
-where the policy names nothing itself, and analysts whom the approval does not name; an approval that cannot
-be read, or that relaxes a rule which has changed since (Refused).
+Promises: an approval is valid for exactly the terms of its digest, from the next offer until it is withdrawn.
+It lists the parties, analysts and columns that were shown, and the policy's rules that the person was shown
+as broken, including those between sessions by the site's memory at that time. Names removed from the policy
+since are removed here, too. Each decision is a row of the site's store, written in one transaction with its
+entry in the audit log.
+Refuses: terms beyond the privacy budget of the rows (ConfigError); terms without approval if the policy
+itself names nothing, analysts whom the approval does not name, and an approval that cannot be read or that
+relaxes a rule changed since (Refused).
 """
 
 import hashlib
@@ -55,36 +55,36 @@ from fedboost.terms.reading import Frozen, Name, read_model
 from fedboost.terms.terms import Terms
 from fedboost.views.approval import APPROVE, RELAXED, columns_by_role
 
-# ---- Decisions of a person at a site, in its store -------------------------------------------------------
-# Promises: a refusal counts for terms of its digest and its analysts, from the next offer on; it holds
-# whatever the policy allows, but for terms that are approved.
+# ---- Decisions of a person at a site, in its store ------------------------------------------------------
+# A refusal is valid for the terms of its digest and for its analysts, from the next offer on. It overrides
+# the policy, but not an approval of the terms.
 
 
 Decision = TypeVar("Decision", "Refusal", "Approval")
 DECISIONS = frozenset({"decisions"})
-"""The table that has them."""
+"""The table of decisions."""
 
 
 class Refusal(Frozen):
-    """A refusal. analysts: those who were refused these terms; none where connections have no keys, and
-    whoever asks is."""
+    """A person's refusal of terms. analysts: those who were refused; empty means every analyst, where
+    connections have no keys."""
 
     digest: str
     time: str
     analysts: tuple[Name, ...]
 
     def is_of(self, analyst: str) -> bool:
-        """Tell if an analyst was refused."""
+        """Return whether the refusal covers an analyst."""
         return not self.analysts or analyst in self.analysts
 
 
 def refusal_of(config: PartyConfig, digest: str) -> Refusal | None:
-    """The refusal of the terms with a digest; None where there is none. ConfigError if it cannot be read."""
+    """The refusal of the terms with this digest, or None. ConfigError if it cannot be read."""
     return _kept(Refusal, config, digest)
 
 
 def refuse(config: PartyConfig, digest: str, analyst: str, now: datetime) -> None:
-    """Refuse terms to an analyst, too. ConfigError if that cannot be written."""
+    """Refuse terms to an analyst, in addition to others. ConfigError if that cannot be written."""
     with _deciding(config) as (store, file):
         before, analysts = _read(Refusal, file, config, digest), tuple(filter(None, [analyst]))
         if analyst and before is not None:
@@ -94,23 +94,23 @@ def refuse(config: PartyConfig, digest: str, analyst: str, now: datetime) -> Non
 
 
 def check_not_refused(config: PartyConfig, digest: str, analyst: str) -> None:
-    """Raise Refused where a person refused terms to an analyst, or may have."""
+    """Raise Refused if a person refused these terms to an analyst, or if the refusal cannot be read."""
     try:
         refusal = refusal_of(config, digest)
     except ConfigError as error:
         unread = (
             f"site {config.party} refuses: its refusal of these terms cannot be read; its own log says why"
         )
-        raise Refused(unread, str(error)) from None
+        raise Refused("refusal-unreadable", unread, str(error)) from None
     if refusal is not None and refusal.is_of(analyst):
         raise Refused(
+            "refused-by-person",
             f"site {config.party} refuses: a person there refused these terms on {refusal.time[:10]}; ask "
-            f"that person, or change the terms"
+            f"that person, or change the terms",
         )
 
 
 def _kept(kind: type[Decision], config: PartyConfig, digest: str) -> Decision | None:
-    """A decision about the terms with a digest; None where there is none. ConfigError."""
     with reading(memory_path(config), DECISIONS) as file:
         return None if file is None else _read(kind, file, config, digest)
 
@@ -126,22 +126,22 @@ def _read(
     try:
         decision = read_model(kind, json.loads(row[0]), where)
     except (TypeError, ValueError):
-        raise ConfigError(f"{where}: is no decision") from None
+        raise ConfigError("decision-unreadable", f"{where}: is no decision") from None
     if decision.digest != digest:
-        raise ConfigError(f"{where}: is of the terms with digest {decision.digest}")
+        raise ConfigError("decision-other-terms", f"{where}: is of the terms with digest {decision.digest}")
     return decision
 
 
 @contextmanager
 def _deciding(config: PartyConfig) -> Iterator[tuple[Store, sqlite3.Connection]]:
-    """The site's store, begun if there is none yet, in the transaction of a decision. ConfigError."""
+    """The site's store (created if there is none) and the transaction of a decision. ConfigError."""
     begin_store(config)
     try:
         with closing(Store(memory_path(config), config.party)) as store, store.transaction() as file:
             check_dataset(store.path, file, config.rows_name)
             yield store, file
     except DurabilityError as error:
-        raise ConfigError(str(error).partition("; ")[0]) from None
+        raise ConfigError("decision-not-written", str(error).partition("; ")[0]) from None
 
 
 def _write(
@@ -150,7 +150,6 @@ def _write(
     kind: Literal["approved", "refused", "withdrawn"],
     decision: "Refusal | Approval",
 ) -> None:
-    """Write a decision and its entry."""
     content = decision.model_dump_json()
     store.promise(file, "decisions", store.party, decision.digest, _KINDS[type(decision)], content)
     digest, hashed = decision.digest, hashlib.sha256(content.encode()).hexdigest()
@@ -161,16 +160,16 @@ def _write(
 
 
 NEVER_RELAXED = (*PINNED, "epsilon", "delta", "approval")
-"""Keys of the policy that no approval of single terms changes as a rule that they break."""
+"""Keys of the policy that an approval of terms never relaxes."""
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*")
 """Names that every shell reads as one word."""
 SHOWN_DIGESTS, SHOWN_DIGITS = 3, 8
-"""Digests in a refusal, and how much of each."""
+"""Most digests in a refusal, and the number of digits shown of each."""
 
 
 class Approval(Frozen):
-    """An approval. at: its time in seconds since 1970; relaxed: keys of the policy, with their values for
-    these terms; relaxed_from: the rules that were relaxed, names too, with the values that the policy had."""
+    """An approval of terms. at: its time in seconds since 1970; relaxed: keys of the policy with values for
+    these terms; relaxed_from: the relaxed rules, names included, with the policy's values at that time."""
 
     digest: str
     time: str
@@ -187,28 +186,28 @@ _KINDS: Mapping[type, str] = {Refusal: "refused", Approval: "approved"}
 
 @dataclass(frozen=True)
 class Past:
-    """The part of a site's memory that decides on terms: the sessions of its rows, and what they cost."""
+    """The part of a site's memory on which a review depends: the sessions of its rows, and their cost."""
 
     sessions: Sequence[Known] = ()
     cost: float = 0.0
 
     @property
     def used(self) -> int:
-        """The number of sessions that count against max_sessions."""
+        """Number of sessions that count against max_sessions."""
         return sum(known.trained for known in self.sessions)
 
 
 def read_past(config: PartyConfig) -> Past:
-    """The past in a site's memory, also while its party runs; empty where there is none yet. ConfigError."""
+    """The past in a site's memory, also while its party runs; empty if there is none yet. ConfigError."""
     with reading(memory_path(config)) as file:
         return Past() if file is None else Past(known_sessions(file, config.party), costs(file))
 
 
 @dataclass(frozen=True)
 class Review:
-    """All that a site's rules and memory have against terms and the analysts who may train under them.
+    """Everything in a site's rules and memory that conflicts with terms and their analysts.
 
-    breaches: rules that one more session would break; fault: why no approval can allow these terms, '' where
+    breaches: rules that one more session would break; fault: why no approval can allow these terms, '' if
     one can.
     """
 
@@ -219,7 +218,7 @@ class Review:
 
 
 def review(config: PartyConfig, terms: Terms, analysts: tuple[str, ...]) -> Review:
-    """Hold terms against a site's policy and its memory. ConfigError if the memory cannot be read."""
+    """Check terms against a site's policy and memory. ConfigError if the memory cannot be read."""
     past = read_past(config)
     breaches = _broken_rules(config, terms, analysts, past)
     return Review(analysts, past, breaches, _fault(config, terms, breaches, past))
@@ -242,7 +241,7 @@ def _fault(config: PartyConfig, terms: Terms, breaches: Sequence[Breach], past: 
 
 
 def rule_of(breach: Breach) -> Rule:
-    """Return a rule that terms break, for a person who decides."""
+    """A rule that terms break, as shown to a person who decides."""
     allowed = breach.allow if isinstance(breach.allow, tuple) else (breach.allow,)
     loud = (text for (key, value), text in RELAXED.items() if key == breach.key and value in allowed)
     return Rule(
@@ -257,10 +256,10 @@ def rule_of(breach: Breach) -> Rule:
 
 
 def approve(config: PartyConfig, terms: Terms, reviewed: Review, now: datetime) -> None:
-    """Write the approval of these terms, relaxing the rules that their review has. ConfigError where none can
-    allow them, or it cannot be written."""
+    """Write an approval of these terms that relaxes the rules in their review. ConfigError if none can allow
+    them, or if it cannot be written."""
     if reviewed.fault:
-        raise ConfigError(reviewed.fault)
+        raise ConfigError("approval-impossible", reviewed.fault)
     breaches = reviewed.breaches
     relaxed = {breach.key: breach.allow for breach in breaches if breach.rule not in PINNED}
     values = config.policy.model_dump(mode="json")
@@ -280,8 +279,8 @@ def approve(config: PartyConfig, terms: Terms, reviewed: Review, now: datetime) 
 
 
 def withdraw(config: PartyConfig, digest: str, analyst: str) -> None:
-    """Take an analyst out of the approval of these terms, if they have one; '' for everybody. ConfigError if
-    the approval cannot be read or changed."""
+    """Remove an analyst from the approval of these terms, or all if ''. ConfigError if the approval cannot be
+    read or changed."""
     with _deciding(config) as (store, file):
         approval = _read(Approval, file, config, digest)
         if approval is None:
@@ -295,19 +294,20 @@ def withdraw(config: PartyConfig, digest: str, analyst: str) -> None:
 
 
 def take_back(config: PartyConfig, begins: str) -> str:
-    """Withdraw the one approval of terms whose digest begins so; the digest. ConfigError."""
+    """Withdraw the only approval whose digest begins so, and return that digest. ConfigError."""
     meant = [digest for digest in approved_in(config) if digest.startswith(begins)]
     if len(meant) != 1:
         raise ConfigError(
-            f"{begins}: {len(meant)} approvals of this site begin so; give the terms, or more of it"
+            "approval-ambiguous",
+            f"{begins}: {len(meant)} approvals of this site begin with this; give the terms, or more digits",
         )
     withdraw(config, meant[0], "")
     return meant[0]
 
 
 def _broken_rules(config: PartyConfig, terms: Terms, analysts: tuple[str, ...], past: Past) -> list[Breach]:
-    """The rules that one more session under these terms, or these analysts, would break. Where the policy has
-    no names there is no rule about them: those of the approval are enough."""
+    """The rules that one more session under these terms, for these analysts, would break. Where the policy
+    names nothing, no rule applies to names: those in the approval suffice."""
     policy = config.policy
     broken = [*policy.breaches(terms, party=config.party, signers=signers_at(config, terms))]
     broken += [
@@ -320,8 +320,8 @@ def _broken_rules(config: PartyConfig, terms: Terms, analysts: tuple[str, ...], 
 
 
 def with_past(broken: Sequence[Breach], policy: Policy, party: str, terms: Terms, past: Past) -> list[Breach]:
-    """These breaches, and those of rules between sessions by one more under these terms; of a key that both
-    are about, the latter."""
+    """These breaches, and those of the rules between sessions by one more session under these terms. A later
+    breach replaces an earlier one of the same key."""
     later, rows, used = list[Breach](), predicted_by(terms, party), rows_predicted(past.sessions)
     if rows and used and used + rows > policy.max_predicted_rows:
         why = f"this site helped to predict {used} rows so far, and the terms predict {rows} more"
@@ -346,16 +346,16 @@ def with_past(broken: Sequence[Breach], policy: Policy, party: str, terms: Terms
 
 
 def approval_of(config: PartyConfig, digest: str) -> Approval | None:
-    """The approval of the terms with a digest; None where there is none. ConfigError if it cannot be read."""
+    """The approval of the terms with this digest, or None. ConfigError if it cannot be read."""
     approval = _kept(Approval, config, digest)
     for key in NEVER_RELAXED:
         if approval is not None and key in approval.relaxed:
-            raise ConfigError(f"{memory_path(config)}: {key} is not for an approval to relax")
+            raise ConfigError("approval-invalid", f"{memory_path(config)}: an approval cannot relax {key}")
     return approval
 
 
 def approved_in(config: PartyConfig) -> list[str]:
-    """The digests of all terms that are approved. ConfigError."""
+    """The digests of all approved terms. ConfigError."""
     query = (
         "SELECT digest FROM decisions WHERE party = ? AND kind = 'approved' AND content != '' ORDER BY digest"
     )
@@ -364,24 +364,25 @@ def approved_in(config: PartyConfig) -> list[str]:
 
 
 def analysts_of(config: PartyConfig, approval: Approval) -> tuple[str, ...]:
-    """The analysts of an approval whom the policy has not struck."""
+    """The analysts of an approval whom the policy still allows."""
     return tuple(_names(config.policy, approval)["analysts"])
 
 
 def policy_for(config: PartyConfig, terms: Terms, analyst: str = "") -> Policy:
-    """The policy that holds for these terms: that of the site's file, with what was approved of them. Refused
-    as the module says. analyst: who signed the request, '' where nothing is signed."""
+    """The policy that applies to these terms: that of the site's file, with what their approval relaxes.
+    analyst: who signed the request, '' where nothing is signed. Refused, see the module."""
     try:
         approval = approval_of(config, terms.digest)
         if approval is None:
             check_not_refused(config, terms.digest, analyst)
-            if terms.task.by_analyst:  # of these there is no file that a person could approve
+            if terms.task.by_analyst:  # there is no file of a prediction that a person could approve
                 _check_named(config, terms)
             return config.policy
         if analyst and terms.task.by_analyst and analyst not in approval.analysts:
             raise Refused(
+                "approval-other-analysts",
                 f"site {config.party} refuses: its approval of these terms names other analysts, and the "
-                f"analyst is {quoted(analyst)}; run there `{COMMAND}`",
+                f"analyst is {quoted(analyst)}; run `{COMMAND}` there",
                 f"it names {', '.join(approval.analysts) or 'none'}",
             )
         _check_unchanged(config, approval)
@@ -394,26 +395,26 @@ def policy_for(config: PartyConfig, terms: Terms, analyst: str = "") -> Policy:
         return read_model(Policy, values, str(memory_path(config)))
     except ConfigError as error:
         refusal = (
-            f"site {config.party} refuses: its approval of these terms cannot be read; run there `{COMMAND}`"
+            f"site {config.party} refuses: its approval of these terms cannot be read; run `{COMMAND}` there"
         )
-        raise Refused(refusal, str(error)) from None
+        raise Refused("approval-unreadable", refusal, str(error)) from None
 
 
 @contextmanager
 def naming_the_command(terms: Terms, analyst: str) -> Iterator[None]:
-    """Have refusals of these terms name the command by which they are approved, as `with_the_command`."""
+    """Complete the command in refusals of these terms, see `with_the_command`."""
     try:
         yield
     except Refused as error:
         public = with_the_command(error.public, terms, analyst)
         if public == error.public:
             raise
-        raise type(error)(public, error.detail) from None
+        raise type(error)(error.code, public, error.detail) from None
 
 
 def with_the_command(refusal: str, terms: Terms, analyst: str) -> str:
-    """A refusal of these terms, with all options of the command that it names. analyst: who signed them; a
-    name that a shell could read as more than a word is left out, and the command asks for it."""
+    """A refusal of these terms whose command has all its options. analyst: who signed them; a name that a
+    shell could read as more than one word is left out, and the command asks for it."""
     if _PLAIN.fullmatch(analyst) and terms.task.by_analyst:
         refusal = refusal.replace(COMMAND, f"{COMMAND} --analyst {analyst}")
     if terms.task.counts_values:
@@ -422,7 +423,7 @@ def with_the_command(refusal: str, terms: Terms, analyst: str) -> str:
 
 
 def lacks_approval(config: PartyConfig, terms: Terms, analyst: str) -> bool:
-    """Tell if anything stands against terms now that an approval of them changes. ConfigError."""
+    """Return whether an approval of these terms would remove a reason to refuse them now. ConfigError."""
     try:
         policy = policy_for(config, terms, analyst)
     except Refused:
@@ -433,7 +434,7 @@ def lacks_approval(config: PartyConfig, terms: Terms, analyst: str) -> bool:
 
 
 def _check_named(config: PartyConfig, terms: Terms) -> None:
-    """Raise Refused where the policy names nothing itself, and other terms than these are approved."""
+    """Raise Refused if the policy itself names nothing, and terms other than these are approved."""
     policy = config.policy
     if policy.parties or policy.analysts or policy.columns not in (None, ColumnRules()):
         return
@@ -441,26 +442,27 @@ def _check_named(config: PartyConfig, terms: Terms) -> None:
     if others:
         more = f" and {len(others) - SHOWN_DIGESTS} more" if len(others) > SHOWN_DIGESTS else ""
         raise Refused(
+            "terms-not-approved",
             f"site {config.party} refuses: it has not approved these terms (digest "
             f"{terms.digest[:SHOWN_DIGITS]}..., it approved {', '.join(others[:SHOWN_DIGESTS])}{more}); run "
-            f"there `{COMMAND}`"
+            f"`{COMMAND}` there",
         )
 
 
 def _check_unchanged(config: PartyConfig, approval: Approval) -> None:
-    """Raise Refused where a rule that the approval relaxes is not what it was then."""
     values = config.policy.model_dump(mode="json")
     for key in {**approval.relaxed, **approval.relaxed_from}:
         if values.get(key) != approval.relaxed_from.get(key):
             raise Refused(
+                "approval-outdated",
                 f"site {config.party} refuses: {key} of its policy has changed since the approval of these "
-                f"terms; run there `{COMMAND}` again"
+                f"terms; run `{COMMAND}` there again",
             )
 
 
 def _names(policy: Policy, approval: Approval) -> dict[str, Any]:
-    """The names that count: those of the approval that the policy has, too, where it has any and was not
-    relaxed."""
+    """The names that are valid: those of the approval. Where the policy has names and they were not relaxed,
+    only those in both."""
     names: dict[str, Any] = {key: getattr(approval, key) for key in PINNED}
     for key in PINNED:
         own = getattr(policy, key)
@@ -476,7 +478,7 @@ def _names(policy: Policy, approval: Approval) -> dict[str, Any]:
 
 
 def nothing_approved(config: PartyConfig) -> str:
-    """The advice for a site whose policy allows no terms yet, and that approved none; '' for any other."""
+    """The advice for a site whose policy allows no terms yet and that approved none; '' for any other."""
     policy = config.policy
     if policy.parties and policy.columns and (policy.analysts or config.keys is None):
         return ""
@@ -485,14 +487,13 @@ def nothing_approved(config: PartyConfig) -> str:
     return f"nothing is approved here, and every session will be refused; run `{COMMAND}`"
 
 
-# ---- What a person at a site is shown of terms before deciding on them ----------------------------------
-# On a terminal or on the site's page.
-# Promises: both are shown the same, of the policy, the memory and the rows as they are now.
+# ---- What a person at a site is shown before deciding on terms ------------------------------------------
+# The terminal and the site's page show the same: the policy, the memory and the rows as they are now.
 
 
 @dataclass(frozen=True)
 class Look:
-    """Terms as a person is shown them. decided: the approval and the refusal that the terms have."""
+    """Terms as shown to a person. decided: the existing approval and refusal of the terms."""
 
     review: Review
     view: ApprovalView
@@ -500,8 +501,8 @@ class Look:
 
     @property
     def digest(self) -> str:
-        """A hash of all that an approval would allow, and of earlier decisions: of other analysts, rules or
-        decisions it is another."""
+        """A hash of everything that an approval would allow, and of earlier decisions. It changes with the
+        analysts, the broken rules and the decisions."""
         review = self.review
         shown = review.analysts, [*review.breaches], review.fault, self.view.origin, self.decided
         return hashlib.sha256(repr(shown).encode()).hexdigest()
@@ -515,8 +516,8 @@ def look(
     misfit: str = "",
     notes: Sequence[str] = (),
 ) -> Look:
-    """Hold terms against a site. The analysts of an earlier approval stay. counts: rows under these terms,
-    None where the site has none, or they were not counted; misfit: why rows do not fit the terms."""
+    """Compare terms with a site's rules, memory and rows. Analysts of an earlier approval stay in it. counts:
+    rows under these terms, None if none or not counted; misfit: why the rows do not fit the terms."""
     earlier: Approval | None = None
     try:
         earlier = approval_of(config, terms.digest)
@@ -551,15 +552,17 @@ def look(
 
 
 def count_rows(config: PartyConfig, terms: Terms, read: SiteTable) -> Counts:
-    """The rows of a table of this site. ConfigError where they do not fit the terms."""
+    """Count the rows of this site's table under these terms. ConfigError if they do not fit the terms."""
     table, columns = read.under(terms.columns.row_id), terms.blocks.columns_of(config.party)
     try:
         label = to_shard(table, terms, config.party).label
     except SchemaMismatch as error:
         why = read.explained(error.detail)
-        raise ConfigError(f"{shown(config.data)}: its rows do not fit the terms: {why}") from None
+        raise ConfigError(
+            "table-misfit", f"{shown(config.data)}: its rows do not fit the terms: {why}"
+        ) from None
     except Refused as error:
-        raise ConfigError(f"{shown(config.data)}: {read.explained(str(error))}") from None
+        raise ConfigError("table-misfit", f"{shown(config.data)}: {read.explained(str(error))}") from None
     categories = category_rows(table, columns)
     if terms.blocks.has_labels(config.party):
         categories[columns.label] = label_counts(label, terms)
@@ -574,10 +577,10 @@ def count_rows(config: PartyConfig, terms: Terms, read: SiteTable) -> Counts:
 
 
 def count_columns(config: PartyConfig, terms: Terms, read: SiteTable, rows: int) -> Counts:
-    """The number of rows of a site that are on workers, whose columns alone are looked at. ConfigError where
-    one is missing."""
+    """Count the rows of a site whose rows are on workers; only columns are checked. ConfigError if one is
+    missing."""
     for fault in column_faults(read.under(terms.columns.row_id), terms.columns):
-        raise ConfigError(f"{shown(config.data)}: {read.explained(str(fault))}")
+        raise ConfigError("table-misfit", f"{shown(config.data)}: {read.explained(str(fault))}")
     return Counts(rows=rows, file=_table_name(config))
 
 

@@ -1,16 +1,16 @@
-"""The audit of a site: its log, read from the store or an export and verified, its sessions, and warnings
-about them: what a training that keeps its terms never leaves behind, and what its terms allow though it
-protects little.
+"""The audit of a site: its verified log, its sessions, and warnings about them.
 
-Promises: nothing is said of a log before its whole chain was verified. `read_log` finds every change but two:
-entries cut off at the end, and a log rewritten from some line on. Both change the hash of the last entry, so
-a reader who kept that hash finds them too. A session that goes on after a restart of the site is one, and a
-name that is used again, after its session ended or under other terms, is another. A training that kept its
-terms gives no warning of abuse, whatever was lost, restarted and asked again in it, nor does a session that
-was refused; the most serious warnings come first.
-Refuses: to read a log past the first line that does not fit (ConfigError). Terms that are not there count as
-terms with the defaults of `colluding`, `on_loss` and `keyholder_rows`, and of unknown depth. An aggregator
-that lies without leaving a trace here, in other sums to other sites, say, is not found.
+A warning is about traces that a training within its terms never leaves, or about terms that protect little.
+
+Promises: a log's whole chain is verified before anything is reported of it. `read_log` finds every change but
+two: entries cut off at the end, and a log rewritten from some line on. Both change the hash of the last
+entry, so a reader who kept that hash finds them, too. A session that continues after a restart of the site is
+one session. A name reused after its session ended, or under other terms, is another session. A training that
+kept its terms causes no warning of abuse, whatever was lost, restarted and asked again in it; neither does a
+refused session. The most serious warnings come first.
+Refuses: to read a log past the first line that does not fit (ConfigError). Missing terms are treated as terms
+with the defaults of `colluding`, `on_loss` and `keyholder_rows`, and of unknown depth. An aggregator that
+lies without a trace in this log, e.g. in the sums that it sends to other sites, is not found.
 """
 
 import hashlib
@@ -68,29 +68,32 @@ from fedboost.views.approval import QUERIES, queries_of
 from fedboost.views.words import all_shown, capital, counted, shown
 
 # ---- A log, in a store or an export ---------------------------------------------------------------------
-# An export is a file of the log's lines, and of one line for each set of terms that its entries name. A chain
-# that begins after its first entry begins with the one that says what was exported before.
+# An export has the log's lines, and one line for each set of terms that its entries name. A chain without its
+# first entries begins with the entry that names the last exported one.
 
 
 _SQLITE = b"SQLite format 3\0"
 
 
 def read_log(source: Path, party: str | None = None) -> list[Entry]:
-    """The entries of a log, verified. ConfigError naming the first line that does not fit.
+    """Read and verify the entries of a log. ConfigError names the first line that does not fit.
 
-    party: whose, of a store that several share; the only one's unless given.
+    party: whose log, if several parties share a store; the only one's unless given.
     """
+    # Before each line, `entries` is an unbroken chain. A line extends it if its hash fits its content
+    # (`parse_entry`), its number is the next one, and it contains the hash of the last entry: so the hash of
+    # the last entry covers all before it. Only an "exported" entry can begin a chain elsewhere than at 1.
     entries: list[Entry] = []
     for number, line in enumerate(_lines(source, party), 1):
         where = f"{source}, line {number}"
         if line.startswith(_TERMS_LINE):
             if not _is_of_terms(line):
-                raise ConfigError(f"{where}: is no line of terms, or changed after it was written")
+                raise ConfigError("log-altered", f"{where}: not terms, or changed after it was written")
             continue
         try:
             entry = parse_entry(line)
         except ValueError as error:
-            raise ConfigError(f"{where}: {error}") from None
+            raise ConfigError("log-altered", f"{where}: {error}") from None
         due, previous = 1, BEFORE_THE_FIRST
         if entries:
             due, previous = entries[-1].n + 1, entries[-1].hash
@@ -98,10 +101,12 @@ def read_log(source: Path, party: str | None = None) -> list[Entry]:
             due, previous = entry.event.known + 1, entry.event.last
         if entry.n != due:
             raise ConfigError(
-                f"{where}: entry {entry.n} stands where {due} is due: lines were removed or moved"
+                "log-gap", f"{where}: found entry {entry.n}, expected {due}: lines were removed or moved"
             )
         if entry.previous != previous:
-            raise ConfigError(f"{where}: does not follow from the line before: one of them was replaced")
+            raise ConfigError(
+                "log-broken-chain", f"{where}: does not follow from the line before: one of them was replaced"
+            )
         entries.append(entry)
     return entries
 
@@ -114,7 +119,7 @@ def _terms_line(digest: str, text: str) -> bytes:
 
 
 def _is_of_terms(line: bytes) -> bool:
-    """Tell if a line has terms and nothing else. Who reads them asks if they are those of their digest."""
+    """Return whether a line has terms and nothing else. `read_admitted` checks them against their digest."""
     with suppress(ValueError, KeyError, TypeError):
         values = json.loads(line)
         return _terms_line(values["terms"], values["text"]).rstrip() == line.rstrip()
@@ -124,13 +129,12 @@ def _is_of_terms(line: bytes) -> bool:
 def _lines_of_file(source: Path) -> list[bytes] | None:
     """The lines of an export; None for a store. ConfigError."""
     if source.suffix == Path(NAME).suffix:
-        return None  # unopened: to close it would end the locks that SQLite has in a party's own process
+        return None  # not opened: closing it would release SQLite's locks in the party's own process
     with file_errors(source, "cannot read"), source.open("rb") as file:
         return [*file] if file.read(len(_SQLITE)) != _SQLITE and not file.seek(0) else None
 
 
 def _lines(source: Path, party: str | None) -> list[bytes]:
-    """The lines of a store's log of one party, or those of a file. ConfigError."""
     if (lines := _lines_of_file(source)) is not None:
         return lines
     with closing(open_database(source)) as store:
@@ -141,9 +145,9 @@ def _lines(source: Path, party: str | None) -> list[bytes]:
 
 
 def only_party(source: Path, parties: Sequence[str]) -> str:
-    """The party whose log is meant, where none is named. ConfigError where several share a store."""
+    """The party whose log is meant if none is named. ConfigError if several parties share a store."""
     if len(parties) > 1:
-        raise ConfigError(f"{source}: has the logs of {all_shown(parties)}: name one by --party")
+        raise ConfigError("log-shared", f"{source}: has logs of {all_shown(parties)}: name one by --party")
     return next(iter(parties), "")
 
 
@@ -152,91 +156,102 @@ def check_party(source: Path, party: str) -> None:
     with closing(open_database(source, MEMORY)) as store:
         known = parties_of(store)
     if party not in known:
-        raise ConfigError(f"{source}: has no log of {shown(party)!r}; it has {all_shown(known) or 'none'}")
+        raise ConfigError(
+            "log-no-party", f"{source}: has no log of {shown(party)!r}; it has {all_shown(known) or 'none'}"
+        )
 
 
 def terms_in(source: Path, party: str | None = None) -> dict[str, str]:
-    """The canonical terms that a store or an export has, by the digest that they are kept under.
+    """The canonical terms in a store or an export, by the digest they are kept under (not checked).
     ConfigError."""
     if (lines := _lines_of_file(source)) is not None:
         try:
             found = [json.loads(line) for line in lines if line.startswith(_TERMS_LINE)]
             return {str(each["terms"]): str(each["text"]) for each in found}
         except (ValueError, KeyError, TypeError):
-            raise ConfigError(f"{source}: its terms cannot be read") from None
+            raise ConfigError("log-terms-unreadable", f"{source}: its terms cannot be read") from None
     with closing(open_database(source)) as store:
         return {str(digest): str(text) for digest, text in store.execute("SELECT digest, text FROM terms")}
 
 
 def read_admitted(kept: Mapping[str, str], digest: str, source: Path) -> Terms:
-    """The terms with a digest that an entry names. ConfigError if they are not there as they were written."""
+    """The terms with this digest. ConfigError if they are missing, changed or unreadable."""
     text = kept.get(digest)
     if text is None:
-        raise ConfigError(f"{source}: has no terms with digest {digest}")
+        raise ConfigError("log-terms-missing", f"{source}: has no terms with digest {digest}")
     if hashlib.sha256(text.encode()).hexdigest() != digest:
-        raise ConfigError(f"{source}: the terms {digest} were changed: their SHA-256 is not that digest")
+        raise ConfigError(
+            "log-terms-altered", f"{source}: the terms {digest} were changed: their SHA-256 differs"
+        )
     try:
         return Terms.from_canonical(text)
     except (ConfigError, ValueError) as error:
         raise ConfigError(
-            f"{source}: the terms {digest} cannot be read by this version of fedboost: {error}"
+            "log-terms-unreadable", f"{source}: the terms {digest} cannot be read by this version: {error}"
         ) from None
 
 
 def export_log(source: Path, out: Path, party: str | None, remove: bool) -> list[Entry]:
-    """Write a log as JSON lines; the entries. ConfigError.
+    """Write a log to a file, as JSON lines; return its entries. ConfigError.
 
-    remove: them from the store, which goes on with an entry that says so.
+    remove: also remove them from the store, which continues with an "exported" entry.
     """
     entries, kept = read_log(source, party), terms_in(source, party)
     named = {e.event.terms for e in entries if isinstance(e.event, Admitted)}
     terms = [_terms_line(digest, kept[digest]) for digest in sorted(named & kept.keys())]
     write_atomically(out, b"".join([*(entry.line for entry in entries), *terms]), OWNER_ALONE)
     if remove and not out.is_file():
-        raise ConfigError(f"{out}: is no file that stays, and no entry was removed; name another by --export")
+        raise ConfigError(
+            "export-not-kept", f"{out}: not a regular file, so no entry was removed; choose another --export"
+        )
     if remove and entries:
         _remove(source, entries[-1], out, party)
     return entries
 
 
 def _remove(source: Path, last: Entry, out: Path, party: str | None) -> None:
-    """Remove the entries up to the last one, which are in a file. ConfigError."""
     with closing(open_database(source, MEMORY)) as file:
         whose = only_party(source, parties_of(file)) if party is None else party
     with file_errors(out, "cannot be synced to the disk"):
-        sync_folder(out.resolve().parent)  # its name is on the disk before the entries are gone
+        sync_folder(out.resolve().parent)  # the file's name must be on the disk before the entries go
     with closing(Store(source, whose)) as store, store.transaction() as file:
+        # The "exported" entry must directly follow the last removed one, so that the rest is a chain.
         if head_of(file, whose) != (last.n, last.hash):
             raise ConfigError(
-                f"{source}: entries were added meanwhile, and none was removed; try again when no session "
-                f"runs"
+                "export-log-grew",
+                f"{source}: entries were added meanwhile, so none was removed; try again when no session "
+                f"runs",
             )
         store.append(file, Kept(kind="exported", known=last.n, last=last.hash))
         file.execute("DELETE FROM entries WHERE party = ? AND n <= ?", (whose, last.n))
 
 
 def number_of(expected: str, entries: Sequence[Entry], source: Path) -> int:
-    """The number of the entry with a hash that was kept; 0 for the hash of an empty log. ConfigError."""
+    """The number of the entry with an expected hash; 0 for the hash of an empty log. ConfigError."""
     digest = expected.strip().lower()
     if len(digest) != len(BEFORE_THE_FIRST) or not set(digest) <= set(hexdigits):
         raise ConfigError(
-            f"--expect: {shown(expected)!r} is no hash of {len(BEFORE_THE_FIRST)} hex digits; give the one "
-            f"that an earlier `fedboost audit` ended with"
+            "audit-bad-hash",
+            f"--expect: {shown(expected)!r} is not a hash of {len(BEFORE_THE_FIRST)} hex digits; give the "
+            f"one that an earlier `fedboost audit` printed last",
         )
+    # The chain is verified, so one known hash proves that all entries up to it are unchanged; later ones
+    # were appended since. Known, too, are the hash of an empty log and that of the last exported entry.
     numbers = {BEFORE_THE_FIRST: 0, **{entry.hash: entry.n for entry in entries}}
     if entries:
         numbers[entries[0].previous] = entries[0].n - 1
     if digest not in numbers:
         raise ConfigError(
+            "audit-head-unknown",
             f"{source}: none of its {len(entries)} entries has the hash {digest}: the log was cut short or "
-            f"rewritten since that was kept, or it is the hash of another log"
+            f"rewritten since then, or this is the hash of another log",
         )
     return numbers[digest]
 
 
 def named_session(name: str, sessions: Sequence[Session], source: Path) -> str:
-    """The name of the session that is meant: by its whole name, or by a beginning that no other has,
-    also as it is printed where it is cut. ConfigError."""
+    """Resolve a session's name: the whole name, or a unique beginning of it, also with the "…" of a printed
+    one that was cut. ConfigError."""
     names = list(dict.fromkeys(session.name for session in sessions))
     if name in names:
         return name
@@ -247,31 +262,34 @@ def named_session(name: str, sessions: Sequence[Session], source: Path) -> str:
     if meant:
         listed = all_shown(meant)
         raise ConfigError(
-            f"{source}: {len(meant)} sessions begin with {shown(begins)!r}: {listed}; write more"
+            "session-ambiguous",
+            f"{source}: {len(meant)} sessions begin with {shown(begins)!r}: {listed}; write more",
         )
-    raise ConfigError(f"{source}: has no session {shown(name)!r}; it has {all_shown(names) or 'none'}")
+    raise ConfigError(
+        "session-unknown", f"{source}: has no session {shown(name)!r}; it has {all_shown(names) or 'none'}"
+    )
 
 
 MAX_LISTED = 5
 ASK_TOO = "keep this log, and ask the operator of the aggregator"
 ASK = capital(ASK_TOO)
 AdmittedTerms = Mapping[str, Terms | ConfigError]
-"""The terms of a log by their digest, or why they cannot be read."""
+"""The terms of a log by their digest, or the error of reading them."""
 
 
 # ---- Sessions -------------------------------------------------------------------------------------------
 
 
 def is_after_end(session: Session, sessions: list[Session]) -> bool:
-    """Return whether something was answered in a session although an earlier one of these has its name and
-    its terms: that one had ended."""
+    """Return whether a session was answered although an earlier session with its name and terms had already
+    ended."""
     earlier = takewhile(lambda other: other is not session, sessions)
     same = [other for other in earlier if (other.name, other.digest) == (session.name, session.digest)]
     return bool(session.answers) and any(other.answers for other in same)
 
 
 def sessions_of(entries: Iterable[Entry]) -> list[Session]:
-    """The sessions of a log, in the order in which they began."""
+    """The sessions of a log, in the order of their first entries."""
     sessions: list[Session] = []
     running: dict[str, Session] = {}
     for entry in entries:
@@ -301,19 +319,18 @@ def sessions_of(entries: Iterable[Entry]) -> list[Session]:
 
 
 # ---- Warnings about one session: its questions, turn by turn, against the terms it was admitted under ----
-# Promises: a training that kept its terms gives none, whatever was lost, restarted and asked again in it.
+# A training that kept its terms causes none, whatever was lost, restarted and asked again in it.
 
 
 KINDS: tuple[type[BaseQuery], ...] = get_args(Query)
 END_OF_ROUND = frozenset({EndRoundQuery.__name__, BY_PARTY})
 OF_TREE = frozenset(kind.__name__ for kind in KINDS if kind.of_tree)
 MAY_SHRINK = END_OF_ROUND | {HistogramQuery.__name__}
-"""Questions from which on a roster may be another one, where the terms say `shrink`."""
+"""Questions that may begin with another roster, under `on_loss = "shrink"`."""
 
 
 def allowed_questions(terms: Terms) -> Mapping[str, int]:
-    """The number of questions of each kind that the terms allow; empty for a program that is not
-    fedboost's."""
+    """The number of questions of each kind that the terms allow; empty for a custom program."""
     if not terms.session.is_built_in:
         return {}
     counts = {kind.__name__: kind.max_count(terms) if kind.serves(terms) else 0 for kind in KINDS}
@@ -328,14 +345,14 @@ def _of_one(
 
 
 def _turns(session: Session, test: Callable[[list[Released]], bool]) -> str:
-    """The turns whose answers pass a test, in words; '' for none."""
+    """The turns whose answers pass a test, as text; '' if there are none."""
     turns = [str(turn) for turn, answers in session.by_turn.items() if test(answers)]
     return f"turn{'s' if len(turns) > 1 else ''} {listed(turns)}" if turns else ""
 
 
 def _questions(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
-    """Turns with more than one question. Where a party is lost for good, the end of the tree may come in the
-    place of a question about it."""
+    """Turns with more than one question. Where a party is lost for good, a question about the tree may be
+    replaced by the end of the tree."""
 
     def differ(answers: list[Released]) -> bool:
         questions = {_question(answer) for answer in answers}
@@ -349,7 +366,7 @@ def _questions(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
             "other-question",
             session,
             f"different questions in {turns}",
-            "two answers instead of one: their difference can be of a few rows, or of one",
+            "there are two answers instead of one: their difference may be about a few rows, or a single one",
         )
 
 
@@ -362,18 +379,17 @@ def _positions(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
         yield _of_one(
             "other-position",
             session,
-            f"one question asked again after other trees or splits, in {turns}",
+            f"one question was asked again after other trees or splits, in {turns}",
             "the two answers are sums over different rows: their difference is the sum over the rows between",
         )
 
 
 def _rosters(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
-    """Turns over several rosters, and rosters that the terms do not allow."""
     between: set[str] = set()
 
     def differ(answers: list[Released]) -> bool:
         nonlocal between
-        if _shrinks(terms):  # one question of a roster, then the end of the tree of a smaller one
+        if _shrinks(terms):  # one question to a roster, then the end of the tree with a smaller one
             kept = {answer.what for answer in answers} - MAY_SHRINK
             answers = [answer for answer in answers if answer.what in kept]
         rosters = {frozenset(answer.roster) for answer in answers}
@@ -386,7 +402,7 @@ def _rosters(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
             "other-roster",
             session,
             f"sums with and without {listed(sorted(between))} in {turns}",
-            f"subtracting one sum from the other gives the totals of {listed(sorted(between))} alone",
+            f"subtracting one sum from the other gives the totals of {listed(sorted(between))} only",
         )
     if terms is None:
         return
@@ -399,14 +415,14 @@ def _rosters(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
         yield _of_one(
             "small-roster",
             session,
-            f"sums over other parties than the terms allow in {turns}",
+            f"sums over fewer or other parties than the terms allow, in {turns}",
             "a sum over fewer parties hides each of them less",
         )
 
 
 def _vectors(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
-    """The same question, where the session stood at the same place, charged as several answers. Noise that
-    the aggregator draws is charged each time."""
+    """The same question at the same place of the training, charged as several answers. Noise that the
+    aggregator draws is charged each time."""
     if terms is not None and terms.noise is not None and terms.noise.placement == "central":
         return
     charges: dict[object, set[str]] = {}
@@ -423,15 +439,14 @@ def _vectors(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
         yield _of_one(
             "other-answer",
             session,
-            f"different answers to the same question at the same place, in {turns}",
-            "the rows changed in between, and the difference is of the changed ones, with noise",
-            "the operator of this site: leave the table as it is while a session runs; if nobody changed it, "
+            f"different answers to the same question at the same place of the training, in {turns}",
+            "the rows changed in between: the difference is about the changed rows, with noise",
+            "the operator of this site: do not change the table while a session runs; if it was not changed, "
             "report this as a defect of fedboost",
         )
 
 
 def _amount(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
-    """More questions than the terms allow."""
     by_turn = session.by_turn
     asked = [{name for answer in answers for name in queries_of(answer.what)} for answers in by_turn.values()]
     times = Counter(name for names in asked for name in names)
@@ -440,13 +455,13 @@ def _amount(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
     seen = []
     if terms is not None and len(by_turn) > terms.max_turns:
         seen.append(f"{len(by_turn)} questions in all, where the terms allow {terms.max_turns}")
-    if rounds is not None and ends > rounds + 1:  # one of them sets the constant
+    if rounds is not None and ends > rounds + 1:  # the first one sets the constant
         seen.append(f"the ends of {ends - 1} trees, where the terms have {counted(rounds, 'round')}")
     more = (
         []
         if terms is None
         else [
-            f"{times[kind]} times {QUERIES[kind]}, where the terms allow {most}"
+            f"{QUERIES[kind]} ({times[kind]} times, where the terms allow {most})"
             for kind, most in allowed_questions(terms).items()
             if times[kind] > most and kind not in END_OF_ROUND
         ]
@@ -466,13 +481,13 @@ def _amount(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
             "too-many",
             session,
             "; ".join(seen),
-            "this site told more about its rows than it agreed to",
+            "this site disclosed more about its rows than it agreed to",
         )
 
 
 def _most_in_a_tree(by_turn: dict[int, list[Released]], kinds: frozenset[str], terms: Terms) -> int:
-    """The most turns with such questions between the ends of two rounds. A party that was away may have
-    missed an end, where the others went on without it."""
+    """The most turns with such questions between the ends of two rounds. With `on_loss = "shrink"`, a party
+    that was away may have missed an end."""
     most = count = before = 0
     for turn, answers in by_turn.items():
         if turn != before + 1 and _shrinks(terms):
@@ -481,14 +496,13 @@ def _most_in_a_tree(by_turn: dict[int, list[Released]], kinds: frozenset[str], t
         ends = [own for own in names if not END_OF_ROUND.isdisjoint(own)]
         count += any(not kinds.isdisjoint(own) for own in names if own not in ends)
         most = max(most, count)
-        if ends:  # what shares its turn is about the next tree
+        if ends:  # questions that share its turn are about the next tree
             count = any(not kinds.isdisjoint(own) for own in ends)
         before = turn
     return max(most, count)
 
 
 def _question(answer: Released) -> tuple[str, int, str]:
-    """All that is known of a question."""
     return answer.what, answer.cells, answer.question or ""
 
 
@@ -496,12 +510,11 @@ def _shrinks(terms: Terms | None) -> bool:
     return terms is not None and terms.session.on_loss == "shrink"
 
 
-# ---- Warnings about an audit log: what a training that keeps its terms never leaves behind --------------
+# ---- Warnings about an audit log: traces that a training that keeps its terms never leaves --------------
 
 
 def warnings_of(sessions: list[Session], admitted: AdmittedTerms) -> list[AuditWarning]:
-    """All warnings about a log, the most serious first. admitted: the terms of the sessions that were
-    admitted in it."""
+    """All warnings about a log, the most serious first. admitted: the terms of its sessions, by digest."""
     answered = [session for session in sessions if session.answers]
     warnings: list[AuditWarning] = []
     for same_name in _grouped((session.name, session) for session in answered).values():
@@ -521,7 +534,6 @@ def warnings_of(sessions: list[Session], admitted: AdmittedTerms) -> list[AuditW
 
 
 def _grouped(sessions: Iterable[tuple[str, Session]]) -> dict[str, list[Session]]:
-    """Sessions by a key that each comes with."""
     groups: dict[str, list[Session]] = {}
     for key, session in sessions:
         groups.setdefault(key, []).append(session)
@@ -532,27 +544,26 @@ def _grouped(sessions: Iterable[tuple[str, Session]]) -> dict[str, list[Session]
 
 
 def _name_warnings(sessions: list[Session], admitted: AdmittedTerms) -> Iterator[AuditWarning]:
-    """Warnings about the sessions of one name."""
     name = sessions[0].name
     first = sessions[0].parts[0]
-    # Where the agreement is in an older file, a first question that is not the session's first shows it.
+    # If the admission is in an older file, a first answer in a turn after the first shows that.
     really = first.admitted is not None or min((each.turn for each in first.releases), default=0) > 1
     if (first.attempt or 0) > 1 and really:
         yield AuditWarning(
             "first-attempt",
             (name,),
             f"session {shown(name)} begins in this log with attempt {first.attempt}",
-            "what this site answered in the attempts before is not in this log, and cannot be compared",
-            f"if the log was moved away meanwhile, audit the old one too; if not: {ASK_TOO} why",
+            "this site's answers in earlier attempts are not in this log, and cannot be compared",
+            f"if the log was moved away in between, audit the old one, too; if not, {ASK_TOO} why",
         )
     digests = list(dict.fromkeys(session.digest or "" for session in sessions))
     if len(digests) > 1:
         yield AuditWarning(
             "other-terms",
             (name,),
-            f"{len(digests)} different agreements were run under one session name, {shown(name)}: "
+            f"{len(digests)} different terms were run under one session name, {shown(name)}: "
             f"{_differences([admitted.get(digest) for digest in digests])}",
-            "answers left for each of them, though what was planned and counted for the session held for one",
+            "answers left under each of them, although the plan and the budget were those of one",
             f"{ASK} and the analyst which terms were agreed on",
         )
     for session in sessions:
@@ -570,10 +581,10 @@ def _name_warnings(sessions: list[Session], admitted: AdmittedTerms) -> Iterator
 
 
 def _differences(agreements: list[Terms | ConfigError | None]) -> str:
-    """The settings in which agreements differ, with their values."""
+    """The settings that differ between terms, with their values, as text."""
     settings = [_settings(terms) for terms in agreements if isinstance(terms, Terms)]
     if len(settings) < len(agreements):
-        return "how they differ is not known, as the terms are not all beside this log"
+        return "how they differ is not known: some of the terms are missing from this log"
     names = dict.fromkeys(name for values in settings for name in values)
     differ = [name for name in names if len({values.get(name, "none") for values in settings}) > 1]
     several = [
@@ -585,7 +596,6 @@ def _differences(agreements: list[Terms | ConfigError | None]) -> str:
 
 
 def _settings(terms: Terms) -> dict[str, str]:
-    """Every setting by its name in a terms file, its value in words."""
     values = terms.model_dump(mode="json", exclude_none=True)
     for table in ("columns", "noise"):
         values |= {f"{table}.{name}": value for name, value in values.pop(table, {}).items()}
@@ -601,8 +611,8 @@ def _attempts(session: Session) -> Iterator[AuditWarning]:
                 (session.name,),
                 f"session {shown(session.name)} was taken up again in attempt {part.attempt}, after answers "
                 f"in attempt {answered}",
-                "numbers of attempts only grow: this site was put back to an earlier state, or runs twice",
-                f"the operator of this site knows; if it was neither: {ASK_TOO} why",
+                "attempt numbers only grow: this site was restored to an earlier state, or runs twice",
+                f"ask the operator of this site; if neither is the case, {ASK_TOO} why",
             )
         answered = max([answered, *(release.attempt for release in part.answers)])
 
@@ -611,13 +621,13 @@ def _attempts(session: Session) -> Iterator[AuditWarning]:
 
 
 def _similar_groups(sessions: list[Session], admitted: AdmittedTerms) -> Iterator[AuditWarning]:
-    """Groups whose sums together show few parties: pairs of them, then three of which no two do."""
+    """Groups whose sums together expose few parties: pairs, then triples without such a pair."""
     groups: dict[frozenset[str], tuple[Session, int]] = {}
     for session in sessions:
         known = session.admitted
         protection = PROTECTIONS.get(known.protection) if known is not None else None
         terms = None if known is None else admitted.get(known.terms)
-        if isinstance(terms, Terms):  # where parties hold different columns, it may hide less
+        if isinstance(terms, Terms):  # where parties hold different columns, the protection may hide less
             protection = terms.protection
         if known is not None and (protection is None or protection.hides):
             holders, colluding = _group(known, admitted)
@@ -639,35 +649,34 @@ def _groups_warning(
     names, few = tuple(session.name for session in groups.values()), listed(sorted(shown_parties))
     (before, earlier), (after, later), *others = groups.items()
     observation = " and ".join(
-        f"session {shown(session.name)} had {listed(sorted(alone))}, session {shown(other.name)} not"
+        f"session {shown(session.name)} had {listed(sorted(alone))}, session {shown(other.name)} did not"
         for session, other, alone in ((earlier, later, before - after), (later, earlier, after - before))
         if alone
     )
     meaning = (
-        f"subtracting one result from the other gives the totals of {few} alone"
+        f"subtracting one result from the other gives the totals of {few} only"
         if not others
-        else f"their results together give the totals of {few} alone"
+        else f"their results together give the totals of {few} only"
     )
     if colluding:
-        meaning += f", of whom {colluding} may work with the aggregator"
+        meaning += f", and {colluding} of them may work with the aggregator"
     verb = "was" if len(shown_parties) == 1 else "were"
     if others:
         observation = f"sessions {listed([shown(name) for name in names])} had different parties"
     else:
         steps = {"dropped out": before - after, "joined": after - before}
         happened = " and ".join(f"{listed(sorted(who))} {step}" for step, who in steps.items() if who)
-        meaning += f". Nobody meant it if {happened}; otherwise {few} {verb} singled out"
+        meaning += f". This was not intended if {happened}; otherwise {few} {verb} singled out"
     return AuditWarning(
         "similar-groups",
         names,
         observation,
         meaning,
-        "ask the analyst. The operator of this site: name the parties to train with in `parties` of [policy]",
+        "ask the analyst. The operator of this site: list the parties to train with in `parties` of [policy]",
     )
 
 
 def _group(agreement: Admitted, admitted: AdmittedTerms) -> tuple[frozenset[str], int]:
-    """The parties with rows of a session, and how many may collude."""
     terms = admitted.get(agreement.terms)
     if isinstance(terms, Terms):
         return frozenset(terms.holders), colluding_of(terms)
@@ -682,9 +691,9 @@ def _central_noise(sessions: list[Session]) -> Iterator[AuditWarning]:
         yield AuditWarning(
             "central-noise",
             names,
-            f"the aggregator added the noise of {_sessions(names)} itself, so it could read the sums before",
-            "these sums can be of few rows, or of one; the epsilon holds for the model alone",
-            'the operator of this site: without "central" in `placements` of [policy] it refuses such terms',
+            f"the aggregator itself added the noise of {_sessions(names)}, so it could read the exact sums",
+            "these sums may be over few rows, or a single one; the epsilon is that of the model only",
+            'the operator of this site: remove "central" from `placements` of [policy] to refuse such terms',
         )
 
 
@@ -702,8 +711,8 @@ def _requests(sessions: list[Session]) -> Iterator[AuditWarning]:
                 "request-again",
                 names,
                 f"one signed request of the analyst began {len(names)} sessions: {listed(list(names))}",
-                "an analyst signs a request for each session: somebody used this one again",
-                f"{ASK}, and the analyst, who asked for which",
+                "an analyst signs a request for each session: someone used this one again",
+                f"{ASK} and the analyst who requested which session",
             )
 
 
@@ -719,17 +728,17 @@ def _unread_terms(sessions: list[Session], admitted: AdmittedTerms) -> Iterator[
             "terms",
             names,
             f"the terms of {_sessions(names)}: {fault}",
-            "what they allow is not known, and most of the other warnings cannot be given",
-            "the operator of this site: audit the store, or an export that has them: they are checked by "
-            "their SHA-256, so any copy that fits is right",
+            "what they allow is unknown, so most of the other warnings cannot be given",
+            "the operator of this site: audit the store, or an export that contains them; terms are checked "
+            "against their SHA-256, so any matching copy is right",
         )
 
 
-# ---- words ------------------------------------------------------------------------------------------
+# ---- text -------------------------------------------------------------------------------------------
 
 
 def listed(names: list[str]) -> str:
-    """Names from outside, the first ones of many."""
+    """Foreign names as printable text: all of a few, or the first of many."""
     more = len(names) - MAX_LISTED
     names = [shown(name) for name in (names[:MAX_LISTED] if more > 1 else names)]
     if more > 1:
@@ -749,7 +758,7 @@ def _sessions(names: tuple[str, ...]) -> str:
 
 
 OF_COMMON_ROWS = frozenset({ROW_SET, GRADIENTS, ENCRYPTED})
-"""Kinds of relays of a training that tell of all rows in common."""
+"""Kinds of relays of a training that are about all matched rows."""
 
 
 def audit_of(
@@ -760,9 +769,9 @@ def audit_of(
     name: str | None = None,
     last: int | None = None,
 ) -> Audit:
-    """Return the audit of a log. expected: the number of the entry whose hash was expected; name: of the
-    session to list answer by answer, unless it is all of them in short; last: how many of the newest sessions
-    those are."""
+    """The audit of a log. expected: number of the entry whose hash was expected; name: the session to list
+    answer by answer (None: a summary of all); last: how many of the newest sessions to summarise (None:
+    all)."""
     admitted = _terms_of(sessions, log)
     first = 0 if last is None else max(len(sessions) - last, 0)
     shown = {session.name for session in sessions[first:]} if name is None else {name}
@@ -786,18 +795,17 @@ def audit_of(
 
 
 def _decisions_of(entries: Iterable[Entry]) -> Iterator[tuple[str, str]]:
-    """Yield the decisions of persons in words, with their times."""
     for entry in entries:
         match entry.event:
             case Decided(kind=kind, terms=terms, analysts=analysts):
                 whose = f" for {listed([*analysts])}" if analysts else ""
                 yield entry.time, f"{kind} {terms[:12]}{whose}"
             case Kept(kind=kind, known=known):
-                yield entry.time, f"{kind}: entry {known} was the last before"
+                yield entry.time, f"{kind}: the last entry before was {known}"
 
 
 def _checks_of(entries: Iterable[Entry]) -> tuple[Checks, ...]:
-    """Return the checks of each day and analyst, in the order of the first of each."""
+    """The checks of each day and analyst, in the order of the first of each."""
     asked: dict[tuple[str, str], dict[str, bool]] = {}
     for entry in entries:
         if isinstance(event := entry.event, Checked):
@@ -809,7 +817,6 @@ def _checks_of(entries: Iterable[Entry]) -> tuple[Checks, ...]:
 
 
 def _terms_of(sessions: list[Session], log: Path) -> dict[str, Terms | ConfigError]:
-    """Return the terms of sessions, by digest."""
     kept, terms = terms_in(log), dict[str, Terms | ConfigError]()
     for digest in {session.admitted.terms for session in sessions if session.admitted}:
         try:
@@ -820,7 +827,7 @@ def _terms_of(sessions: list[Session], log: Path) -> dict[str, Terms | ConfigErr
 
 
 def _place(sessions: list[Session], warnings: Sequence[AuditWarning], admitted: AdmittedTerms) -> None:
-    """Fill in what the other sessions of the log and the terms say of each session."""
+    """Fill in each session's fields that depend on its terms and on the other sessions of the log."""
     names, digests = Counter[str](), Counter(other.digest for other in sessions if other.releases)
     total = Counter(session.name for session in sessions)
     for session in sessions:
@@ -837,7 +844,7 @@ def _place(sessions: list[Session], warnings: Sequence[AuditWarning], admitted: 
 
 
 def _own(session: Session, terms: Terms | ConfigError | None) -> Own | None:
-    """Return what the site had of its own, where the parties held different columns."""
+    """The site's own columns and rows in a session where parties held different columns; None elsewhere."""
     if not isinstance(terms, Terms):
         return Own() if session.relays else None
     if not terms.blocks:

@@ -1,9 +1,9 @@
-"""A site's memory at its start, its backup and restore, and the parts of models that it keeps.
+"""A site's memory at its start, its privacy budget, and backup and restore.
 
-Promises: a party says at its start where its memory lies and how many sessions it knows. What a copy that was
-put back has lost is an entry of its log, by a person's decision.
-Refuses (ConfigError, one line with what a person has to do): to begin a memory where there is a budget, or
-where the counter knows that there was one; to go on with a copy that is older than its counter.
+Promises: at its start a party reports where its memory is and how many sessions it knows. What a restored
+copy has lost becomes an entry of its log, by a person's decision.
+Refuses (ConfigError, one line with what a person has to do): to create a memory where there is a budget, or
+where the counter proves that there was one; to go on with a copy that is older than its counter.
 """
 
 import fcntl
@@ -76,12 +76,11 @@ OLDER = "an older copy of this site's memory was put back"
 
 
 def memory_path(config: PartyConfig) -> Path:
-    """The file of a site's memory."""
     return state_folder(config) / NAME
 
 
 def open_memory(config: PartyConfig, log: Any, names: Callable[[Terms], Mapping[str, str]]) -> FileMemory:
-    """The memory that a party goes on with. ConfigError as the module says. names: see `admission`."""
+    """Open a party's memory; create it if safe. ConfigError, see the module. names: see `admission`."""
     path = memory_path(config)
     make_folder(path.parent)
     check_alone(path, config.party)
@@ -93,7 +92,7 @@ def open_memory(config: PartyConfig, log: Any, names: Callable[[Terms], Mapping[
 
 
 def begin_store(config: PartyConfig) -> bool:
-    """Make the store of a site, if there is none; tell if it was made. ConfigError where a person decides."""
+    """Create a missing store; return whether it was missing. ConfigError if a person must decide."""
     path = memory_path(config)
     if os.path.lexists(path):
         return False
@@ -105,7 +104,7 @@ def begin_store(config: PartyConfig) -> bool:
 
 @dataclass(frozen=True)
 class Begun:
-    """A memory that was made, or put back: what it knows, and how many entries it lost."""
+    """A memory that was created or restored: what it knows, and how many entries it lost."""
 
     path: Path
     sessions: int
@@ -114,26 +113,27 @@ class Begun:
 
     @property
     def loss(self) -> str:
-        """A sentence on what a memory that was put back does not know."""
+        """A sentence on what a restored memory does not know."""
         if self.lost:
             return (
-                f"{counted(self.lost, 'entry', 'entries')} of its log are lost, as that now says. Sessions "
-                f"and charges since are known by its counter, and were taken over."
+                f"{counted(self.lost, 'entry', 'entries')} of its log are lost, which the log now states. "
+                f"Sessions and charges since then were taken over from its counter."
             )
         return (
-            "Its counter knows of no later entry; if that was lost, too, and the party ran since, treat its "
-            "privacy budget as spent."
+            "Its counter has no later entry. If the counter lost some, too, and the party ran since, treat "
+            "its privacy budget as spent."
         )
 
 
 def init_memory(config: PartyConfig) -> Begun:
-    """Make an empty memory where there was none. ConfigError."""
+    """Create an empty memory where there was none. ConfigError."""
     path = memory_path(config)
     if os.path.lexists(path):
         open_database(path).close()
         raise ConfigError(
-            f"{path}: there is a memory already, and it stays as it is (one that was put back from a backup: "
-            f"`fedboost privacy init --restored --config {config.file}`)"
+            "memory-exists",
+            f"{path}: there is a memory already, and it stays as it is (to use one that was put back from a "
+            f"backup: `fedboost privacy init --restored --config {config.file}`)",
         )
     make_folder(path.parent)
     check_alone(path, config.party, "; stop the party first")
@@ -144,20 +144,20 @@ def init_memory(config: PartyConfig) -> Begun:
 
 
 def accept_restored(config: PartyConfig, of_all_parties: bool = False) -> Begun:
-    """Use a memory that is older than its counter, or an empty one where it is gone. Sessions that it knows
-    as under way are over, those of this party or of all that share it; sessions and charges that the counter
-    knows are taken over, and the log says what is missing. ConfigError."""
+    """Use a memory that is older than its counter, or an empty one if it is gone. Open sessions in it end:
+    those of this party, or of all that share it. Sessions and charges in the counter are taken over, and the
+    log records what is missing. ConfigError."""
     path = memory_path(config)
     make_folder(path.parent)
     check_alone(path, config.party, "; stop the party first")
     if not os.path.lexists(path):
         if _counted(config) == NO_ENTRY:
-            raise ConfigError(f"{path}: there is no memory; put it back first")
+            raise ConfigError("memory-missing", f"{path}: there is no memory; put it back first")
         make_file(path, config.rows_name)
     with closing(open_database(path)) as file:
         check_dataset(path, file, config.rows_name)
         parties = parties_of(file)
-    # Who began to share it after the copy was made has a counter alone.
+    # A party that began to share it after the copy was made has only a counter.
     others = Counter.others(path, parties)
     later = {str(row[0]) for counter in others for _, row in counter.promises()}
     sharing = sorted({*parties, *later} - {config.party}) if of_all_parties else []
@@ -165,8 +165,8 @@ def accept_restored(config: PartyConfig, of_all_parties: bool = False) -> Begun:
 
 
 def _accept(path: Path, party: str) -> int:
-    """End a party's open sessions, take over what its counter knows, and go on after the last entry that its
-    store has; how many entries the counter knows beyond that."""
+    """End a party's open sessions, take over the promises in its counter, and continue after the store's last
+    entry. Returns how many more entries the counter has."""
     counter = Counter(path, party)
     known, promises = counter.last() or NO_ENTRY, [*counter.promises()]
     with closing(Store(path, party, restored=True)) as store:
@@ -181,9 +181,9 @@ def _accept(path: Path, party: str) -> int:
 
 
 def site_budget(config: PartyConfig, charges: int = 0) -> SiteBudget:
-    """What was spent of the site's present rows, with its last releases, where so many are wanted; else of
-    every dataset in its state folder, that of the present rows first. ConfigError also where its memory is
-    gone, or older than its counter, so that the party does not start with it."""
+    """The privacy spent on a site's rows. ConfigError also if the party would not start with its memory: if
+    it is gone, or older than its counter. charges: how many of the last releases to list, of the present rows
+    only; 0 lists all datasets in the state folder instead, the present one first."""
     policy, path, own = config.policy, memory_path(config), config.rows_name
     last = "SELECT session, release, at, cost FROM charges ORDER BY at DESC, release DESC LIMIT ?"
     with reading(path) as file:
@@ -210,29 +210,30 @@ def site_budget(config: PartyConfig, charges: int = 0) -> SiteBudget:
 
 
 def _counted(config: PartyConfig) -> Head:
-    """The last entry that the counter of a party knows."""
     return Counter(memory_path(config), config.party).last() or NO_ENTRY
 
 
 def _gone(config: PartyConfig) -> ConfigError:
     path = memory_path(config)
     return ConfigError(
+        "memory-gone",
         f"{path}: the memory of this site is gone, and {Counter(path, config.party).path.name} has counted "
-        f"{_counted(config)[0]} entries in it: restore the memory from a backup, or, if nobody can, "
-        f"`fedboost privacy init --restored --config {config.file}` begins one that knows "
-        f"the sessions and charges that the counter has"
+        f"{_counted(config)[0]} entries in it: restore the memory from a backup; if there is none, "
+        f"`fedboost privacy init --restored --config {config.file}` creates one with the sessions and "
+        f"charges in the counter",
     )
 
 
 def _missing(config: PartyConfig) -> ConfigError | None:
-    """The error where there is no memory; None if one may be begun."""
+    """The error for a missing memory; None if one may be created."""
     path, command = memory_path(config), f"`fedboost privacy init --config {config.file}`"
     if _counted(config) != NO_ENTRY:
         return _gone(config)
     if config.policy.budget is not None:
         return ConfigError(
-            f"{path}: there is no memory of the rows {config.rows_name!r}, in which what is spent of the "
-            f"budget is kept; {command} begins one (renamed or moved: put `state`, `dataset` right)"
+            "memory-not-begun",
+            f"{path}: there is no memory of the dataset {config.rows_name!r}, which would record what is "
+            f"spent of the budget; {command} creates one (if moved or renamed: correct `state` or `dataset`)",
         )
     return None
 
@@ -245,27 +246,26 @@ def _begun(path: Path, lost: int) -> Begun:
     return Begun(path, sessions, releases, lost)
 
 
-# ---- Backups of a site: its store, and its parts of models in one file; and their return ----------------
-# A backup is a gzipped tar archive. It has no key of a bundle; its memory has the secrets that noise is drawn
-# from, so it is for its owner's eyes alone.
-# Promises: a backup may be made while the party runs, and can be restored: the store is copied as SQLite
-# does it, and checked. Sessions that were under way are over in a restored memory. What was in its place is
-# kept. Refuses (ConfigError, one line with what to do): to back up what is not there; a file that is no
-# backup, is damaged, or of another party or other rows; one whose rows are not those that its log has, or
-# that the counter has never seen; a memory that is whole and goes on from the backup, since a restore would
-# only forget; a damaged one or another part of a model that is in the way, unless it is forced; to restore
-# while a party works with the memory.
+# ---- Backups of a site: its store and parts of models in one file; and restoring them -------------------
+# A backup is a gzipped tar archive. It contains no private keys, but its memory has the secrets from which
+# noise is drawn, so it is readable by its owner only.
+# Promises: a backup may be made while the party runs, and can be restored: SQLite copies the store, which is
+# then checked. Sessions under way at that time are over in a restored memory. Replaced files are kept.
+# Refuses (ConfigError, one line with what to do): to back up a missing memory; a file that is not a backup,
+# is damaged, or is of another party or dataset; a backup whose rows differ from its log, or that the counter
+# has never seen; to replace an intact memory that continues from the backup, which would only forget; without
+# force, to replace a damaged memory or a different part of a model; to restore while a party uses the memory.
 
 
 ABOUT, MEMORY, PARTS = "backup.json", "memory.sqlite", "models"
-"""Members of a backup; the last is the folder of parts of models."""
+"""Members of a backup. PARTS is a folder."""
 _PARTS = re.compile(rf"{PARTS}/{FILE_NAME.pattern}")
 MAX_BYTES = 4 << 30
-"""Bytes of all members: more is read of no archive, however small it is."""
+"""Most bytes read of all members together, however small the archive is."""
 
 
 class About(Frozen):
-    """The facts of a backup: of which party and rows, when it was made (UTC), by which version."""
+    """The facts of a backup: its party and dataset, the time (UTC) and version of its creation."""
 
     format: Literal["fedboost backup 2"] = "fedboost backup 2"
     party: Name
@@ -276,8 +276,8 @@ class About(Frozen):
 
 @dataclass(frozen=True)
 class Backup:
-    """A backup that was read and checked. head: the last entry of its party; decisions: rows of it; parts: by
-    the names of their files."""
+    """A backup that was read and checked. head: its party's last entry; decisions: rows of its party; parts:
+    contents by file name."""
 
     about: About
     memory: bytes
@@ -288,8 +288,8 @@ class Backup:
 
 @dataclass(frozen=True)
 class Restored:
-    """A memory that was put back. parts: how many parts of models were put back; aside: the folder with
-    what was there before, None if nothing was."""
+    """A memory that was restored. parts: number of restored parts of models; aside: the folder with the
+    replaced files, None if there were none."""
 
     begun: Begun
     time: str
@@ -298,12 +298,13 @@ class Restored:
 
 
 def write_backup(config: PartyConfig, out: Path) -> About:
-    """Back up a site's store and parts of models into a file. ConfigError."""
+    """Back up a site's store and its parts of models to a file. ConfigError."""
     path = memory_path(config)
     if not os.path.lexists(path):
         raise ConfigError(
-            f"{path}: there is no memory to back up: start the party first, or put `state` and `dataset` of "
-            f"{config.file} right"
+            "backup-nothing",
+            f"{path}: there is no memory to back up: start the party first, or correct `state` and `dataset` "
+            f"of {config.file}",
         )
     about = About(party=config.party, dataset=config.rows_name, time=now(), version=VERSION)
     with tempfile.TemporaryDirectory() as folder:
@@ -319,15 +320,17 @@ def write_backup(config: PartyConfig, out: Path) -> About:
 
 
 def restore(file: Path, config: PartyConfig, force: bool) -> Restored:
-    """Put a backup in the place of a memory that is gone. force: also of one that is damaged, or of another
-    log, and also one that the counter has never seen. ConfigError."""
+    """Restore a backup where the memory is gone. force: also replace a memory that is damaged or of another
+    log, and accept a backup that the counter has never seen. ConfigError."""
     backup, path = _read(file), memory_path(config)
     for name, own, what in (
         (backup.about.party, config.party, "party"),
-        (backup.about.dataset, config.rows_name, "the rows"),
+        (backup.about.dataset, config.rows_name, "the dataset"),
     ):
         if name != own:
-            raise ConfigError(f"{file}: is a backup of {what} {name!r}, and {config.file} is of {own!r}")
+            raise ConfigError(
+                "backup-of-other", f"{file}: is a backup of {what} {name!r}, and {config.file} is of {own!r}"
+            )
     folder = state_folder(config)
     make_folder(folder)
     _check_nobody_works(folder)
@@ -335,32 +338,37 @@ def restore(file: Path, config: PartyConfig, force: bool) -> Restored:
     when = moment(backup.about.time) + " UTC"
     if path in there and _is_newer(path, backup):
         raise ConfigError(
-            f"{path}: there is a memory already, whole and no older than the backup of {when}, which would "
-            f"only forget; it stays as it is"
+            "restore-not-newer",
+            f"{path}: there is a memory already, intact and no older than the backup of {when}, which would "
+            f"only forget; it stays as it is",
         )
     if there and not force:
         raise ConfigError(
+            "restore-memory-exists",
             f"{there[0]}: there is a memory already, and it stays as it is; --force puts the one of {when} "
-            f"in its place, and keeps this one in a folder beside it"
+            f"in its place, and keeps this one in a folder next to it",
         )
     counter = Counter(path, config.party)
     heads = {NO_ENTRY, *counter.heads()}
     if counter.last() not in (None, NO_ENTRY) and backup.head not in heads and not force:
         raise ConfigError(
+            "backup-not-counted",
             f"{file}: {counter.path} has never counted its last entry, {backup.head[0]}: it is older than "
-            f"the last export that removed entries, or somebody made it up; --force puts it back all the same"
+            f"the last export that removed entries, or it is forged; --force puts it back all the same",
         )
     counted = {row for table, row in counter.promises() if table == "decisions"}
     if backup.head in heads - {NO_ENTRY} and backup.decisions - counted:
         raise ConfigError(
-            f"{file}: has approvals or refusals that {counter.path} has never counted: somebody made them "
-            f"up; take another backup"
+            "backup-decisions-forged",
+            f"{file}: has approvals or refusals that {counter.path} has never counted, so they are forged; "
+            f"take another backup",
         )
     lost, other = _parts_to_put_back(backup, config)
     if other and not force:
         raise ConfigError(
+            "restore-part-exists",
             f"{other[0]}: is another part of this model than that of {when}, and it stays as it is; --force "
-            f"puts that one in its place, and keeps this one in a folder beside the memory"
+            f"puts that one in its place, and keeps this one in a folder next to the memory",
         )
     aside = _put_aside([*there, *other], folder)
     for part, content in lost.items():
@@ -372,7 +380,7 @@ def restore(file: Path, config: PartyConfig, force: bool) -> Restored:
 
 
 def _is_newer(path: Path, backup: Backup) -> bool:
-    """Tell if a store is whole, and has or follows the last entry of a backup."""
+    """Return whether a store is intact, and contains or follows the last entry of a backup."""
     try:
         with closing(open_database(path)) as file:
             return follows(file, backup.about.party, backup.head)
@@ -381,18 +389,17 @@ def _is_newer(path: Path, backup: Backup) -> bool:
 
 
 def _copy(path: Path, copy: Path) -> None:
-    """Copy a store, which a party may be writing, as one file."""
     os.close(os.open(copy, os.O_CREAT | os.O_EXCL, OWNER_ALONE))
     try:
         with closing(open_database(path)) as source, closing(sqlite3.connect(copy)) as target:
             source.backup(target)
     except (sqlite3.Error, OSError) as error:
-        raise ConfigError(f"{path}: cannot copy this memory: {error}") from None
+        raise ConfigError("backup-not-copied", f"{path}: cannot copy this memory: {error}") from None
 
 
 def _check_rows(path: Path, party: str) -> Head:
-    """Check that the rows of a store are those that its logs have; the last entry of a party. ConfigError:
-    somebody took a session or a charge out of it, say, or put an approval in."""
+    """Check that the rows of a store match its logs; return a party's last entry. ConfigError if not, e.g. if
+    someone removed a session or a charge, or added an approval."""
     with closing(open_database(path)) as file:
         if file.execute(_NEVER_WRITTEN).fetchone():
             raise ValueError
@@ -407,43 +414,42 @@ _NEVER_WRITTEN = (
     f"UNION ALL SELECT 1 FROM site WHERE typeof(secret) != 'blob' OR length(secret) != {KEY_BYTES} "
     "OR (SELECT count(*) FROM site) != 1"
 )
-"""Values that decide on budgets, of a type or size that no party writes."""
+"""Finds values that affect budgets and have a type or size that no party writes."""
 
 
 def _check_rows_of(path: Path, file: sqlite3.Connection, party: str) -> Head:
-    """The same of one party that shares it."""
+    """Check the rows of one party, as `_check_rows`."""
     entries = read_log(path, party)
     last = (entries[-1].n, entries[-1].hash) if entries else NO_ENTRY
     if head_of(file, party) != last:
-        raise ConfigError(f"{path}: the numbers of its log are not those of its entries")
-    known_sessions(file, party)  # can be read
+        raise ConfigError("backup-log-mismatch", f"{path}: numbers of its log are not those of its entries")
+    known_sessions(file, party)  # raises if they cannot be read
     decided = dict[tuple[str, str], str]()
     charges = "SELECT 1 FROM charges WHERE (party, session, release, cost) = (?, ?, ?, ?)"
     for entry in entries:
-        lacking = f"{path}: lacks what entry {entry.n} of its log says"
+        lacking = f"{path}: lacks the row of entry {entry.n} of its log"
         match event := entry.event:
             case Admitted() if known_session(file, party, event.session) is None:
-                raise ConfigError(lacking)
+                raise ConfigError("backup-row-missing", lacking)
             case Released(charge=str()):
                 if not file.execute(charges, (party, event.session, event.charge, event.cost)).fetchone():
-                    raise ConfigError(lacking)
-            case Kept(kind="restored"):  # decisions were taken over from the counter
+                    raise ConfigError("backup-row-missing", lacking)
+            case Kept(kind="restored"):  # decisions may be the counter's
                 decided = {}
             case Decided():
                 kind = "refused" if event.kind == "refused" else "approved"
                 decided[event.terms, kind] = event.content
     query = "SELECT digest, kind, content FROM decisions WHERE party = ?"
     rows = {(d, k): c and hashlib.sha256(c.encode()).hexdigest() for d, k, c in file.execute(query, (party,))}
-    is_whole = not any(isinstance(entry.event, Kept) for entry in entries)  # it has all decisions
+    is_whole = not any(isinstance(entry.event, Kept) for entry in entries)  # the log has all decisions
     others = rows.keys() - decided.keys() if is_whole else set[tuple[str, str]]()
     if others or any(rows.get(key, "") != content for key, content in decided.items()):
-        raise ConfigError(f"{path}: its approvals and refusals are not those of its log")
+        raise ConfigError("decisions-altered", f"{path}: its approvals and refusals are not those of its log")
     return last
 
 
 def _parts_to_put_back(backup: Backup, config: PartyConfig) -> tuple[dict[Path, bytes], list[Path]]:
-    """The files of parts that are not as in a backup, with their contents there; and those of them that are
-    something else."""
+    """The files of parts that are missing or differ, with the contents in a backup; and those that differ."""
     lost, other = dict[Path, bytes](), list[Path]()
     for name, content in backup.parts.items():
         file = PartFolder(config).folder / name
@@ -456,9 +462,10 @@ def _parts_to_put_back(backup: Backup, config: PartyConfig) -> tuple[dict[Path, 
 
 
 def _check_part(name: str, content: bytes, source: str) -> None:
-    """Raise ConfigError for a file that is not the part that its name says."""
     if not PartyModel.from_bytes(content, source).id.startswith(Path(name).stem):
-        raise ConfigError(f"{source}: is the part of another model than its name says; give it its name back")
+        raise ConfigError(
+            "part-misnamed", f"{source}: is the part of another model than its name states; rename it back"
+        )
 
 
 def _archive(members: dict[str, bytes]) -> bytes:
@@ -472,7 +479,6 @@ def _archive(members: dict[str, bytes]) -> bytes:
 
 
 def _read(file: Path) -> Backup:
-    """Read a backup and check all that is in it. ConfigError."""
     try:
         with tarfile.open(file, "r:gz") as archive:
             members = dict(_contents(archive))
@@ -480,10 +486,10 @@ def _read(file: Path) -> Backup:
         memory = members[MEMORY]
     except OSError as error:
         if isinstance(error, tarfile.TarError) or error.errno is None:
-            raise ConfigError(f"{file}: {_NO_BACKUP}") from None
-        raise ConfigError(f"{file}: cannot read: {error.strerror}") from None
+            raise ConfigError("backup-unreadable", f"{file}: {_NO_BACKUP}") from None
+        raise ConfigError("backup-unreadable", f"{file}: cannot read: {error.strerror}") from None
     except (tarfile.TarError, EOFError, zlib.error, KeyError, ValueError, RecursionError):
-        raise ConfigError(f"{file}: {_NO_BACKUP}") from None
+        raise ConfigError("backup-unreadable", f"{file}: {_NO_BACKUP}") from None
     parts = {Path(name).name: part for name, part in members.items() if _PARTS.fullmatch(name)}
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / MEMORY
@@ -497,19 +503,19 @@ def _read(file: Path) -> Backup:
                 decisions = {*store.execute(query, (about.party,))}
             for name, part in parts.items():
                 _check_part(name, part, f"{PARTS}/{name}")
-        except (sqlite3.Error, AttributeError, TypeError, ValueError):  # of rows of other types
-            raise ConfigError(f"{file}: is damaged: it has what fedboost never writes") from None
+        except (sqlite3.Error, AttributeError, TypeError, ValueError):  # rows with other types
+            raise ConfigError("backup-damaged", f"{file}: is damaged: it has foreign values") from None
         except ConfigError as error:
             fault = str(error).replace(f"{folder}/", "").partition(";")[0]
-            raise ConfigError(f"{file}: is damaged: {fault}; take another backup") from None
+            raise ConfigError("backup-damaged", f"{file}: is damaged: {fault}; take another backup") from None
     return Backup(about, memory, parts, head, decisions)
 
 
-_NO_BACKUP = "is no backup, or is damaged; give a file that `fedboost backup` of this version wrote"
+_NO_BACKUP = "is not a backup, or is damaged; give a file that `fedboost backup` of this version wrote"
 
 
 def _contents(archive: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:
-    """The plain files of an archive. ReadError for any that is in no backup."""
+    """The plain files of an archive. ReadError if it has any that no backup has."""
     left = MAX_BYTES
     for member in archive:
         left -= member.size
@@ -522,19 +528,18 @@ def _contents(archive: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:
 
 
 def _check_nobody_works(folder: Path) -> None:
-    """Raise ConfigError if a process of any party works with the memory in a folder."""
+    """Raise ConfigError if a process of any party uses the memory in a folder."""
     for lock in folder.glob("*.lock"):
         with lock.open("rb") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise ConfigError(
-                    f"{folder}: party {lock.stem!r} works with the memory there; stop it first"
+                    "memory-in-use", f"{folder}: party {lock.stem!r} uses the memory there; stop it first"
                 ) from None
 
 
 def _put_aside(paths: list[Path], folder: Path) -> Path | None:
-    """Move files into a new folder; None where there are none."""
     if not paths:
         return None
     aside = Path(tempfile.mkdtemp(dir=folder, prefix=f"before-{now().replace(':', '')}-"))

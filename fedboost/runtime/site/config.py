@@ -1,4 +1,4 @@
-"""A site's file."""
+"""A site's configuration file, party.toml."""
 
 import re
 from collections.abc import Iterator
@@ -23,32 +23,32 @@ from fedboost.runtime.site.policy import Policy
 from fedboost.terms.reading import Frozen, Name, read_model
 
 LOCAL = "local"
-"""In place of a scheduler's address: processes of this machine."""
+"""Instead of a scheduler's address: processes on this machine."""
 _SCHEDULER = re.compile(r"(tcp|tls)://[^\s/]+:[0-9]{1,5}/?")
 STATE = "fedboost.state"
-"""The folder beside a site's file in which it keeps its state, unless the file names another."""
+"""The default folder, next to a site's file, in which it keeps its state."""
 
 
 def _uri_or_path(value: object) -> object:
-    """A URI as a database, whose query stands under another key: a path would lose its slashes."""
+    """Turn a URI into a database, with its query under another key; as a path it would lose its slashes."""
     return (database_of(value) if isinstance(value, str) else None) or value
 
 
 class WorkersConfig(Frozen):
-    """Workers of Dask that read and hold the rows."""
+    """Dask workers that read and hold the rows."""
 
     dask: str = Field(
-        description='Address of the scheduler of Dask, such as `tcp://scheduler:8786`, or `"local"` for '
-        "processes of this machine."
+        description='Address of the Dask scheduler, such as `tcp://scheduler:8786`, or `"local"` for '
+        "processes on this machine."
     )
     count: int | None = Field(
         default=None,
         ge=1,
         le=1024,
-        description='With `"local"`: the number of processes, one a core unless given.',
+        description='With `"local"`: number of processes (default: one per core).',
     )
     threads: int | None = Field(
-        default=None, ge=1, le=1024, description='With `"local"`: the threads of each process.'
+        default=None, ge=1, le=1024, description='With `"local"`: number of threads of each process.'
     )
 
     @field_validator("dask")
@@ -56,22 +56,22 @@ class WorkersConfig(Frozen):
     def _scheduler(cls, value: str) -> str:
         if value != LOCAL and not _SCHEDULER.fullmatch(value):
             raise ValueError(
-                f"{value!r} is no address of a scheduler: write tcp://HOST:PORT, tls://HOST:PORT, or "
-                f'"{LOCAL}" for processes of this machine'
+                f"{value!r} is not the address of a scheduler: write tcp://HOST:PORT, tls://HOST:PORT, or "
+                f'"{LOCAL}" for processes on this machine'
             )
         return value
 
     def _faults(self) -> Iterator[str]:
         if self.dask != LOCAL and (self.count or self.threads):
-            yield f'count and threads are for dask = "{LOCAL}": a cluster says them itself'
+            yield f'count and threads are for dask = "{LOCAL}": a cluster sets them itself'
 
 
 class SitePageConfig(Frozen):
-    """The [page of a site](site-page.md), for who decides what the site takes part in."""
+    """The [page of a site](site-page.md), for the person who decides in which sessions it takes part."""
 
-    listen: str = Field(description="Loopback address at which the page is served, `HOST:PORT`.")
+    listen: str = Field(description="Loopback address that serves the page, `HOST:PORT`.")
     tokens: Path = Field(
-        description="File of the [tokens](site-page.md#turn-it-on) that `fedboost keys token` writes."
+        description="File of [tokens](site-page.md#turn-it-on), as written by `fedboost keys token`."
     )
 
     @field_validator("listen")
@@ -80,64 +80,64 @@ class SitePageConfig(Frozen):
         if not is_loopback(require_address(value)):
             port = value.rpartition(":")[2]
             raise ValueError(
-                f"{value!r} is no loopback address, and a site's page is for its own machine: listen on "
-                f"127.0.0.1:{port}; from another machine, ssh -L {port}:127.0.0.1:{port} SITE leads there"
+                f"{value!r} is not a loopback address, and a site's page is for its own machine: listen on "
+                f"127.0.0.1:{port}; from another machine, use ssh -L {port}:127.0.0.1:{port} SITE"
             )
         return value
 
 
 class PartyConfig(Frozen):
-    """A site's file, or that of a key holder, which has no `data`. Paths count from its folder."""
+    """The file of a site, or of a key holder, which has no `data`. Paths are relative to its folder."""
 
     party: Name = Field(description="Name of this site in terms and in its certificate.")
     aggregator: str = Field(description="Address of the aggregator, `HOST:PORT`.")
     data: Path | str | Database | None = Field(
         default=None,
-        description="Table of this site: a [file, folder or address](tables.md), or the URI of a "
+        description="Table of this site: a [file, folder or URL](tables.md), or the URI of a "
         "[database](sources.md). A key holder has none.",
     )
     query: str | None = Field(
-        default=None, description="With a database: the query whose rows are the table."
+        default=None, description="With a database: the query that returns the rows of the table."
     )
-    query_file: Path | None = Field(default=None, description="With a database: the file that has the query.")
+    query_file: Path | None = Field(default=None, description="With a database: the file with the query.")
     names: Path | None = Field(
         default=None,
-        description="File that says what terms call the columns and levels of the table "
+        description="File that maps the names of columns and levels in terms to those in the table "
         "([an offer of columns](vertical.md#an-offer-of-columns)).",
     )
     keys: Path | None = Field(default=None, description="Folder of this site's [bundle](identity.md).")
     models: Path | None = Field(
         default=None,
-        description="Folder of the parts of models that this site keeps, beside the memory unless named.",
+        description="Folder for this site's parts of models (default: next to the memory).",
     )
     metrics: str | None = Field(
-        default=None, description="Address at which Prometheus reads metrics, `HOST:PORT`; none unless named."
+        default=None, description="Address that serves metrics to Prometheus, `HOST:PORT` (default: none)."
     )
     state: Path = Field(
         default=Path(STATE),
-        description="Folder of the memory and its audit log.",
+        description="Folder for the memory, including the audit log.",
     )
     dataset: Name | None = Field(
         default=None,
-        description="Name of these rows in the memory, the party's unless named: sessions and budgets "
+        description="Name of these rows in the memory (default: the party's name). Sessions and budgets "
         "of one dataset add up.",
     )
-    read: ReadOptions = Field(default=ReadOptions(), description="How a file is read, below.")
+    read: ReadOptions = Field(default=ReadOptions(), description="Options for reading a file, below.")
     scratch: Path | None = Field(
         default=None,
-        description="Folder for what is made of rows that are "
+        description="Folder for temporary files of rows that are "
         "[more than fit in memory](operations.md#a-table-larger-than-the-memory).",
     )
     workers: WorkersConfig | None = Field(
         default=None, description="[Workers](workers.md) that read and hold the rows, below."
     )
     nthread: int = Field(
-        default_factory=cores, ge=1, le=1024, description="Threads that compute, one a core unless given."
+        default_factory=cores, ge=1, le=1024, description="Computing threads (default: one per core)."
     )
     console: SitePageConfig | None = Field(
-        default=None, description="Page of this site for a browser on its machine; none unless given."
+        default=None, description="Page of this site for a browser on its machine (default: none)."
     )
-    policy: Policy = Field(default=Policy(), description="Terms that this site agrees to, below.")
+    policy: Policy = Field(default=Policy(), description="Terms that this site accepts, below.")
 
     _file: Path = PrivateAttr(Path("party.toml"))
 
@@ -152,20 +152,22 @@ class PartyConfig(Frozen):
 
     @property
     def rows_name(self) -> str:
-        """The name of its rows."""
+        """The name of its dataset."""
         return self.dataset or self.party
 
 
 def read_party(path: Path, holds_rows: bool | None = True) -> PartyConfig:
-    """A site's file, or that of a key holder, which holds no rows, or either (None); its paths are made
-    absolute."""
+    """Read the file of a site or key holder; its paths become absolute. ConfigError. holds_rows: whether it
+    must have `data` (a site) or must not (a key holder); None for either."""
     values = read_toml(path, SITE)
     config = read_model(PartyConfig, values, str(path))
     _check_workers(config, path)
     if holds_rows and config.data is None:
-        raise ConfigError(f"{path}: key 'data' is missing")
+        raise ConfigError("site-data-missing", f"{path}: key 'data' is missing")
     if holds_rows is False and config.data is not None:
-        raise ConfigError(f"{path}: a key holder has no rows: take data away, or run `fedboost party`")
+        raise ConfigError(
+            "keyholder-has-rows", f"{path}: a key holder has no rows: remove data, or run `fedboost party`"
+        )
     source = _source(config, path)
     elsewhere = source is None or isinstance(source, Database) or is_remote(source)
     paths = {
@@ -189,47 +191,45 @@ def read_party(path: Path, holds_rows: bool | None = True) -> PartyConfig:
 
 
 def _check_workers(config: PartyConfig, path: Path) -> None:
-    """Raise ConfigError for what workers cannot do."""
     if config.workers is None:
         return
     for is_set, why in (
         (
             isinstance(config.data, Database),
-            "workers read Parquet and CSV files: write the rows of the query into some",
+            "workers read Parquet and CSV files: write the rows of the query to such files",
         ),
-        (config.scratch is not None, "workers keep their rows in memory: take scratch away"),
+        (config.scratch is not None, "workers keep their rows in memory: remove scratch"),
         (
             "nthread" in config.model_fields_set,
-            "the rows are on workers, which have threads of their own: take nthread away",
+            "the rows are on workers, which have threads of their own: remove nthread",
         ),
     ):
         if is_set:
-            raise ConfigError(f"{path}: {why}")
+            raise ConfigError("site-workers-conflict", f"{path}: {why}")
     if config.data is None:
-        raise ConfigError(f"{path}: a key holder has no rows: take [workers] away")
+        raise ConfigError("keyholder-has-workers", f"{path}: a key holder has no rows: remove [workers]")
 
 
 def _source(config: PartyConfig, path: Path) -> Path | str | Database | None:
-    """The rows that a site's file names, with the query that belongs to them. ConfigError."""
     file = from_folder(path, {"query_file": config.query_file})["query_file"]
     if isinstance(config.data, Database):
         return with_query(config.data, config.query, file, "query", str(path))
     if config.query is not None or file is not None:
         key = "query_file" if config.query is None else "query"
         raise ConfigError(
-            f"{path}: {key} is for a database, and data names {shown(config.data)}; take {key} away"
+            "site-query-without-database",
+            f"{path}: {key} is for a database, and data names {shown(config.data)}; remove {key}",
         )
     return config.data
 
 
 def state_folder(config: PartyConfig) -> Path:
-    """The folder of what a site keeps of its dataset: `state` of its file, then the dataset's name. What the
-    file is called plays no part."""
+    """The folder of a dataset: `state` in the site's file, then the dataset's name. The name of the file does
+    not matter."""
     return config.state / folder_name(config.rows_name)
 
 
 def models_folder(config: PartyConfig) -> Path:
-    """The folder of the parts of models that one party keeps, where other parties may have the same state
-    folder."""
+    """The folder for one party's parts of models; other parties may share the state folder."""
     own = "models" if config.rows_name == config.party else f"{folder_name(config.party)}.models"
     return config.models or state_folder(config) / own

@@ -1,17 +1,16 @@
-"""A site's memory: its sessions, where they stand, what was spent on them, and its audit log, in its store.
+"""A site's memory, in its store: its sessions and their state, the privacy spent on them, and the audit log.
 
-Promises: what `SiteMemory` does (fedboost/protocol/site.py), over restarts. A turn that was noted
-survives the end of the process; a session's start, end, signature and each charge also survive a power
-failure. No session is charged more than its terms plan, so what they state of privacy is true whatever the
-aggregator asks; a charge is there once however often a release is named; of several processes no two spend
-the same rest. A session's secret and questions are gone with its end. An admission, an answer and an end are
-in the audit log by the same transaction.
-Refuses: what the rules between sessions refuse, and what does not fit the budget (Refused); a second process
-of the same party (ConfigError); what cannot be written (DurabilityError: nothing leaves, and the process must
-end).
+Promises: `SiteMemory` (fedboost/protocol/site.py) across restarts. A recorded turn survives the end of the
+process; a session's start, end, signature and charges also survive a power failure. No session is charged
+more than its terms plan, so their privacy statement is true whatever the aggregator asks. A release is
+charged once however often it is named, and no two processes spend the same part of the budget. A session's
+secret and questions are deleted at its end. An admission, an answer or an end is written to the audit log in
+the same transaction.
+Refuses: violations of the rules between sessions and of the budget (Refused); a second process of the same
+party (ConfigError). A failed write is a DurabilityError: nothing leaves, and the process must end.
 
-What is planned is not set aside: of sessions that run at the same time each is admitted if its own plan fits,
-and the one that comes too late for the last of it is refused in the middle.
+Planned privacy is not reserved. Concurrent sessions are each admitted if their own plan fits; the one that
+finds the budget used up is refused midway.
 """
 
 import fcntl
@@ -58,8 +57,8 @@ from fedboost.views.approval import columns_of
 
 
 def spent_under(spent: Spent, budget: Budget | None, own: bool) -> Spent:
-    """What was spent of a dataset, as an epsilon, and what is left of it. budget: that of the site's present
-    rows, which are this dataset if it is its own."""
+    """What was spent on a dataset as an epsilon, and what is left of its budget. budget: that of the site's
+    present rows; own: whether these rows are this dataset."""
     limit = budget if own else None
     delta = spent.delta if limit is None else limit.delta
     allowed = {} if limit is None else {"budget": limit.epsilon, "left": limit.left(spent.cost)}
@@ -67,20 +66,19 @@ def spent_under(spent: Spent, budget: Budget | None, own: bool) -> Spent:
 
 
 def costs(file: sqlite3.Connection, *session: str) -> float:
-    """The sum of all charges, or of those of one party and session."""
+    """The sum (mu squared) of all charges, or of those of one party and session."""
     where = "WHERE (party, session) = (?, ?)" if session else ""
     return math.fsum(cost for (cost,) in file.execute(f"SELECT cost FROM charges {where}", session))
 
 
 def read_spent(path: Path) -> Spent:
-    """The privacy that was spent on the dataset of a memory. ConfigError."""
+    """The privacy spent on the dataset of a memory. ConfigError."""
     with reading(path) as file:
         assert file is not None
         return spent_in(file)
 
 
 def spent_in(file: sqlite3.Connection) -> Spent:
-    """The privacy that was spent on the dataset of a memory."""
     sessions, never_began, with_noise = file.execute(
         "SELECT count(*), coalesce(sum(attempt = 0), 0), coalesce(sum(delta > 0), 0) FROM "
         "(SELECT max(attempt) AS attempt, max(delta) AS delta FROM sessions JOIN standings USING "
@@ -100,7 +98,7 @@ def spent_in(file: sqlite3.Connection) -> Spent:
     )
 
 
-# ---- A site's memory on disk: its sessions, where they stand and what was spent on them -----------------
+# ---- A site's memory on disk: its sessions, their state and the privacy spent on them -------------------
 
 
 _ABOUT = (
@@ -109,24 +107,22 @@ _ABOUT = (
 )
 _OF_ONE = "WHERE (party, session) = (?, ?)"
 Write = Callable[[sqlite3.Connection], None]
-"""What is written in a transaction."""
+"""A write within a transaction."""
 
 T = TypeVar("T")
 
 
 class Json(Generic[T]):
-    """Values of a class in the columns of a table, bytes as hex digits."""
+    """Converts values of a class to and from JSON for a table's column; bytes are hex digits."""
 
     def __init__(self, kind: type[T]) -> None:
         config = ConfigDict(ser_json_bytes="hex", val_json_bytes="hex")
         self._adapter = TypeAdapter(tuple[kind], config=config)  # type: ignore[valid-type]
 
     def of(self, value: T) -> str:
-        """The text of a value."""
         return self._adapter.dump_json((value,)).decode()
 
     def read(self, text: str) -> T:
-        """The value of a text."""
         (value,) = self._adapter.validate_json(text)
         return value
 
@@ -137,8 +133,8 @@ KNOWN, STANDING, QUESTION = Json(Known), Json(Standing), Json(Question)
 def admission(
     offer: SessionOffer, party: str = "", dataset: str = "", names: Mapping[str, str] | None = None
 ) -> Admitted:
-    """The entry of a session that a site takes part in. names: in its table, of the columns that the terms
-    call otherwise."""
+    """The audit entry for a session that a site takes part in. names: the column names in the site's table,
+    by name in the terms, where they differ."""
     terms, noise = offer.terms, offer.terms.noise
     return Admitted(
         session=offer.session,
@@ -162,7 +158,6 @@ def admission(
 
 
 def keep_terms(file: sqlite3.Connection, terms: Terms) -> None:
-    """Keep the terms of an admission, by their digest."""
     put(file, "terms", terms.digest, terms.canonical())
 
 
@@ -178,16 +173,16 @@ class FileMemory(Store):
         names: Callable[[Terms], Mapping[str, str]] = lambda terms: {},
         clock: Callable[[], str] = now,
     ) -> None:
-        """Open a file that is there. ConfigError if it cannot be used.
+        """Open an existing file. ConfigError if it cannot be used.
 
-        budget: None to keep count without a limit; names: see `admission`.
+        budget: None to count without a limit; names: see `admission`.
         """
         self.dataset, self.budget = dataset, budget
         self._names, self._clock = names, clock
         self._later: list[tuple[Write, bool]] | None = None
-        """What the session's thread writes together, and if it has to wait for the disk."""
+        """Writes that the session's thread collects, each with whether it must wait for the disk."""
         self.just_ended = ""
-        """The session whose end its own memory has written, until `ended` asks."""
+        """The session whose end was written by itself, until `ended` is called for it."""
         self._lock = _locked(path, party)
         with ExitStack() as opened:
             opened.callback(os.close, self._lock)
@@ -199,14 +194,13 @@ class FileMemory(Store):
             opened.pop_all()
 
     def close(self) -> None:
-        """Close the file."""
         super().close()
         os.close(self._lock)
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Write what the session's thread notes meanwhile in one transaction, at the end: nothing of it after
-        an error. Refused, DurabilityError."""
+        """Collect the writes of the session's thread and do them in one transaction at the end; after an
+        error none is done. Refused, DurabilityError."""
         self._later = later = list[tuple[Write, bool]]()
         try:
             yield
@@ -218,7 +212,7 @@ class FileMemory(Store):
                     write(file)
 
     def write(self, write: Write, durable: bool = False) -> None:
-        """Write what the session's thread notes. DurabilityError."""
+        """Do a write of the session's thread, or collect it in `together`. DurabilityError."""
         if self._later is not None:
             self._later.append((write, durable))
             return
@@ -226,38 +220,38 @@ class FileMemory(Store):
             write(file)
 
     def record(self, release: Release | Relayed) -> None:
-        """Record a release or a relay that is about to leave. DurabilityError: then it must not leave."""
+        """Record a release or relay that is about to leave. After a DurabilityError it must not leave."""
         charged = isinstance(release, Release) and release.charge is not None
         self.write(lambda file: self.append(file, release), durable=charged)
 
     def ended(self, session: str, reason: str, paused: bool = False, analyst: str = "") -> None:
-        """Record that a session is over, '' with a model, or `paused` until this site is there again; nothing
-        where it has just ended by itself. analyst: who asked for one that was refused. DurabilityError."""
+        """Record the end of a session, or with `paused` a pause until this site returns, unless it has just
+        recorded its own end. reason: '' with a model; analyst: of a refused session. DurabilityError."""
         by_itself, self.just_ended = self.just_ended, ""
         if session != by_itself:
             with self.transaction() as file:
                 self.append(file, _end(session, reason, paused, analyst))
 
     def checked(self, terms: str, analyst: str, would: bool) -> None:
-        """Record that a check of the terms with this digest is about to be answered: whether this site would
-        take part. From any thread. DurabilityError."""
+        """Record a check of terms that is about to be answered, from any thread. terms: their digest; would:
+        whether this site would take part. DurabilityError."""
         with self.transaction(durable=False) as file:
             self.append(file, Checked(terms=terms, would=would, analyst=analyst or None))
 
     @property
     def sessions(self) -> int:
-        """The number of sessions in it, of all parties."""
+        """Number of sessions in the memory, of all parties."""
         with self.transaction(durable=False) as file:
             (count,) = file.execute("SELECT count(DISTINCT session) FROM sessions").fetchone()
         return int(count)
 
     def spent(self) -> Spent:
-        """The privacy that was spent on these rows, by all parties."""
+        """The privacy spent on these rows by all parties."""
         with self.transaction(durable=False) as file:
             return spent_in(file)
 
     def begin(self, offer: SessionOffer, limits: Limits) -> "FileSession":
-        """Take part in a session, or go on with it. Refused, DurabilityError."""
+        """Take part in a session, or continue it. Refused, DurabilityError."""
         name, terms = (self.party, offer.session), offer.terms
         with self.transaction() as file:
             known, others = self.known(file, offer)
@@ -267,7 +261,7 @@ class FileMemory(Store):
             if known is None:
                 delta, planned = 0.0, 0.0
                 if terms.noise is not None:
-                    # Where the aggregator draws the noise, what leaves has none and is not charged.
+                    # If the aggregator draws the noise, releases are exact and nothing is charged.
                     central = terms.noise.placement == "central"
                     delta, planned = terms.noise.delta, 0.0 if central else terms.plan.cost
                 about = Known.begun(offer.session, terms, offer.request, self.party, offer.analyst)
@@ -280,16 +274,16 @@ class FileMemory(Store):
             return FileSession(self, offer, limits, file)
 
     def key_for(self, what: bytes, about: bytes) -> bytes:
-        """A secret of this memory for one use, 32 bytes: the same as long as the memory is there."""
+        """Derive a secret for one use, 32 bytes: the same for the lifetime of this memory."""
         return derive(self._key, what, about)
 
     def hash_rows(self, rows: Callable[[bytes], bytes]) -> bytes:
-        """The hash of rows under this memory's secret."""
+        """The hash of rows, keyed with this memory's secret."""
         return rows(self._key)
 
     def table_of(self, terms: Terms, request: bytes) -> tuple[int, bytes] | None:
-        """The number of rows and the hash of the table of a training that this party took part in; None where
-        it is not known. request: the nonce of the analyst's request for it."""
+        """The number of rows and the hash of the table of a training that this party took part in; None if
+        unknown. request: nonce of the analyst's request for it."""
         query = (
             "SELECT rows, hash FROM tables JOIN sessions USING (party, session) "
             "WHERE party = ? AND terms = ? AND request = ? ORDER BY begun DESC"
@@ -299,8 +293,8 @@ class FileMemory(Store):
         return None if found is None else (int(found[0]), bytes(found[1]))
 
     def known(self, file: sqlite3.Connection, offer: SessionOffer) -> tuple[Known | None, list[Known]]:
-        """The session that is offered, and all others of the dataset. One session at several parties is one;
-        requests are each party's."""
+        """The offered session if it is known, and all others of the dataset. A session that several parties
+        share counts once; requests are per party."""
         own = known_session(file, self.party, offer.session)
         offered = offer.session, offer.terms.digest
         known = known_sessions(file, self.party, self._clock())
@@ -308,7 +302,7 @@ class FileMemory(Store):
 
 
 class FileSession:
-    """A session of a FileMemory: a `protocol.site.SessionMemory`."""
+    """A session in a FileMemory: a `protocol.site.SessionMemory`."""
 
     def __init__(
         self, memory: FileMemory, offer: SessionOffer, limits: Limits, file: sqlite3.Connection
@@ -329,12 +323,11 @@ class FileSession:
 
     @property
     def standing(self) -> Standing:
-        """The state of the session."""
         return self._standing
 
     @property
     def secret(self) -> bytes:
-        """A secret of this session, 32 bytes, the same over restarts."""
+        """A secret of this session, 32 bytes, the same across restarts."""
         self._check_lives()
         return bytes(self._secret)
 
@@ -343,12 +336,12 @@ class FileSession:
         return self._memory.together()
 
     def bind(self, rows: Callable[[bytes], bytes], table: HeldTable | None = None) -> None:
-        """Hold the session to its rows. Refused, without a word about the rows outside."""
+        """Bind the session to its rows. The public part of a refusal reveals nothing about the rows."""
         digest = self._memory.hash_rows(rows)
         if self._rows and self._rows != digest:
             raise Refused(
-                f"party {self._memory.party} does not go on with session {quoted(self._session)}; "
-                f"train again",
+                "session-other-rows",
+                f"party {self._memory.party} does not continue session {quoted(self._session)}; train again",
                 "its rows are not those that the session began with; put them back, or train again",
             )
 
@@ -362,7 +355,7 @@ class FileSession:
             self._rows = digest
 
     def _keep(self, file: sqlite3.Connection, table: HeldTable) -> None:
-        """Keep what later sessions may need to know of a table."""
+        """Keep what later sessions must know about a table."""
         if (chosen := table.chosen) is not None:
             sets = file.execute("SELECT DISTINCT rows, bits FROM row_sets").fetchall()
             others = (np.unpackbits(np.frombuffer(bits, np.uint8), count=rows) != 0 for rows, bits in sets)
@@ -371,12 +364,13 @@ class FileSession:
         put(file, "tables", *self._name, table.rows, self._memory.hash_rows(table.hashed))
 
     def meet(self, attempt: int) -> None:
-        """Record that the parties met in this attempt: with it predicted rows and splits are charged.
-        Refused where sessions do not go together."""
+        """Record that the parties met in this attempt, which charges predicted rows and splits. Refused if
+        the session conflicts with others."""
         standing = replace(self._standing, attempt=attempt)
 
         def write(file: sqlite3.Connection) -> None:
             if not self._standing.attempt:
+                # Sessions admitted since this one was offered may have met first: check again.
                 known, others = self._memory.known(file, self._offer)
                 assert known is not None
                 check_others(known, others, self._limits, self._memory.party)
@@ -387,7 +381,7 @@ class FileSession:
         self._standing = standing
 
     def ask(self, question: Question, base: Position, reached: Position) -> None:
-        """Record a question that is about to be answered."""
+        """Record a question before it is answered."""
         standing, other_tree = self._standing.after(question, base, reached), base != self._standing.base
 
         def write(file: sqlite3.Connection) -> None:
@@ -400,16 +394,16 @@ class FileSession:
         self._standing = standing
 
     def help(self, stage: int, roster: tuple[str, ...]) -> None:
-        """Record a sum of this stage, over this roster, that is about to be opened."""
+        """Record a sum of this stage and roster before it is opened."""
         self._stand(replace(self._standing, helped=(stage, roster)))
 
     def sign(self) -> None:
-        """Record that a model is about to be signed."""
+        """Record a model before it is signed."""
         self._stand(replace(self._standing, signed=True), durable=True)
 
     def charge(self, release: str, cost: float) -> None:
-        """Charge a release once, however often it is named. Refused if it does not fit what is left, or is
-        more than the terms plan."""
+        """Charge a release once, however often it is named. Refused if it exceeds the budget or the plan of
+        the terms."""
         party, session = self._name
 
         def write(file: sqlite3.Connection) -> None:
@@ -419,8 +413,9 @@ class FileSession:
             ((planned,),) = file.execute(f"SELECT planned FROM sessions {_OF_ONE}", self._name)
             if costs(file, *self._name) + cost > planned * (1.0 + ROUNDING):
                 raise Refused(
+                    "session-over-plan",
                     f"party {party}: session {quoted(session)} asks for more releases than its terms plan, "
-                    f"by which it would be less private than they say"
+                    f"which would make it less private than they state",
                 )
             if self._memory.budget is not None:
                 wanted, budget = f"session {quoted(session)} asks for one more release", self._memory.budget
@@ -430,7 +425,7 @@ class FileSession:
         self._write(write, durable=True)
 
     def end(self, reason: str) -> None:
-        """End the session for this site: its name, terms and charges stay."""
+        """End the session for this site: its name, terms and charges stay, its secret and questions go."""
         if self._ended:
             return
         store = self._memory
@@ -445,7 +440,6 @@ class FileSession:
         store.overwrite()
 
     def _stand(self, standing: Standing, durable: bool = False) -> None:
-        """Record where the session stands."""
         self._write(
             lambda file: put(file, "standings", *self._name, *as_row(self._rows, standing), None), durable
         )
@@ -457,18 +451,17 @@ class FileSession:
 
     def _check_lives(self) -> None:
         if self._ended:
-            raise LocalProtocolError(f"session {quoted(self._session)} has ended")
+            raise LocalProtocolError("session-ended", f"session {quoted(self._session)} has ended")
 
 
 def _end(session: str, reason: str, paused: bool = False, analyst: str = "") -> Ended:
-    """The entry of a session's end."""
     reason = reason.encode(errors="replace").decode()
     return Ended(session=session, reason=reason, paused=True if paused else None, analyst=analyst or None)
 
 
 def take_over(file: sqlite3.Connection, party: str, forgotten: Iterable[Promise], reason: str) -> None:
-    """Put into a memory what it has forgotten, and end the party's sessions that were under way: nobody knows
-    what it answered since. reason: of these ends."""
+    """Add forgotten rows to a memory, and end the party's open sessions with this reason: what was answered
+    in them since is unknown."""
     for table in ("secrets", "questions"):
         file.execute(f"DELETE FROM {table} WHERE party = ?", (party,))
     for table, row in forgotten:
@@ -479,21 +472,22 @@ def take_over(file: sqlite3.Connection, party: str, forgotten: Iterable[Promise]
 
 
 def check_alone(path: Path, party: str, remedy: str = "") -> None:
-    """Raise ConfigError if another process of this party works with the memory, with what to do about it."""
+    """Raise ConfigError if another process of this party uses the memory. remedy: what to do about it."""
     os.close(_locked(path, party, remedy))
 
 
 def check_dataset(path: Path, file: sqlite3.Connection, dataset: str) -> None:
-    """Raise ConfigError if it is the memory of other rows."""
+    """Raise ConfigError if the memory is that of another dataset."""
     name, _ = dataset_of(file)
     if name != dataset:
         raise ConfigError(
-            f"{path}: is the memory of the rows {name!r}, not of {dataset!r}; put each in its own folder"
+            "memory-other-dataset",
+            f"{path}: is the memory of the dataset {name!r}, not of {dataset!r}; give each its own folder",
         )
 
 
 def _locked(path: Path, party: str, remedy: str = "") -> int:
-    """A lock that one process of this party has. ConfigError."""
+    """Take the lock that one process of this party has. ConfigError."""
     lock = path.parent / f"{folder_name(party)}.lock"
     with file_errors(lock, "cannot write this lock"):
         handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, OWNER_ALONE)
@@ -503,20 +497,20 @@ def _locked(path: Path, party: str, remedy: str = "") -> int:
         os.close(handle)
         if isinstance(error, BlockingIOError):
             raise ConfigError(
-                f"{path}: another process of party {party!r} works with this memory{remedy}"
+                "memory-in-use", f"{path}: another process of party {party!r} uses this memory{remedy}"
             ) from None
-        raise ConfigError(f"{lock}: cannot be locked: {error.strerror}") from None
+        raise ConfigError("memory-lock-failed", f"{lock}: cannot be locked: {error.strerror}") from None
     return handle
 
 
 def known_session(file: sqlite3.Connection, party: str, session: str) -> Known | None:
-    """A session of a party, by name; None if it is not known."""
+    """A session of a party by name; None if unknown."""
     row = file.execute(f"{_ABOUT} {_OF_ONE}", (now(), party, session)).fetchone()
     return None if row is None else _known(*row[1:])
 
 
 def known_sessions(file: sqlite3.Connection, party: str, at: str = "") -> list[Known]:
-    """All sessions of the dataset, as this party looks at them. at: the time, if not now."""
+    """All sessions of the dataset from this party's point of view. at: the time, now by default."""
     sessions: dict[tuple[str, str], Known] = {}
     for name, *row in file.execute(_ABOUT, (at or now(),)):
         known, mine = _known(*row), name == party
@@ -530,20 +524,20 @@ def _known(text: str, attempt: int, ended: str | None, days: float | None) -> Kn
 
 
 def as_row(rows: bytes, standing: Standing) -> tuple[Value, ...]:
-    """The columns of a standing, from `attempt` to `standing`; its questions have rows of their own."""
+    """The columns of a standing from `attempt` to `standing`; its questions have their own table."""
     return standing.attempt, rows, STANDING.of(replace(standing, questions=()))
 
 
-# ---- What noise on labels is drawn from: one secret a label column, kept with the site's memory ---------
-# Promises: the noise of a label is the same in every session: two draws for a label would tell more than one.
+# ---- The key for noise on labels: one per label column, kept with the site's memory ---------------------
+# Promises: a label has the same noise in every session; two draws would reveal more than one.
 
 
 _WHAT = b"fedboost/1/labels"
 
 
 def label_key(memory: FileMemory, terms: Terms) -> bytes:
-    """The secret that noise on the label of these terms is drawn from: 32 bytes. DurabilityError where it
-    cannot be written down that it was."""
+    """The key, 32 bytes, from which noise on the label of these terms is drawn. Refused if other noise was
+    drawn before; DurabilityError if its use cannot be recorded."""
     columns, epsilon = terms.columns, terms.vertical.label_epsilon
     name = memory.party, columns.label
     key = memory.key_for(_WHAT, columns.label.encode())
@@ -556,13 +550,15 @@ def label_key(memory: FileMemory, terms: Terms) -> bytes:
             memory.promise(file, "labels", *name, *row)
     if known is not None and known[2] != row[2]:
         raise Refused(
-            f"party {memory.party}: its labels got noise from a memory that is gone, and noise that is drawn "
-            f"anew would tell more of them: put that memory back, or leave label_epsilon out of the terms"
+            "label-noise-lost",
+            f"party {memory.party}: the noise on its labels came from a memory that is gone, and new noise "
+            f"would reveal more of them: put that memory back, or remove label_epsilon from the terms",
         )
     if known is not None and known != row:
         raise Refused(
+            "label-noise-changed",
             f"party {memory.party}: its labels {quoted(columns.label)!r} got noise of label_epsilon = "
-            f"{known[0]:g} before, and other noise, or of other classes, would tell more of them: set "
-            f"label_epsilon and classes as they were"
+            f"{known[0]:g} before; other noise, or noise on other classes, would reveal more of them: set "
+            f"label_epsilon and classes as they were",
         )
     return key

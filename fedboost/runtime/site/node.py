@@ -1,10 +1,10 @@
-"""A party on the network: dials the aggregator, answers what its session lets it answer.
+"""A party on the network: dials the aggregator, and answers as far as its session allows.
 
-Promises: computing never blocks the connection (it runs in a thread of its own); an aggregator that is not
-there is waited for, and dialled again when it was lost; a refusal is in the audit log before it leaves, in
-the words that do.
-Refuses: an aggregator that does not let this party in, because its name is taken, say, or that is none (the
-error ends the process; once it has been let in, it dials again whatever happens).
+Promises: computing never blocks the connection, since it runs in its own thread. A missing aggregator is
+waited for, a lost one is dialled again. A refusal is in the audit log before it leaves, with the same text.
+Refuses: an aggregator that does not admit this party (e.g. because its name is taken), or a server that is
+not an aggregator: the error ends the process. Once admitted, it dials again after any loss, and gives up only
+after MAX_REFUSALS refusals in a row, or if the aggregator's version has changed.
 """
 
 import asyncio
@@ -66,19 +66,19 @@ from fedboost.runtime.workers.holder import rows_of
 from fedboost.terms.terms import Terms
 from fedboost.wire.messages import UnreadOffer, decode_to_party, encode_from_party
 
-# ---- The wait of a party for an aggregator that does not answer -----------------------------------------
-# Promises: each try waits longer than the one before, up to a bound; the log says once why nobody is reached.
+# ---- A party's wait for an aggregator that does not answer ----------------------------------------------
+# Each attempt waits longer than the one before, up to a bound. The log reports each cause once.
 
 
 FIRST_RETRY, LAST_RETRY = 0.2, 5.0
-"""Seconds between two tries to reach the aggregator, doubling from the first to the last."""
+"""Seconds between two attempts to reach the aggregator, doubling from the first to the last value."""
 SAY_SO = 1.0
-"""Seconds of waiting before the log says that the aggregator is waited for."""
+"""Seconds of waiting before the log reports it."""
 
 
 @dataclass(eq=False)
 class Dialling:
-    """The tries to reach one aggregator, which may be lost and reached again. wait: seconds it may take."""
+    """Attempts to reach one aggregator, also after a loss. wait: most seconds until it is reached."""
 
     _address: str
     _wait: float
@@ -89,10 +89,10 @@ class Dialling:
     _fault: TlsFault | None = None
 
     async def reached(self, opened: Any, bundle: Bundle | None, attended: bool) -> bool:
-        """Try to reach it over this connection. attended: whether it has let this party in before, and is
-        waited for whatever answers in its place. ConfigError when it is waited for no longer."""
+        """Try to reach the aggregator over this connection. ConfigError if the wait is over. attended:
+        whether it has admitted this party before, and is waited for whatever answers in its place."""
         try:
-            # Not wait_for, which loses a cancellation that comes with the answer (Python 3.11).
+            # asyncio.wait_for loses a cancellation that arrives together with the result (Python 3.11).
             async with asyncio.timeout(min(self._pause, max(self._wait - self._waited, 0.05))):
                 await opened.channel_ready()
         except TimeoutError:
@@ -100,7 +100,7 @@ class Dialling:
             if bundle is not None and self._waited >= SAY_SO:
                 self._fault = await asyncio.to_thread(tls_fault, self._address, bundle)
                 if self._fault and not self._fault.passes and not attended:
-                    raise ConfigError(self._fault.reason) from None
+                    raise ConfigError("aggregator-wrong-server", self._fault.reason) from None
             self._give_up_or_say_so()
             self._pause = min(2 * self._pause, LAST_RETRY) * random.uniform(0.5, 1.0)
             return False
@@ -117,24 +117,24 @@ class Dialling:
             self._reported = why
 
 
-# ---- The messages of the aggregator that wait for a party to handle them --------------------------------
-# Promises: messages are handled in the order in which they came; a party that is busy takes in what others
-# relay to it meanwhile, so that two parties that relay to each other at once never wait for each other.
+# ---- The aggregator's messages that a party has not handled yet -----------------------------------------
+# Messages are handled in order of arrival. A busy party goes on reading relays, so two parties that relay to
+# each other at the same time never wait for each other.
 
 
 MAX_UNREAD_MESSAGES = 16
-"""Messages that wait to be handled, beside relays, before the connection is read no further."""
+"""Most unhandled messages, not counting relays, before the connection is read no further."""
 MAX_UNREAD_RELAYED = 1 << 30
-"""Bytes of relays. A session keeps them anyway until all of them are there; a party whose rows are known does
-not wait for as many."""
+"""The same for bytes of relays. A session keeps them in memory anyway until all have arrived; a party
+whose rows are known never waits for as many."""
 RELAY_OVERHEAD = 200
-"""Bytes that a relay takes beside its content."""
+"""Bytes of a relay in addition to its content."""
 Message = ToParty | PeerError | None
-"""PeerError: it cannot be read; None: the aggregator has hung up."""
+"""PeerError: a message that cannot be read; None: the aggregator has hung up."""
 
 
 class Inbox:
-    """What has arrived on one connection, and was not handled yet."""
+    """The messages that have arrived on one connection and are not handled yet."""
 
     def __init__(self) -> None:
         self._queue: asyncio.Queue[Message] = asyncio.Queue()
@@ -143,7 +143,7 @@ class Inbox:
         self._taken = asyncio.Event()
 
     async def put(self, message: Message) -> None:
-        """Add a message once there is room for it."""
+        """Add a message once there is room for it; called by a single reader."""
         while self._is_full(message):
             self._taken.clear()
             await self._taken.wait()
@@ -151,7 +151,6 @@ class Inbox:
         self._queue.put_nowait(message)
 
     async def get(self) -> Message:
-        """The next message."""
         message = await self._queue.get()
         self._count(message, -1)
         self._taken.set()
@@ -169,37 +168,36 @@ class Inbox:
             self._messages += sign
 
 
-# ---- The thread that the sessions of a party compute in, beside that of its connection ------------------
-# Promises: one message at a time is handled; large replies come while the next is computed, and the small
-# ones with the last, so that the thread of the connection is woken once. Nothing is computed further once the
-# aggregator has hung up.
+# ---- The thread in which a party's sessions compute, next to that of its connection ---------------------
+# One message is handled at a time. A large reply leaves while the next one is computed; small ones leave with
+# the last one, so the connection's thread is woken once. After a hang-up nothing more is computed.
 
 
 LARGE_REPLY = 1 << 16
-"""Bytes above which a reply does not wait for the last one."""
+"""A reply with more bytes does not wait for the last one."""
 
 Reply = tuple[FromParty, bytes]
 """A message to the aggregator, and its bytes."""
 Early = asyncio.Queue[list[Reply] | None]
-"""Replies that do not wait for the last, then None. A report's parts are kept by the session anyway, so they
-may all be here."""
+"""Replies that do not wait for the last one, then None. Unbounded: the session keeps the parts of a report
+anyway."""
 
 
 class SessionThread:
-    """The thread, from the first message to `close`. hung_up: set while nobody waits for replies."""
+    """The thread, from the first message to `close`. hung_up: set while no one waits for replies."""
 
     def __init__(self) -> None:
         self.hung_up = threading.Event()
         self._thread = ThreadPoolExecutor(1, "session")
 
     def close(self) -> None:
-        """Let the thread end."""
+        """End the thread after its current message."""
         self.hung_up.set()
         self._thread.shutdown(wait=False)
 
     async def replies(self, session: PartySession, message: ToParty) -> AsyncGenerator[Reply, None]:
-        """Yield the replies to a message. To be closed by who stops in the middle: it waits until the session
-        has stopped, too."""
+        """Yield the replies to a message. Closing the generator early also waits until the session has
+        stopped."""
         early: Early = asyncio.Queue()
         loop = asyncio.get_running_loop()
         computing = self._thread.submit(self._compute, session, message, early, loop)
@@ -209,6 +207,7 @@ class SessionThread:
                 for reply in replies:
                     yield reply
         except BaseException:
+            # The thread still uses the session: the next message must not reach it before that is over.
             await asyncio.wrap_future(computing)
             raise
         for reply in computing.result():
@@ -217,26 +216,29 @@ class SessionThread:
     def _compute(
         self, session: PartySession, message: ToParty, early: Early, loop: asyncio.AbstractEventLoop
     ) -> list[Reply]:
-        """Handle a message in the thread; the last replies."""
+        """Handle a message in the thread; returns the last replies."""
         ready: list[Reply] = []
+        # `handle` yields an answer only after the store has recorded it: the answer waits for that write.
+        # Once in gRPC's hands, it cannot be recalled. Had it left unrecorded, a restarted site would not know
+        # of it, and would answer another question at the same place of the training.
         for reply in session.handle(message):
             ready.append((reply, encode_from_party(reply)))
             if self.hung_up.is_set():
-                break  # nobody wants the rest
+                break  # no one wants the rest
             if len(ready[-1][1]) > LARGE_REPLY:
                 loop.call_soon_threadsafe(early.put_nowait, ready)
                 ready = []
         return ready
 
 
-# ---- Sights of a party from outside: rounds and matched rows in its log, and its metrics ----------------
-# Promises: nothing of the rows but how many were matched; the metrics of a round are the aggregator's and the
-# analyst's, no party is told them.
+# ---- A party as seen from outside: rounds and matched rows in its log, and its metrics ------------------
+# The number of matched rows is all that it shows of the rows. The metrics of a round are for the aggregator
+# and the analyst; parties do not receive them.
 
 
 class Watch:
-    """The watch over one party, which reports its events to log, metrics and page. memory: what was spent on
-    its rows, and asked of it."""
+    """Watches one party, and reports its events to the log, the metrics and the site's page. memory: has the
+    privacy spent on its rows, and the requests."""
 
     def __init__(self, config: PartyConfig, log: Any, memory: FileMemory) -> None:
         self.metrics = PartyMetrics("keyholder" if config.data is None else "party")
@@ -245,21 +247,20 @@ class Watch:
         self._log, self._config, self._memory = log, config, memory
         self._session, self._rounds, self._round, self._since = "", 0, 0, 0.0
         self._asked: tuple[Ask, float] | None = None
-        """The question that came last, and when."""
+        """The last question, and when it arrived."""
         self._gives_all = False
-        """True if all its rows take part, since it has the labels."""
+        """True if all its rows take part, because it has the labels."""
         self._spends = False
-        """True if the session's answers get noise."""
+        """True if the session's answers get noise, which is charged."""
         self._page = MetricsPage(self.metrics, config.metrics, log) if config.metrics else None
         self._look_at_budget()
 
     def close(self) -> None:
-        """Serve metrics no more."""
         if self._page is not None:
             self._page.close()
 
     def offered(self, session: str, analyst: str = "", terms: Terms | None = None) -> None:
-        """A session was offered, or is offered again. terms: None for those that cannot be read."""
+        """Note that a session was offered, possibly again. terms: None if they cannot be read."""
         self.report(Event("session offered", session, analyst, terms=terms))
         self._session, self._round, self._since = session, 0, time.monotonic()
         if terms is not None:
@@ -267,20 +268,19 @@ class Watch:
             self._gives_all = terms.vertical.takes_all_rows and terms.blocks.has_labels(self._config.party)
 
     def received(self, size: int) -> None:
-        """Count a message of the aggregator."""
         self.report(Event("bytes", received=size))
 
     def sent(self, data: bytes) -> bytes:
-        """Count a message to the aggregator, and return it."""
+        """Count the bytes of a message to the aggregator, and return them."""
         self.report(Event("bytes", sent=len(data)))
         return data
 
     def asked(self, ask: Ask) -> None:
-        """A question came, for the first time or again."""
+        """Note that a question arrived, for the first time or again."""
         self._asked = ask, time.monotonic()
 
     def answered(self) -> None:
-        """The question was answered: at once, or with what others relayed for it."""
+        """Note that the question was answered: at once, or with relays of other parties."""
         assert self._asked is not None
         ask, since = self._asked
         now = time.monotonic()
@@ -298,7 +298,7 @@ class Watch:
                 self._look_at_budget()
 
     def ended(self, session: str, reason: str, left: bool) -> None:
-        """A session is over: with a model if there is no reason, else it failed, or this party left it."""
+        """Note the end of a session. reason: '' with a model; left: whether this party left it."""
         kind: Kind = "session done" if not reason else "left the session" if left else "session failed"
         self.report(Event(kind, session, reason=reason))
         self._look_at_budget()
@@ -312,24 +312,24 @@ class Watch:
 
 
 MAX_REFUSALS = 60
-"""Refusals in a row, a second each, before a party that had been let in gives up."""
+"""Refusals in a row, about a second each, after which a party that was admitted before gives up."""
 REDIAL = 1.0
-"""Seconds between the loss of an aggregator and the next try to reach it, at most."""
+"""Most seconds between the loss of an aggregator and the next attempt to reach it."""
 FREE_REFUSALS = 20
-"""Sessions that a party leaves one after the other before it takes its time with each."""
+"""Sessions that a party may leave in a row before it pauses after each."""
 MAX_PAUSE_SECONDS = 1.0
-"""Seconds before it hears the next message then; the first time a tenth, then twice as long each time. The
-offer of another analyst waits as long."""
+"""Longest such pause before the next message is read. The first takes a tenth of it, each further one twice
+as long as the one before. It delays the offers of other analysts, too."""
 LARGE_MESSAGE = 1 << 16
-"""Bytes above which a message of the aggregator is decoded in a thread: a smaller one takes less than the way
-there and back."""
+"""A message with more bytes is decoded in a thread; for a smaller one the detour takes longer than the
+decoding."""
 
 
 class PartyNode:
-    """A party at its site. Reads its table when it starts, ConfigError if it cannot be read, and before a
-    session if its files have changed.
+    """A party at its site. It reads its table when it starts (ConfigError if it cannot be read), and again
+    before a session if the files have changed.
 
-    What leaves is remembered and recorded first, in the store of the config.
+    What leaves is first recorded in the store of the config.
     """
 
     def __init__(self, config: PartyConfig, log: Any, bundle: Bundle | None) -> None:
@@ -344,24 +344,24 @@ class PartyNode:
             self.watch = Watch(config, self._log, self._memory)
             opened.pop_all()
         self._session: PartySession | None = None
-        """Outlives a connection: who dials again goes on where it was."""
+        """Outlives a connection: after dialling again, the session continues."""
         self._thread = SessionThread()
         self._name = self._analyst = ""
-        """The session that was offered last, and who signed the offer, until the audit log has it."""
+        """The session offered last and the signer of the offer, until they are in the audit log."""
         self._attended = False
         self._refusals = 0
         book, busy = CheckBook(self._memory, self.watch.page_state.checked), lambda: self._session is not None
         self._reviewer = Reviewer(config, self._rows, self._credentials, busy, book, self._log)
         self._left = 0
-        """Sessions that it left since it took part in one."""
+        """Sessions left in a row."""
         self.ended: list[str] = []
-        """The reason each session ended, '' for those that made a model."""
+        """The reason for the end of each session, '' for a model."""
 
     async def run(self, wait: float, once: bool) -> None:
-        """Attend the aggregator until cancelled; with `once` until one session has ended.
+        """Attend the aggregator until cancelled; with `once`, until one session has ended.
 
-        wait: seconds to wait for an aggregator that does not answer; ConfigError when they are over, and when
-        the store cannot be written.
+        wait: seconds to wait for an aggregator that does not answer. ConfigError after that, or if the store
+        cannot be written.
         """
         if hint := nothing_approved(self._config):
             self._log.warning(hint.replace("--config party.toml", f"--config {self._config.file}"))
@@ -373,7 +373,7 @@ class PartyNode:
             self._log.info("stopped", **({"session": self._name} if self._session else {}))
             raise
         except DurabilityError as error:
-            raise ConfigError(str(error)) from None
+            raise ConfigError("site-not-durable", str(error)) from None
         finally:
             self._thread.hung_up.set()
             with contextlib.suppress(DurabilityError):
@@ -381,7 +381,7 @@ class PartyNode:
             self.close()
 
     def close(self) -> None:
-        """Close its files, of a party that did not run or no longer does."""
+        """Close its files; for a party that did not run, or no longer runs."""
         self._thread.close()
         self._memory.close()
         self.watch.close()
@@ -399,10 +399,10 @@ class PartyNode:
                 await self._attend(opened, once)
             if not (once and self.ended):
                 self._log.info("dialling again")
-                await asyncio.sleep(REDIAL * random.uniform(0.5, 1.0))  # parties do not come all at once
+                await asyncio.sleep(REDIAL * random.uniform(0.5, 1.0))  # parties should not all come at once
 
     async def _attend(self, opened: Any, once: bool) -> None:
-        """Use a connection, from its beginning to its loss."""
+        """Use a connection until it is lost."""
         metadata = ((channel.PARTY_KEY, self._config.party.encode()), *channel.VERSIONS)
         self._thread.hung_up.clear()
         call = opened.stream_stream(channel.ATTEND)(metadata=metadata)
@@ -413,7 +413,7 @@ class PartyNode:
                 if self._bundle is not None and datetime.now(UTC) > self._bundle.ends:
                     self._log.warning("certificate expired", keys=str(self._bundle.folder))
                     self._close_session(EXPIRED, paused=True)
-                    return  # what it signs is worth nothing: it dials again, with the next one
+                    return  # its signatures are no longer valid: it dials again, with the next certificate
                 await self._answer(call, message)
                 if once and self.ended:
                     await call.done_writing()
@@ -422,13 +422,14 @@ class PartyNode:
         except grpc.aio.AioRpcError as error:
             away = error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
             self._refusals += not away
-            # It never let this party in, or no longer does; but an old connection may still be known there.
-            unfit = error.code() == grpc.StatusCode.INVALID_ARGUMENT  # of another version, say
+            # The aggregator never admitted this party, or no longer does. A refusal may also be temporary: it
+            # may not have noticed yet that an earlier connection of this party is dead.
+            unfit = error.code() == grpc.StatusCode.INVALID_ARGUMENT  # e.g. another version
             if unfit or (not away and (not self._attended or self._refusals > MAX_REFUSALS)):
                 raise channel.explained(error, f"the aggregator at {self._config.aggregator}") from None
             self._log.info("connection lost", code=error.code().name, details=quoted(error.details() or ""))
         except asyncio.InvalidStateError:
-            pass  # the aggregator closed the stream while an answer was being written
+            pass  # the aggregator closed the stream while a reply was being written
         finally:
             self._thread.hung_up.set()
             reader.cancel()
@@ -436,10 +437,10 @@ class PartyNode:
                 self._session.hang_up()
 
     async def _read(self, call: Any, inbox: Inbox, opened: Any) -> None:
-        """Put what the aggregator says into the inbox; None when it has hung up. Answers checks besides."""
+        """Put the aggregator's messages into the inbox, and None at the end. Also answers checks."""
         reviewing: asyncio.Task[None] | None = None
         try:
-            if channel.VERSION_KEY in await call.initial_metadata():  # it has let this party in
+            if channel.VERSION_KEY in await call.initial_metadata():  # this party was admitted
                 self._attended, self._refusals = True, 0
                 self.watch.report(Event(AT_HAND, aggregator=self._config.aggregator))
                 reviewing = asyncio.create_task(self._reviewer.serve(opened))
@@ -449,6 +450,7 @@ class PartyNode:
                     message: ToParty | PeerError = await self._decode(data)
                 except PeerError as error:
                     message = error
+                # Ahead of the inbox, where the message waits for the current one: that stops computing now.
                 if isinstance(message, SessionEnded):
                     self._thread.hung_up.set()
                 elif isinstance(message, Offer):
@@ -469,11 +471,11 @@ class PartyNode:
         return decode() if len(data) <= LARGE_MESSAGE else await asyncio.to_thread(decode)
 
     async def _answer(self, call: Any, message: ToParty | PeerError) -> None:
-        """Let the session handle one message, and write its replies while it computes the next."""
+        """Let the session handle one message, and send its replies while it computes the next one."""
         if isinstance(message, UnreadOffer) and message.session != self._current:
             await self._leave_unread(call, message)
             return
-        if isinstance(message, PeerError):  # what cannot be read ends the session, not the node
+        if isinstance(message, PeerError):  # an unreadable message ends the session, not the node
             await call.write(encode_from_party(Leave(quoted(message.public))))
             message = SessionEnded(str(message))
         session = self._session_for(message)
@@ -486,7 +488,9 @@ class PartyNode:
             async for reply, data in replies:
                 answers |= isinstance(reply, Report)
                 try:
-                    if isinstance(reply, Leave):  # recorded before the aggregator can hang up on it
+                    # Recorded before the aggregator can hang up. If that fails, it is sent all the same: it
+                    # has no values of rows, and the others learn at once that this party left.
+                    if isinstance(reply, Leave):
                         self._close_session(reply.reason)
                 finally:
                     await call.write(self.watch.sent(data))
@@ -501,7 +505,7 @@ class PartyNode:
         return None if self._session is None else self._name
 
     async def _leave_unread(self, call: Any, offer: UnreadOffer) -> None:
-        """Leave a session whose terms were not read, as one that is refused."""
+        """Leave a session whose terms were not read, as if it were refused."""
         self._begin(offer.session)
         reason = quoted(offer.public)
         self._end(reason, offer)
@@ -509,15 +513,14 @@ class PartyNode:
         await asyncio.sleep(pause_after(self._left))
 
     def _begin(self, session: str, analyst: str = "", terms: Terms | None = None) -> None:
-        """Begin a session that was offered, in place of any other. terms: None for those that cannot be
-        read."""
+        """Begin an offered session, in place of any other. terms: None if they cannot be read."""
         self._close_session("another session began", paused=True)
         self._name, self._analyst = session, analyst
         self.watch.offered(session, analyst, terms)
         self._session = PartySession(self._site())
 
     def _session_for(self, message: ToParty) -> PartySession | None:
-        """The session a message belongs to; None for the last words of one this party has left."""
+        """The session that a message belongs to; None if this party has left it."""
         if isinstance(message, Offer) and message.session != self._current:
             self._begin(message.session, analyst_of(message, self._credentials()), message.terms)
         return self._session
@@ -538,10 +541,9 @@ class PartyNode:
         self._rows.release()
 
     def _permit(self, offer: SessionOffer) -> Limits:
-        """Hold an offer to this site's rules."""
         self._rows.check_misfits()
         if self._bundle is not None and not offer.analyst:
-            raise Refused(f"party {self._config.party}: the terms are signed by no analyst")
+            raise Refused("terms-unsigned", f"party {self._config.party}: no analyst signed the terms")
         config, terms = self._config, offer.terms
         with naming_the_command(terms, offer.analyst):
             policy = policy_for(config, terms, offer.analyst)
@@ -552,7 +554,7 @@ class PartyNode:
         return limits
 
     def _holder(self) -> Callable[[Terms, bytes], Holder] | None:
-        """What holds the rows of a session; None without rows."""
+        """Returns the holder of a session's rows; None at a site without rows."""
         if self._config.data is None:
             return None
         key_of, model_of = partial(label_key, self._memory), PartFolder(self._config).model_of
@@ -577,15 +579,15 @@ class PartyNode:
 
 
 def pause_after(left: int) -> float:
-    """Seconds of pause after so many sessions were left: each is a line in the log, and an aggregator may
-    offer for ever."""
-    beyond = min(left - FREE_REFUSALS, 10)  # no power of two that is no float
+    """Seconds of pause after leaving so many sessions in a row. Each is a line in the log, and an aggregator
+    could offer sessions without end."""
+    beyond = min(left - FREE_REFUSALS, 10)  # keeps the power of two within a float
     return min(0.1 * 2 ** (beyond - 1), MAX_PAUSE_SECONDS) if beyond > 0 else 0.0
 
 
 @asynccontextmanager
 async def page_served(config: PartyConfig, rows: SiteRows, state: PageState, log: Any) -> AsyncIterator[None]:
-    """Serve the page of a site meanwhile, if its file has one."""
+    """Serve the site's page within this context, if the config has one."""
     if config.console is None:
         yield
         return
@@ -601,13 +603,13 @@ async def page_served(config: PartyConfig, rows: SiteRows, state: PageState, log
         await page.stop()
 
 
-# ---- A prediction that a label holder asks for, and takes part in itself --------------------------------
-# Promises: one process asks the aggregator for the session and is the party of it; the other sites' sessions
-# are left alone; the predictions are in the order of the table.
+# ---- A prediction that a label holder requests, and takes part in itself --------------------------------
+# One process requests the session and is a party in it. It ignores sessions of others. Predictions are in the
+# order of the table.
 
 
 class PredictingNode(PartyNode):
-    """The label holder in the session that it asked for; config: its `data` are the rows to predict."""
+    """The label holder in the session that it requested. config: `data` names the rows to predict."""
 
     def __init__(self, config: PartyConfig, log: Any, bundle: Bundle | None, model: PartyModel) -> None:
         if memory_path(config).parent.exists():
@@ -618,13 +620,13 @@ class PredictingNode(PartyNode):
         self.terms = model.terms
 
     def ask_for(self, min_common_rows: int | None) -> Terms:
-        """The terms to ask for: with all rows of the table."""
+        """Return the terms to request, for all rows of the table. ConfigError."""
         assert self._rows.table is not None
         trained = self._model.terms
         table = self._rows.table.under(trained.columns.row_id)
         needed = trained.blocks.columns_of(self._config.party).unlabelled()
         for fault in column_faults(table, needed):
-            raise ConfigError(f"{shown(self._config.data)}: {fault.public}", fault.detail)
+            raise ConfigError(fault.code, f"{shown(self._config.data)}: {fault.public}", fault.detail)
         rows = rows_to_predict(table, self._model.terms)
         self.terms = terms_to_predict(self._model, rows, min_common_rows)
         check_batch(self.terms)
@@ -632,11 +634,11 @@ class PredictingNode(PartyNode):
 
     @property
     def prediction(self) -> Prediction:
-        """What was predicted. SessionFailed if nothing was."""
+        """The prediction. SessionFailed if there is none."""
         for holder in reversed(self._made):
             if isinstance(holder, PredictionHolder) and holder.prediction is not None:
                 return holder.prediction
-        raise SessionFailed("the session ended without a prediction")
+        raise SessionFailed("prediction-missing", "the session ended without a prediction")
 
     def _session_for(self, message: ToParty) -> PartySession | None:
         """None for sessions of others, which wait for this party as if it were away."""
@@ -645,7 +647,7 @@ class PredictingNode(PartyNode):
         return super()._session_for(message)
 
     def _permit(self, offer: SessionOffer) -> Limits:
-        """The site asked for it itself."""
+        """Allow it: the site itself requested it."""
         return NO_LIMITS
 
     def _holder(self) -> Callable[[Terms, bytes], Holder]:
@@ -670,16 +672,17 @@ def predict_with_parties(
 ) -> Prediction:
     """Predict the rows of the label holder's table together with the other parties of the model.
 
-    config: the label holder's, with the rows as its `data`; model: its part; wait: seconds to wait for an
-    aggregator that does not answer; min_common_rows: as in terms, unless it is to be that of the training;
-    on_waiting: called with the parties that the session waits for.
+    config: the label holder's, with the rows to predict as its `data`; model: its part of the model; wait:
+    seconds to wait for an aggregator that does not answer; min_common_rows: as in terms (default: that of the
+    training); on_waiting: called with the parties that the session waits for.
     """
     holder = model.terms.vertical.label_holder
     if config.party != holder or model.party != holder:
         whose = f"the part of {model.party}" if model.party else "the structure of a model"
         raise ConfigError(
+            "not-label-holder",
             f"label holder {holder} predicts, with its own part of the model: this is {whose}, and the "
-            f"site's file that of {config.party}"
+            f"site's file that of {config.party}",
         )
     node = PredictingNode(config, log, bundle, model)
     try:
@@ -693,22 +696,22 @@ def predict_with_parties(
 
 
 async def _attend(node: PartyNode, training: Training, wait: float) -> None:
-    """Take part until the session is over; raises what ended it without a prediction. wait: seconds, too,
-    for its end here once the aggregator says it is over: one that ended before this process never comes."""
+    """Take part until the session is over; raises what ended it without a prediction. wait: also the seconds
+    for its end to arrive here once the aggregator reports it; an end before this process never arrives."""
     over: Future[None] = Future()
-    over.set_running_or_notify_cancel()  # it cannot be cancelled: the thread sets it, whoever still waits
+    over.set_running_or_notify_cancel()  # cannot be cancelled: the thread sets it even if no one waits
 
     def follow() -> None:
         try:
             _ = training.model
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is raised where it is waited for
+        except Exception as error:  # noqa: BLE001 - any error is raised where the result is awaited
             over.set_exception(error)
         else:
             over.set_result(None)
 
     asked = asyncio.wrap_future(over)
     attending = asyncio.create_task(node.run(wait, once=True))
-    threading.Thread(target=follow, daemon=True).start()  # it may wait for ever, and the process end
+    threading.Thread(target=follow, daemon=True).start()  # a daemon: it may wait longer than the process
     try:
         done, late = await asyncio.wait({asked, attending}, return_when=asyncio.FIRST_COMPLETED)
         if late and all(task.exception() is None for task in done):

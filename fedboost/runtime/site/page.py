@@ -1,4 +1,4 @@
-"""The page of a site, which its own process serves on a loopback address: state, requests, decisions."""
+"""The page of a site, served by the site's own process on a loopback address: state, requests, decisions."""
 
 import threading
 import time
@@ -43,22 +43,23 @@ from fedboost.views import site
 from fedboost.views.site import Reader
 from fedboost.views.words import listed
 
-# ---- What the page of a site shows, and what a person decides there -------------------------------------
-# Promises: nothing is changed by looking; a decision is about the terms, analysts and rules that were
-# shown, or it is refused; what approves is what `fedboost approve` runs, and writes the same.
-# Refuses: requests that are not kept, decisions about what is no longer as it was shown (Refusal); terms
-# that no approval can allow, rows that do not fit (ConfigError).
+# ---- What a site's page shows, and what a person decides there ------------------------------------------
+# Promises: viewing changes nothing. A decision is about the terms, analysts and rules that were shown, or it
+# is refused. Approving runs the same code as `fedboost approve`. Refuses: requests that are not kept,
+# decisions about something that changed since it was shown (Refusal); terms that no approval can allow, rows
+# that do not fit (ConfigError).
 
 
 T = TypeVar("T")
 MAX_CHARGES = 200
+"""Most releases listed with the budget."""
 READ_AGAIN_SECONDS = 5.0
-"""An audit that was read is shown for so long at least, and for ten times as long as it took."""
+"""An audit is shown for at least this long, and for ten times the time that it took."""
 BUSY = "The rows of this site were not counted: a session is under way."
 
 
 class SiteOffice:
-    """A site as its page sees it."""
+    """A site from the point of view of its page."""
 
     def __init__(self, config: PartyConfig, rows: SiteRows, state: PageState, log: Any) -> None:
         assert state.requests is not None
@@ -73,7 +74,7 @@ class SiteOffice:
         self._audited: tuple[float, Audit] | None = None
 
     def overview(self) -> Overview:
-        """The site now."""
+        """The current state of the site."""
         config = self._config
         rows = f"{self._rows.rows:,} of {shown(config.data)}" if config.data is not None else ""
         budget, fault = self.budget()
@@ -90,7 +91,7 @@ class SiteOffice:
         )
 
     def requests(self) -> tuple[Request, ...]:
-        """All requests, those asked last first."""
+        """All kept requests, the most recent first."""
         return tuple(map(self._request, self._asked.all()))
 
     def _request(self, entry: Asked) -> Request:
@@ -98,8 +99,8 @@ class SiteOffice:
         return Request(**entry.model_dump(), standing=standing, decided=decided, approved_since=since)
 
     def _standing(self, entry: Asked) -> tuple[Standing, str, bool]:
-        """What holds for a request, when a person decided so, and if its last answer is from before an
-        approval."""
+        """The standing of a request, the time of the person's decision, and whether its last answer is older
+        than an approval."""
         try:
             approval = approval_of(self._config, entry.digest)
             if approval is not None:
@@ -116,7 +117,7 @@ class SiteOffice:
         return (Standing.OPEN if entry.lacks_approval else Standing.ALLOWED), "", False
 
     def decision(self, name: str) -> Decision:
-        """All that a person decides on. Refusal if the request is not kept; ConfigError."""
+        """Everything that a person decides on. Refusal if the request is not kept; ConfigError."""
         with self._deciding:
             entry, terms = self._find(name)
             looked = self._look(entry, terms)
@@ -129,7 +130,7 @@ class SiteOffice:
         return entry, self._asked.terms(entry)
 
     def _look(self, entry: Asked, terms: Terms) -> Look:
-        """What a person is shown of a request."""
+        """Terms as shown to the person who decides."""
         counts, misfit = None, ""
         try:
             counts = self._count(terms)
@@ -140,7 +141,7 @@ class SiteOffice:
         return look(self._config, terms, analysts, counts, misfit, notes)
 
     def _count(self, terms: Terms) -> Counts | None:
-        """The rows under these terms; None where there are none, or a session is under way."""
+        """Count the rows under these terms; None if there are none, or a session is under way."""
         config = self._config
         if config.data is None or config.party not in terms.holders or self._state.is_busy:
             return None
@@ -149,12 +150,12 @@ class SiteOffice:
         if config.workers is not None:
             check_under_workers(terms, config.party)
             return count_columns(config, terms, read, self._rows.rows)
-        with self._rows.reading:  # a session that was offered meanwhile reads its rows before or after
+        with self._rows.reading:  # a session offered meanwhile reads its rows before or after this
             return None if self._state.is_busy else count_rows(config, terms, read)
 
     def decide(self, name: str, approves: bool, digest: str, analyst: str, seen: str, by: str) -> None:
-        """Approve or refuse a request, as it was shown. digest, analyst, seen: of the page that was shown;
-        by: whose token it was. Refusal if it is not as it was; ConfigError."""
+        """Approve or refuse a request as it was shown. digest, analyst, seen: from the page that was shown;
+        by: the owner of the token. Refusal if it has changed since; ConfigError."""
         with self._deciding:
             entry, terms = self._find(name)
             if (entry.digest, entry.analyst) != (digest, analyst):
@@ -163,7 +164,7 @@ class SiteOffice:
             about |= {"analyst": entry.analyst} if entry.analyst else {}
             looked = self._look(entry, terms)
             if approves and looked.view.fault and not looked.review.fault:
-                raise ConfigError(looked.view.fault)  # its rows do not fit the terms
+                raise ConfigError("approval-rows-misfit", looked.view.fault)  # its rows do not fit the terms
             if looked.digest != seen:
                 reason = "the rules, the decisions or the past of this site have changed since this was shown"
                 raise Refusal(HTTPStatus.CONFLICT, f"{reason}: read it again")
@@ -176,18 +177,18 @@ class SiteOffice:
             self._log.info("terms refused on the page", **about)
 
     def audit(self) -> tuple[Audit | None, str]:
-        """The audit of the log; None, and why, if it cannot be read."""
+        """The audit of the log; or None and the reason, if it cannot be read."""
         return _or_why(self._audit)
 
     def session(self, number: int) -> Session:
-        """A session of the log, from 1. Refusal if there is none; ConfigError."""
+        """A session of the log by number, from 1. Refusal if there is none; ConfigError."""
         sessions = self._audit().sessions
         if not 1 <= number <= len(sessions):
             raise Refusal(HTTPStatus.NOT_FOUND, "the log has no such session")
         return sessions[number - 1]
 
     def _audit(self) -> Audit:
-        """The audit of the log, as it was read some seconds ago. ConfigError."""
+        """The audit of the log, read at most some seconds ago. ConfigError."""
         with self._reading:
             now = time.monotonic()
             if self._audited is None or now >= self._audited[0]:
@@ -199,11 +200,11 @@ class SiteOffice:
             return self._audited[1]
 
     def budget(self) -> tuple[SiteBudget | None, str]:
-        """What was spent; None, and why, if that is not known."""
+        """The privacy spent; or None and the reason, if it is unknown."""
         return _or_why(lambda: site_budget(self._config, MAX_CHARGES))
 
     def policy(self) -> list[Rule]:
-        """The rules of the policy."""
+        """The rules of the policy, for display."""
         policy = self._config.policy
         values = policy.model_dump(mode="json", exclude_none=True)
         return [
@@ -215,7 +216,7 @@ class SiteOffice:
 
 
 def _or_why(read: Callable[[], T]) -> tuple[T | None, str]:
-    """What was read; None, and why, if it cannot be."""
+    """A value; or None and the reason, if it cannot be read."""
     try:
         return read(), ""
     except ConfigError as error:
@@ -223,7 +224,7 @@ def _or_why(read: Callable[[], T]) -> tuple[T | None, str]:
 
 
 def _in_words(value: object) -> str:
-    """A value of the policy: as its file has it, columns by role."""
+    """A value of the policy as text: as in the file, columns by role."""
     if value is None:
         return "none"
     if isinstance(value, dict):
@@ -232,22 +233,21 @@ def _in_words(value: object) -> str:
 
 
 # ---- The page of a site: its table of routes, and its start and stop ------------------------------------
-# Promises: it listens on a loopback address alone, answers under names of this machine alone, and every
-# page needs a token; a decision needs a login, a form of its pages, and the token of an officer once more;
-# nothing changes by GET; what reads files or rows runs beside the event loop; whatever fails here ends no
-# session.
-# Refuses: who has no token, whose token does not fit, and who asks for too much at a time (Refusal); an
-# address that is taken, a file of tokens that cannot be read (ConfigError).
+# Promises: it listens on a loopback address only, answers only to names of this machine, and every page needs
+# a token. A decision needs a login, a form of its pages, and an officer's token entered again. GET changes
+# nothing. Handlers that read files or rows run outside the event loop. A failure here ends no session.
+# Refuses: readers without a valid token, too many requests at a time (Refusal); an address in use, an
+# unreadable file of tokens (ConfigError).
 
 
 READERS = "viewer", OFFICER
 MAX_AT_ONCE = 4
-"""Pages and decisions of one token's owner that are worked on, or wait for it, at a time."""
+"""Most pages and decisions of one token's owner that are in progress or waiting at a time."""
 DECISIONS = {"approve": True, "refuse": False}
 
 
 def table(office: SiteOffice) -> list[Row]:
-    """Return the routes; plain functions, which run beside the event loop."""
+    """The routes. Their handlers are plain functions, which run outside the event loop."""
     return [
         Row("/", lambda call: site.overview(office.overview())),
         Row("/requests", lambda call: site.requests(office.requests())),
@@ -293,15 +293,16 @@ ABOUT = About(
 
 
 def site_page(config: SitePageConfig, office: SiteOffice, log: Any) -> WebApp:
-    """Return the page, which listens. ConfigError if that cannot be."""
+    """Create the page and listen. ConfigError if it cannot."""
     if not config.tokens.exists():
         raise ConfigError(
-            f"{config.tokens}: there is no such file, and who reads this site's page needs a token: make "
-            f"one with `fedboost keys token NAME --role {OFFICER} --file {config.tokens}`"
+            "page-tokens-missing",
+            f"{config.tokens}: there is no such file, and readers of this site's page need a token: make one "
+            f"with `fedboost keys token NAME --role {OFFICER} --file {config.tokens}`",
         )
-    readers, refusals = "on this machine alone; who reads needs a token", Refusals(log, None)
+    readers, refusals = "on this machine only; readers need a token", Refusals(log, None)
     where = config.listen, config.tokens, is_loopback_name, readers
     app = WebApp(ABOUT, table(office), *where, refusals, log)
     port = app.url.rpartition(":")[2]
-    app.logins.cookie = f"fedboost-site-{port}"  # browsers keep one jar for all ports of a machine
+    app.logins.cookie = f"fedboost-site-{port}"  # browsers share cookies between all ports of a machine
     return app

@@ -1,11 +1,11 @@
 """A site's own policy, the `[policy]` table of party.toml: its keys, its rules, and which terms break them.
 
-Promises: `permit` is asked before any row is read, whatever the aggregator says of the terms; every rule is
-checked against the terms and the signers of a model in them alone, and a person is asked last, about terms
-that every other rule allows. Until a site names parties, analysts and columns, or approves terms (`fedboost
-approve`), nothing is allowed.
-Refuses: terms that break a rule, with one sentence that names the site, the key, its value and what to do
-(Refused). The names a site allows stay at the site: they are in the error's `detail`.
+Promises: `permit` runs before any row is read, whatever the aggregator claims about the terms. Every rule is
+checked against the terms and the verified signers of the model in them only. A person is asked last, about
+terms that all other rules allow. Until a site names parties, analysts and columns, or approves terms
+(`fedboost approve`), nothing is allowed.
+Refuses: terms that break a rule, with one sentence that names the site, the key, its value and the remedy
+(Refused). The names that a site allows never leave it: they are in the error's `detail`.
 """
 
 import math
@@ -34,22 +34,22 @@ from fedboost.views.approval import APPROVE, columns_by_role, summary
 from fedboost.views.words import delimited, shown
 
 COMMAND = f"{APPROVE} --config party.toml"
-"""The command by which a site allows terms that its policy refuses."""
+"""The command by which a site approves terms that its policy refuses."""
 MAX_ROWS_PER_LEAF = 1_000_000_000
 MAX_BUDGET_EPSILON = 100.0
-"""Beyond this epsilon promises nothing."""
+"""A larger epsilon promises nothing."""
 MIN_ROWS_PER_BIN = 10
-"""Rows of a bin where labels are hidden, unless a policy says otherwise: as many as `min_rows_per_leaf` of a
-leaf. Models lose nothing by it that is more than their spread (docs/vertical.md)."""
+"""Fewest rows of a bin where labels are hidden, unless the policy sets another: the same as the default of
+`min_rows_per_leaf`. The loss in model quality is within the random variation (docs/vertical.md)."""
 PINNED = ("parties", "analysts", "columns")
-"""Keys of names, all of which an approval has."""
+"""Keys with names, which every approval lists in full."""
 
 
 # ---- The keys, each with what it protects against -------------------------------------------------------
 
 
 class ColumnRules(Frozen):
-    """The columns of its table that a site lets terms name, by role."""
+    """The columns of its table that a site allows terms to name, by role."""
 
     label: tuple[Name, ...] = ()
     features: tuple[Name, ...] = ()
@@ -68,112 +68,111 @@ class ColumnRules(Frozen):
 
 
 class Policy(Frozen):
-    """The terms that a site takes part under, by its keys and their rules; docs/policy.md says more of each.
+    """The terms that a site accepts, as keys of its file. docs/policy.md explains each key.
 
-    parties, analysts, columns, label_holders: names, "any" for all; None, the default, for none.
-    min_...: the fewest that terms may have, over all parties; max_...: the most, where it says so over all
-    sessions of a dataset. min_rows_per_bin: None for MIN_ROWS_PER_BIN where columns are hidden, else 1;
-    max_label_epsilon: None for labels without noise; colluding: None for what fits the number of parties;
-    epsilon, delta: the budget over all sessions, with which terms without noise are refused, None for no
-    limit; evaluate: "own" where a model that is measured needs the signature of this site, or of a party in
-    evaluate_signers; approval: "auto" where these rules are enough, "ask" where a person at the terminal
-    decides too. Keys that are true or false allow what they name.
+    A "min_" key is the least that terms may have, over all parties; a "max_" key is the most, where
+    docs/policy.md states it over all sessions of a dataset. A boolean key allows what it names. Keys of names
+    allow "any" or those listed; None, the default, allows none. None in other keys: min_rows_per_bin is
+    MIN_ROWS_PER_BIN where columns are hidden, else 1; max_label_epsilon also allows labels without noise;
+    colluding is the default for the number of parties; epsilon and delta set no budget (a budget refuses
+    terms without noise). evaluate = "own" requires that this site, or a party in evaluate_signers, signed the
+    measured model.
     """
 
-    model_config = ConfigDict(use_attribute_docstrings=True)  # what each protects against
+    model_config = ConfigDict(use_attribute_docstrings=True)  # each states what its key protects against
 
     parties: Literal["any"] | tuple[Name, ...] | None = None
-    """Sums are over the rows of these parties: one that adds none, or invents them, hides nothing."""
+    """Sums are over the rows of these parties: a party without rows, or with invented ones, hides nothing."""
     analysts: Literal["any"] | tuple[Name, ...] | None = None
-    """An analyst who may begin sessions chooses what is asked of the rows."""
+    """An analyst who may start sessions chooses the questions about the rows."""
     columns: Literal["any"] | ColumnRules | None = None
-    """Each column that is named can be learned about, a label most of all."""
+    """Sessions reveal something about every column that they name, most of all about a label."""
     tasks: tuple[TaskName, ...] = Field(default=get_args(TaskName), min_length=1)
-    """Each kind of session tells something else of the rows."""
+    """Each kind of session reveals something else about the rows."""
     protections: tuple[ProtectionName, ...] = Field(default=("masked",), min_length=1)
     """Under "plain" the aggregator sees this site's own numbers."""
     by_columns: bool = False
-    """Other parties learn which rows go left at each split, and of a label holder each gradient."""
+    """Other parties learn which rows go left at each split, and every gradient of a label holder."""
     label_holders: Literal["any"] | tuple[Name, ...] | None = None
-    """A label holder chooses by its gradients which rows splits part, and is told them."""
+    """By its gradients a label holder chooses which rows splits separate, and it learns the result."""
     rows: tuple[Rows, ...] = Field(default=("common", "in_order"), min_length=1)
     """With "label_holder" the label holder learns for each of its rows whether this site has it."""
     min_common_rows: int = Field(default=1000, ge=1)
-    """Among few rows in common the one that a split sends left is known by name."""
+    """Among few matched rows, a single row that a split sends left can be identified."""
     repeated_ids: bool = False
-    """It is told how many rows each common id has, and a leaf of many rows may be one person."""
+    """Feature holders learn how many rows each matched id has; a leaf of many rows may be one person."""
     max_foreign_ids: int = Field(default=MAX_IDS, ge=1)
-    """A party that enters all ids there are learns which of them this site has."""
+    """A party that enters every possible id learns which of them this site has."""
     max_predicted_rows: int = Field(default=0, ge=0)
-    """Of each predicted row the label holder learns how it falls at this site's splits."""
+    """The label holder learns for each predicted row on which side of this site's splits it falls."""
     max_splits: int = Field(default=MAX_SPLITS, ge=1)
-    """Each split by this site's columns tells other parties which of a node's rows go left."""
+    """Each split by this site's columns shows other parties which of a node's rows go left."""
     model: Literal["parties", "whole"] = "parties"
-    """A whole model has the thresholds of this site's columns, and predicts without asking it."""
+    """A whole model contains the thresholds of this site's columns, and predicts without this site."""
     min_alone_rounds: int = Field(default=0, ge=0)
     """The gradients of the first trees are nearly the labels themselves."""
     min_rows_per_bin: int | None = Field(default=None, ge=1, le=MAX_ROWS_PER_BIN)
-    """The sums of a bin of few rows are about these rows, and of one row its label."""
+    """The sums of a bin with few rows are about those rows; with one row, they reveal its label."""
     max_label_epsilon: float | None = Field(default=None, gt=0)
-    """Gradients tell labels; with noise on these they tell each at most so much."""
+    """Gradients reveal labels; noise on the labels limits how much is revealed about each."""
     on_loss: tuple[Literal["wait", "shrink", "stop"], ...] = Field(default=("wait", "stop"), min_length=1)
-    """With "shrink" the difference of two sums is that of a site that left or came back."""
+    """With "shrink", the difference of two sums may be that of one site, which left or came back."""
     placements: tuple[Placement, ...] = Field(default=("distributed", "local"), min_length=1)
-    """With "central" no noise is on what leaves: the aggregator sees exact sums."""
+    """With "central", values leave this site without noise: the aggregator sees exact sums."""
     min_parties: int = Field(default=MIN_GROUP_PARTIES, ge=1)
-    """A sum over few parties tells each of them about the others."""
+    """A sum over few parties shows each of them something about the others."""
     min_rows_per_leaf: int = Field(default=10, ge=1, le=MAX_ROWS_PER_LEAF)
-    """A leaf of few rows tells their labels."""
+    """A leaf with few rows reveals their labels."""
     quantile_leaves: bool = False
-    """The value of a leaf is about the label of one row in it, however many it has."""
+    """The value of a leaf is about the label of one of its rows, however many rows it has."""
     max_rounds: int = Field(default=1000, ge=1)
-    """Each round opens sums over other sets of rows."""
+    """Each round opens sums over further sets of rows."""
     max_depth: int = Field(default=8, ge=1)
-    """Deep trees have leaves of single rows."""
+    """Deep trees have leaves with single rows."""
     max_trees_per_round: int = Field(default=100, ge=1)
-    """Each tree opens sums over other sets of rows."""
+    """Each tree opens sums over further sets of rows."""
     max_trials: int = Field(default=32, ge=0)
     """Each candidate is one more training on the same rows."""
     max_metrics: int = Field(default=8, ge=1)
     """Each metric is a sum over the rows, in every round."""
     max_category_levels: int = Field(default=32, ge=1)
-    """A level that one person has tells that person's label."""
+    """A level that only one person has reveals that person's label."""
     target_means: bool = False
-    """The aggregator sees labels summed by level, and a level of one row is that row's label."""
+    """The aggregator sees labels summed by level; the sum of a level with one row is that row's label."""
     metrics_at_thresholds: bool = False
-    """Metrics at two near thresholds differ by the few rows between them."""
+    """Metrics at two close thresholds differ by the few rows between them."""
     party_metrics: bool = False
-    """Metrics of this site's rows alone are open, whatever hides its other sums."""
+    """Metrics of this site's rows only are readable, even where its other sums are hidden."""
     validation: bool = False
-    """Metrics of each round, or of two sets that differ by a row, tell labels of these rows."""
+    """Metrics of each round, or of two sets that differ by one row, reveal labels of these rows."""
     base_margin: bool = False
-    """A metric shows how the values of this column are distributed, to the last row."""
+    """Metrics show how the values of this column are distributed, down to the last row."""
     continue_models: bool = False
-    """Trees that somebody else made may put single rows into a leaf."""
+    """Trees made by others may put single rows into a leaf."""
     evaluate: Literal["own", "any"] = "own"
-    """A model that others made may have leaves of single rows, and scores tell of these."""
+    """A model made by others may have leaves with single rows, about which its scores reveal something."""
     evaluate_signers: tuple[Name, ...] = ()
-    """A party that is named answers for the leaves of the models that it signed."""
+    """A named party vouches for the leaves of the models that it signed."""
     min_count: int = Field(default=10, ge=1)
-    """Counts of few rows, by level or label, are about these people."""
+    """Counts of few rows, by level or label, are about those few people."""
     subgroups: bool = False
-    """Errors and rates by sex or ward speak of one group, which may be a small one."""
+    """Errors and rates by sex or ward are about one group of people, which may be small."""
     vote_top_k: int = Field(default=0, ge=0)
-    """Where all parties vote alike, each one's vote is known."""
+    """If all parties vote alike, the vote of each is known."""
     subsample: float = Field(default=1.0, gt=0, le=1)
-    """Sums over many known draws of the rows give each row by itself."""
+    """Sums over many known draws of the rows together reveal each single row."""
     min_key_bits: int = Field(default=3072, ge=1)
-    """Shorter keys may be broken while what they hide still matters."""
+    """Shorter keys may be broken while the data that they hide still matter."""
     colluding: int | None = Field(default=None, ge=0)
-    """This many parties may work with the aggregator and learn nothing of this site alone."""
+    """This many parties may collude with the aggregator and learn nothing about this site by itself."""
     epsilon: float | None = Field(default=None, gt=0, le=MAX_BUDGET_EPSILON)
-    """Bounds what all sessions together tell of one row."""
+    """Limits how much all sessions together reveal about one row."""
     delta: float | None = Field(default=None, gt=0, le=MAX_DELTA)
-    """The chance that the bound of epsilon does not hold."""
+    """The probability that the limit set by epsilon fails."""
     max_sessions: int = Field(default=MAX_SESSIONS, ge=1)
     """Each session is one more set of sums over the same rows."""
     similar_groups: bool = False
-    """Two sums over groups that differ by one party give that party's own."""
+    """Two sums over groups that differ by one party reveal that party's own sum."""
     approval: Literal["auto", "ask"] = "auto"
     """With "ask" a person decides on every session."""
 
@@ -219,11 +218,11 @@ class Policy(Frozen):
     def _faults(self) -> Iterator[str]:
         if (self.epsilon is None) != (self.delta is None):
             half, other = ("epsilon", "delta = 1e-5") if self.delta is None else ("delta", "epsilon = 3.0")
-            yield f"{half} is half a budget: add {other}"
+            yield f"{half} is only half of a budget: add {other}"
 
     @property
     def budget(self) -> Budget | None:
-        """The privacy that all sessions together may spend; None where nothing limits it."""
+        """The privacy that all sessions together may spend; None if it is unlimited."""
         return None if self.epsilon is None or self.delta is None else Budget(self.epsilon, self.delta)
 
     def permit(
@@ -234,27 +233,30 @@ class Policy(Frozen):
         analyst: str = "",
         signers: "ModelSigners | None" = None,
     ) -> Limits:
-        """Return the limits of all sessions over these rows. Refused unless this policy, of the site called
-        `party`, allows the terms.
+        """Check terms against this policy, and return its limits on all sessions of the dataset. Refused.
 
-        analyst: who signed the request, '' where nothing is signed. ask: called with a summary of the terms
-        if approval is "ask"; returns True if the person agrees. None where there is nobody to ask. It may
-        raise Refused itself. signers: of the model that the terms measure, None where nobody checked them.
+        party: this site's name in the terms; ask: called with a summary of the terms if approval is "ask",
+        returns whether the person agrees or raises Refused, None if no one can be asked; analyst: the signer
+        of the request, '' if unsigned; signers: of the model that the terms measure, None if not checked.
         """
+        # All rules first: a person is asked only about terms that they allow, and cannot waive one here.
         if broken := [*self.breaches(terms, analyst, party, signers)]:
             raise broken[0].refusal(party, () if terms.task.by_analyst else broken)
         if self.approval == "ask":
             refused = f'site {party} refuses: its policy has approval = "ask", and '
             if ask is None:
-                raise Refused(f"{refused}nobody can be asked; run there `{COMMAND}`")
+                raise Refused("approval-nobody-there", f"{refused}no one can be asked; run `{COMMAND}` there")
             who = f"\nAnalyst {delimited(analyst)} asks for this session." if analyst else ""
             origin = origin_of(self, terms, party, signers or UNCHECKED)
             try:
                 agreed = ask(summary(terms, (analyst,) if analyst else (), origin=origin) + who)
             except Refused as error:
-                raise Refused(f"{refused}{error.public}; run there `{COMMAND}`") from None
+                raise Refused(error.code, f"{refused}{error.public}; run `{COMMAND}` there") from None
             if not agreed:
-                raise Refused(f"{refused}the person asked said no to the terms with digest {terms.digest}")
+                raise Refused(
+                    "approval-declined",
+                    f"{refused}the person asked said no to the terms with digest {terms.digest}",
+                )
         return Limits(
             self.max_sessions, self.similar_groups, self.max_predicted_rows, self.max_splits, self.min_count
         )
@@ -262,8 +264,10 @@ class Policy(Frozen):
     def breaches(
         self, terms: Terms, analyst: str = "", party: str = "", signers: "ModelSigners | None" = None
     ) -> Iterator["Breach"]:
-        """Every rule that the terms break, but for approval by a person. party: this site's name in the
-        terms; signers: who signed the model in them."""
+        """Yield every rule that the terms break, except approval by a person. party: this site's name in the
+        terms; signers: of the model in them."""
+        # In the order of refusals, for the first breach. Who takes part comes first: an analyst whom the site
+        # does not know is refused before any limit is named. Then the columns, and last the settings.
         yield from filter(None, (_parties(self, terms), _analysts(self, terms, analyst), _tasks(self, terms)))
         yield from _columns(self, terms, party)
         task = terms.task.name
@@ -281,7 +285,7 @@ PROTECTS = {
 """What each key protects against."""
 
 
-# ---- Breaches of a site's policy as data, and the sentences in which a site refuses ---------------------
+# ---- Breaches of a site's policy as data, and the sentences with which a site refuses -------------------
 
 
 SHOWN_NAMES = 8
@@ -292,9 +296,9 @@ SHOWN_NAMES = 8
 class Breach:
     """A rule of a policy that terms break.
 
-    key, value: the rule as the file has it; why: a sentence about the terms; instead: a change of the terms
-    that would do; allow: the value of the key under which the terms pass, or the names that it has not; None
-    where no approval changes it.
+    key, value: the rule as written in the file; why: a clause about the terms; instead: a change of the terms
+    that would comply; allow: the value of the key that would allow the terms, or the names to add; None if no
+    approval can.
     """
 
     key: str
@@ -306,12 +310,12 @@ class Breach:
 
     @property
     def rule(self) -> str:
-        """The key as it stands under [policy]: columns, for the columns of each role."""
+        """The key as it appears under [policy]: `columns` for the columns of each role."""
         return self.key.partition(".")[0]
 
     @property
     def setting(self) -> str:
-        """What to change in the policy's file, so that the terms pass; '' where no change is enough."""
+        """The change of the policy's file that would allow the terms; '' if there is none."""
         if self.allow is None:
             return ""
         if not isinstance(self.allow, tuple):
@@ -321,29 +325,29 @@ class Breach:
         return f"add {named}{f' and {more} more' if more > 0 else ''} to {self.key}"
 
     def refusal(self, party: str, predicting: "Sequence[Breach]" = ()) -> Refused:
-        """The error with the sentence that the analyst reads. predicting: all breaches by terms that predict:
-        they are in no file that a person could approve, so that the policy itself has to allow them."""
-        change = f"run there `{COMMAND}`" if self.allow is not None else ""
+        """The error with the sentence that the analyst reads. predicting: all breaches of terms that predict.
+        No file exists that a person could approve for those, so the policy itself must allow them."""
+        change = f"run `{COMMAND}` there" if self.allow is not None else ""
         if predicting:
             settings = ", ".join(filter(None, (breach.setting for breach in predicting)))
             change = f"{settings} in [policy] there and restart `fedboost party`" if settings else ""
         remedy = ", or ".join(filter(None, (self.instead, change)))
         rule = f"site {party} refuses: its policy has {self.key} = {self.value}, and {self.why}; {remedy}"
-        return Refused(rule, self.detail)
+        return Refused("policy-rule-broken", rule, self.detail)
 
 
 def _brackets(names: tuple[str, ...] | None) -> str:
-    """A stand-in for names that are the site's own affair."""
+    """A placeholder for names that are for the site's eyes only."""
     return "[...]" if names else "[]"
 
 
 def _allowing(names: tuple[str, ...] | None) -> str:
-    """Words about such names that the site alone may read; empty where there are none."""
+    """The names that the policy allows, for the site's eyes only; '' if there are none."""
     return f"the policy allows {', '.join(names)}" if names else ""
 
 
 def _not_chosen(key: str, allowed: tuple[str, ...], setting: str, value: str) -> Breach | None:
-    """The breach by a setting of the terms that is none of the policy's choices; '' breaks nothing."""
+    """The breach by a setting of the terms that the policy does not list; None for '' or a listed one."""
     if not value or value in allowed:
         return None
     instead = f'set {setting} = "{allowed[0]}"'
@@ -351,7 +355,7 @@ def _not_chosen(key: str, allowed: tuple[str, ...], setting: str, value: str) ->
 
 
 def _not_among(key: str, allowed: tuple[str, ...] | None, names: Sequence[str]) -> Breach | None:
-    """The breach by names in the terms that are not among the policy's; None if all are."""
+    """The breach by names in the terms that the policy does not list; None if it lists all."""
     strange = [name for name in names if name not in set(allowed or ())]
     if not strange:
         return None
@@ -365,17 +369,17 @@ def _not_among(key: str, allowed: tuple[str, ...] | None, names: Sequence[str]) 
 
 
 # ---- The rules: one function each, which returns the breach of it by some terms, or None ----------------
-# Promises: every rule is checked against the terms alone, and the name of this site in them; of a model in
-# them also against the names whose signature of it holds. What the label holder asks of others is no rule for
-# the label holder's own site, and the other way round.
+# Each is checked against the terms and this site's name in them only; for a model in the terms, also against
+# the parties whose signatures of it are valid. Rules about a label holder's demands on others do not apply to
+# the label holder's own site, and vice versa.
 
 
 Rule = Callable[[Policy, Terms, str], Breach | None]
-"""Takes a policy, terms, and the name of the site in them."""
+"""Takes a policy, terms, and the site's name in them."""
 
 
 def _forbids(key: str, found: Callable[[Terms], str], instead: str = "leave it out") -> Rule:
-    """A rule by a key that is true or false. found: what terms have that the key is about, '' for nothing."""
+    """A rule for a boolean key. found: the clause about terms that need the key; '' if they do not."""
 
     def rule(policy: Policy, terms: Terms, party: str) -> Breach | None:
         why = "" if getattr(policy, key) else found(terms)
@@ -385,9 +389,9 @@ def _forbids(key: str, found: Callable[[Terms], str], instead: str = "leave it o
 
 
 def _limit(key: str, number_of: Callable[[Terms], int | None], found: str, instead: str = "") -> Rule:
-    """A rule by a key that is the largest number, or as min_... the smallest. number_of: that of terms, None
-    where they have none. found: what they have, with that number, and instead: what to do, with the key's;
-    or found alone, a setting."""
+    """A rule for a numeric key: an upper limit, or a lower one for a min_ key. number_of: the number in the
+    terms, or None. found: the clause about the terms, with {} for it; instead: the remedy, with {} for the
+    limit; found alone: the name of a setting."""
     has, change = (found, instead) if instead else (f"have {found} = {{}}", f"set {found} = {{}}")
 
     def rule(policy: Policy, terms: Terms, party: str) -> Breach | None:
@@ -409,7 +413,7 @@ def _parties(policy: Policy, terms: Terms) -> Breach | None:
 def _analysts(policy: Policy, terms: Terms, analyst: str) -> Breach | None:
     allowed = policy.analysts
     if not terms.task.by_analyst or not analyst or allowed == "any" or analyst in (allowed or ()):
-        return None  # of a prediction the label holder asks for itself, and `label_holders` names it
+        return None  # a prediction is requested by its label holder, whom `label_holders` names
     why = f"the analyst is {quoted(analyst)}"
     return Breach("analysts", _brackets(allowed), why, allow=(analyst,), detail=_allowing(allowed))
 
@@ -418,11 +422,10 @@ def _tasks(policy: Policy, terms: Terms) -> Breach | None:
     name = terms.task.name
     if name in policy.tasks:
         return None
-    return Breach("tasks", to_toml(policy.tasks), f"the session is to {name}", allow=(name,))
+    return Breach("tasks", to_toml(policy.tasks), f"the task of the session is {name}", allow=(name,))
 
 
 def _columns(policy: Policy, terms: Terms, party: str) -> Iterator[Breach]:
-    """The breach of each role's columns, of those that this site holds."""
     if policy.columns == "any":
         return
     allowed = policy.columns or ColumnRules()
@@ -436,7 +439,7 @@ def _columns(policy: Policy, terms: Terms, party: str) -> Iterator[Breach]:
 
 def _protections(policy: Policy, terms: Terms, party: str) -> Breach | None:
     breach = _not_chosen("protections", policy.protections, "protection", terms.hiding.protection)
-    return replace(breach, instead="") if breach and terms.blocks else breach  # no other goes with these
+    return replace(breach, instead="") if breach and terms.blocks else breach  # blocks allow no other
 
 
 def _on_loss(policy: Policy, terms: Terms, party: str) -> Breach | None:
@@ -450,7 +453,7 @@ def _min_parties(policy: Policy, terms: Terms, party: str) -> Breach | None:
         rows = " with rows" if holders < len(terms.parties) else ""
         return Breach("min_parties", str(limit), f"the terms name {holders}{rows}", "name more", holders)
     if terms.min_roster < limit:
-        why = f'the terms have on_loss = "shrink" to {terms.min_roster}'
+        why = f'the terms let a session shrink to {terms.min_roster} parties (on_loss = "shrink")'
         return Breach("min_parties", str(limit), why, f"set quorum = {limit}", terms.min_roster)
     return None
 
@@ -460,7 +463,7 @@ def _colluding(policy: Policy, terms: Terms, party: str) -> Breach | None:
     tolerated = Group.of(terms.parties, terms.hiding.colluding).colluding if terms.protection.hides else floor
     if tolerated >= floor:
         return None
-    why = f"under the terms {tolerated} may collude and learn nothing"
+    why = f"the terms tolerate {tolerated} colluding parties"
     return Breach("colluding", str(floor), why, f"set colluding = {floor}", tolerated)
 
 
@@ -480,10 +483,10 @@ def _budget(policy: Policy, terms: Terms, party: str) -> Breach | None:
         return None
     epsilon, delta = f"{budget.epsilon:g}", f"{budget.delta:g}"
     if asked is None:
-        why = "the terms have no noise, which costs more than any budget"
+        why = "the terms have no noise, which would cost more than any budget"
         return Breach("epsilon", epsilon, why, f"add noise with delta = {delta}")
     if asked.placement == "central":
-        why = "what leaves the site has no noise if the aggregator draws it, and costs more than any budget"
+        why = "the aggregator draws the noise: values leave without it, which costs more than any budget"
         return Breach("epsilon", epsilon, why, 'set noise.placement = "distributed"')
     if asked.delta > budget.delta:
         why = f"the noise of the terms has delta = {asked.delta:g}"
@@ -492,8 +495,8 @@ def _budget(policy: Policy, terms: Terms, party: str) -> Breach | None:
 
 
 def _unless_noise_hides(rule: Rule) -> Rule:
-    """A rule about rows of a leaf or level, which counts for nothing where noise hides them, and a budget
-    says how well."""
+    """A rule about the rows of a leaf or level. It does not apply where noise hides them and a budget limits
+    how much is revealed."""
 
     def own(policy: Policy, terms: Terms, party: str) -> Breach | None:
         hides = terms.noise is not None and terms.noise.placement != "central"
@@ -504,15 +507,15 @@ def _unless_noise_hides(rule: Rule) -> Rule:
 
 # ---- trees, leaves and levels ------------------------------------------------------------------------
 # What `min_rows_per_leaf` can and cannot do. The sum of hessians in both children of a split must reach
-# min_child_weight, and no row has a hessian of more than 1/4 (binary:logistic), 1/2 (multi:softprob) or
-# other than 1 (reg:squarederror, reg:absoluteerror, reg:quantileerror) if every row has weight 1 and
-# scale_pos_weight is not given. The sums are of rounded hessians, and rounding adds nothing to these
-# bounds: they are multiples of the fixed-point unit (or, for a unit so coarse that they are not, at most
-# half of it, which rounds to zero). So a split under min_child_weight w leaves at least 4 w, 2 w or w rows
-# on each side, counted over all parties. It cannot stop an aggregator that lies about the sums or the
-# splits, nor a party that adds rows of its own; it says nothing of a tree that does not split, of how many
-# rows *this* site has in a leaf, nor of the bins of a histogram, in each of which a single row may lie. Row
-# weights or a custom program leave nothing to rely on: with them the rule refuses.
+# min_child_weight. If every row has weight 1 and scale_pos_weight is not set, no row has a hessian above 1/4
+# (binary:logistic) or 1/2 (multi:softprob), or other than 1 (reg:squarederror, reg:absoluteerror,
+# reg:quantileerror). The sums are of rounded hessians, but rounding adds nothing to these bounds: they are
+# multiples of the fixed-point unit, or at most half of a very coarse unit, which rounds to zero. So a split
+# under min_child_weight w leaves at least 4 w, 2 w or w rows on each side, over all parties. The rule cannot
+# stop an aggregator that lies about the sums or the splits, nor a party that adds rows of its own. It does
+# not cover a tree without splits, the rows of *this* site in a leaf, or the bins of a histogram, each of
+# which may have a single row. Row weights or a custom program leave nothing to rely on: with them the rule
+# refuses.
 
 
 def _min_rows_per_leaf(policy: Policy, terms: Terms, party: str = "") -> Breach | None:
@@ -524,35 +527,35 @@ def _min_rows_per_leaf(policy: Policy, terms: Terms, party: str = "") -> Breach 
         instead = f"set min_child_weight = {limit / (_rows_per_hessian(terms) or 1):.12g}"
         why = (
             f"the terms have min_child_weight = {terms.trees.min_child_weight:g}, which with "
-            f"{terms.objective.name} leaves {rows} row{'s' * (rows > 1)} in a leaf"
+            f"{terms.objective.name} guarantees {rows} row{'s' * (rows > 1)} in a leaf"
         )
     return Breach("min_rows_per_leaf", str(limit), why, instead, rows)
 
 
 def rows_per_leaf(terms: Terms) -> tuple[int, str]:
-    """The fewest rows, of all parties, in a leaf of a tree that splits; and why it is one, where
-    min_child_weight promises nothing."""
+    """The fewest rows of all parties in a leaf of a tree that splits; and why it is one, if no setting
+    guarantees more."""
     weight = terms.columns.weight
     if weight is not None:
-        return 1, f"with the row weights of column {quoted(weight)!r} no leaf is sure of it"
+        return 1, f"with the row weights of column {quoted(weight)!r} it is not guaranteed"
     if terms.objective.scale_pos_weight is not None:
-        return 1, "with a scale_pos_weight no leaf is sure of it"
+        return 1, "with a scale_pos_weight it is not guaranteed"
     if terms.draws.sampling_method != "uniform":
         drawn = f'the rows that sampling_method = "{terms.draws.sampling_method}" draws weigh more than 1'
-        return 1, f"{drawn}: no leaf is sure of it"
+        return 1, f"{drawn}: it is not guaranteed"
     if terms.noise is not None:
-        return 1, "no leaf is sure of it with noise, which only counts under a budget (epsilon, delta)"
+        return 1, "with noise it is not guaranteed, and only a budget (epsilon, delta) replaces it"
     per = _rows_per_hessian(terms)
     is_own = terms.task.trains and terms.session.is_built_in
     if not is_own or per is None:
         what = "objective" if is_own else "program"
-        return 1, f"{what} {quoted(terms.flat[what])!r} does not promise it"
+        return 1, f"{what} {quoted(terms.flat[what])!r} does not guarantee it"
     rows = min(terms.trees.min_child_weight * per, float(MAX_ROWS_PER_LEAF))
     return max(1, math.ceil(rows)), ""
 
 
 def _rows_per_hessian(terms: Terms) -> int | None:
-    """The fact of a registered objective; nothing is taken on trust from that of a package."""
+    """Rows per unit of hessian for a registered objective; that of another package is not trusted."""
     return terms.objective.loss.rows_per_hessian if terms.objective.name in OBJECTIVES else None
 
 
@@ -567,7 +570,6 @@ def _subsample(policy: Policy, terms: Terms, party: str) -> Breach | None:
 
 
 def _max_category_levels(policy: Policy, terms: Terms, party: str) -> Breach | None:
-    """Levels that are declared."""
     counts = {name: len(levels) for name, levels in terms.blocks.columns.levels.items()}
     count, limit = max(counts.values(), default=0), policy.max_category_levels
     if count <= limit:
@@ -580,13 +582,13 @@ def _max_category_levels(policy: Policy, terms: Terms, party: str) -> Breach | N
 def _min_count(policy: Policy, terms: Terms, party: str) -> Breach | None:
     limit = policy.min_count
     if terms.noise is not None and policy.budget is None and limit > 1:
-        why = "counts with noise are not rounded: without a budget sessions average the noise away"
+        why = "counts with noise are not rounded: without a budget, repeated sessions average the noise away"
         return Breach("min_count", str(limit), why, "describe without noise", 1)
     return _limit("min_count", lambda terms: terms.evaluation.min_count, "min_count")(policy, terms, party)
 
 
 def _few_rows(policy: Policy, terms: Terms, party: str) -> Breach | None:
-    """What a training tells beside its trees: a reference, and means of levels."""
+    """The breach by results of a training besides its trees: a reference, and means of levels."""
     tells = terms.evaluation.reference or have_folds(terms)
     return _min_count(policy, terms, party) if tells else None
 
@@ -601,19 +603,19 @@ def _quantile(terms: Terms) -> str:
 
 
 def _levels_summed(terms: Terms) -> str:
-    """Labels that are summed by level. Another task reads the means of a model that is there."""
+    """Labels that are summed by level. Other tasks read the means in an existing model."""
     names = [quoted(name) for name in terms.columns.target_means]
     return f"the terms sum labels by level of {names[0]!r} (columns.target_means)" if names else ""
 
 
 def _continues(terms: Terms) -> str:
-    why = "the terms continue a model (xgb_model), whose trees may part single rows"
+    why = "the terms continue a model (xgb_model), whose trees may isolate single rows"
     return "" if terms.xgb_model is None else why
 
 
 def _margin(terms: Terms) -> str:
     name = terms.columns.base_margin
-    return "" if name is None else f"the terms have the base margin {quoted(name)!r}"
+    return "" if name is None else f"the terms name the base margin {quoted(name)!r}"
 
 
 def _at_threshold(terms: Terms) -> str:
@@ -649,7 +651,7 @@ _metrics_at_thresholds = _forbids("metrics_at_thresholds", _at_threshold)
 
 
 def _threshold(policy: Policy, terms: Terms, party: str) -> Breach | None:
-    """What an evaluation reads at a threshold: rows of either side of it, then metrics."""
+    """The breach by what an evaluation reads at a threshold: rows on either side of it, or metrics."""
     threshold = terms.evaluation.threshold
     if threshold in EDGES:
         return _metrics_at_thresholds(policy, terms, party)
@@ -689,7 +691,7 @@ def _max_predicted_rows(policy: Policy, terms: Terms, party: str) -> Breach | No
     if limit:
         why, instead = f"the terms have predict_rows = {rows}", f"predict at most {limit}"
         return Breach("max_predicted_rows", str(limit), why, instead, rows)
-    why = f"the terms predict {rows} rows with this site's columns: predictions are off here"
+    why = f"the terms predict {rows} rows with this site's columns: predictions are disabled here"
     return Breach("max_predicted_rows", "0", why, "", rows)
 
 
@@ -699,7 +701,7 @@ def _max_splits(policy: Policy, terms: Terms, party: str) -> Breach | None:
         return None
     alone = terms.vertical.alone_rounds
     rounds = alone + limit * (terms.trees.rounds - alone) // splits
-    why = f"the terms could have {splits:,} splits by its columns"
+    why = f"the terms allow {splits:,} splits by its columns"
     instead = f"set rounds = {rounds}" if rounds > alone else "set a lower max_depth"
     return Breach("max_splits", str(limit), why, instead, splits)
 
@@ -720,7 +722,7 @@ def _max_label_epsilon(policy: Policy, terms: Terms, party: str) -> Breach | Non
     epsilon, limit = terms.vertical.label_epsilon, policy.max_label_epsilon
     if limit is None or _helps(terms, party) or (epsilon is not None and epsilon <= limit):
         return None
-    why = "no noise goes on labels" if epsilon is None else f"the terms have label_epsilon = {epsilon:g}"
+    why = "labels get no noise" if epsilon is None else f"the terms have label_epsilon = {epsilon:g}"
     return Breach("max_label_epsilon", f"{limit:g}", why, f"set label_epsilon = {limit:g}", epsilon)
 
 
@@ -730,7 +732,7 @@ def _min_rows_per_bin(policy: Policy, terms: Terms, party: str) -> Breach | None
         limit = MIN_ROWS_PER_BIN if terms.hides_columns else 1
     if rows >= limit:
         return None
-    why = f"the terms have min_rows_per_bin = {rows}" if rows > 1 else "the terms let a bin have one row"
+    why = f"the terms have min_rows_per_bin = {rows}" if rows > 1 else "the terms allow bins with one row"
     return Breach("min_rows_per_bin", str(limit), why, f"set min_rows_per_bin = {limit}", rows)
 
 
@@ -740,7 +742,7 @@ def _min_rows_per_bin(policy: Policy, terms: Terms, party: str) -> Breach | None
 _max_metrics = _limit(
     "max_metrics",
     lambda terms: len(terms.metrics) // max(1, len(terms.objective.candidates)),
-    *("ask for {} metrics", "take some away"),
+    *("ask for {} metrics", "remove some"),
 )
 _base_margin = _forbids("base_margin", _margin, "leave columns.base_margin out")
 _party_metrics = _forbids("party_metrics", _own_metrics)
@@ -756,9 +758,9 @@ _OF_TRAINING: tuple[Rule, ...] = (
     _limit("max_depth", lambda terms: terms.trees.max_depth, "max_depth"),
     _limit(
         *("max_trees_per_round", lambda terms: len(terms.roots)),
-        *("have {} trees a round", "lower num_parallel_tree or num_class"),
+        *("have {} trees per round", "lower num_parallel_tree or num_class"),
     ),
-    _limit("max_trials", lambda t: len(t.objective.candidates), "have {} candidates", "take some away"),
+    _limit("max_trials", lambda t: len(t.objective.candidates), "have {} candidates", "remove some"),
     _limit("vote_top_k", lambda terms: terms.histograms.vote_top_k, "vote_top_k"),
     *(_subsample, _forbids("continue_models", _continues, "leave xgb_model out"), _base_margin),
     _forbids("quantile_leaves", _quantile, "choose another objective"),
@@ -782,20 +784,20 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "drift": (*_OF_COUNTS, _base_margin),
     "predict": _OF_EVERY_TASK,
 }
-"""The rules for each task, in the order in which breaches are told: a site refuses for the first. Of a model
-that is measured, `_breaches_of_model` decides which. What predictions tell is bounded by max_predicted_rows
-alone: no noise goes on them, and no budget of epsilon is charged."""
+"""The rules for each task, in the order of refusals: a site refuses for the first. Whether a model may be
+measured is decided by `_breaches_of_model`. Predictions are limited by max_predicted_rows only: they get no
+noise, and no budget of epsilon is charged."""
 _by_columns = _forbids(
     "by_columns", lambda terms: f"the terms have {terms.vertical.key}", "give every party all columns"
 )
 _repeated_ids = _forbids(
     "repeated_ids",
     lambda terms: "the terms have repeated_ids = true" if terms.vertical.repeated_ids else "",
-    "keep one row of each id",
+    "keep one row per id",
 )
 _COMMON_ROWS = (
     *("min_common_rows", lambda t: t.vertical.fewest_common_rows if t.vertical.aligns else None),
-    "are content with {:,} rows in common",
+    "accept {:,} matched rows",
 )
 _max_foreign_ids = _limit(
     "max_foreign_ids", lambda t: t.vertical.most_ids if t.vertical.aligns else None, "max_ids"
@@ -812,43 +814,42 @@ BY_COLUMNS: dict[str, tuple[Rule, ...]] = {
         *(_max_foreign_ids, _max_predicted_rows),
     ),
 }
-"""The same for each task that there is where parties hold different columns, in front of the others."""
+"""Further rules for each task possible where parties hold different columns; they come before the others."""
 
 
 # ---- Rules about a model that is measured ---------------------------------------------------------------
-# Promises: with evaluate = "own" a model is measured only if this site, or a party that it names, signed
-# all of its trees, and the terms that were signed promise min_rows_per_leaf. A leaf of one row would tell
-# of that row by the scores, however many rows a count is of.
+# Promises: with evaluate = "own", a model is measured only if this site, or a party that it names, signed all
+# of its trees, and the signed terms guarantee min_rows_per_leaf. The scores would reveal something about the
+# row in a leaf of one row, however many rows a count is of.
 
 
 @dataclass(frozen=True)
 class ModelSigners:
-    """Parties whose signature on the model of some terms was checked and holds. unknown: why none could be
-    checked, '' where they were."""
+    """The parties with a valid signature on the model in some terms. unknown: why signatures could not be
+    checked, '' if they were."""
 
     names: frozenset[str] = frozenset()
     unknown: str = ""
 
 
-UNCHECKED = ModelSigners(unknown="this site has no keys, so that it can check no signature of the model")
+UNCHECKED = ModelSigners(unknown="this site has no keys, so it cannot check the signatures of the model")
 
 
 def _breaches_of_model(policy: Policy, terms: Terms, party: str, signers: ModelSigners) -> Iterator[Breach]:
-    """The breaches by the model in terms that measure one."""
     if not terms.task.measures or policy.evaluate == "any":
         return
     trained = terms.trained
     if not _accepted(policy, party, signers) or trained is None:
         others = " or of a party in evaluate_signers" if policy.evaluate_signers else ""
         why = f"the model has no signature of this site{others} that covers all of its trees"
-        instead = "name a model that this site helped to train"
+        instead = "choose a model that this site helped to train"
         if signers.unknown:
             why, instead = signers.unknown, 'run it with keys, or set evaluate = "any" in its policy'
         yield Breach("evaluate", '"own"', why, instead, "any", _allowing(policy.evaluate_signers))
         return
     if trained.earlier is not None and not policy.continue_models:
-        why = "the training of the model continued another, whose trees may part single rows"
-        yield Breach("continue_models", "false", why, "name a model that continues none", True)
+        why = "the training of the model continued another, whose trees may isolate single rows"
+        yield Breach("continue_models", "false", why, "choose a model that continues no other", True)
     if few := _min_rows_per_leaf(policy, trained):
         instead = few.instead and f"in its training {few.instead}"
         yield replace(few, why=f"in the training of the model {few.why}", instead=instead)
@@ -857,7 +858,7 @@ def _breaches_of_model(policy: Policy, terms: Terms, party: str, signers: ModelS
 
 
 def origin_of(policy: Policy, terms: Terms, party: str, signers: ModelSigners) -> ModelOrigin | None:
-    """Who made the model that terms measure, for a person; None where they measure none."""
+    """Who made the model that terms measure, as shown to a person; None if they measure none."""
     if not terms.task.measures:
         return None
     accepted, rows = _accepted(policy, party, signers), 1
@@ -877,7 +878,7 @@ def _accepted(policy: Policy, party: str, signers: ModelSigners) -> frozenset[st
 
 
 def _contradiction(terms: Terms, trained: Terms) -> str:
-    """How the covers in the file contradict the terms of the training; '' if they do not."""
+    """How the covers in the model file contradict its training's terms; '' if they do not."""
     assert terms.earlier is not None
     least = np.float32(trained.trees.min_child_weight)
     first = len(trained.roots) * trained.constant_rounds

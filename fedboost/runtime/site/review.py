@@ -1,11 +1,11 @@
-"""Requests of analysts at a site, and checks of terms: would it take part?
+"""Requests of analysts at a site, and checks of terms: would the site take part?
 
-A check is answered without a session, and nothing of it is remembered as one; it is in the audit log.
+A check is answered without a session and not remembered as one; it is in the audit log.
 
-Promises: an analyst whom the site's policy or its approval of these terms names is told all that stands
-against the terms: rules, budget, columns that lack or have another type. Any other caller is told no more
-than the first sentence of a refusal. Nobody is told what depends on a value of a row: whether the rows fit is
-told in a session, where it is counted. No person is asked.
+Promises: an analyst named by the site's policy, or by its approval of these terms, learns everything that
+conflicts with the terms: rules, budget, missing columns, other types. Any other caller learns no more than
+the first sentence of a refusal. No answer depends on a value of a row: whether the rows fit shows in a
+session, where it is counted. No person is asked.
 """
 
 import asyncio
@@ -45,25 +45,25 @@ from fedboost.version import VERSION
 from fedboost.wire.codec import terms_of
 from fedboost.wire.messages import Objections, Review, decode_review, encode_objections
 
-# ---- Signatures of what an aggregator hands on to a site ------------------------------------------------
-# Refuses: terms that nobody signed as they were sent, before they are read (PeerError, Refused): to read them
-# may take long, and an aggregator may send what it likes.
+# ---- Signatures of messages that an aggregator passes on to a site --------------------------------------
+# Refuses: unsigned or altered terms, before they are read (PeerError, Refused). Reading them may take long,
+# and an aggregator may send anything.
 
 
 def check_unread(
     party: str, credentials: Credentials | None, text: str, request: Request | None, wish: bytes = SESSION
 ) -> None:
-    """Raise PeerError or Refused unless terms of this text are signed for this wish. Without keys nothing
-    is."""
+    """Raise PeerError or Refused unless this text of terms is signed for this purpose. Without keys nothing
+    is checked."""
     if credentials is None:
         return
     if request is None:
-        raise Refused(f"party {party}: the terms are signed by no analyst")
+        raise Refused("terms-unsigned", f"party {party}: the terms are signed by no analyst")
     key_exchange.check_unread(credentials, text, request, wish)
 
 
 def analyst_of(offer: Offer, credentials: Credentials | None) -> str:
-    """The analyst who signed an offer; '' where nobody did, for which the session leaves it."""
+    """The analyst who signed an offer; '' if no valid signature is there, and the session leaves it."""
     if credentials is None or offer.request is None:
         return ""
     try:
@@ -73,46 +73,46 @@ def analyst_of(offer: Offer, credentials: Credentials | None) -> str:
 
 
 # ---- The checks of terms that a site answered: counted, in its audit log, and on its page ---------------
-# Promises: a check is in the audit log before its answer leaves: the analyst, the terms and whether this site
-# would take part, once a day for the same answer.
+# A check is in the audit log before its answer leaves: the analyst, the terms and whether this site would
+# take part, once a day for the same answer.
 
 
 MAX_CHECKS_A_DAY = 100
-"""Different terms that are checked for one analyst in a day (UTC): each is a line in the audit log, of half a
-kilobyte, and tells a little of the site's policy and of its columns' names."""
+"""Different terms checked for one analyst in a day (UTC). Each is half a kilobyte in the audit log, and
+reveals a little of the site's policy and column names."""
 
 Told = Callable[[Terms, str, Sequence[str]], None]
-"""Takes terms that were checked, the analyst who signed them, and what this site has against them."""
+"""Takes checked terms, the analyst who signed them, and this site's reasons against them."""
 
 
 def today() -> str:
-    """The day, UTC."""
     return time.strftime("%Y-%m-%d", time.gmtime())
 
 
 @dataclass(eq=False)
 class CheckBook:
-    """The checks of one process, by analyst; '' where analysts have no keys. told: is told of each."""
+    """The checks of one process, by analyst ('' where analysts have no keys). told: called with each."""
 
     _memory: FileMemory
     _told: Told
     _day: str = ""
     _answers: dict[str, dict[str, set[bool]]] = field(default_factory=dict)
-    """By analyst and digest of terms what was answered on this day."""
+    """The answers of this day, by analyst and digest of the terms."""
 
     def check(self, party: str, terms: Terms, analyst: str) -> None:
-        """Raise Refused for more different terms of this analyst than a day has."""
+        """Raise Refused if this analyst had too many different terms checked today."""
         if (day := today()) != self._day:
             self._day, self._answers = day, {}
         answers = self._answers.setdefault(analyst, {})
         if terms.digest not in answers and len(answers) >= MAX_CHECKS_A_DAY:
             raise Refused(
+                "checks-spent",
                 f"party {party}: it answers checks of {MAX_CHECKS_A_DAY} different terms of an analyst in a "
-                f"day; ask again tomorrow, or begin a session"
+                f"day; ask again tomorrow, or begin a session",
             )
 
     def note(self, terms: Terms, analyst: str, reasons: Sequence[str]) -> None:
-        """Note a check that is about to be answered. DurabilityError, Refused."""
+        """Note a check before it is answered. DurabilityError, Refused."""
         answers = self._answers.setdefault(analyst, {}).setdefault(terms.digest, set())
         if (would := not reasons) not in answers:
             self._memory.checked(terms.digest, analyst, would)
@@ -124,12 +124,12 @@ class CheckBook:
 
 
 MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.1, 10.0
-"""Seconds between two checks. In between it is as long as the check took: an aggregator could ask without an
-end."""
+"""Shortest and longest pause in seconds between two checks. In between, it is as long as the check took: an
+aggregator could ask without end."""
 MAX_LOGGED = 8
-"""Reasons of a check in the log; the analyst is told all."""
+"""Most reasons of a check in the log; the analyst gets all."""
 NO_LIMITS = Limits(NO_LIMIT, similar_groups=True, max_predicted_rows=NO_LIMIT, max_splits=NO_LIMIT)
-"""Limits under which only what no policy changes is refused."""
+"""Limits with which only those rules refuse that no policy changes."""
 ASKED = "a person there is asked about each session"
 LATER = "it still works on the check before this one; ask again later"
 UNWRITTEN = "it cannot write its audit log; its own log says why"
@@ -137,8 +137,8 @@ UNWRITTEN = "it cannot write its audit log; its own log says why"
 
 @dataclass(eq=False)
 class Reviewer:
-    """The answers of a site to checks. credentials: what it trusts now, None without keys; busy: tells if
-    a session is under way; book: where they are counted and noted."""
+    """Answers checks at a site. credentials: returns its current ones, None without keys; busy: returns
+    whether a session is under way; book: counts and notes the checks."""
 
     _config: PartyConfig
     _rows: SiteRows
@@ -147,10 +147,10 @@ class Reviewer:
     _book: CheckBook
     _log: Any
     _answering: threading.Lock = field(default_factory=threading.Lock)
-    """Held while a check is answered: one of a connection that was lost may still be under way."""
+    """Held while a check is answered: that of a lost connection may still be under way."""
 
     async def serve(self, opened: Any) -> None:
-        """Answer checks over a connection until it is lost, or until cancelled."""
+        """Answer checks over a connection until it is lost, or cancelled."""
         metadata = ((channel.PARTY_KEY, self._config.party.encode()), *channel.VERSIONS)
         call = opened.stream_stream(channel.ADVISE)(metadata=metadata)
         try:
@@ -159,13 +159,13 @@ class Reviewer:
                 await call.write(await asyncio.to_thread(self._answer, data))
                 await asyncio.sleep(pause_after(time.monotonic() - begin))
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            pass  # an aggregator of an older version; or its loss, which the stream of sessions tells
+            pass  # an older aggregator; or its loss, which the stream of sessions reports
         except FedboostError as error:
             self._log.warning("checks of terms are answered no more", reason=str(error))
             call.cancel()
 
     def _answer(self, data: bytes) -> bytes:
-        """The answer to one check. Runs in a thread."""
+        """Answer one check, in a thread."""
         review = decode_review(data)
         if not self._answering.acquire(blocking=False):
             return encode_objections(Objections(review.number, (LATER,)))
@@ -178,7 +178,7 @@ class Reviewer:
             self._answering.release()
 
     def objections(self, review: Review) -> Objections:
-        """All that this site has against terms, as far as the analyst may know it."""
+        """All reasons of this site against terms, as far as the analyst may know them."""
         party, notes = self._config.party, list[str]()
         analyst, detail, known = "", "", None
         try:
@@ -186,7 +186,7 @@ class Reviewer:
             check_unread(party, credentials, review.terms, review.request, CHECK)
             terms = _terms_of(review)
             if party not in terms.parties:
-                raise Refused(f"the terms do not name party {party!r}")
+                raise Refused("terms-without-party", f"the terms do not name party {party!r}")
             if credentials is not None and review.request is not None:
                 analyst = key_exchange.check_request(credentials, terms, review.request, CHECK)
                 key_exchange.check_age(review.request, credentials.clock())
@@ -209,12 +209,12 @@ class Reviewer:
         return Objections(review.number, short, () if short else tuple(notes))
 
     def _reasons(self, terms: Terms, policy: Policy, analyst: str, notes: list[str]) -> Iterator[str]:
-        """The reasons, one after the other; puts what else is to be known into the notes."""
+        """Yield the reasons; add other information for the analyst to the notes."""
         party, rows = self._config.party, self._rows
         signers = signers_at(self._config, terms, self._credentials())
         breaches = [*policy.breaches(terms, analyst, party, signers)]
         if any(breach.rule == "analysts" for breach in breaches):
-            yield breaches[0].refusal(party).public  # all that a refusal tells whom nobody here knows
+            yield breaches[0].refusal(party).public  # all that an analyst unknown here may learn
             return
         try:
             past = read_past(self._config)
@@ -236,7 +236,7 @@ class Reviewer:
         if policy.approval == "ask":
             notes.append(ASKED)
             if not has_terminal():
-                reasons.append('its policy has approval = "ask", and nobody there can be asked')
+                reasons.append('its policy has approval = "ask", and no one can be asked there')
         if not self._busy() and (unread := _refusal(rows.refresh)):
             reasons.append(unread)
         if not any(breach.rule == "columns" for breach in breaches):
@@ -245,12 +245,11 @@ class Reviewer:
 
 
 def pause_after(seconds: float) -> float:
-    """The seconds of pause after a check that took so long."""
     return min(max(seconds, MIN_PAUSE_SECONDS), MAX_PAUSE_SECONDS)
 
 
 def _refusal(check: Callable[[], object]) -> str:
-    """The sentence of a check that refuses; '' if it does not."""
+    """The sentence with which a check refuses; '' if it does not."""
     try:
         check()
     except Refused as error:
@@ -259,43 +258,41 @@ def _refusal(check: Callable[[], object]) -> str:
 
 
 def _terms_of(review: Review) -> Terms:
-    """The terms of a check. ConfigError for those of another version."""
     try:
         return terms_of(review.terms)
     except FedboostError as error:
         raise ConfigError(
-            f"its version of fedboost, {VERSION}, cannot follow these terms: {error.public}"
+            error.code, f"its version of fedboost, {VERSION}, cannot follow these terms: {error.public}"
         ) from None
 
 
 def _without_name(reason: str, party: str) -> str:
-    """A reason where the name of the site stands beside it."""
+    """A reason without the site's name, which is shown next to it."""
     for prefix in (f"site {party} refuses: ", f"party {party} refuses: ", f"party {party}: "):
         reason = reason.removeprefix(prefix)
     return f"it {rest}" if (rest := reason.removeprefix(f"party {party} ")) != reason else reason
 
 
-# ---- What was asked of a site ---------------------------------------------------------------------------
-# Requests of analysts for a session, or for a check, in its store.
-# Promises: a row for each terms and analyst, with what the site answered last; they are bounded in
-# number and bytes, whatever is asked: beyond that the oldest of who asked most goes. Nothing here ends a
-# session: what cannot be kept is a warning in the log.
+# ---- Requests at a site: those of analysts for a session, or for a check, in its store ------------------
+# There is one row for each terms and analyst, with the site's last answer. Number and bytes are bounded:
+# beyond that, the oldest request of the analyst with the most is dropped. A failure here does not end a
+# session; it is a warning in the log.
 
 
 MAX_REQUESTS = 64
 MAX_TERMS_BYTES = 4 << 20
-"""Of one request: as many as an analyst can send."""
+"""Most bytes of one request's terms: as many as an analyst can send."""
 MAX_BYTES = 64 << 20
-"""Of all requests together."""
+"""Most bytes of all requests together."""
 MAX_ANSWER = 2000
-"""Characters of an answer that are kept."""
+"""Most characters kept of an answer."""
 SAME_SECONDS = 60.0
-"""The same request with the same answer is written again after this."""
+"""Seconds after which the same request with the same answer is written again."""
 ANSWERING = "it has not been answered yet"
 
 
 class RequestLog:
-    """The requests of a site."""
+    """The kept requests of a site."""
 
     def __init__(self, config: PartyConfig, store: Store, log: Any) -> None:
         self._config = config
@@ -313,27 +310,29 @@ class RequestLog:
                 log.warning("a request that was kept cannot be read", name=name, reason=quoted(str(error)))
 
     def all(self) -> list[Asked]:
-        """The requests, those asked last first."""
+        """The requests, the most recent first."""
         with self._lock:
             return sorted(self._known.values(), key=lambda entry: -entry.last)
 
     def find(self, name: str) -> Asked | None:
-        """A request by its name."""
         with self._lock:
             return self._known.get(name)
 
     def terms(self, entry: Asked) -> Terms:
-        """The terms of a request. ConfigError if they are not there as they were written."""
+        """The terms of a request. ConfigError if they were changed."""
         with self._store.transaction(durable=False) as file:
             query = "SELECT terms FROM requests WHERE (party, name) = (?, ?)"
             row = file.execute(query, (self._store.party, entry.name)).fetchone()
         terms = Terms.from_canonical("" if row is None else str(row[0]))
         if terms.digest != entry.digest:
-            raise ConfigError(f"{self._store.path}: request {entry.name} is not of the digest {entry.digest}")
+            raise ConfigError(
+                "request-altered",
+                f"{self._store.path}: request {entry.name} does not have the digest {entry.digest}",
+            )
         return terms
 
     def note(self, terms: Terms, analyst: str, session: str, answer: str) -> None:
-        """Keep a request, or what was answered to one that is kept."""
+        """Keep a request, or the answer to a kept one."""
         lacking = answer not in ("", ANSWERING)
         try:
             lacking = lacking and lacks_approval(self._config, terms, analyst)
@@ -379,7 +378,7 @@ class RequestLog:
 
 
 def _beyond_room(known: Mapping[str, Asked]) -> list[str]:
-    """The oldest requests of who asked most, while there are too many."""
+    """The oldest requests of the analysts with the most, while there are too many."""
     left, drop = dict(known), list[str]()
     while len(left) > MAX_REQUESTS or sum(entry.bytes for entry in left.values()) > MAX_BYTES:
         sizes = Counter[str]()
@@ -391,13 +390,12 @@ def _beyond_room(known: Mapping[str, Asked]) -> list[str]:
     return drop
 
 
-# ---- What a site does now, and what was asked of it, for the page of the site ---------------------------
-# Promises: nothing is kept on the disk unless the site has a page; whatever cannot be kept ends no session.
+# ---- The current state of a site, and its requests, for the site's page ---------------------------------
+# Nothing is kept on the disk unless the site has a page. A failure to keep something ends no session.
 
 
 class PageState:
-    """What the page of a party shows of its events and of its answers to checks. requests: None without a
-    page."""
+    """The state of a party as its page shows it. requests: None without a page."""
 
     def __init__(self, config: PartyConfig, store: Store, log: Any) -> None:
         self.live = Live()
@@ -407,16 +405,15 @@ class PageState:
 
     @property
     def is_busy(self) -> bool:
-        """True while a session is under way."""
         return self.live.session is not None
 
     def checked(self, terms: Terms, analyst: str, reasons: Sequence[str]) -> None:
-        """Terms were checked without a session, from any thread."""
+        """Keep a check of terms, from any thread."""
         if self.requests is not None:
             self.requests.note(terms, analyst, "", "; ".join(reasons))
 
     def observe(self, event: Event) -> None:
-        """Show what an event says, and keep how this site answers."""
+        """Show an event, and keep how this site answered."""
         session = self.live.session
         match event.kind:
             case "at hand" | "aggregator gone":
@@ -437,18 +434,18 @@ class PageState:
                 session.rounds = event.round
 
     def offered(self, offer: Offer, analyst: str) -> None:
-        """A session was offered. analyst: who signed it, '' where nobody did, or without keys."""
+        """A session was offered. analyst: who signed it, '' if no one did or there are no keys."""
         self.live.session = LiveSession(offer.session, analyst, offer.terms, time.time())
         self._note(ANSWERING)
 
     def ended(self, answer: str) -> None:
-        """The session is over. answer: why this site left it, '' if it did not."""
+        """The session is over. answer: why this site left it, '' otherwise."""
         self._note(answer)
         self.live.session = None
 
     def _note(self, answer: str) -> None:
-        """Keep with the request for the session under way how this site answered it; nothing of a request
-        that nobody signed, where analysts sign."""
+        """Keep this site's answer with the request for the current session. Where analysts sign, unsigned
+        requests are not kept."""
         session = self.live.session
         if session is None or self.requests is None or self._party not in session.terms.parties:
             return

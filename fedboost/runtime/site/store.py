@@ -1,13 +1,13 @@
-"""A site's store: one SQLite file a dataset, with the audit log, the decisions and the memory of its parties.
+"""A site's store: one SQLite file per dataset with the audit log, the decisions and the parties' memory.
 
-A dataset is a name that the site gives: rows that were copied, moved or added to are the same dataset under
-the same name. Several parties may share a file, each with a chain of entries and a counter of its own.
+The site names its datasets. Rows that are copied, moved or extended under one name stay one dataset.
+Several parties may share a file; each has its own chain of entries and its own counter.
 
-Promises: a file is made whole or not at all, for its owner alone; a transaction is whole or not there, and no
-other process is in it; one that ended is there after the process is killed, and a durable one after a power
-failure; what was deleted is overwritten. A store that was put back alone is noticed by the counter beside it.
-Refuses (ConfigError): a file of another schema, one that was changed, one that its counter does not fit. What
-cannot be written is a DurabilityError: nothing leaves, and the process must end.
+Promises: a file is created completely or not at all, readable by its owner only. A transaction is atomic and
+excludes other processes. A finished transaction survives a kill, a durable one also a power failure. Deleted
+content is overwritten. The counter next to the store reveals that the store was replaced without it.
+Refuses (ConfigError): a file with another schema, an altered file, a file that does not fit its counter. A
+failed write raises DurabilityError: nothing leaves the site, and the process must end.
 """
 
 import errno
@@ -35,22 +35,23 @@ from fedboost.results.audit import Admitted, Checked, Ended, Released, Sent
 from fedboost.runtime.files import folder_name, sync_folder
 from fedboost.terms.reading import Frozen
 
-# ---- The entries of an audit log: what each line of it says, as canonical JSON with a hash --------------
-# A line is an `Entry` as canonical JSON (keys in the order of the fields, no spaces, ASCII; what is
-# missing is left out). Its hash is the SHA-256 of that JSON without the hash, and each entry holds the hash
-# of the one before.
+# ---- The entries of an audit log: the content of each line, as canonical JSON with a hash ---------------
+# A line is an `Entry` as canonical JSON: keys in field order, no spaces, ASCII, missing values left out. Its
+# hash is the SHA-256 of that JSON without the hash.
+# The invariant of a party's chain: its entries are numbered n, n + 1, ... without gaps, and each contains the
+# hash of the entry before it. The first is entry 1, or an "exported" entry that names the last removed one.
 
 
 BEFORE_THE_FIRST = "0" * 64
 """The previous hash of the first entry."""
 Head = tuple[int, str]
-"""The number and the hash of a log's last entry."""
+"""Number and hash of a log's last entry."""
 NO_ENTRY: Head = 0, BEFORE_THE_FIRST
 
 
 class Decided(Frozen):
-    """A person's decision on terms. terms: their digest; analysts: whom it names now; content: the SHA-256 of
-    what the site keeps of it, empty where it was withdrawn."""
+    """A person's decision on terms. terms: their digest; analysts: those it covers now; content: SHA-256 of
+    the decision as the site keeps it, empty where it was withdrawn."""
 
     kind: Literal["approved", "refused", "withdrawn"]
     terms: str
@@ -59,8 +60,8 @@ class Decided(Frozen):
 
 
 class Kept(Frozen):
-    """A person put this store back from a copy ("restored"), or wrote its entries so far to a file and
-    removed them ("exported"). known, last: number and hash of the last entry that was known here."""
+    """A person restored this store from a copy ("restored"), or wrote its entries to a file and removed them
+    ("exported"). known, last: number and hash of the last entry known before that."""
 
     kind: Literal["restored", "exported"]
     known: Annotated[int, Field(ge=0)]
@@ -72,7 +73,7 @@ Event = Annotated[Noted | Released | Sent, Field(discriminator="kind")]
 
 
 class Entry(Frozen):
-    """A line of the log. `time` is UTC."""
+    """A line of the log. `time` is in UTC."""
 
     n: Annotated[int, Field(ge=1)]
     time: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
@@ -82,25 +83,24 @@ class Entry(Frozen):
 
     @property
     def due_hash(self) -> str:
-        """The hash of all but the hash, 64 hex digits."""
+        """SHA-256 of the entry without its hash: 64 hex digits."""
         return hashlib.sha256(_canonical(self._values(exclude={"hash"}))).hexdigest()
 
     @property
     def line(self) -> bytes:
-        """Canonical JSON and a line feed."""
+        """Canonical JSON and a line feed, as bytes."""
         return _canonical(self._values()) + b"\n"
 
     def _values(self, exclude: set[str] | None = None) -> dict[str, Any]:
-        """The values in the line: optional ones only if they are set."""
         return self.model_dump(mode="json", exclude=exclude, exclude_none=True)
 
 
 _BEGINNING = b'{"n":'
-"""Each line's first bytes."""
+"""First bytes of each line."""
 
 
 def canonical_event(event: Noted | Release | Relayed) -> str:
-    """The JSON of an event in its entry: what is missing is left out."""
+    """The canonical JSON of an event in its entry; missing values are left out."""
     if not isinstance(event, Release | Relayed):
         return _canonical(event.model_dump(mode="json", exclude_none=True)).decode()
     values: dict[str, Any] = {"kind": "relayed" if isinstance(event, Relayed) else "released"}
@@ -120,7 +120,7 @@ def entry_line(n: int, time: str, event: str, previous: str) -> tuple[bytes, str
 
 
 def parse_entry(line: bytes) -> Entry:
-    """The entry on a line; ValueError if it is not as it was written."""
+    """The entry on a line. ValueError if the line is incomplete or was changed."""
     if not line.endswith(b"\n") and line.startswith(_BEGINNING[: len(line)]):
         raise ValueError("half-written; the writer was stopped in the middle (or is writing it right now)")
     try:
@@ -129,7 +129,7 @@ def parse_entry(line: bytes) -> Entry:
     except ValidationError:
         raise ValueError("not an entry of an audit log, or changed after it was written") from None
     if not whole or entry.hash != entry.due_hash:
-        raise ValueError("changed after it was written: its hash is not the one of its content")
+        raise ValueError("changed after it was written: its hash does not match its content")
     return entry
 
 
@@ -141,14 +141,22 @@ def _canonical(values: Any) -> bytes:
 
 
 def now() -> str:
-    """The time, UTC."""
+    """The current time in UTC, as in an entry."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 # ---- The counter of a party: number and hash of each of its entries, in a file that only grows ----------
-# It is written after the store, so a crash between the two leaves it behind and never ahead: a counter that
-# is ahead has seen an entry that the store lost. A line may also have rows of the store that must not be
-# forgotten with it: sessions, if they met, charges and decisions.
+# A line may also contain promises: rows that must not be forgotten with the store, i.e. sessions, whether
+# their parties met, charges, noise on labels and decisions.
+# The counter is written after the store's commit. What a crash or a power failure leaves:
+# - before the commit: neither has the transaction. Nothing left the site.
+# - between commit and counter: the store is ahead. Nothing left the site; the next start counts the entry.
+# - after the counter: both have the transaction, and the answer may have left. A power failure may still undo
+#   a transaction that did not wait for the disk. If only the counter lost it, the store is ahead. If both
+#   lost it, nothing here can notice. If only the store lost it, the counter is ahead.
+# Written in this order, a counter is ahead only if the store lost an entry: by a power failure, or because an
+# older copy was put back. These look alike, so both are refused until a person decides. In the reverse
+# order, a mere kill between the two writes would look the same.
 
 
 OWNER_ALONE = 0o600
@@ -156,28 +164,29 @@ _RECORD = re.compile(rb"(\d+) ([0-9a-f]{64})(?: (.+))?")
 _TAIL_BYTES = 1 << 12
 Value = str | float | bytes | None
 Promise = tuple[str, tuple[Value, ...]]
-"""A row, with its table."""
+"""A table's name, and a row of it."""
 
 
 class Counter:
-    """The counter of a party beside a store. file: its name, if not by the party's."""
+    """The counter of a party, next to its store. file: name of the counter's file, if not by the party's."""
 
     def __init__(self, store: Path, party: str, file: str = "") -> None:
         self.path = store.parent / (file or f"{folder_name(party)}.counter")
 
     @classmethod
     def others(cls, store: Path, parties: Iterable[str]) -> list["Counter"]:
-        """The counters beside a store of parties that are not these."""
+        """The counters next to a store that belong to other parties than these."""
         own = {cls(store, party).path for party in parties}
         return [
             cls(store, "", path.name) for path in sorted(store.parent.glob("*.counter")) if path not in own
         ]
 
     def last(self) -> Head | None:
-        """The last entry that it knows; None where there is no counter. ConfigError."""
+        """Its last record; None if there is no counter, `NO_ENTRY` if it has no record. ConfigError."""
         with self._reading() as file:
             if file is None:
                 return None
+            # Read from the end in growing steps: a counter has a line for each entry ever written.
             size, step = file.seek(0, os.SEEK_END), _TAIL_BYTES
             while True:
                 start = file.seek(max(size - step, 0))
@@ -189,13 +198,13 @@ class Counter:
                 step *= 8
 
     def heads(self) -> set[Head]:
-        """All entries that it knows. ConfigError."""
+        """All entries in its records. ConfigError."""
         return set(map(_head, self._all()))
 
     def promises(self) -> Iterator[Promise]:
-        """The rows that must not be forgotten, in the order in which they were written. ConfigError."""
+        """The rows that must not be forgotten, in the order of writing. ConfigError."""
         for record in self._all():
-            with suppress(ValueError, SyntaxError):  # a crash cut it short
+            with suppress(ValueError, SyntaxError):  # a line that a crash cut short
                 yield from literal_eval((record[3] or b"[]").decode())
 
     def _all(self) -> list[re.Match[bytes]]:
@@ -210,13 +219,15 @@ class Counter:
             yield None
             return
         except OSError as error:
-            raise ConfigError(f"{self.path}: cannot read this counter: {error.strerror}") from None
+            raise ConfigError(
+                "counter-unreadable", f"{self.path}: cannot read this counter: {error.strerror}"
+            ) from None
         with file:
             yield file
 
     @contextmanager
     def held(self) -> Iterator[int]:
-        """The file, made if there is none, for who writes entries of the party. DurabilityError."""
+        """Lock the counter, and create it if missing; yields its file descriptor. DurabilityError."""
         with self.written():
             file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, OWNER_ALONE)
         try:
@@ -227,8 +238,9 @@ class Counter:
             os.close(file)
 
     def count(self, file: int, head: Head, promises: Sequence[Promise], durable: bool) -> None:
-        """Append a record to the file, which is held. DurabilityError."""
+        """Append a record to the locked file. DurabilityError."""
         with self.written():
+            # A record that a crash cut short stays as an invalid line; the new one begins on its own line.
             torn = (size := os.fstat(file).st_size) and os.pread(file, 1, size - 1) != b"\n"
             rows = f" {[*promises]!r}" if promises else ""
             record = f"{chr(10) if torn else ''}{head[0]} {head[1]}{rows}\n".encode()
@@ -239,18 +251,18 @@ class Counter:
 
     @contextmanager
     def written(self) -> Iterator[None]:
-        """Make an error of the file one sentence. DurabilityError."""
+        """Turn an OSError of the counter's file into a DurabilityError."""
         try:
             yield
         except OSError as error:
             raise DurabilityError(
-                f"{self.path}: cannot write this counter: {error.strerror}; put that right and start this "
-                f"party again: the session goes on with it"
+                f"{self.path}: cannot write this counter: {error.strerror}; fix that, then start this party "
+                f"again: the session goes on with it"
             ) from None
 
 
 def _records(data: bytes) -> list[re.Match[bytes]]:
-    """The whole lines that are records: a crash may have cut one short."""
+    """The complete lines that are records. A crash may have cut one short."""
     lines = data[: data.rfind(b"\n") + 1].splitlines()
     return [record for record in map(_RECORD.fullmatch, lines) if record]
 
@@ -260,17 +272,18 @@ def _head(record: re.Match[bytes]) -> Head:
 
 
 def head_of(file: sqlite3.Connection, party: str) -> Head:
-    """The last entry of a party."""
+    """Number and hash of a party's last entry."""
     query = "SELECT n, hash FROM entries WHERE party = ? ORDER BY n DESC LIMIT 1"
     return file.execute(query, (party,)).fetchone() or NO_ENTRY
 
 
 def follows(file: sqlite3.Connection, party: str, head: Head) -> bool:
-    """Tell if a party's chain has this entry, or goes on right after it: those before were exported."""
+    """Return whether a party's chain has this entry, or continues right after it (the rest was exported)."""
     if head == NO_ENTRY:
         return True
     query = "SELECT n, hash, line FROM entries WHERE party = ? AND n IN (?, ?) ORDER BY n"
     rows = file.execute(query, (party, head[0], head[0] + 1)).fetchall()
+    # Row n is the entry itself. If it was exported, row n + 1 is the first one left, and names n's hash.
     if not rows or rows[0][0] == head[0]:
         return bool(rows) and rows[0][1] == head[1]
     with suppress(ValueError):
@@ -279,37 +292,38 @@ def follows(file: sqlite3.Connection, party: str, head: Head) -> bool:
 
 
 def check_counter(path: Path, file: sqlite3.Connection, party: str, may_lack: bool = False) -> None:
-    """Raise ConfigError if a store is not the one that a party's counter has counted. may_lack: of a party
-    that is not here there may be no counter."""
+    """Raise ConfigError unless the store contains the last entry in the party's counter. may_lack: another
+    party's counter may be missing."""
     counter = Counter(path, party)
-    known = counter.last()  # before the store is read, which may be written meanwhile
+    known = counter.last()  # first: another process may append entries between the two reads
     if known is None:
         if head_of(file, party) == NO_ENTRY or may_lack:
             return
-        fault = f"this memory has no {counter.path.name} beside it: it was copied here, or its counter lost"
+        fault = f"there is no {counter.path.name} next to this memory: it was copied here without its counter"
     elif follows(file, party, known):
         return
     else:
         raise _older(path, counter, f"entry {known[0]}")
-    raise ConfigError(f"{path}: {fault}; {_PUT_BACK}")
+    raise ConfigError("memory-counter-missing", f"{path}: {fault}; {_PUT_BACK}")
 
 
 def _older(path: Path, counter: Counter, lacks: str) -> ConfigError:
     return ConfigError(
+        "memory-behind-counter",
         f"{path}: this memory is older than {counter.path.name}: a copy was put back, or the power failed; "
-        f"it lacks {lacks}; {_PUT_BACK}"
+        f"it lacks {lacks}; {_PUT_BACK}",
     )
 
 
 def lacking(file: sqlite3.Connection, promises: Iterable[Promise], ahead: bool) -> list[Promise]:
-    """The rows that must not be forgotten and are not in a store. ahead: it knows more than the counter that
-    has them, so its decisions are the later ones."""
+    """The promised rows that a store does not have. ahead: the store has later entries than the counter, so
+    its decisions are the newer ones."""
 
     def is_there(table: str, row: tuple[Value, ...]) -> bool:
         keys = _keys(table)
         query = f"SELECT {', '.join(TABLES[table])} FROM {table} WHERE ({', '.join(keys)}) = "
         found = file.execute(f"{query}({', '.join('?' * len(keys))})", row[: len(keys)]).fetchone()
-        if found is None or table == "standings":  # of which only the attempt in which they met is promised
+        if found is None or table == "standings":  # a standing promises only the highest attempt that met
             return found is not None and bool(found[2] >= row[2])
         return bool(found == row) or (ahead and table == "decisions")
 
@@ -327,12 +341,12 @@ def _keys(table: str) -> list[str]:
 NAME = "memory.sqlite"
 VERSION = 5
 APPLICATION = 0x46424C31
-"""Whose file it is, by SQLite's header."""
+"""The application id in SQLite's header."""
 LOG_PAGES = 4000
-"""Pages of 4 KiB in the write-ahead log before they are put into the file, which waits for the disk: those of
-a thousand turns."""
+"""Pages (4 KiB) of the write-ahead log before a checkpoint, which waits for the disk: those of about a
+thousand turns."""
 PATIENCE = 20.0
-"""Seconds for which another process may hold the file."""
+"""Seconds to wait for another process that has the file locked."""
 
 TABLES = {
     "site": ("dataset", "secret"),
@@ -349,11 +363,11 @@ TABLES = {
     "tables": ("party", "session", "rows", "hash"),
     "row_sets": ("party", "session", "rows", "bits"),
 }
-"""Columns of each table. What changes with each turn stands apart from what does not, and so does what is
-deleted at a session's end. `known`, `standing` and `question` are JSON of the classes of
-`fedboost.protocol.site`, `decisions` approvals and refusals, empty where they were withdrawn, `labels` the
-epsilon of noise on labels and a hash of what it is drawn from, `tables` the number of rows and their hash,
-`row_sets` the rows that a session was about, or held out."""
+"""Columns of each table. Values that change with each turn, and those deleted at a session's end, have tables
+of their own. `known`, `standing` and `question` are JSON of the classes in `fedboost.protocol.site`.
+`decisions` has approvals and refusals; withdrawn ones are empty. `labels` has the epsilon of noise on labels
+and a hash of its key, `tables` the number of rows and their hash, `row_sets` the rows that a session measured
+or held out."""
 _KEYS = {
     "site": "dataset",
     "entries": "party, n",
@@ -365,10 +379,10 @@ _KEYS = {
     "labels": "party, label",
 }
 PROMISED = ("sessions", "standings", "charges", "labels", "decisions")
-"""Tables with rows that must not be forgotten: a session that ended is over, what was spent is spent, and
-what was withdrawn or refused is not allowed."""
+"""Tables with rows that must not be forgotten: an ended session stays ended, spent privacy stays spent, and
+withdrawn or refused terms stay disallowed."""
 MEMORY = frozenset(TABLES) - {"entries", "terms", "requests"}
-"""All but large tables, whose rows have hashes of their own: who reads others does not read them through."""
+"""All tables but the large ones, which other readers need not read: their rows have hashes of their own."""
 _PUT_BACK = (
     "put back the newest copy that you have (docs/operations.md, The site's memory); `fedboost privacy init "
     "--restored --config FILE` goes on with what is there"
@@ -385,21 +399,21 @@ _SCHEMA = {
 
 
 class Store:
-    """The file, open for what one party writes."""
+    """An open store, to which one party writes."""
 
     def __init__(self, path: Path, party: str, restored: bool = False) -> None:
-        """Open a file that is there, and check it. ConfigError if it cannot be used.
+        """Open and check an existing file. ConfigError if it cannot be used.
 
-        restored: although its counter says that it is older; its next entry says so.
+        restored: accept a file that is older than its counter; the next entry records it.
         """
         self.path, self.party = path, party
         self._counter = Counter(path, party)
         self._appended: Head | None = None
-        """The last entry of the transaction under way."""
+        """Head of the transaction under way, once it appended an entry."""
         self._promises: list[Promise] = []
-        """Its rows that must not be forgotten."""
+        """Promised rows of that transaction."""
         self._before = NO_ENTRY
-        """The last entry before it."""
+        """Head before that transaction."""
         self._file = open_database(path)
         self._durable = True
         self._inodes = self._now()
@@ -414,17 +428,17 @@ class Store:
             raise
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
     def _catch_up(self) -> None:
-        """Check the counters, and count what a crash left uncounted. ConfigError, DurabilityError."""
+        """Check all counters, and count what a crash left uncounted. ConfigError, DurabilityError."""
         check_counters(self.path, self._file)
         check_counter(self.path, self._file, self.party)
         with self._counter.held() as counter:
             head = head_of(self._file, self.party)
             ahead = head != self._counter.last()
-            # Its last entry is there; an older file under a newer write-ahead log may lack others.
+            # The last entry alone proves little: with an older file under a newer write-ahead log, that entry
+            # may be there while pages with earlier rows are old. So every promised row is looked up.
             if forgotten := lacking(self._file, self._counter.promises(), ahead):
                 raise _older(self.path, self._counter, f"one of its {forgotten[0][0]}")
             if ahead:
@@ -433,7 +447,7 @@ class Store:
                 sync_folder(self.path.parent)
 
     def _all_promises(self) -> list[Promise]:
-        """All rows of the party that must not be forgotten: the counter may have missed some."""
+        """All promised rows of the party in the store: its counter may lack some."""
         return [
             (table, row)
             for table in PROMISED
@@ -444,8 +458,10 @@ class Store:
 
     @contextmanager
     def transaction(self, durable: bool = True) -> Iterator[sqlite3.Connection]:
-        """A transaction that no other process is in; undone by an error. DurabilityError."""
-        with self._counter.held() as counter:  # also keeps threads of this process apart
+        """A transaction that excludes other processes and is rolled back on error. DurabilityError."""
+        # The lock orders this party's writers, threads of this process included: entries are chained and
+        # counted in the same order.
+        with self._counter.held() as counter:
             if self._inodes != self._now():
                 raise DurabilityError(
                     f"{self.path}: this memory was removed or replaced while the party runs; put it back and "
@@ -457,10 +473,11 @@ class Store:
                     yield file
             except sqlite3.Error as error:
                 raise self._cannot(error) from None
-            # Only now: a crash before this line leaves the counter behind, which the next start puts right.
+            # After the commit, never before it: see the section on the counter.
             if self._appended or self._promises:
                 head = self._appended or self._before
-                # It may lack what another process has written and, on a full disk, could not count.
+                # Another process may have committed entries that it could not count, e.g. on a full disk.
+                # This record's head then covers those, too, so it repeats all promises.
                 is_whole = self._counted == (_extent(counter), self._before) or (
                     self._counter.last() == self._before
                 )
@@ -485,19 +502,19 @@ class Store:
                 self._file.execute("ROLLBACK")
 
     def append(self, file: sqlite3.Connection, event: Noted | Release | Relayed) -> None:
-        """Add an entry to the party's log, in a transaction."""
+        """Append an entry to the party's log, within a transaction."""
         n, previous = self._appended or self._before
         line, digest = entry_line(n + 1, now(), canonical_event(event), previous)
         put(file, "entries", self.party, n + 1, digest, line)
         self._appended = n + 1, digest
 
     def promise(self, file: sqlite3.Connection, table: str, *row: Value) -> None:
-        """Write a row that must not be forgotten with the store."""
+        """Write a row that must not be forgotten with the store, within a transaction."""
         put(file, table, *row)
         self._promises.append((table, row))
 
     def overwrite(self) -> None:
-        """Overwrite on the disk what was deleted, at once or, while somebody reads the file, with a later
+        """Overwrite deleted content on the disk: now or, while another process reads the file, after a later
         transaction."""
         try:
             ((busy, *_),) = self._file.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
@@ -507,28 +524,30 @@ class Store:
 
     def _cannot(self, error: sqlite3.Error) -> DurabilityError:
         return DurabilityError(
-            f"{self.path}: cannot write this memory: {error}; put that right and start this party again: the "
+            f"{self.path}: cannot write this memory: {error}; fix that, then start this party again: the "
             f"session goes on with it"
         )
 
     def _now(self) -> tuple[tuple[int, int] | None, ...]:
-        """The identities of the files that exist."""
+        """Device and inode of the file and its write-ahead log; None for a missing one."""
         return _inode(f"{self.path}"), _inode(f"{self.path}-wal")
 
 
 def make_file(path: Path, dataset: str) -> None:
-    """Make an empty memory of a dataset: whole, or not at all. ConfigError, also where there is one."""
+    """Create an empty memory for a dataset, completely or not at all. ConfigError, also if one exists."""
     folder, left = path.parent, Path(f"{path}-wal")
     if left.exists():
         raise ConfigError(
-            f"{left}: is the rest of a memory that was moved away, and would be taken for a part of the new "
-            f"one; move it away, too"
+            "memory-wal-left",
+            f"{left}: was left by a memory that was moved away, and SQLite would read it as part of the new "
+            f"one; move it away, too",
         )
     try:
         make_folder(folder)
         with tempfile.TemporaryDirectory(dir=folder, prefix=f".{path.name}.") as apart:
             new = Path(apart) / "new"
             os.close(os.open(new, os.O_CREAT | os.O_EXCL, OWNER_ALONE))
+            # Complete before the link below gives it its name, which fails if there is a file by then.
             with closing(sqlite3.connect(new, isolation_level=None)) as file:
                 file.execute("PRAGMA synchronous = EXTRA")
                 tables = " ".join(f"{table};" for table in _SCHEMA.values())
@@ -538,35 +557,37 @@ def make_file(path: Path, dataset: str) -> None:
                 (mode,) = file.execute("PRAGMA journal_mode = WAL").fetchone()
             if mode != "wal":
                 raise ConfigError(
-                    f"{path}: SQLite keeps no write-ahead log there (a network file system?); give a `state` "
-                    f"folder on a local disk"
+                    "memory-no-wal",
+                    f"{path}: SQLite keeps no write-ahead log there (a network file system?); set `state` to "
+                    f"a folder on a local disk",
                 )
             os.link(new, path)
         sync_folder(folder)
     except FileExistsError:
-        raise ConfigError(f"{path}: there is a memory already; it stays as it is") from None
+        raise ConfigError("memory-exists", f"{path}: there is a memory already; it stays as it is") from None
     except (OSError, sqlite3.Error) as error:
         why = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError(f"{path}: cannot begin this memory: {why}") from None
+        raise ConfigError("memory-not-created", f"{path}: cannot create this memory: {why}") from None
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder for its owner alone, unless there is one. ConfigError."""
+    """Create a folder for its owner only, unless it exists. ConfigError."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(
-            f"{folder}: cannot make this state folder: {error.strerror}; "
-            "name one by `state` that this user can write"
+            "state-folder-unwritable",
+            f"{folder}: cannot create this state folder: {error.strerror}; "
+            "set `state` to a folder that this user can write to",
         ) from None
 
 
 def open_database(path: Path, tables: Collection[str] = frozenset(TABLES)) -> sqlite3.Connection:
-    """The database in a file that is there, with every row of these tables checked. ConfigError if it is
-    another file."""
+    """Open an existing database and check every row of these tables. ConfigError for a damaged, altered or
+    other file."""
     try:
         if path.stat().st_size == 0:
-            raise ConfigError(f"{path}: {_damaged('is an empty file')}")
+            raise ConfigError("memory-damaged", f"{path}: {_damaged('is an empty file')}")
         file = sqlite3.connect(
             f"file:{quote(str(path))}?mode=rw",
             uri=True,
@@ -575,17 +596,19 @@ def open_database(path: Path, tables: Collection[str] = frozenset(TABLES)) -> sq
             check_same_thread=False,  # the counter's lock keeps threads apart
         )
     except OSError as error:
-        raise ConfigError(f"{path}: cannot read this memory: {error.strerror}") from None
+        raise ConfigError("memory-unreadable", f"{path}: cannot read this memory: {error.strerror}") from None
     except sqlite3.Error as error:
-        raise ConfigError(f"{path}: cannot open this memory: {error}") from None
+        raise ConfigError("memory-unreadable", f"{path}: cannot open this memory: {error}") from None
     try:
         _check(path, file, tables)
     except sqlite3.OperationalError as error:
         file.close()
-        raise ConfigError(f"{path}: cannot read this memory: {error}") from None
+        raise ConfigError("memory-unreadable", f"{path}: cannot read this memory: {error}") from None
     except (sqlite3.Error, UnicodeDecodeError):
         file.close()
-        raise ConfigError(f"{path}: {_damaged('is damaged, or another kind of file')}") from None
+        raise ConfigError(
+            "memory-damaged", f"{path}: {_damaged('is damaged, or another kind of file')}"
+        ) from None
     except ConfigError:
         file.close()
         raise
@@ -593,8 +616,8 @@ def open_database(path: Path, tables: Collection[str] = frozenset(TABLES)) -> sq
 
 
 def _check(path: Path, file: sqlite3.Connection, tables: Collection[str]) -> None:
-    """Check a database. Nothing of it is run: its schema, which may come from a stranger's backup, has to be
-    this one to the letter, without a view or a trigger."""
+    """Check a database without running anything in it: its schema, which may come from a stranger's backup,
+    must equal ours to the letter, without views or triggers."""
     for setting in ("trusted_schema = OFF", "synchronous = FULL", "secure_delete = ON"):
         file.execute(f"PRAGMA {setting}")
     file.execute(f"PRAGMA wal_autocheckpoint = {LOG_PAGES}")
@@ -603,38 +626,37 @@ def _check(path: Path, file: sqlite3.Connection, tables: Collection[str]) -> Non
         "SELECT name, sql FROM sqlite_schema"
     ).fetchall()  # a trigger may have a table's name
     if about != (APPLICATION, VERSION) or sorted(schema) != sorted(_SCHEMA.items()):
-        raise ConfigError(f"{path}: {_damaged('is not of this version of fedboost')}")
+        raise ConfigError("memory-version", f"{path}: {_damaged('is not of this version of fedboost')}")
     parts = [""] if len(tables) == len(TABLES) else [f"({table})" for table in tables]
     intact = all(file.execute(f"PRAGMA integrity_check{part}").fetchall() == [("ok",)] for part in parts)
     for table in {*tables} - {"entries"}:
         rows = file.execute(f"SELECT {', '.join(TABLES[table])}, seal FROM {table}")
         intact = intact and all(_seal(row[:-1]) == row[-1] for row in rows)
     if not intact:
-        raise ConfigError(f"{path}: {_damaged('was changed after it was written')}")
+        raise ConfigError("memory-altered", f"{path}: {_damaged('was changed after it was written')}")
 
 
 def _damaged(fault: str) -> str:
-    """The fault of a file that cannot be used, and the remedy."""
     return (
         f"this memory {fault}; put back the newest copy that you have (docs/operations.md, The site's "
-        f"memory); if there is none, move it away, then `fedboost privacy init --restored --config FILE` "
-        f"begins one"
+        f"memory); if there is none, move this one away and create an empty one with `fedboost privacy init "
+        f"--restored --config FILE`"
     )
 
 
 def put(file: sqlite3.Connection, table: str, *row: Value) -> None:
-    """Write a row, instead of the one with its key. An entry is sealed by its chain."""
+    """Write a row, replacing the one with its key. Entries have no seal: their chain is one."""
     file.execute(_PUTS[table], (*row, b"" if table == "entries" else _seal(row)))
 
 
 def dataset_of(file: sqlite3.Connection) -> tuple[str, bytes]:
-    """The dataset of a memory, and the secret under which its rows are hashed."""
+    """The dataset of a memory, and the secret key (32 bytes) under which its rows are hashed."""
     ((name, secret),) = file.execute("SELECT dataset, secret FROM site")
     return name, secret
 
 
 def parties_of(file: sqlite3.Connection) -> list[str]:
-    """The parties that have entries, found without reading these."""
+    """The parties with entries, found by the index without reading the entries."""
     found: list[str] = []
     while True:
         query = "SELECT min(party) FROM entries WHERE party > ?"
@@ -645,8 +667,8 @@ def parties_of(file: sqlite3.Connection) -> list[str]:
 
 
 def check_counters(path: Path, file: sqlite3.Connection) -> None:
-    """Raise ConfigError if any party's counter does not fit a store: one who shares it may have written what
-    it lost."""
+    """Raise ConfigError if the counter of any party does not fit the store. Another party that shares the
+    store may have counted what the store has lost."""
     parties = parties_of(file)
     for party in parties:
         check_counter(path, file, party, may_lack=True)
@@ -657,7 +679,7 @@ def check_counters(path: Path, file: sqlite3.Connection) -> None:
 
 @contextmanager
 def reading(path: Path, tables: Collection[str] = MEMORY) -> Iterator[sqlite3.Connection | None]:
-    """A memory that a party may be writing, to read from these tables; None where there is none yet.
+    """Open a memory for reading these tables, possibly while a party writes it; yields None if there is none.
     ConfigError."""
     if not os.path.lexists(path):
         yield None
@@ -667,11 +689,11 @@ def reading(path: Path, tables: Collection[str] = MEMORY) -> Iterator[sqlite3.Co
             check_counters(path, file)
             yield file
         except sqlite3.Error as error:
-            raise ConfigError(f"{path}: cannot read this memory: {error}") from None
+            raise ConfigError("memory-unreadable", f"{path}: cannot read this memory: {error}") from None
 
 
 def _seal(row: tuple[Value, ...]) -> bytes:
-    """A hash of a row, by which one that was changed by accident is found."""
+    """SHA-256 of a row, which reveals accidental changes."""
     parts = (value if isinstance(value, bytes) else repr(value).encode() for value in row)
     return hashlib.sha256(packing.pack(*parts)).digest()
 

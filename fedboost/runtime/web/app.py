@@ -1,9 +1,9 @@
 """A web application: a table of routes behind the guard, with log-in and log-out, style, icon and errors.
 
-Promises: what a route says about who may ask holds before its handler is called; forms of pages count only
-with the key of the login that they were shown to, where the application has such forms; what a plain function
-answers is read and drawn in threads of the application, and a coroutine function runs in the event loop.
-Refuses: requests of those who may not ask, and too many at a time of one reader (Refusal).
+Promises: a route's rule about who may use it is checked before its handler is called. Where an application
+has keyed forms, a form is valid only with the key of the login that it was shown to. Plain functions run, and
+their results are rendered, in threads of the application; coroutine functions run in the event loop.
+Refuses: callers without permission, and too many requests of one reader at a time (Refusal).
 """
 
 import asyncio
@@ -31,20 +31,20 @@ from fedboost.views.as_html import ICON, SERVED_STYLE, Served, refused
 from fedboost.views.document import Document
 
 MAX_FIELDS, MAX_LOGIN_FIELDS = 8, 4
-"""Fields in the form of any page, and in the form for a token."""
+"""Most fields in the form of a page, and in the form for a token."""
 OFFICER = "officer"
-"""The role of those who decide."""
+"""The role of those who decide at a site."""
 THREADS = 2
-"""Threads for what must not hold up the event loop; sessions do not need them."""
+"""Threads for work that must not block the event loop; sessions do not need them."""
 
 NOBODY = Caller("", "viewer")
 Form = Callable[[str], str]
-"""Returns the first value of a field, '' of one that the form lacks."""
+"""Returns the first value of a field, '' if the form lacks it."""
 
 
 @dataclass
 class Call:
-    """A request to a route. caller, form: filled in by the check of who may ask."""
+    """A request to a route. caller, form: filled in by the check of who may use it."""
 
     logins: Logins
     request: Request
@@ -53,18 +53,18 @@ class Call:
 
     @property
     def form_key(self) -> str:
-        """The key that forms of this login's pages carry; '' where no browser logged in."""
+        """The key in the forms of this login's pages; '' unless a browser logged in."""
         return self.logins.form_key(self.request.scope) if self.caller.by_cookie else ""
 
 
-# ---- Who may ask: each raises Refusal, and notes in the call who asks -----------------------------------
+# ---- Who may use a route: each raises Refusal, and fills in the caller or the form of the call ----------
 
 
 Who = Callable[[Call], Awaitable[None]]
 
 
 async def anybody(call: Call) -> None:
-    """Everybody."""
+    """Everyone."""
 
 
 async def reader(call: Call) -> None:
@@ -81,12 +81,12 @@ async def analyst_program(call: Call) -> None:
 
 
 async def any_form(call: Call) -> None:
-    """Everybody who has a form."""
+    """Everyone with a form."""
     call.form = await read_form(call.request)
 
 
 async def own_form(call: Call) -> None:
-    """Browsers that logged in, with a form of a page that this login was shown."""
+    """Browsers that logged in, with a form from a page shown to this login."""
     await reader(call)
     if not call.caller.by_cookie:
         raise Refusal(HTTPStatus.FORBIDDEN, "to decide, log in with a browser")
@@ -96,7 +96,7 @@ async def own_form(call: Call) -> None:
 
 
 async def officer_form(call: Call) -> None:
-    """Officers with a form of a page of their login, which has the token of that login once more."""
+    """Officers with a form from a page of their login, with the token of that login entered again."""
     await own_form(call)
     owner = call.logins.owner(call.form("token"), call.request.scope)
     if owner.role != OFFICER or owner.name != call.caller.name:
@@ -105,22 +105,21 @@ async def officer_form(call: Call) -> None:
 
 
 async def read_form(request: Request, most: int = MAX_FIELDS) -> Form:
-    """Return the fields of a form. Raises Refusal for other bodies, and for forms of more fields than
-    `most`."""
+    """Return the fields of a form. Raises Refusal for other bodies, and for more fields than `most`."""
     try:
         found = parse_qs((await request.body()).decode("latin-1"), max_num_fields=most)
     except ValueError:
-        raise Refusal(HTTPStatus.BAD_REQUEST, "this is no form of a page") from None
+        raise Refusal(HTTPStatus.BAD_REQUEST, "this is not the form of a page") from None
     return lambda name: found.get(name, [""])[0]
 
 
-# ---- The table of routes, and the application that it makes ---------------------------------------------
+# ---- The table of routes, and the application made of it ------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Row:
-    """A route. path: of the address, with {parameters}; handler: answers a call with a Document, with the
-    bytes of JSON, with a response, or with an ASGI application; max_body: bytes that a body may have."""
+    """A route. path: may have {parameters}; handler: answers a call with a Document, the bytes of JSON, a
+    response, or an ASGI application; max_body: most bytes of a request's body."""
 
     path: str
     handler: Callable[[Call], Any]
@@ -133,11 +132,10 @@ class Row:
 class About:
     """The constants of an application.
 
-    name: in errors and in the log; served: the event in the log when it is; event: that of refusals, in the
-    log and in the metrics; frame: of its pages; page: draws a document as a page; policy: the content
-    security policy of pages, the guard's unless given; readers: the roles whose tokens may read, all unless
-    given; keyed: its pages have forms with the key of the login; at_once: calls of one reader that threads
-    work on, or that wait for it, at a time.
+    name: in errors and the log; served: log event once it is served; event: that of refusals, in the log and
+    in metrics; frame: of its pages; page: renders a document as a page; policy: content security policy of
+    pages (default: the guard's); readers: roles whose tokens may read (default: all); keyed: forms of its
+    pages have the key of the login; at_once: most calls of one reader in progress or waiting at a time.
     """
 
     name: str
@@ -167,18 +165,18 @@ class WebApp:
         is_open: bool = False,
         pair: tuple[Path, Path] | None = None,
     ) -> None:
-        """Listen. ConfigError if that cannot be, or the file of tokens cannot be read.
+        """Listen. ConfigError if it cannot, or if the file of tokens cannot be read.
 
-        names: tells whether a host's name is this process's own; readers: who may read, in words for the log;
-        is_open: anybody who reaches the pages may read them; pair: files in PEM, certificate and key, with
-        which TLS is spoken.
+        names: returns whether a host's name is this process's own; readers: description of who may read, for
+        the log; is_open: everyone who reaches the pages may read them; pair: PEM files of the certificate and
+        key for TLS, None for plain HTTP.
         """
         known = None if tokens is None else Tokens(tokens, log)
         self.logins = Logins(known, is_open, encrypted=pair is not None, readers=about.readers)
         self._about, self._log, self._readers = about, log, readers
         self._pool = ThreadPoolExecutor(THREADS, "page")
         self._at_once = Counter[str]()
-        """By the name of the token's owner."""
+        """Requests in progress, by the name of the token's owner."""
 
         def note(asker: Asker, refusal: Refusal) -> None:
             peer, end = f"a client from {asker.address}", f"{asker.address}:{asker.port}"
@@ -191,7 +189,7 @@ class WebApp:
 
     @property
     def url(self) -> str:
-        """The address as a browser takes it."""
+        """The address for a browser."""
         return self._server.url
 
     async def start(self) -> None:
@@ -200,7 +198,7 @@ class WebApp:
         self._log.info(self._about.served, address=self.url, readers=self._readers)
 
     async def stop(self) -> None:
-        """End all that is open."""
+        """End all connections and requests."""
         await self._server.stop()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
@@ -221,7 +219,7 @@ class WebApp:
         return Router(routes, redirect_slashes=False)  # pages of errors are the guard's
 
     def finished(self, call: Call, found: Any) -> App:
-        """Return the response with what a handler found."""
+        """The response for a handler's result."""
         if isinstance(found, Document):
             policy = {"Content-Security-Policy": self._about.policy} if self._about.policy else None
             return HTMLResponse(self._about.page(call, found), headers=policy)
@@ -231,7 +229,7 @@ class WebApp:
         """Answer a call in a thread. Raises Refusal for too many of one reader."""
         owner = call.caller.name
         if self._at_once[owner] >= self._about.at_once:
-            reason = f"{self._about.at_once} requests of {owner} are worked on already: wait for them"
+            reason = f"{self._about.at_once} requests of {owner} are already in progress: wait for them"
             raise Refusal(HTTPStatus.TOO_MANY_REQUESTS, reason, {"Retry-After": "1"})
         self._at_once[owner] += 1
         loop = asyncio.get_running_loop()
@@ -242,7 +240,7 @@ class WebApp:
 
 
 async def _answer(logins: Logins, web: WebApp, methods: Mapping[str, Row], request: Request) -> App:
-    """Answer a request at the path of these rows, by its method."""
+    """Check who asks, then run the handler: a coroutine here, others in a thread."""
     row = methods["GET" if request.method == "HEAD" else request.method]
     call = Call(logins, request)
     await row.who(call)
@@ -255,7 +253,7 @@ async def _answer(logins: Logins, web: WebApp, methods: Mapping[str, Row], reque
 
 
 _ASSETS = {"/style.css": (SERVED_STYLE, "text/css"), "/icon.svg": (ICON, "image/svg+xml")}
-"""Content and media type of what pages load."""
+"""Content and media type of the files that pages load."""
 
 
 async def _log_in(call: Call) -> Response:
@@ -272,7 +270,7 @@ def _to_overview(cookie: str) -> Response:
 
 
 def asset(content: str, kind: str) -> Callable[[Call], Any]:
-    """Return the handler of what pages load. kind: its media type."""
+    """Return the handler of a file that pages load. kind: its media type."""
 
     async def answer(call: Call) -> Response:
         return Response(content, media_type=kind)

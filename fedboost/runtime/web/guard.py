@@ -1,10 +1,10 @@
-"""The guard before the pages of a process: who asks in which name, from where, for what, and how much.
+"""The guard before the pages of a process: checks host, origin, path, method and amount of each request.
 
-Promises: an application behind it gets requests for this process's own name only, from its own pages or from
-programs, with a plain path, GET, HEAD or POST, and a body of bounded size that arrives in time; every answer
-has headers by which a browser runs no script but its own, frames it nowhere and keeps nothing; every refusal
-is noted; an exception of the application is an answer 500 and, unless there were many, a line in the log.
-Refuses: everything else, as JSON `{"error": ...}`, or as a page to browsers.
+Promises: the application behind it gets requests for this process's own name only, from its own pages or from
+programs, with a plain path, GET, HEAD or POST, and a body of bounded size that arrives in time. Every answer
+has headers with which a browser runs no script but its own, never frames it and keeps nothing. Every refusal
+is noted. An exception of the application is answered with 500 and logged, up to a rate.
+Refuses: everything else, as JSON `{"error": ...}`, or as a page for browsers.
 """
 
 import asyncio
@@ -21,31 +21,29 @@ from typing import Any
 from fedboost.errors import FedboostError, quoted
 from fedboost.runtime.config import is_loopback
 
-# ---- A bucket of tokens: how often something may be done, and how often in one go -----------------------
-# The time comes in.
+# ---- A token bucket: how often something may be done, and how often at once; callers pass the time ------
 
 
 MAX_NAMES = 4096
 
 
 class Bucket:
-    """Tokens that come back with time: `most` at first and at most, `per_second` of them a second."""
+    """Tokens that return with time: `most` at first and at most, `per_second` of them a second."""
 
     def __init__(self, per_second: float, most: float, now: float) -> None:
         self._per_second = per_second
         self._most = self._tokens = most
         self._then = now
         self.missed = 0
-        """How often there were too few."""
+        """How often there were too few tokens."""
 
     def tokens(self, now: float) -> float:
-        """The number of tokens now."""
         self._tokens = min(self._most, self._tokens + max(now - self._then, 0.0) * self._per_second)
         self._then = now
         return self._tokens
 
     def take(self, now: float, tokens: float = 1.0) -> bool:
-        """Take some if there are as many; return True if there were."""
+        """Take some if there are enough; return whether there were."""
         if self.tokens(now) < min(tokens, self._most):
             self.missed += 1
             return False
@@ -53,12 +51,12 @@ class Bucket:
         return True
 
     def is_full(self, now: float) -> bool:
-        """Tell if nothing was taken for a while."""
+        """Return whether nothing was taken recently."""
         return self.tokens(now) >= self._most
 
 
 class Buckets:
-    """A bucket for each name, such as an address, all alike; beyond `most_names` busy ones share one."""
+    """A bucket for each name, e.g. an address, all alike; beyond `most_names` busy ones share one."""
 
     def __init__(self, per_second: float, most: float, most_names: int = MAX_NAMES) -> None:
         self._size = per_second, most
@@ -69,20 +67,18 @@ class Buckets:
         return len(self._buckets)
 
     def of(self, name: str, now: float) -> Bucket:
-        """The bucket of this name."""
         if name not in self._buckets and len(self._buckets) >= self._most_names:
             self._buckets = {known: kept for known, kept in self._buckets.items() if not kept.is_full(now)}
             name = name if len(self._buckets) < self._most_names else ""
         return self._buckets.setdefault(name, Bucket(*self._size, now))
 
     def clear(self) -> None:
-        """Forget what was taken."""
+        """Fill all buckets."""
         self._buckets.clear()
 
 
 # ---- Addresses of clients, grouped by who can have them -------------------------------------------------
-# Promises: all loopback addresses are one group, and all addresses of an IPv6 network of 64 bits: whoever
-# has one of these has the others, too.
+# All loopback addresses are one group, and so is an IPv6 network of 64 bits, whose owner has all of it.
 
 
 LOOPBACK = "loopback"
@@ -91,7 +87,7 @@ NETWORK_BITS = 64
 
 @lru_cache(4096)
 def address_in(text: str) -> IPv4Address | IPv6Address | None:
-    """The address of a client: an IPv4 one that was mapped to IPv6 as itself; None for what is none."""
+    """The address of a client, an IPv4-mapped one as IPv4; None if it is not an address."""
     try:
         known = ip_address(text.partition("%")[0])
     except ValueError:
@@ -100,7 +96,7 @@ def address_in(text: str) -> IPv4Address | IPv6Address | None:
 
 
 def group_of(address: str) -> str:
-    """The name of the group of an address; what is no address is a group by itself."""
+    """The name of an address's group; other texts are groups of their own."""
     known = address_in(address)
     if known is None:
         return address
@@ -109,7 +105,7 @@ def group_of(address: str) -> str:
     return str(ip_network((known, NETWORK_BITS), strict=False) if known.version == 6 else known)
 
 
-# ---- The guard before the pages of a process: who asks in which name, from where, for what --------------
+# ---- The guard before the pages of a process ------------------------------------------------------------
 
 
 Scope = MutableMapping[str, Any]
@@ -120,20 +116,20 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 MAX_HEADERS = 64
 MAX_QUERY = 512
 MAX_BODY = 4096
-"""Bytes of a body, where an application does not take more."""
+"""Most bytes of a body, unless the application accepts more."""
 BODY_SECONDS = 20.0
-"""Seconds in which the whole body of a request must be here."""
+"""Seconds within which the whole body of a request must arrive."""
 REQUESTS_PER_SECOND, REQUESTS_SAVED = 50.0, 1000.0
-"""Requests of one address: so many a second, and some in one go after it was quiet. The loopback addresses
-count as one."""
+"""Requests of one address: per second, and at once after a quiet time. The loopback addresses count as
+one."""
 ALL_PER_SECOND, ALL_SAVED = 200.0, 2000.0
-"""Requests of all addresses."""
+"""The same for all addresses together."""
 FAILURES_PER_SECOND, FAILURES_SAVED = 1 / 60, 5.0
-"""Lines about pages that failed, and how many in one go after it was quiet."""
+"""Log lines about failed pages: per second, and at once after a quiet time."""
 LATE_SECONDS = 2.0
-"""A request beyond that is refused so late, so that the next comes late."""
+"""Delay in seconds of a refusal beyond that, which slows down the next request."""
 CHANGES = ("POST",)
-"""Methods that change something: a browser may call them from the pages themselves alone."""
+"""Methods that change something: browsers may use them from the application's own pages only."""
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -147,15 +143,15 @@ HEADERS = {
     b"cross-origin-resource-policy": b"same-origin",
     b"cache-control": b"no-store",
 }
-"""Headers of every answer; an application may give its own policy for a page."""
+"""Headers of every answer; an application may set its own policy for a page."""
 _HOST = re.compile(r"(?:([0-9A-Za-z](?:[0-9A-Za-z._-]*[0-9A-Za-z])?)|\[([0-9A-Fa-f:.]+)\])(?::[0-9]{1,5})?")
-"""Matched in full: a URL may have a user before the name, and a path behind it."""
+"""Must match in full: a URL may have a user before the name, and a path after it."""
 _PATH = re.compile(rb"/|(/[A-Za-z0-9_-][A-Za-z0-9._-]*)+")
-"""A plain path: nothing encoded, no empty part, and none that begins with a dot."""
+"""A plain path: nothing encoded, no empty segment, and none that begins with a dot."""
 
 
 class Refusal(Exception):
-    """A request that is not answered. reason: one sentence for whoever asked; headers: of the answer."""
+    """A request that is refused. reason: one sentence for the client; headers: of the answer."""
 
     def __init__(self, status: int, reason: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(reason)
@@ -166,7 +162,7 @@ class Refusal(Exception):
 
 @dataclass(frozen=True)
 class Asker:
-    """Where a request comes from: its address and port, and what it asks for, for the log."""
+    """The origin of a request, its address and port, and what it requests, for the log."""
 
     address: str
     port: int
@@ -174,15 +170,17 @@ class Asker:
 
 
 Note = Callable[[Asker, Refusal], None]
-"""Takes note of a refusal."""
+"""Records a refusal."""
 ErrorPage = Callable[[int, str], str]
-"""Makes the page of a refusal: of a status, and the reason."""
+"""Makes the page of a refusal from its status and reason."""
 
 
 class Guard:
-    """An ASGI application in front of another. names: tells whether a host's name is this process's own;
-    note: takes each refusal; log: a structlog logger; error_page: for browsers; bodies: bytes that the body
-    of a POST to a path may have, where that is more than MAX_BODY."""
+    """An ASGI application in front of another.
+
+    names: returns whether a host's name is this process's own; note: records each refusal; log: a structlog
+    logger; error_page: for browsers; bodies: most bytes of a POST body by path, if more than MAX_BODY.
+    """
 
     def __init__(
         self,
@@ -207,7 +205,6 @@ class Guard:
         self._failures = Bucket(FAILURES_PER_SECOND, FAILURES_SAVED, time.monotonic())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
         if scope["type"] != "http":
             return
         began = False
@@ -232,7 +229,7 @@ class Guard:
         except FedboostError as error:
             refusal = Refusal(HTTPStatus.UNPROCESSABLE_ENTITY, quoted(error.public))
             self._note(asker_of(scope), refusal)
-        except Exception as error:  # noqa: BLE001 - a page that fails must not end what the process is for
+        except Exception as error:  # noqa: BLE001 - a failing page must not end the process
             if isinstance(error, self._hung_up):
                 return
             self._failed(asker_of(scope), error)
@@ -241,7 +238,7 @@ class Guard:
             await self._refuse(scope, refusal, send)
 
     def _failed(self, asker: Asker, error: Exception) -> None:
-        """Log that a page failed, unless there were many such lines."""
+        """Log that a page failed, up to a rate."""
         if not self._failures.take(time.monotonic()):
             return
         what = quoted(f"{type(error).__name__}: {error}".partition("\n")[0])
@@ -250,23 +247,23 @@ class Guard:
         self._failures.missed = 0
 
     def _max_body(self, scope: Scope) -> int:
-        """Bytes that the body of a request may have."""
+        """Most bytes of a request's body."""
         own = self._bodies.get(scope["path"], MAX_BODY)
         return own if scope["method"] == "POST" else MAX_BODY
 
     async def _share(self, scope: Scope) -> None:
-        """Raise Refusal for a request of an address that makes too many, and where all make too many."""
+        """Raise Refusal if the address of a request, or all together, made too many."""
         now, reason = time.monotonic(), ""
         if not self._requests.of(group_of(asker_of(scope).address), now).take(now):
             reason = f"more than {REQUESTS_PER_SECOND:g} requests a second"
         elif not self._all.take(now):
-            reason = f"more than {ALL_PER_SECOND:g} requests a second of all addresses"
+            reason = f"more than {ALL_PER_SECOND:g} requests a second from all addresses"
         if reason:
             await asyncio.sleep(LATE_SECONDS)
             raise Refusal(HTTPStatus.TOO_MANY_REQUESTS, reason, {"Retry-After": "10"})
 
     def _check(self, scope: Scope) -> None:
-        """Raise Refusal for a request that no page should see."""
+        """Raise Refusal for a request that no page should get."""
         headers = scope["headers"]
         if len(headers) > MAX_HEADERS:
             raise Refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"more than {MAX_HEADERS} headers")
@@ -274,7 +271,7 @@ class Guard:
         if host is None or not self._names(hostname_of(host)):
             raise Refusal(
                 HTTPStatus.MISDIRECTED_REQUEST,
-                "this page is not called so: ask for it by an address of its own, as the log names it",
+                "this is not a name of this process: use one of its own addresses, as in its log",
             )
         self._check_origin(scope, f"{scope['scheme']}://{host}".lower())
         if not _PATH.fullmatch(scope["raw_path"]) or len(scope["raw_path"]) > MAX_QUERY:
@@ -287,9 +284,9 @@ class Guard:
             raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"more than {most} bytes")
 
     def _check_origin(self, scope: Scope, own: str) -> None:
-        """Raise Refusal for what another website's page asks for in a browser."""
+        """Raise Refusal for what a page of another website requests in a browser."""
         origin, site = only_header(scope, b"origin"), only_header(scope, b"sec-fetch-site")
-        foreign = Refusal(HTTPStatus.FORBIDDEN, "asked for by a page of another website")
+        foreign = Refusal(HTTPStatus.FORBIDDEN, "requested by a page of another website")
         if origin not in (None, "null") and origin.lower() != own:
             raise foreign
         navigates = only_header(scope, b"sec-fetch-mode") == "navigate" and scope["method"] == "GET"
@@ -300,7 +297,7 @@ class Guard:
             from_program = origin is None and site is None
             status = HTTPStatus.UNAUTHORIZED if from_program else HTTPStatus.FORBIDDEN
             needed = {"WWW-Authenticate": "Bearer"} if from_program else None
-            raise Refusal(status, "a program gives a token, and a browser its own origin", needed)
+            raise Refusal(status, "a program must give a token, and a browser its own origin", needed)
 
     async def _refuse(self, scope: Scope, refusal: Refusal, send: Send) -> None:
         body, kind = refusal_body(scope, refusal, self._error_page)
@@ -312,7 +309,7 @@ class Guard:
 
 
 def refusal_body(scope: Scope, refusal: Refusal, error_page: ErrorPage) -> tuple[bytes, bytes]:
-    """The body of a refusal, and its content type: a page to browsers, else JSON."""
+    """The body of a refusal and its content type: a page for browsers, else JSON."""
     wants_page = b"text/html" in b",".join(v for name, v in scope["headers"] if name == b"accept")
     if wants_page and not scope["path"].startswith("/api/"):
         return error_page(refusal.status, refusal.reason).encode(), b"text/html; charset=utf-8"
@@ -320,7 +317,7 @@ def refusal_body(scope: Scope, refusal: Refusal, error_page: ErrorPage) -> tuple
 
 
 class _Body:
-    """`receive` with a bound for the bytes of a body, and for the time that it takes."""
+    """`receive` with a bound on the bytes of a body, and on the time until it is complete."""
 
     def __init__(self, receive: Receive, most: int) -> None:
         self._receive = receive
@@ -345,7 +342,7 @@ class _Body:
 
 
 def only_header(scope: Scope, name: bytes) -> str | None:
-    """The value of a header; None where there is none, Refusal where there are several."""
+    """The value of a header, or None; Refusal if it appears several times."""
     values = [value for key, value in scope["headers"] if key == name]
     if len(values) > 1:
         raise Refusal(HTTPStatus.BAD_REQUEST, f"{len(values)} headers {name.decode()}")
@@ -353,28 +350,27 @@ def only_header(scope: Scope, name: bytes) -> str | None:
 
 
 def asker_of(scope: Scope) -> Asker:
-    """Where a request comes from."""
     address, port = scope.get("client") or ("an unknown address", 0)
     path = scope["raw_path"].decode("latin-1")
     return Asker(address, port, quoted(f"{scope['method']} {path}", 200))
 
 
 def hostname_of(host: str) -> str:
-    """The name in a header Host, without the port and the brackets of IPv6; '' for anything that is not a
-    name or an address with an optional port."""
+    """The name in a Host header, without the port and the brackets of IPv6; '' unless it is a name or an
+    address with an optional port."""
     found = _HOST.fullmatch(host)
     return (found[1] or found[2]).lower() if found else ""
 
 
 def is_loopback_name(name: str) -> bool:
-    """Tell if a host's name is one that only this machine's own programs use: no website can have it lead
+    """Return whether a host's name is one that only programs on this machine use, and no website can point
     here."""
     return is_loopback(f"[{name}]:0" if ":" in name else f"{name}:0")
 
 
 def _refused_by_app(status: int, headers: Iterable[tuple[bytes, bytes]]) -> Refusal:
-    """The refusal of a page that is not there, or does not take a method: with those that it takes."""
-    reasons = {404: "there is no such page", 405: "this page does not take this method"}
+    """The refusal for a missing page or an unsupported method, with the supported ones."""
+    reasons = {404: "there is no such page", 405: "this page does not support this method"}
     methods = (value.decode("latin-1") for name, value in headers if name.lower() == b"allow")
     allow = sorted({method.strip() for line in methods for method in line.split(",")})
     more = {"Allow": ", ".join(allow)} if allow else None

@@ -1,9 +1,8 @@
-"""Who asks for a page: by a token of its own, by the cookie of a browser that logged in, or as somebody on
-this machine.
+"""Who requests a page: the owner of a token, a browser that logged in, or a client on this machine.
 
-Promises: a cookie holds a random name of a login, never a token; a login ends with its token, with the
-process, and after some hours. Who logs in very often ends logins of their own.
-Refuses: who has neither, where one is needed, and who has another role (Refusal).
+Promises: a cookie contains a random login id, never a token. A login ends with its token, with the process,
+and after some hours. Logging in very often ends one's own earlier logins only.
+Refuses: callers with neither where one is needed, and callers with another role (Refusal).
 """
 
 import hashlib
@@ -29,24 +28,24 @@ from fedboost.runtime.web.guard import Buckets, Refusal, Scope, asker_of, only_h
 from fedboost.terms.reading import Frozen, Name, read_model
 
 # ---- Tokens: who may read pages of a process from elsewhere, and who may submit -------------------------
-# A file has for each token its name, role, last day and SHA-256; the token itself is printed once, when it
-# is made, and is nowhere else. To take a token away, delete its entry: the file is read again when it
-# changes.
-# Promises: a token has 256 random bits; all entries are compared, in constant time; tokens never print.
-# Refuses: files that others can write, or that are none (ConfigError); wrong tokens and those that ended
-# (Refusal). A right token is taken however many wrong ones came from its address: nobody guesses 256 bits.
+# A file has the name, role, last day and SHA-256 of each token. The token itself is printed once, when it is
+# made, and stored nowhere. To revoke a token, delete its entry: the file is read again when it changes.
+# Promises: a token has 256 random bits; all entries are compared, in constant time; tokens are never printed.
+# Refuses: files that others can write, or that are not token files (ConfigError); wrong and expired tokens
+# (Refusal). A right token is accepted however many wrong ones came from its address: 256 bits cannot be
+# guessed.
 
 
 Role = Literal["viewer", "analyst", "officer"]
 TOKEN_BYTES = 32
 TRIES_PER_SECOND, TRIES_SAVED = 0.1, 5.0
-"""Wrong tokens of one address: so many in one go, then one each ten seconds."""
+"""Wrong tokens from one address: so many at once, then one per ten seconds."""
 MAX_TOKENS = 1000
 LONGEST_TOKEN = 128
 
 
 class Token(Frozen):
-    """An entry of the file. ends: the last day on which it counts, UTC."""
+    """An entry of the file. ends: its last valid day, UTC."""
 
     name: Name
     role: Role
@@ -59,7 +58,7 @@ class _File(Frozen):
 
 
 class Tokens:
-    """The tokens of a file, as it is now. log: takes a file that can no longer be read."""
+    """The tokens in a file, as it is now. log: reports a file that can no longer be read."""
 
     def __init__(self, path: Path, log: Any) -> None:
         """Read the file. ConfigError."""
@@ -70,7 +69,7 @@ class Tokens:
         self._tokens = read_tokens(path)
 
     def owner(self, offered: str, address: str) -> Token:
-        """The entry of a token that was offered from this address. Raises Refusal."""
+        """The entry of a token offered from this address. Raises Refusal."""
         self.read_again()
         digest = hashlib.sha256(offered[:LONGEST_TOKEN].encode(errors="surrogatepass")).hexdigest()
         found = [token for token in self._tokens if hmac.compare_digest(token.sha256, digest)]
@@ -81,25 +80,25 @@ class Tokens:
                 wait = {"Retry-After": "10"}
                 raise Refusal(HTTPStatus.TOO_MANY_REQUESTS, "too many wrong tokens; wait ten seconds", wait)
             tries.take(now)
-            raise Refusal(HTTPStatus.UNAUTHORIZED, "this is no token of this process")
+            raise Refusal(HTTPStatus.UNAUTHORIZED, "this is not a token of this process")
         if not is_current(found[0]):
             raise Refusal(HTTPStatus.UNAUTHORIZED, f"this token ended on {found[0].ends}; ask for a new one")
         return found[0]
 
     def knows(self, token: Token) -> bool:
-        """Tell if a token that was right still is."""
+        """Return whether an accepted token is still valid."""
         self.read_again()
         return token in self._tokens and is_current(token)
 
     def read_again(self) -> None:
-        """Read the file if it has changed; one that cannot be read any more has no tokens."""
+        """Read the file if it has changed; an unreadable one has no tokens."""
         if (stamp := self._stamp_of()) == self._stamp:
             return
         self._stamp, self._tokens = stamp, ()
         try:
             self._tokens = read_tokens(self._path)
         except ConfigError as error:
-            self._log.error("no token counts until this file is put right", reason=str(error))
+            self._log.error("no token is valid until this file is corrected", reason=str(error))
 
     def _stamp_of(self) -> tuple[int, int, int]:
         try:
@@ -110,29 +109,35 @@ class Tokens:
 
 
 def is_current(token: Token) -> bool:
-    """Tell if a token's last day is not over."""
+    """Return whether a token has not expired."""
     return datetime.now(UTC).date() <= token.ends
 
 
 def read_tokens(path: Path) -> tuple[Token, ...]:
-    """The tokens of a file. ConfigError for a file that is none, or that others can write."""
+    """Read the tokens in a file. ConfigError for other files, and files that others can write."""
     if not path.exists():
-        raise ConfigError(f"{path}: no such file; `fedboost keys token NAME --file {path}` writes it")
+        raise ConfigError(
+            "tokens-missing", f"{path}: no such file; `fedboost keys token NAME --file {path}` writes it"
+        )
     entries = read_model(_File, read_toml(path), str(path)).tokens
     mode = path.stat().st_mode
     if os.name == "posix" and mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise ConfigError(f"{path}: others can write it (mode {mode & 0o777:o}); run: chmod 600 {path}")
+        raise ConfigError(
+            "tokens-writable", f"{path}: others can write it (mode {mode & 0o777:o}); run: chmod 600 {path}"
+        )
     return entries
 
 
 def add_token(path: Path, name: str, role: Role, days: int) -> tuple[str, date]:
-    """Make a token, and write its entry at the end of the file, which is made if there is none: the token,
-    and its last day. ConfigError."""
+    """Make a token and append its entry to the file, which is created if missing. Returns the token and its
+    last day. ConfigError."""
     known = read_tokens(path) if path.exists() else ()
     if any(token.name == name and is_current(token) for token in known):
-        raise ConfigError(f"{path}: has a token of {name!r}; delete its entry first, or give another name")
+        raise ConfigError(
+            "token-name-taken", f"{path}: has a token of {name!r}; delete its entry, or use another name"
+        )
     if len(known) >= MAX_TOKENS:
-        raise ConfigError(f"{path}: has {MAX_TOKENS} tokens; delete those that ended")
+        raise ConfigError("tokens-too-many", f"{path}: has {MAX_TOKENS} tokens; delete expired ones")
     token, ends = secrets.token_urlsafe(TOKEN_BYTES), datetime.now(UTC).date() + timedelta(days=days)
     digest = hashlib.sha256(token.encode()).hexdigest()
     read_model(Token, {"name": name, "role": role, "ends": ends, "sha256": digest}, "the token")
@@ -146,18 +151,18 @@ def add_token(path: Path, name: str, role: Role, days: int) -> tuple[str, date]:
     return token, ends
 
 
-# ---- Who asks for a page: by a token of its own, by the cookie of a browser that logged in --------------
+# ---- Who requests a page: by a token, or by the cookie of a browser that logged in ----------------------
 
 
 LOGIN_SECONDS = 12 * 3600.0
 MAX_LOGINS = 1024
-"""Beyond it the oldest login of who has most ends."""
+"""Beyond this, the oldest login of the owner with the most logins ends."""
 
 
 @dataclass(frozen=True)
 class Caller:
-    """Who asks. name: '' for somebody on this machine without a token; by_cookie: a browser that logged
-    in."""
+    """Who requests a page. name: '' for a client on this machine without a token; by_cookie: a browser that
+    logged in."""
 
     name: str
     role: str
@@ -165,8 +170,8 @@ class Caller:
 
 
 class Logins:
-    """The callers of pages. tokens: None where there are none; open: anybody who reaches the pages may read
-    them; readers: roles whose tokens may read, all unless given."""
+    """The callers of pages. tokens: None if there are none; is_open: everyone who reaches the pages may read
+    them; readers: roles that may read (default: all)."""
 
     def __init__(
         self, tokens: Tokens | None, is_open: bool, encrypted: bool, readers: Sequence[str] = ()
@@ -178,10 +183,10 @@ class Logins:
         self._tokens = tokens
         self._secret = secrets.token_bytes(32)
         self._logins: dict[str, tuple[Token, float]] = {}
-        """By the hash of the cookie's value: the token, and when the login ends."""
+        """By hash of the cookie's value: the token, and the time when the login ends (monotonic seconds)."""
 
     def caller(self, scope: Scope) -> Caller:
-        """Who asks; Refusal where that must be known, and is not."""
+        """The caller of a request. Raises Refusal if it is unknown and must be known."""
         offered = only_header(scope, b"authorization")
         if offered is not None:
             kind, _, token = offered.partition(" ")
@@ -199,7 +204,7 @@ class Logins:
         raise _unknown("this needs a token: log in, or give it as Authorization: Bearer TOKEN")
 
     def need(self, scope: Scope, role: str) -> Caller:
-        """Who asks, if it is somebody with a token of this role; else Refusal."""
+        """The caller, which must have a token of this role. Raises Refusal."""
         caller = self.caller(scope)
         if not caller.name:
             raise _unknown(f"this needs a token of the role {role}: Authorization: Bearer TOKEN")
@@ -208,7 +213,7 @@ class Logins:
         return caller
 
     def log_in(self, token: str, scope: Scope) -> str:
-        """The header Set-Cookie for a browser that gave a token. Raises Refusal."""
+        """Log in a browser that gave a token; returns the Set-Cookie header. Raises Refusal."""
         owner, now = self.owner(token, scope), time.monotonic()
         self._logins = {key: login for key, login in self._logins.items() if login[1] > now}
         value = secrets.token_urlsafe(32)
@@ -220,17 +225,17 @@ class Logins:
         return self._set_cookie(value, int(LOGIN_SECONDS))
 
     def form_key(self, scope: Scope) -> str:
-        """What the forms of a login's pages carry: nobody knows it who cannot read these pages."""
+        """The key in the forms of a login's pages, known only to those who can read them."""
         cookie = self._cookie_of(scope).encode("latin-1", "replace")
         return hmac.new(self._secret, cookie, hashlib.sha256).hexdigest()
 
     def log_out(self, scope: Scope) -> str:
-        """The header Set-Cookie that ends a login."""
+        """End a login; returns the Set-Cookie header."""
         self._logins.pop(_hashed(self._cookie_of(scope)), None)
         return self._set_cookie("", 0)
 
     def owner(self, token: str, scope: Scope) -> Token:
-        """The entry of a token that a request has. Raises Refusal."""
+        """The entry of the token in a request. Raises Refusal."""
         if self._tokens is None:
             raise _unknown("this process has no tokens")
         owner = self._tokens.owner(token.strip(), asker_of(scope).address)

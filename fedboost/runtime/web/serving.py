@@ -1,10 +1,9 @@
-"""The listener of a process's own pages: uvicorn in the event loop of the process.
+"""The listener of a process's own pages: uvicorn in the process's event loop.
 
-Promises: it handles no signals and writes no log of its own; connections are bounded in number, those of one
-address, too, and the oldest idle ones are closed for new ones; one that says nothing, or reads nothing, is
-closed, before the handshake of TLS as after it; whatever fails here is one line in the log, and what the
-process is for goes on.
-Refuses: an address that cannot be listened on, a missing extra (ConfigError).
+Promises: it handles no signals and writes no log of its own. The number of connections is bounded, in total
+and per address, and new ones replace the oldest idle ones. Connections that send nothing or read nothing are
+closed, before the TLS handshake and after it. A failure here is one line in the log, and the process goes on.
+Refuses: an address that it cannot listen on, a missing extra (ConfigError).
 """
 
 import asyncio
@@ -24,33 +23,33 @@ from fedboost.errors import ConfigError
 from fedboost.runtime.web.guard import App, Asker, Note, Refusal, group_of
 
 MAX_CONNECTIONS = 320
-"""Open connections: each takes a file, which sessions need, too. Beyond it the oldest that has no request in
-work is closed, and so of one address: who opens many and asks for nothing keeps nobody out."""
+"""Most open connections: each takes a file, which sessions need, too. Beyond this, the oldest without a
+request in progress is closed, so a client that opens many idle ones locks no one out."""
 MAX_OF_ADDRESS = 128
-"""Open connections of one address; the loopback addresses count as one."""
+"""Most open connections of one address. All loopback addresses together are one."""
 MAX_HEADER_BYTES = 16 * 1024
 KEEP_ALIVE_SECONDS = 5
 SILENT_SECONDS = 15.0
-"""A connection without a whole request is closed after this."""
+"""A connection without a complete request is closed after this."""
 HANDSHAKE_SECONDS = 10.0
-"""A connection without a whole handshake of TLS is closed after this."""
+"""A connection without a complete TLS handshake is closed after this."""
 UNREAD_SECONDS = 30.0
-"""A client that reads nothing of what waits for it is cut off after this."""
+"""A client that reads nothing of what is sent is cut off after this."""
 SWEEP_SECONDS = 1.0
 STOP_SECONDS = 1
-"""Seconds that open requests have when the process stops."""
+"""Seconds for open requests to finish when the process stops."""
 
 
 def need_extra(what: str, extra: str) -> None:
-    """Raise ConfigError with the command that installs the extra, unless it is there."""
+    """Raise ConfigError with the command that installs an extra, if it is missing."""
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
-        raise ConfigError(f'{what} needs the extra {extra}: pip install "fedboost[{extra}]"')
+        raise ConfigError("extra-missing", f'{what} needs the extra {extra}: pip install "fedboost[{extra}]"')
 
 
 class WebServer:
-    """Pages at one address, from `start` to `stop`. what: names them in errors and in the log; note: takes
-    what is refused before the application sees it; pair: files in PEM, certificate and key, with which TLS
-    is spoken."""
+    """Pages at one address, from `start` to `stop`. what: their name in errors and in the log; note: records
+    what is refused before the application gets it; pair: PEM files of the certificate and key for TLS, None
+    for plain HTTP."""
 
     def __init__(
         self,
@@ -61,7 +60,7 @@ class WebServer:
         note: Note,
         pair: tuple[Path, Path] | None = None,
     ) -> None:
-        """Listen. ConfigError if that cannot be."""
+        """Listen. ConfigError if it cannot."""
         self._log = log
         self._what = what
         self._scheme = "http" if pair is None else "https"
@@ -76,7 +75,7 @@ class WebServer:
 
     @property
     def url(self) -> str:
-        """The address as a browser takes it."""
+        """The address for a browser."""
         return f"{self._scheme}://{self.address}"
 
     async def start(self) -> None:
@@ -87,7 +86,7 @@ class WebServer:
             await asyncio.sleep(0.01)
 
     async def stop(self) -> None:
-        """Stop listening, and end what is open, also where `start` was never called."""
+        """Stop listening and end all connections, also if `start` was never called."""
         self._server.should_exit = True
         if self._task is not None:
             await asyncio.wait([self._task], timeout=STOP_SECONDS + 2)
@@ -101,11 +100,11 @@ class WebServer:
     async def _serve(self) -> None:
         try:
             await self._server.serve(sockets=[self._socket])
-        except Exception as error:  # noqa: BLE001 - pages that fail must not end what the process is for
-            self._log.error(f"{self._what}: is served no more", reason=f"{type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001 - failing pages must not end the process
+            self._log.error(f"{self._what}: is no longer served", reason=f"{type(error).__name__}: {error}")
 
     async def _sweep(self) -> None:
-        """Close connections that say nothing, or read nothing, until cancelled."""
+        """Close connections that send nothing, or read nothing, until cancelled."""
         loop = asyncio.get_running_loop()
         seen: weakref.WeakKeyDictionary[Any, tuple[float, int]] = weakref.WeakKeyDictionary()
         while True:
@@ -123,7 +122,7 @@ class WebServer:
                     connection.transport.abort()
 
     def _known(self) -> dict[int, Any]:
-        """The connections that uvicorn has, those whose handshake is over, by the number of their file."""
+        """The connections known to uvicorn, after their handshake, by file descriptor."""
         return {
             opened.fileno(): connection
             for connection in self._server.server_state.connections
@@ -131,7 +130,7 @@ class WebServer:
         }
 
     def _busy(self) -> set[int]:
-        """The files of connections with a request in work."""
+        """The file descriptors of connections with a request in progress."""
         return {file for file, connection in self._known().items() if _in_work(connection)}
 
     def _end_handshakes(self) -> None:
@@ -139,13 +138,13 @@ class WebServer:
         known = self._known()
         for opened, client in self._socket.older_than(HANDSHAKE_SECONDS):
             if opened.fileno() not in known:
-                reason = f"no handshake of TLS within {HANDSHAKE_SECONDS:g} s"
+                reason = f"no TLS handshake within {HANDSHAKE_SECONDS:g} s"
                 self._note(_connection(client), Refusal(HTTPStatus.REQUEST_TIMEOUT, reason))
                 self._socket.end(opened)
 
 
 def _in_work(connection: Any) -> bool:
-    """Tell if a connection's last request has no whole response yet."""
+    """Return whether a connection's last request has no complete response yet."""
     return connection.cycle is not None and not connection.cycle.response_complete
 
 
@@ -160,8 +159,9 @@ def _listen(what: str, host: str, port: int, note: Note) -> "_Listener":
     except OSError as error:
         opened.close()
         raise ConfigError(
+            "page-cannot-listen",
             f"{what}: cannot listen on {host}:{port}: {error.strerror or error}; give `listen` another "
-            f"address of this machine, or end what listens there"
+            f"address of this machine, or end the process that listens there",
         ) from None
     return opened
 
@@ -178,9 +178,9 @@ class _Client:
 
 
 class _Listener(socket.socket):
-    """A socket that listens, and where there are too many connections hangs up on the oldest without a
-    request in work, or else on the new one. note: takes each of these; busy: the files of connections that
-    have a request in work."""
+    """A listening socket. When there are too many connections, it closes the oldest without a request in
+    progress, or else the new one. note: records each of these; busy: returns the file descriptors of
+    connections with a request in progress."""
 
     note: Note
     busy: Callable[[], Collection[int]]
@@ -190,7 +190,7 @@ class _Listener(socket.socket):
         self._open: weakref.WeakKeyDictionary[socket.socket, _Client] = weakref.WeakKeyDictionary()
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """Accept a client; BlockingIOError where it was hung up on, as if nobody were there."""
+        """Accept a client. BlockingIOError, as if no one were there, if the new connection was closed."""
         opened, address = super().accept()
         group = group_of(address[0])
         for known in [known for known in self._open if known.fileno() < 0]:
@@ -198,7 +198,7 @@ class _Listener(socket.socket):
         of_address = [known for known, client in self._open.items() if client.group == group]
         self._open[opened] = _Client(address, group, time.monotonic())
         if len(of_address) >= MAX_OF_ADDRESS:
-            self._make_room([*of_address, opened], f"{MAX_OF_ADDRESS} connections of this address")
+            self._make_room([*of_address, opened], f"{MAX_OF_ADDRESS} connections from this address")
         elif len(self._open) > MAX_CONNECTIONS:
             self._make_room([*self._open], f"{MAX_CONNECTIONS} connections")
         if opened not in self._open:
@@ -207,36 +207,36 @@ class _Listener(socket.socket):
         return opened, address
 
     def _make_room(self, among: list[socket.socket], many: str) -> None:
-        """End the first of these connections, the oldest first, that has no request in work."""
+        """Close the oldest of these connections without a request in progress."""
         busy = self.busy()
         oldest = next(each for each in among if each.fileno() not in busy)
-        refusal = Refusal(HTTPStatus.SERVICE_UNAVAILABLE, f"{many} are open already")
+        refusal = Refusal(HTTPStatus.SERVICE_UNAVAILABLE, f"{many} are already open")
         self.note(_connection(self._open[oldest].address), refusal)
         self.end(oldest)
 
     def end(self, opened: socket.socket) -> None:
-        """Hang up on a connection, and count it no more."""
+        """Close a connection, and count it no longer."""
         self.forget(opened)
-        with contextlib.suppress(OSError):  # the client was faster
+        with contextlib.suppress(OSError):  # the client closed it first
             opened.shutdown(socket.SHUT_RDWR)
 
     def older_than(self, seconds: float) -> list[tuple[socket.socket, Any]]:
-        """The open connections that are older, and their clients' addresses."""
+        """The open connections that are older, with their clients' addresses."""
         until = time.monotonic() - seconds
         return [(opened, client.address) for opened, client in self._open.items() if client.since < until]
 
     def forget(self, opened: socket.socket) -> None:
-        """Count a connection no more."""
+        """Count a connection no longer."""
         self._open.pop(opened, None)
 
 
 def _server(app: App, note: Note, pair: tuple[Path, Path] | None) -> Any:
-    """uvicorn's server, without its signals and its logs."""
+    """uvicorn's server without its signal handlers and logs."""
     import uvicorn
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
     class Protocol(H11Protocol):
-        """A connection whose client is named when it speaks no HTTP."""
+        """A connection that reports clients that do not speak HTTP."""
 
         def send_400_response(self, msg: str) -> None:
             address, port = self.client or ("an unknown address", 0)
@@ -252,7 +252,7 @@ def _server(app: App, note: Note, pair: tuple[Path, Path] | None) -> Any:
         def capture_signals(self) -> Iterator[None]:
             yield
 
-    log = logging.getLogger("uvicorn.error")  # what it says of failures, the guard says
+    log = logging.getLogger("uvicorn.error")  # the guard reports failures instead
     log.propagate = False
     log.addHandler(logging.NullHandler())
     config = uvicorn.Config(
@@ -271,5 +271,5 @@ def _server(app: App, note: Note, pair: tuple[Path, Path] | None) -> Any:
         ssl_certfile=pair and pair[0],
         ssl_keyfile=pair and pair[1],
     )
-    config.load()  # TLS's files are read here, and not when the first client comes
+    config.load()  # reads the TLS files now, not when the first client comes
     return Server(config)

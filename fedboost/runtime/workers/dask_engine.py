@@ -1,8 +1,8 @@
-"""The engine of Dask: an existing cluster, or processes of this machine.
+"""The Dask engine: an existing cluster, or processes on this machine.
 
-Promises: a function runs on the worker that it was given, once; the loss of a worker is found soon; the
-scheduler needs no fedboost, and a worker with none, or another version, says so and lives on; what Dask logs
-in this process does not reach the terminal.
+A function runs once, on the worker that it was given. The loss of a worker is noticed soon. The scheduler
+does not need fedboost; a worker without it, or with another version, reports that and survives. Dask's logs
+of this process do not reach the terminal.
 """
 
 import asyncio
@@ -17,25 +17,20 @@ from fedboost.errors import ConfigError
 from fedboost.runtime.workers.hold import Worker, WorkerLost
 from fedboost.version import VERSION
 
-ANSWERS_WITHIN = 10.0
-"""Seconds in which a scheduler has to answer."""
-LOOKS_EVERY = 0.5
-"""Seconds between two looks at whether a worker is still there."""
-MAX_LOOKS = 20
-"""Answers without workers, of a scheduler that says it has some, before that is believed."""
+ANSWERS_WITHIN = 10.0  # seconds within which a scheduler must answer
+LOOKS_EVERY = 0.5  # seconds between two checks that a worker still exists
+MAX_LOOKS = 20  # answers without workers, from a scheduler that counts some, until they are believed
 _LOGGERS = "distributed", "distributed.client", "distributed.gc", "tornado", "tornado.application"
-"""Loggers of Dask that write to the terminal by handlers of their own."""
-_NEVER = logging.CRITICAL + 1
-"""The level of a logger that says nothing."""
-_INSTALL = 'workers of Dask need the extra: pip install "fedboost[dask]"'
+"""Dask's loggers with handlers that write to the terminal."""
+_NEVER = logging.CRITICAL + 1  # level of a silent logger
+_INSTALL = 'Dask workers need an extra: pip install "fedboost[dask]"'
 
 
 class DaskEngine:
-    """A cluster of Dask."""
+    """A Dask cluster."""
 
     def __init__(self, client: Any, name: str, own: Any = None, address: str = "") -> None:
-        """own: the cluster of this process, which ends with the engine; address: of the scheduler, where it
-        may be called again."""
+        """own: this process's cluster, which ends with it; address: of the scheduler, to reconnect."""
         self.client = client
         self._own = own
         self._address = address
@@ -43,12 +38,12 @@ class DaskEngine:
 
     @classmethod
     def at(cls, address: str) -> Self:
-        """The cluster whose scheduler has this address. ConfigError."""
+        """Connect to the cluster of a scheduler. Raises ConfigError."""
         return cls(_client_at(address), f"the Dask cluster at {address}", address=address)
 
     @classmethod
     def local(cls, count: int, threads: int) -> Self:
-        """A cluster of so many processes on this machine, which other users of it cannot call."""
+        """Start a cluster of processes on this machine, which its other users cannot call."""
         distributed = _distributed()
         _hush()
         cluster = distributed.LocalCluster(
@@ -57,7 +52,7 @@ class DaskEngine:
             host="127.0.0.1",
             security=True,
             dashboard_address=None,
-            scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},  # else it warns of a port in use
+            scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},  # avoids a warning about a port in use
             silence_logs=_NEVER,
         )
         client = distributed.Client(cluster, set_as_default=False)
@@ -65,38 +60,37 @@ class DaskEngine:
 
     @classmethod
     def of(cls, collection: Any) -> Self:
-        """The cluster of the client in use, where collections are persisted. ConfigError if there is none."""
+        """Return the cluster of the current client. Raises ConfigError."""
         try:
             client = _distributed().default_client()
         except ValueError:
             raise ConfigError(
-                f"a {type(collection).__name__} of Dask needs a client: from dask.distributed import Client; "
-                "Client()"
+                "dask-no-client",
+                f"a Dask {type(collection).__name__} needs a client: dask.distributed.Client()",
             ) from None
         return cls(client, f"the Dask cluster at {client.scheduler.address}")
 
     def computed(self, partitions: Sequence[Any]) -> tuple[list[Any], list[int]]:
-        """These delayed partitions, computed where Dask likes, and the rows of each. ConfigError for what
-        cannot be computed."""
+        """Compute delayed partitions where Dask chooses, and return them with their row counts."""
         if not self.workers():
-            raise ConfigError(f"{self.name} has no workers: start some")
+            raise ConfigError("workers-missing", f"{self.name} has no workers; start some")
         futures = self.client.compute(partitions)
         try:
             rows = self.client.gather(self.client.map(len, futures, pure=False))
-        except Exception as error:  # noqa: BLE001 - whatever the user's own graph raises
+        except Exception as error:  # noqa: BLE001 - the user's own graph may raise anything
             why = f"{type(error).__name__}: {error}"
-            raise ConfigError("the partitions of Dask cannot be computed", why) from None
+            raise ConfigError("dask-failed", "the Dask partitions cannot be computed", why) from None
         return futures, [int(count) for count in rows]
 
     def compute(self, partition: Any, worker: Worker) -> Any:
-        """A delayed partition, computed there if it may be."""
+        """Compute a delayed partition, on this worker if possible."""
         return self.client.compute(partition, workers=[worker.address], allow_other_workers=True)
 
     def places(self, futures: Sequence[Any]) -> list[Worker]:
-        """A worker that has each of these results; the first of all where none does any more."""
+        """Return a worker that has each of these results, or the first worker if none has it any more."""
         workers = {worker.address: worker for worker in self.workers()}
         if not workers:
-            raise ConfigError(f"{self.name} has no workers: start some")
+            raise ConfigError("workers-missing", f"{self.name} has no workers; start some")
         known = self.client.who_has(futures)
         first = next(iter(workers.values()))
         return [
@@ -105,15 +99,15 @@ class DaskEngine:
         ]
 
     def workers(self) -> list[Worker]:
-        """The workers there are, in the order of their addresses. ConfigError."""
-        if self._address and self.client.status == "closed":  # it gave up a scheduler that was away
+        """Return the current workers, sorted by address. Raises ConfigError."""
+        if self._address and self.client.status == "closed":  # the client gave up on an absent scheduler
             self.client = _client_at(self._address)
         try:
             known = self._known()
         except (OSError, RuntimeError):
             known = None
         if known is None:
-            raise ConfigError(f"{self.name} no longer answers: start its scheduler again")
+            raise ConfigError("dask-no-answer", f"{self.name} no longer answers; restart its scheduler")
         workers = [
             Worker(address, str(said["host"]), int(said["nthreads"]), int(said.get("memory_limit") or 0))
             for address, said in known.items()
@@ -122,8 +116,9 @@ class DaskEngine:
         return sorted(workers, key=lambda worker: worker.address)
 
     def _known(self) -> Any:
-        """What the scheduler says of its workers; None where nobody answers. A client also asks for
-        totals, every two seconds, and keeps one answer only: totals may come in place of the workers."""
+        """Return the scheduler's list of workers; None if it does not answer."""
+        # A Dask client also requests totals every two seconds, and keeps only one answer, so totals without
+        # workers may arrive instead.
         for _ in range(MAX_LOOKS):
             said = self.client.scheduler_info(n_workers=-1)
             known = said.get("workers")
@@ -134,7 +129,7 @@ class DaskEngine:
     def run(
         self, worker: Worker, name: str, function: Callable[..., Any], *arguments: Any
     ) -> "RunningAtDask":
-        """Run a function on this worker. Partitions stand last among the arguments. WorkerLost."""
+        """Start a function on this worker. Partitions must be its last arguments. Raises WorkerLost."""
         parts = [argument for argument in arguments if hasattr(argument, "key")]
         rest = arguments[: len(arguments) - len(parts)]
         try:
@@ -149,34 +144,34 @@ class DaskEngine:
                 pure=False,
                 retries=0,
             )
-        except (OSError, RuntimeError) as error:  # of a scheduler that is gone
+        except (OSError, RuntimeError) as error:  # the scheduler is gone
             raise WorkerLost(str(error)) from None
         return RunningAtDask(self, worker, future)
 
     def close(self) -> None:
-        """Leave the cluster; end it if it is this process's own."""
+        """Leave the cluster, and end it if this process started it."""
         self.client.close()
         if self._own is not None:
             self._own.close()
 
 
 class RunningAtDask:
-    """A task of Dask."""
+    """A Dask task."""
 
     def __init__(self, engine: DaskEngine, worker: Worker, future: Any) -> None:
         self._engine, self._worker, self._future = engine, worker, future
 
     def result(self) -> Any:
-        """What it returns. Dask would wait for ever for a worker that is gone: whether it is still there is
-        looked at now and then. Raises WorkerLost."""
+        """Wait for the result. Raises WorkerLost."""
+        # Dask itself would wait without end for a worker that is gone, so its existence is checked regularly.
         distributed = _distributed()
         while True:
             try:
                 result = self._future.result(timeout=LOOKS_EVERY)
-                self._future.release()  # Dask would run it again, once its worker is lost
+                self._future.release()  # otherwise Dask runs it again when its worker is lost
                 return result
             except (distributed.TimeoutError, TimeoutError, UnboundLocalError) as error:
-                # the last where Dask itself cancels a wait that is over at this moment: dask/distributed#8514
+                # UnboundLocalError: Dask cancels a wait that ends at the same moment, dask/distributed#8514
                 if isinstance(error, UnboundLocalError) and self._future.status == "error":
                     raise
                 if self._future.cancelled() or not self._is_there():
@@ -186,20 +181,21 @@ class RunningAtDask:
                 raise WorkerLost(self._worker.address) from None
             except ImportError as error:
                 raise ConfigError(
-                    f"worker {self._worker.address} cannot work for fedboost {VERSION} ({error}): install "
-                    f"this version there, with all that it needs"
+                    "worker-version",
+                    f"worker {self._worker.address} does not support fedboost {VERSION} ({error}); install "
+                    f"this version and its dependencies there",
                 ) from None
 
     def _is_there(self) -> bool:
         try:
             return self._worker in self._engine.workers()
-        except ConfigError:  # with its cluster
+        except ConfigError:  # the whole cluster is gone
             return False
 
 
 def _by_value() -> Callable[..., Any]:
-    """What calls a function at a worker. It is defined in here so that it travels by value: what travels by
-    name ends a worker, or scheduler, that does not know the name."""
+    """Return the function that calls another at a worker. As a local function it is pickled by value; pickled
+    by name, it would end a worker or scheduler that cannot import it."""
 
     def call(version: str, content: bytes, *parts: Any) -> Any:
         import pickle
@@ -215,55 +211,56 @@ def _by_value() -> Callable[..., Any]:
 
 
 def _client_at(address: str) -> Any:
-    """A client of the scheduler there. ConfigError."""
+    """Return a client of the scheduler at an address. Raises ConfigError."""
     distributed = _distributed()
     _hush()
     try:
-        with ThreadPoolExecutor(1) as thread:  # this one may be in an event loop
+        with ThreadPoolExecutor(1) as thread:  # this thread may run an event loop
             thread.submit(asyncio.run, _call_at(address)).result()
         return distributed.Client(address, timeout=ANSWERS_WITHIN, set_as_default=False)
     except (OSError, ValueError, RuntimeError) as error:
         raise ConfigError(
-            f"the Dask scheduler at {address} does not answer within {ANSWERS_WITHIN:.0f} s: start it, "
-            f"or correct `dask` of [workers]",
+            "dask-no-answer",
+            f"the Dask scheduler at {address} does not answer within {ANSWERS_WITHIN:.0f} s; start it, "
+            f"or correct `dask` under [workers]",
             _cause(error),
         ) from None
-    except TypeError:  # of TLS without a certificate, by Dask
+    except TypeError:  # Dask's error for TLS without a certificate
         raise ConfigError(
-            f"the Dask scheduler at {address} wants TLS, and Dask knows no certificates here: give them "
-            f"in Dask's configuration (distributed.comm.tls)"
+            "dask-no-certificate",
+            f"the Dask scheduler at {address} requires TLS, but Dask has no certificates here; set them "
+            f"in Dask's configuration (distributed.comm.tls)",
         ) from None
 
 
 async def _call_at(address: str) -> None:
-    """Raise OSError unless a scheduler answers there; a Client of Dask would wait for ever for some that do
-    not, and long for others. TypeError without certificates for TLS."""
+    """Raise OSError unless a scheduler answers; a Dask client could wait long, or without end. TypeError if
+    certificates for TLS are missing."""
     distributed = _distributed()
     arguments = distributed.Security().get_connection_args("client")
     calling = distributed.comm.connect(address, timeout=ANSWERS_WITHIN, **arguments)
-    answered = await asyncio.wait_for(calling, ANSWERS_WITHIN + 1.0)  # its own tells what went wrong
+    answered = await asyncio.wait_for(calling, ANSWERS_WITHIN + 1.0)  # its own timeout reports the cause
     await answered.close()
 
 
 def _cause(error: BaseException) -> str:
-    """What is at the bottom of an error; '' for the time that has run out."""
+    """Return the text of an error's root cause; '' for a timeout."""
     while error.__cause__ is not None:
         error = error.__cause__
     return "" if isinstance(error, TimeoutError) else str(error).partition("\n")[0]
 
 
 def _hush() -> None:
-    """Keep what Dask logs from the terminal: what a site has to know of it is said by its own log."""
+    """Keep Dask's logs off the terminal: the site's own log has all that it needs to know."""
     for name in _LOGGERS:
         logging.getLogger(name).setLevel(_NEVER)
 
 
 def _distributed() -> Any:
-    """The library, or ConfigError without it."""
     try:
         import distributed
         import distributed.comm
         import distributed.scheduler
     except ImportError:
-        raise ConfigError(_INSTALL) from None
+        raise ConfigError("extra-missing", _INSTALL) from None
     return distributed

@@ -1,7 +1,7 @@
-"""What runs on a worker: it reads some of a site's rows, holds them, and answers for them.
+"""The part that runs on a worker: it reads some of a site's rows, holds them, and answers queries about them.
 
-Promises: the process that called is the only one that is served; once it hangs up, or does not call within
-CALLED_WITHIN, the rows are dropped. A fault of rows or files is told as the site itself would be told it.
+Only the process that started it is served. Once that hangs up, or does not call within CALLED_WITHIN, the
+rows are dropped. Faults of rows or files are reported as they would be for a table at the site.
 """
 
 import hmac
@@ -46,13 +46,12 @@ from fedboost.wire.messages import decode_to_party, encode_to_party
 
 
 class WorkerLost(Exception):
-    """A worker is gone, or no longer answers. Who holds its rows rebuilds them elsewhere."""
+    """A worker is gone, or no longer answers. The holder of its rows rebuilds them elsewhere."""
 
 
 @dataclass(frozen=True)
 class Worker:
-    """A worker: its address at the engine, its host, its threads, and the bytes of memory that it may use, 0
-    if nobody says."""
+    """A worker. address: at the engine; memory: bytes that it may use, or 0 if unknown."""
 
     address: str
     host: str
@@ -60,11 +59,10 @@ class Worker:
     memory: int
 
 
-# ---- Rows of a site as its workers read them: Parquet or CSV files by row range, or parts in memory -----
-# Rows come in the order of the files' names, so that the place of a row in the whole table does not depend on
-# who reads it; of Parquet files only the row groups and columns that are wanted are read. Files with other
-# columns than the first, and CSV files that disagree whether a column is text, are refused (ConfigError that
-# names file and column).
+# ---- A site's rows as workers read them: Parquet or CSV files by row range, or parts in memory ----------
+# Rows are in the order of file names, so a row's index in the whole table does not depend on its reader. Of
+# Parquet files, only the needed row groups and columns are read. Files with other columns than the first, and
+# CSV files that disagree on whether a column is text, are refused with the names of file and column.
 
 
 _TEXT_FILES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".csv.zst", ".tsv.zst")
@@ -78,17 +76,17 @@ class Range(NamedTuple):
 
 
 class Heads(NamedTuple):
-    """What is known of files before their rows are read: how many rows; the columns with their types,
-    serialised by Arrow; the rows of each file; and why they cannot be read, public and for the site alone."""
+    """Facts about files before their rows are read. columns: the schema, serialised by Arrow; sizes: rows of
+    each file; fault: code, public and detail of the error if they cannot be read."""
 
     rows: int = 0
     columns: bytes = b""
     sizes: tuple[int, ...] = ()
-    fault: tuple[str, str] = ("", "")
+    fault: tuple[str, str, str] = ("", "", "")
 
 
 class Files:
-    """The files of a site. ConfigError if there are none, or cannot be read."""
+    """The files of a site. Raises ConfigError if there are none, or if they cannot be read."""
 
     def __init__(self, source: str, options: ReadOptions) -> None:
         self._options = options
@@ -97,7 +95,8 @@ class Files:
         self._texts, others = _sorted_out(source)
         if self._texts and others and not any(name.lower().endswith(TOGETHER) for name in others):
             raise ConfigError(
-                f"{source}: holds CSV files, and {others[0]}: give the rows a folder of their own"
+                "workers-mixed-files",
+                f"{source}: has CSV files and {others[0]}; put the rows in a folder of their own",
             )
         if not self._texts or others:
             self._texts = []
@@ -107,10 +106,12 @@ class Files:
             elif isinstance(found, Delimited) and found.location.path is not None:
                 self._texts = [str(found.location.path)]
             else:
-                raise ConfigError(f"{found.shown}: workers read Parquet and CSV files alone")
+                raise ConfigError(
+                    "workers-file-type", f"{found.shown}: workers read only Parquet and CSV files"
+                )
 
     def heads(self) -> Heads:
-        """How many rows there are, and of which columns. Of CSV files every one is read."""
+        """Return the number of rows and the columns. CSV files are read for this."""
         if self._parquet is not None:
             columns = self._parquet.head.schema.serialize().to_pybytes()
             return Heads(sum(self._parquet.sizes), columns, self._parquet.sizes)
@@ -122,13 +123,13 @@ class Files:
         return Heads(sum(sizes), _joint(schemas).serialize().to_pybytes(), tuple(sizes))
 
     def rows(self, ranges: Sequence[Range], sizes: Sequence[int] = ()) -> Table:
-        """These rows. sizes: those of the files, if they are known: CSV files without such rows are not read.
-        ConfigError where the files here have others."""
+        """Read these rows. sizes: known rows of each file, to skip CSV files and to refuse changed ones."""
         if self._parquet is not None:
             if sizes and tuple(sizes) != self._parquet.sizes:
                 raise ConfigError(
-                    f"{self._source}: has other files or rows here than where they were counted: all workers "
-                    f"must see the same files, and nobody may change them meanwhile"
+                    "worker-rows-changed",
+                    f"{self._source}: has other files or rows here than where they were counted; all workers "
+                    f"must see the same files, and they must not change",
                 )
             return self._parquet.stored(None).share(ranges)
         pieces, end = [], 0
@@ -139,7 +140,9 @@ class Files:
                 continue
             table = self._read(path)
             if sizes and table.num_rows != sizes[number]:
-                raise ConfigError(f"{path}: has changed while the rows were read; try again")
+                raise ConfigError(
+                    "worker-rows-changed", f"{path}: changed while the rows were read; try again"
+                )
             end += table.num_rows
             for first, last in ranges:
                 low, high = max(first, begin), min(last, end)
@@ -148,8 +151,7 @@ class Files:
         return pa.concat_tables(_as_one(pieces))
 
     def group_end(self, column: str, at: int) -> int:
-        """The first row from `at` on that is of another group than the one before it, where rows of a group
-        stand together."""
+        """Return the first row from `at` on that begins a group, if the rows of a group are adjacent."""
         before, rows, step = None, self.heads().rows, 1 << 12
         for first in range(at - 1, rows, step):
             table = self.rows([Range(first, min(first + step, rows))])
@@ -165,15 +167,15 @@ class Files:
 
 
 def heads_of(source: str, options: ReadOptions) -> Heads:
-    """The heads of a site's files, as a worker sees them."""
+    """Return the heads of a site's files, as a worker sees them."""
     try:
         return Files(source, options).heads()
     except ConfigError as error:
-        return Heads(fault=(error.public, error.detail))
+        return Heads(fault=(error.code, error.public, error.detail))
 
 
 def stamp_of(source: str) -> list[tuple[str, int, int, int]]:
-    """What tells that files have changed: path, time of the last change, size and inode of each."""
+    """Return path, modification time, size and inode of each file, to notice changes."""
     texts, others = _sorted_out(source)
     paths = tuple(map(Path, texts)) if texts and not others else local_files(source)
     states = ((path, path.stat()) for path in paths if path.is_file())
@@ -181,13 +183,11 @@ def stamp_of(source: str) -> list[tuple[str, int, int, int]]:
 
 
 def group_end_of(source: str, options: ReadOptions, column: str, at: int) -> int:
-    """See `Files.group_end`."""
     return Files(source, options).group_end(column, at)
 
 
 def _sorted_out(source: str) -> tuple[list[str], list[str]]:
-    """The CSV files of a folder or a glob, in the order of their names, and its other files; hidden ones
-    apart."""
+    """Return the CSV files of a folder or glob, sorted by name, and its other files, without hidden ones."""
     path = Path(source)
     if is_remote(source):
         return [], []
@@ -203,7 +203,7 @@ def _sorted_out(source: str) -> tuple[list[str], list[str]]:
 
 
 def _check_same(paths: Sequence[str], heads: "Sequence[pa.Schema]") -> None:
-    """ConfigError unless all files have the columns of the first, and agree which are text."""
+    """Raise ConfigError unless all files have the columns of the first, and agree on which are text."""
     first = heads[0]
     for path, head in zip(paths[1:], heads[1:], strict=True):
         check_same_names(path, head.names, paths[0], first.names)
@@ -216,13 +216,14 @@ def _check_same(paths: Sequence[str], heads: "Sequence[pa.Schema]") -> None:
         if len(kinds) > 1:
             (one, kind), (other, kind_there) = kinds.values()
             raise ConfigError(
-                f"{one}: column {name!r} is {kind} here, {kind_there} in {other}: write the rows as Parquet, "
-                f"or all of its values as one type"
+                "table-types-differ",
+                f"{one}: column {name!r} is {kind} here, but {kind_there} in {other}; write the rows as "
+                "Parquet, or all values as one type",
             )
 
 
 def _joint(heads: "Sequence[pa.Schema]") -> "pa.Schema":
-    """The columns of all files: of each the first type that is not of missing values alone."""
+    """Return the columns of all files, each with its first type that is not null."""
     fields = []
     for name in heads[0].names:
         own = [head.field(name) for head in heads]
@@ -231,7 +232,7 @@ def _joint(heads: "Sequence[pa.Schema]") -> "pa.Schema":
 
 
 def _as_one(tables: "Sequence[pa.Table]") -> "list[pa.Table]":
-    """Tables of the same columns, in the same order and of types that go together."""
+    """Return the tables with columns in the same order and of common types."""
     names = tables[0].column_names
     wide = pa.unify_schemas(
         [table.select(names).schema.remove_metadata() for table in tables], promote_options="permissive"
@@ -239,14 +240,12 @@ def _as_one(tables: "Sequence[pa.Table]") -> "list[pa.Table]":
     return [table.select(names).cast(wide) for table in tables]
 
 
-# ---- The connection between a site's own process and the holder of some of its rows on a worker ---------
-# One call of gRPC a holder, for as long as the session lasts: a request, its answer, the next request. What
-# a session says travels as it does between aggregator and party, and answers in the cells of the wire;
-# nothing that arrives is unpickled. The call ends when either side does, so that each notices the other's
-# end.
-# Promises: requests are answered in order. A worker on another machine is reached by TLS under a
-# certificate made for this one connection, and both ways only with a token that travelled with the rows.
-# Refuses: a caller without the token (by hanging up).
+# ---- The connection between a site's process and a holder of some of its rows on a worker ---------------
+# One gRPC call per holder lasts as long as the session, and answers requests in order. Queries and states
+# travel as between aggregator and party, answers in the cells of the wire; nothing is unpickled. The call
+# ends with either side, so that each notices the end of the other. A worker on another machine is reached by
+# TLS, with a certificate for this one connection, and every caller needs the token that was sent with the
+# rows; others are hung up on.
 
 
 HOLD = "/fedboost.Workers/Hold"
@@ -263,15 +262,14 @@ OPTIONS = [
     ("grpc.enable_http_proxy", 0),
 ]
 ANSWER, HISTOGRAMS, GO_TO, HASH = b"A", b"H", b"G", b"R"
-"""Kinds of requests: an answer, own histograms for a vote, to move to a state, the hash of the rows."""
+"""Kinds of requests: answer a query, own histograms for a vote, go to a state, hash the rows."""
 _DONE, _FAILED = b"\0", b"\1"
 _ERRORS = {kind.__name__: kind for kind in (PeerError, Refused, SchemaMismatch, ConfigError)}
 
 
 @dataclass(frozen=True)
 class Door:
-    """Where a holder waits to be called: HOST:PORT, the token, and the certificate (PEM), '' on the same
-    machine."""
+    """Where a holder waits to be called: HOST:PORT, token, and certificate (PEM; '' on the same machine)."""
 
     address: str
     token: str
@@ -279,28 +277,25 @@ class Door:
 
 
 def asking(kind: bytes, query: OfTurn) -> bytes:
-    """A request about a query."""
     return kind + encode_to_party(Ask(0, 0, (), query))
 
 
 def going_to(state: BoostingState) -> bytes:
-    """The request to move to a state."""
     return GO_TO + encode_to_party(Introduce((), state))
 
 
 def query_in(content: bytes) -> OfTurn:
-    """The query of a request."""
     return cast(OfTurn, cast(Ask, decode_to_party(content)).query)
 
 
 def packed(values: Int64, query: OfTurn) -> bytes:
-    """An answer, in the cells of the wire."""
+    """Encode an answer in the cells of the wire."""
     words: Words = query.to_cells(values).view(np.uint64)
     return _DONE + b"".join(chunk.packed(chunk.of(words)) for chunk in chunks_of(query.segments))
 
 
 def total(contents: Sequence[bytes], query: OfTurn) -> Int64:
-    """The sum of such answers: int64 [query.cells]."""
+    """Return the sum of encoded answers: int64 [query.cells]."""
     words = np.zeros(sum(cells for cells, _ in query.segments), np.uint64)
     for content in contents:
         view = memoryview(content)[1:]
@@ -311,17 +306,20 @@ def total(contents: Sequence[bytes], query: OfTurn) -> Int64:
 
 
 def failed(error: FedboostError) -> bytes:
-    """An answer that says why there is none."""
+    """Encode an error as an answer."""
     kind = type(error).__name__
-    words = {"kind": kind if kind in _ERRORS else "Refused", "public": error.public, "detail": error.detail}
+    words = {
+        "kind": kind if kind in _ERRORS else "Refused",
+        "error": [error.code, error.public, error.detail],
+    }
     return _FAILED + json.dumps(words).encode()
 
 
 def raise_failed(content: bytes) -> None:
-    """Raise the error that an answer says, if it says one."""
+    """Raise the error in an answer, if it is one."""
     if content[:1] == _FAILED:
         words = json.loads(content[1:])
-        raise _ERRORS[words["kind"]](words["public"], words["detail"])
+        raise _ERRORS[words["kind"]](*words["error"])
 
 
 class Link:
@@ -343,8 +341,7 @@ class Link:
         self._requests.put(request)
 
     def receive(self) -> bytes:
-        """The answer to the request that was sent first of those without one. WorkerLost, and the error that
-        the holder raised."""
+        """Return the answer to the earliest unanswered request. Raises WorkerLost, or the holder's error."""
         try:
             answer: bytes = next(self._answers)
         except StopIteration:
@@ -355,22 +352,21 @@ class Link:
         return answer
 
     def close(self) -> None:
-        """Hang up."""
         self._requests.put(None)
         self._answers.cancel()
         self._channel.close()
 
 
 class Doorkeeper(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """The holder's end: serves one caller, who knows the token."""
+    """The holder's end of the connection: serves one caller, which must send the token."""
 
     def __init__(self, token: str, serve: Any, begun: Any, ended: Any) -> None:
-        """serve: a request to its answer; begun, ended: called once the caller is there, and gone."""
+        """serve: returns the answer to a request; begun, ended: called when the caller arrives, leaves."""
         self._token, self._serve, self._begun, self._ended = token, serve, begun, ended
         self._called = False
 
     def service(self, details: Any) -> Any:
-        """The handler of a call; None for other methods."""
+        """Return the handler of a call; None, so that gRPC refuses it, without the token or a second time."""
         said = dict(details.invocation_metadata).get(TOKEN, "")
         known = hmac.compare_digest(str(said).encode(), self._token.encode())
         if details.method != HOLD or not known or self._called:
@@ -389,20 +385,18 @@ class Doorkeeper(grpc.GenericRpcHandler):  # type: ignore[misc]
             self._ended()
 
 
-# ---- What runs on a worker: it reads some of a site's rows, holds them, and answers for them ------------
+# ---- The holder on a worker -----------------------------------------------------------------------------
 
 
-CALLED_WITHIN = 60.0
-"""Seconds in which a holder has to be called."""
+CALLED_WITHIN = 60.0  # seconds within which a holder must be called
 _held: dict[str, Any] = {}
-"""The servers of this process, by token: what is in no variable would be dropped."""
+"""Token -> server, for all servers of this process: without a reference they would be garbage-collected."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """What a worker is to hold: rows of a source, or of parts that are given with it, for a party under
-    terms. host: the worker's own, at which it is called; keep: False to look alone whether the rows fit;
-    sizes: the rows of each file."""
+    """Rows for a worker to hold, of a source or of given parts, for a party under terms. host: the worker's,
+    to call it at; keep: False to only check that the rows fit; sizes: rows of each file."""
 
     party: str
     terms: str
@@ -418,9 +412,9 @@ class Load:
 
 @dataclass(frozen=True)
 class Held:
-    """What a worker holds. undeclared: columns with categories that the terms do not declare, one of them,
-    and the rows that have any; labels: the values of a label of two words; groups: the keys of the groups of
-    its rows; fault: why it holds nothing, an answer of `hold.failed`."""
+    """A worker's report about its rows. undeclared: columns with undeclared categories, one of these, and the
+    rows that have any; labels: values of a label of two words; groups: group keys, uint64; fault: an answer
+    of `failed`, if it holds nothing."""
 
     rows: int = 0
     door: Door | None = None
@@ -442,7 +436,9 @@ def hold(load: Load, *parts: Any) -> Held:
         if load.names is not None:
             table = named(table, load.names, "names").under(terms.columns.row_id)
         if table.num_rows != (due := sum(last - first for first, last in ranges)):
-            raise ConfigError(f"{table.num_rows} rows where {due} were counted: they have changed; try again")
+            raise ConfigError(
+                "worker-rows-changed", f"found {table.num_rows} rows where {due} were counted; try again"
+            )
         read = partial(to_shard, table, site=load.party, ranges=ranges)
         shard = read(terms)
         strange = tuple(undeclared(table, terms.blocks.columns_of(load.party)))
@@ -458,12 +454,11 @@ def hold(load: Load, *parts: Any) -> Held:
         return replace(held, door=_serve(answered, load.host))
     except FedboostError as error:
         return Held(fault=failed(error))
-    except Exception as error:  # noqa: BLE001 - whatever a library raises is told in one line
+    except Exception as error:  # noqa: BLE001 - any error of a library is reported in one line
         return Held(fault=failed(_of_library(error)))
 
 
 def _answered(holder: Holder, request: bytes) -> bytes:
-    """What a holder answers to a request."""
     kind, content = request[:1], request[1:]
     try:
         if kind == GO_TO:
@@ -475,31 +470,36 @@ def _answered(holder: Holder, request: bytes) -> bytes:
         if kind == ANSWER:
             return packed(finished(holder.answering(query)), query)
         if not isinstance(query, VoteQuery) or not isinstance(holder, HorizontalHolder):
-            raise PeerError("own histograms are asked for where there is no vote")
+            raise PeerError("worker-request-invalid", "own histograms are requested without a vote")
         return _DONE + holder.own_histograms(query).tobytes()
     except FedboostError as error:
         return failed(error)
-    except Exception as error:  # noqa: BLE001 - else the caller would take it for the end of a worker
+    except Exception as error:  # noqa: BLE001 - otherwise the caller would think that the worker is lost
         return failed(_of_library(error))
 
 
 def _of_library(error: Exception) -> Refused:
-    """What a library has raised, in one line."""
-    return Refused("its rows cannot be held at a worker", f"{type(error).__name__}: {quoted(str(error))}")
+    return Refused(
+        "worker-hold-failed",
+        "its rows cannot be held at a worker",
+        f"{type(error).__name__}: {quoted(str(error))}",
+    )
 
 
 def finished(answering: Answering) -> Int64:
-    """The integers of an answer for which nothing is needed of others. PeerError if something is."""
+    """Return the integers of an answer. PeerError if it needs something from other parties."""
     try:
         next(answering)
     except StopIteration as end:
         values: Int64 = end.value
         return values
-    raise PeerError("an answer needs what other parties relay, which workers do not get")
+    raise PeerError(
+        "worker-request-invalid", "an answer needs relays of other parties, which workers do not get"
+    )
 
 
 def _serve(answered: Callable[[bytes], bytes], host: str) -> Door:
-    """Let the caller in, at a port that the system chooses."""
+    """Start to serve the caller at a port that the system chooses."""
     token = secrets.token_hex(32)
     server = grpc.server(ThreadPoolExecutor(1, "fedboost"), options=OPTIONS)
     called = threading.Event()
@@ -530,7 +530,7 @@ def _serve(answered: Callable[[bytes], bytes], host: str) -> Door:
 
 
 def _certificate() -> tuple[bytes, str, str]:
-    """A key for one connection, its certificate, and the one that it is trusted by; all PEM."""
+    """Return a key for one connection, its certificate, and the root of that, all in PEM."""
     from cryptography.hazmat.primitives import serialization
 
     now = datetime.now(UTC)

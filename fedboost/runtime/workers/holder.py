@@ -1,10 +1,9 @@
-"""The holder of rows that are on workers, whose answer is the sum of theirs; and the rows of such a site.
+"""A holder of rows on workers, whose answer is the sum of theirs, and the rows of such a site.
 
-Promises: the vector is the one that a holder of all rows would answer, however the rows are shared out; a
-worker that is lost is replaced by others, which read its rows and go where the training stands, and nothing
-but the delay is noticed outside. Votes are the site's, by the sum of its workers' histograms.
-Refuses: to wait for workers longer than WORKERS_WITHIN (DurabilityError: a later process goes on); what a
-worker refuses; files that have changed when rows have to be read again (Refused).
+The answer equals that of a single holder of all rows, however they are shared out. Others replace a lost
+worker: they read its rows and catch up with the training, so that outside only the delay shows. Votes are the
+site's, by the sum of its workers' histograms. After WORKERS_WITHIN without a worker, DurabilityError ends the
+process, and a later one can go on. Files that changed before rows are read again are Refused.
 """
 
 import os
@@ -60,36 +59,30 @@ from fedboost.runtime.workers.hold import (
 from fedboost.terms.terms import Terms
 from fedboost.views.words import shorten
 
-WORKERS_WITHIN = 60.0
-"""Seconds that a site waits for a worker when all are lost."""
-MAX_LOSSES = 50
-"""Workers that may be lost over one question: more are lost by what they are asked to do."""
-LISTED_SECONDS = 5.0
-"""Seconds that a scheduler may list a worker which is gone."""
-LOOKS_EVERY = 0.2
-"""Seconds between two looks at whether one is back."""
+WORKERS_WITHIN = 60.0  # seconds that a site waits for a worker when all are lost
+MAX_LOSSES = 50  # losses over one query, beyond which the query itself must be killing workers
+LISTED_SECONDS = 5.0  # for which a scheduler may still list a worker that is gone
+LOOKS_EVERY = 0.2  # seconds between two checks for a worker that is back
 
 
 @dataclass(frozen=True)
 class Share:
-    """Rows of the site that one worker holds. parts: the numbers of partitions, of rows that come in some."""
+    """Rows of the site on one worker. parts: their partition numbers, if they come in partitions."""
 
     ranges: tuple[Range, ...]
     parts: tuple[int, ...] = ()
 
     @property
     def rows(self) -> int:
-        """Number of rows."""
         return sum(last - first for first, last in self.ranges)
 
 
-Loading = Callable[[Worker, Share], RunningAtDask]
-"""Begins to load a share on a worker; the result is `Held`."""
+Loading = Callable[[Worker, Share], RunningAtDask]  # starts to load a share on a worker; the result is `Held`
 
 
 @dataclass(frozen=True)
 class Placed:
-    """A share, the worker that holds it, and the connection to it."""
+    """A share, its worker, and the connection to the holder there."""
 
     share: Share
     worker: Worker
@@ -98,7 +91,12 @@ class Placed:
 
 
 class WorkersHolder:
-    """The rows of a party in one session, on the workers of an engine."""
+    """The rows of a party in one session, on the workers of an engine.
+
+    A lost worker leaves a share without a holder, a query without its part of the answer, and an address that
+    the scheduler may list for a while. `_ask` keeps the answers of the others, `_replace` loads the share on
+    other workers, `_catch_up` moves these to the state of the training, and then only they get the query.
+    """
 
     def __init__(
         self,
@@ -111,46 +109,46 @@ class WorkersHolder:
         self.state = NOTHING_YET
         self._engine, self._load, self._terms, self._log = engine, load, terms, log
         self._lost: dict[str, float] = {}
-        """The moment until which a worker that was lost is not looked for."""
+        """Address of a lost worker -> the time until which it is not used, even if listed."""
         self._key = b""
         self._hashes: dict[tuple[Range, ...], bytes] = {}
-        """The hash under the key of each share, once they were asked for."""
+        """Ranges of a share -> the keyed hash of its rows, once computed."""
         self._losses = 0
-        """Workers that were lost over the question under way."""
+        """Number of losses over the current query."""
         self._placed: list[Placed] = []
         self.close = weakref.finalize(self, _close, self._placed)
-        """Lets the workers drop the rows."""
+        """Has the workers drop the rows."""
         self._placed += self._place(shares)
         self.rows = sum(placed.held.rows for placed in self._placed)
         """Number of rows."""
 
     @property
     def held(self) -> list[Held]:
-        """What each worker said that it holds."""
+        """The report of each worker about its rows."""
         return [placed.held for placed in self._placed]
 
     @property
     def table(self) -> None:
-        """None: no later session needs to know it."""
+        """None, as no later session needs it."""
 
     def rows_hashed(self, key: bytes) -> bytes:
-        """Keyed hash of all rows: that of the whole table."""
+        """Return the keyed hash of all rows, which equals that of the whole table."""
         hashes = [answer[1:] for answer in self._ask(hold.HASH + key)]
         self._key = key
         self._hashes = dict(zip((placed.share.ranges for placed in self._placed), hashes, strict=True))
         return add_hashes(hashes)
 
     def go_to(self, state: BoostingState) -> None:
-        """Move to this state, whatever was answered before."""
+        """Move to this state, whatever came before."""
         self._ask(hold.going_to(state))
         self.state = state
 
     def trees(self, rounds: int) -> tuple[Tree, ...]:
-        """None: all parties are told the same."""
+        """Return no trees, as all parties receive the same ones."""
         return ()
 
     def answering(self, query: OfTurn) -> Answering:
-        """The sum of the workers' integers: int64 [query.cells]."""
+        """Return the sum of the workers' integers: int64 [query.cells]."""
         yield from ()
         state = self.state
         for part in cast(tuple[Query, ...], query.parts):
@@ -164,7 +162,7 @@ class WorkersHolder:
         return hold.total(self._ask(hold.asking(hold.ANSWER, query)), query)
 
     def _votes(self, query: VoteQuery) -> Int64:
-        """The site's own votes, by the sum of its workers' histograms."""
+        """Return the site's votes, by the sum of its workers' histograms."""
         assert self.state.start is not None
         answers = self._ask(hold.asking(hold.HISTOGRAMS, query))
         own = np.sum([np.frombuffer(answer, np.int64, offset=1) for answer in answers], axis=0)
@@ -172,9 +170,11 @@ class WorkersHolder:
         return votes(query, self._terms, self.rows, layout, own.reshape(len(query.nodes), layout.cells))
 
     def _ask(self, request: bytes) -> list[bytes]:
-        """The answers of all holders to a request, those of lost ones by who takes their place."""
+        """Return the answers of all holders to a request, with replacements for lost ones."""
         waiting, answers = list(self._placed), []
         self._losses = 0
+        # `answers` has each row exactly once: a lost holder's answer is missing, and its replacements, which
+        # hold exactly its rows, are queried next. Answers are summed, so their order does not matter.
         while waiting:
             told, lost = self._exchange(waiting, request)
             answers += told
@@ -182,14 +182,15 @@ class WorkersHolder:
         return answers
 
     def _exchange(self, placed: Sequence[Placed], request: bytes) -> tuple[list[bytes], list[Placed]]:
-        """The answers of these holders to a request, and those that were lost over it."""
+        """Return the answers of these holders to a request, and the holders lost over it."""
         answers, lost, fault = [], list[Placed](), None
+        # All requests are sent before the first answer is read, so that workers compute at the same time.
         for each in placed:
             each.link.send(request)
         for each in placed:
             try:
                 answers.append(each.link.receive())
-            except FedboostError as error:  # raised once all have answered, so that no answer is left over
+            except FedboostError as error:  # raised after the last answer, else the next query would read it
                 fault = fault or error
             except WorkerLost as error:
                 each.link.close()
@@ -203,22 +204,24 @@ class WorkersHolder:
         self._losses += 1
         if self._losses > MAX_LOSSES:
             raise DurabilityError(
-                f"{self._engine.name} lost a worker {self._losses} times over one question: their logs say "
-                f"why, and too little memory is a usual reason; mend it, and then start this again"
+                f"{self._engine.name} lost a worker {self._losses} times over one query: see their logs for "
+                f"the cause, often too little memory; fix it, and start this again"
             )
         self._lost[worker.address] = time.monotonic() + LISTED_SECONDS
         self._log.warning("a worker is lost", worker=worker.address, reason=quoted(str(error)))
 
     def _replace(self, lost: Sequence[Placed]) -> list[Placed]:
-        """New holders of what lost ones had, where the training stands."""
+        """Return new holders of the lost ones' shares, in the state of the training."""
+        # Workers may be lost while they load or catch up, so this goes on until every share is placed. Shares
+        # are kept whole: `_catch_up` compares their hashes with those of the first holders.
         self._placed[:] = [placed for placed in self._placed if placed not in lost]
         new: list[Placed] = []
         while lost:
             try:
                 placed = self._place(self._shared_out([each.share for each in lost]))
-            except ConfigError as error:  # speaks of paths and addresses of the site
-                why = "its rows cannot be read again for a worker that was lost; its own log says why"
-                raise Refused(why, str(error)) from None
+            except ConfigError as error:  # its text has paths and addresses, which must stay at the site
+                why = "its rows cannot be read again after a worker was lost; its own log says why"
+                raise Refused("worker-rows-unreadable", why, str(error)) from None
             lost = self._catch_up(placed)
             new += [each for each in placed if each not in lost]
             self._placed += [each for each in placed if each not in lost]
@@ -226,8 +229,8 @@ class WorkersHolder:
         return new
 
     def _catch_up(self, placed: Sequence[Placed]) -> list[Placed]:
-        """Have new holders go where the training stands; those that were lost over it. Refused if their rows
-        have become others."""
+        """Move new holders to the state of the training, and return those lost over it. Refused if their rows
+        differ from the first ones."""
         lost: list[Placed] = []
         if self._key:
             hashes, lost = self._exchange(placed, hold.HASH + self._key)
@@ -235,8 +238,9 @@ class WorkersHolder:
             for each, told in zip(kept, hashes, strict=True):
                 if told[1:] != self._hashes[each.share.ranges]:
                     raise Refused(
-                        "its rows are not those that the session began with",
-                        "files were changed while it ran, and were read again for a worker that was lost",
+                        "worker-rows-changed",
+                        "its rows are no longer those that the session began with",
+                        "files changed while it ran, and were read again after a worker was lost",
                     )
         if self.state is not NOTHING_YET:
             kept = [each for each in placed if each not in lost]
@@ -244,8 +248,8 @@ class WorkersHolder:
         return lost
 
     def _shared_out(self, shares: Sequence[Share]) -> list[tuple[Worker, Share]]:
-        """A worker for each of these shares: the one with the fewest rows a thread. Waits for one if there is
-        none. DurabilityError if none comes."""
+        """Assign each share to the worker with the fewest rows per thread. Waits for one if there is none;
+        DurabilityError if none comes."""
         until, said = time.monotonic() + WORKERS_WITHIN, False
         while not (workers := self._workers()):
             if not said:
@@ -253,8 +257,8 @@ class WorkersHolder:
             said = True
             if time.monotonic() > until:
                 raise DurabilityError(
-                    f"{self._engine.name} has had no worker for {WORKERS_WITHIN:.0f} s: start some, and then "
-                    f"this again"
+                    f"{self._engine.name} has had no worker for {WORKERS_WITHIN:.0f} s; start some, and then "
+                    f"start this again"
                 )
             time.sleep(LOOKS_EVERY)
         rows = {worker.address: 0 for worker in workers}
@@ -269,7 +273,7 @@ class WorkersHolder:
         return chosen
 
     def _workers(self) -> list[Worker]:
-        """The workers that were not lost just now; none of a cluster that does not answer."""
+        """Return the workers that were not lost just now; none if the cluster does not answer."""
         now = time.monotonic()
         try:
             known = self._engine.workers()
@@ -278,8 +282,8 @@ class WorkersHolder:
         return [one for one in known if self._lost.get(one.address, 0.0) < now]
 
     def _place(self, shares: Sequence[tuple[Worker, Share]]) -> list[Placed]:
-        """Load these shares, all at once; what a worker that is lost meanwhile was to hold, on others. What
-        does not fit is raised."""
+        """Load these shares in parallel, and those of workers lost meanwhile on others. Raises the first
+        fault of rows or files."""
         placed: list[Placed] = []
         while shares:
             running, left, fault = [], [], b""
@@ -313,27 +317,25 @@ def _close(placed: list[Placed]) -> None:
     placed.clear()
 
 
-# ---- How the rows of a site are shared out among its workers, and what is checked over all of them ------
-# Promises: contiguous rows, as many as a worker has threads; groups of rows that are ranked stay whole where
-# rows of a group stand together. What one worker cannot see is checked here: a label of more than two values,
-# a group whose rows are at two workers.
+# ---- Sharing out a site's rows among its workers, and checks over all of them ---------------------------
+# A share is contiguous rows, in proportion to the worker's threads. Groups stay whole if their rows are
+# adjacent. Checked here is what no single worker can see: a label with more than two values, or a group whose
+# rows are on two workers.
 
 
 BYTES_A_VALUE, BYTES_A_ROW, BYTES_BESIDE = 6.6, 48, 280 << 20
-"""Bytes that a worker needs while it loads Parquet files, at most: measured with 50 columns, as below."""
-COLLECTED_A_VALUE = 20.0
-"""The same of partitions of a DataFrame: theirs, and what is made of them."""
+"""Most bytes that a worker needs to load Parquet files: measured with 50 columns, as are those below."""
+COLLECTED_A_VALUE = 20.0  # bytes per value for partitions of a DataFrame, with what is made of them
 GROWING_A_VALUE, GROWING_A_ROW, GROWING_BESIDE = 2.3, 32, 305 << 20
-"""Bytes that it needs while trees grow; most beside is interpreter, libraries and compiled kernels."""
-USABLE = 0.8
-"""The part of a worker's memory above which Dask pauses it."""
+"""Bytes while trees grow; the constant is mostly interpreter, libraries and compiled kernels."""
+USABLE = 0.8  # share of a worker's memory above which Dask pauses it
 
 
 def shares_of(
     rows: int, workers: Sequence[Worker], edge: Callable[[int], int] = lambda at: at
 ) -> list[tuple[Worker, Share]]:
-    """A share for each worker, by its threads; none for workers without rows. edge: the first row from there
-    on at which rows may be cut."""
+    """Return each worker's share, in proportion to its threads, unless empty. edge: row -> next allowed
+    cut."""
     threads = np.cumsum([0, *(worker.threads for worker in workers)])
     cuts = [int(at) for at in rows * threads // threads[-1]]
     cuts = [0, *(edge(at) if 0 < at < rows else at for at in cuts[1:-1]), rows]
@@ -342,50 +344,50 @@ def shares_of(
 
 
 def loading_bytes(rows: int, features: int, a_value: float = BYTES_A_VALUE) -> int:
-    """Bytes of memory that a worker needs while it loads so many rows."""
+    """Return the bytes of memory that a worker needs to load so many rows."""
     return int(rows * (a_value * features + BYTES_A_ROW)) + BYTES_BESIDE
 
 
 def growing_bytes(rows: int, features: int) -> int:
-    """Bytes of memory that it needs while trees grow over them."""
+    """Return the bytes of memory that a worker needs while trees grow over so many rows."""
     return int(rows * (GROWING_A_VALUE * features + GROWING_A_ROW)) + GROWING_BESIDE
 
 
 def check_memory(
     terms: Terms, shares: Sequence[tuple[Worker, Share]], a_value: float = BYTES_A_VALUE
 ) -> None:
-    """Raise ConfigError if a worker has less memory than its share takes. a_value: bytes a value."""
+    """Raise ConfigError if a worker has too little memory for its share. a_value: bytes per value."""
     for worker, share in shares:
         features = len(terms.columns.features)
         needed = loading_bytes(share.rows, features, a_value)
         if 0 < worker.memory * USABLE < needed:
             raise ConfigError(
+                "worker-memory",
                 "its workers have too little memory for these rows",
-                f"{share.rows:,} rows of {features} features take {needed / 2**30:.1f} GiB at worker "
-                f"{worker.address}, which may use {worker.memory * USABLE / 2**30:.1f}: add workers, or give "
-                f"them more memory",
+                f"{share.rows:,} rows of {features} features need {needed / 2**30:.1f} GiB at worker "
+                f"{worker.address}, which may use {worker.memory * USABLE / 2**30:.1f}; add workers or RAM",
             )
 
 
 def check_together(terms: Terms, held: Sequence[Held], party: str) -> None:
-    """Raise SchemaMismatch for what the rows of all workers together cannot be."""
+    """Raise SchemaMismatch if the rows of all workers together do not fit the terms."""
     refusal = f"party {party}: its rows do not fit the terms"
     labels = dict.fromkeys(label for each in held for label in each.labels)
     try:
         check_labels(terms.columns.label, tuple(labels))
     except ConfigError as error:
-        raise SchemaMismatch(refusal, str(error)) from None
+        raise SchemaMismatch("table-misfit", refusal, str(error)) from None
     groups = [np.frombuffer(each.groups, np.uint64) for each in held]
     if groups and np.unique(np.concatenate(groups)).size < sum(each.size for each in groups):
         raise SchemaMismatch(
+            "table-misfit",
             refusal,
-            f"rows of one {terms.columns.group!r} are at two workers: sort the rows by it, and write each "
-            f"group into one file",
+            f"rows of one {terms.columns.group!r} are on two workers; sort by it, each group in one file",
         )
 
 
 def undeclared_of(held: Sequence[Held]) -> Iterator[tuple[str, str, int]]:
-    """Each column with categories that the terms do not declare: its name, one of them, the rows."""
+    """Yield each column with undeclared categories: its name, one of them, the number of rows."""
     rows: Counter[str] = Counter()
     example: dict[str, str] = {}
     for each in held:
@@ -396,46 +398,49 @@ def undeclared_of(held: Sequence[Held]) -> Iterator[tuple[str, str, int]]:
         yield column, category, rows[column]
 
 
-# ---- Sessions that a site whose rows are on workers takes no part in, with the remedy -------------------
+# ---- Sessions that rows on workers cannot take part in --------------------------------------------------
 
 
 def check_under_workers(terms: Terms, party: str) -> None:
-    """Raise Refused for terms that rows on workers cannot follow."""
+    """Raise Refused for terms that rows on workers do not support."""
     if terms.blocks:
         raise Refused(
-            f"party {party}: its rows are on workers, and parties with different columns hold theirs on one "
-            f"machine: take [workers] away there"
+            "workers-columns-apart",
+            f"party {party}: its rows are on workers, but parties with different columns need them on one "
+            f"machine; remove [workers] there",
         )
 
 
-# ---- Collections of Dask as the rows of a site: each worker holds the partitions that it has ------------
-# Promises: rows come in the order of the partitions; partitions are computed once, and stay where they are.
+# ---- Dask collections as the rows of a site: each worker holds its own partitions -----------------------
+# Rows are in the order of the partitions. Partitions are computed once, and are not moved.
 
 
 def is_collection(data: object) -> bool:
-    """Tell if this is a collection of Dask, which need not be installed."""
+    """Return whether this is a Dask collection. Dask need not be installed."""
     return type(data).__module__.split(".")[0] in ("dask", "dask_expr") and hasattr(data, "to_delayed")
 
 
 class CollectionRows:
-    """The rows of a DataFrame of Dask, for a party: called, it places them on the workers that have them.
+    """The rows of a Dask DataFrame, for a party. A call holds them on the workers that have them.
 
-    Partitions are computed again for each session, and when a worker is lost, unless the user persists them:
-    in between workers have only what is made of them."""
+    Unless the user persists them, partitions are computed again for each session and after a loss: workers
+    keep only what is made of them."""
 
     def __init__(self, data: Any, party: str, threads: int) -> None:
         if not hasattr(data, "columns"):
-            raise ConfigError(f"{type(data).__name__} of Dask has no columns: give a DataFrame")
+            raise ConfigError(
+                "dask-not-frame", f"a Dask {type(data).__name__} has no columns; pass a DataFrame"
+            )
         self._engine = DaskEngine.of(data)
         self._partitions = data.to_delayed()
         self._computed: dict[int, Any] = {}
-        """Partitions that are at workers at the moment, by number."""
+        """Partition number -> the partition, while it is on a worker."""
         self._party, self._threads = party, threads
         self._holder: WorkersHolder | None = None
 
     def __call__(self, terms: Terms, secret: bytes) -> Holder:
-        """A `Site.holder`."""
-        import structlog  # and with it rich: a site without workers needs neither here
+        """Hold the rows of a session, as a `Site.holder`."""
+        import structlog  # late, as it imports rich: a site without workers needs neither
 
         self.close()
         check_under_workers(terms, self._party)
@@ -447,13 +452,11 @@ class CollectionRows:
         self._holder = WorkersHolder(self._engine, shares, load, terms, structlog.get_logger())
         self._computed.clear()
         check_together(terms, self._holder.held, self._party)
-        self._holder.rows_hashed(
-            os.urandom(KEY_BYTES)
-        )  # so that others are noticed, if any are computed anew
+        self._holder.rows_hashed(os.urandom(KEY_BYTES))  # to notice if recomputed partitions have other rows
         return self._holder
 
     def close(self) -> None:
-        """Let the workers drop what they made of the rows."""
+        """Have the workers drop what they made of the rows."""
         self._computed.clear()
         if self._holder is not None:
             self._holder.close()
@@ -468,7 +471,7 @@ class CollectionRows:
 
 
 def _shares(places: Sequence[Worker], rows: Sequence[int]) -> list[tuple[Worker, Share]]:
-    """The partitions of each worker. ConfigError if there is no row."""
+    """Return each worker's partitions as a share. ConfigError if there are no rows."""
     by_worker: dict[Worker, list[tuple[Range, int]]] = {}
     begin = 0
     for number, (worker, count) in enumerate(zip(places, rows, strict=True)):
@@ -476,7 +479,7 @@ def _shares(places: Sequence[Worker], rows: Sequence[int]) -> list[tuple[Worker,
             by_worker.setdefault(worker, []).append((Range(begin, begin + count), number))
         begin += count
     if not begin:
-        raise ConfigError("the table has no rows")
+        raise ConfigError("table-empty", "the table has no rows")
     shares = []
     for worker, own in by_worker.items():
         ranges, numbers = zip(*own, strict=True)
@@ -485,13 +488,13 @@ def _shares(places: Sequence[Worker], rows: Sequence[int]) -> list[tuple[Worker,
 
 
 # ---- The rows of a site whose file names workers --------------------------------------------------------
-# They read and hold the rows, the site's process never does. What a session and a check are told of the rows
-# is what they would be told of a table on this machine; before each session the files are looked at, and a
-# session keeps the rows that it began with.
+# Only workers read and hold rows, never the site's process. Sessions and checks get the same answers as for a
+# table on this machine. Files are checked for changes before each session, which keeps the rows it began
+# with.
 
 
 def engine_of(config: WorkersConfig) -> DaskEngine:
-    """The cluster that a site's file names. ConfigError."""
+    """Connect to, or start, the cluster that a site's file names. Raises ConfigError."""
     if config.dask != LOCAL:
         return DaskEngine.at(config.dask)
     threads = config.threads or 1
@@ -499,12 +502,12 @@ def engine_of(config: WorkersConfig) -> DaskEngine:
 
 
 def rows_of(config: PartyConfig, log: Any) -> SiteRows:
-    """The rows that a site's file names. ConfigError."""
+    """Return the rows that a site's file names. Raises ConfigError."""
     return SiteRows(config, log) if config.workers is None else WorkerRows(config, log)
 
 
 class WorkerRows(SiteRows):
-    """The rows of a site's files, on workers. ConfigError."""
+    """The rows of a site's files, on workers."""
 
     def __init__(self, config: PartyConfig, log: Any) -> None:
         assert config.workers is not None
@@ -520,7 +523,6 @@ class WorkerRows(SiteRows):
 
     @property
     def rows(self) -> int:
-        """Number of rows."""
         return self._heads.rows
 
     def close(self) -> None:
@@ -529,22 +531,23 @@ class WorkerRows(SiteRows):
         self._engine.close()
 
     def release(self) -> None:
-        """Let the workers drop the rows of the last session."""
+        """Have the workers drop the rows of the last session."""
         if self._holder is not None:
             self._holder.close()
 
     def refresh(self) -> SiteTable | None:
-        """The table without its rows, as its files are now. Refused if they cannot be read."""
+        """Return the table without its rows, as its files are now. Refused if they cannot be read."""
         with self._at_hand():
             return super().refresh()
 
     @contextmanager
     def _at_hand(self) -> Iterator[None]:
-        """Keep what is said of the cluster and its files at this site."""
+        """Turn ConfigError, whose text must stay at this site, into Refused."""
         try:
             yield
         except ConfigError as error:
             raise Refused(
+                "worker-rows-unreadable",
                 f"party {self._party}: its rows cannot be read at the moment; its own log says why",
                 str(error),
             ) from None
@@ -552,7 +555,7 @@ class WorkerRows(SiteRows):
     def hold(
         self, terms: Terms, secret: bytes, key_of: KeyOf, model_of: ModelOf, table_of: TableOf
     ) -> Holder:
-        """What holds the rows of a session, on the workers that there are now."""
+        """Hold the rows of a session on the current workers."""
         self.release()
         check_under_workers(terms, self._party)
         site = self.refresh()
@@ -566,7 +569,7 @@ class WorkerRows(SiteRows):
         return self._holder
 
     def faults(self, terms: Terms) -> list[str]:
-        """As of any table, and what rows on workers cannot follow."""
+        """Return the faults of any table, and what rows on workers do not support."""
         try:
             check_under_workers(terms, self._party)
         except Refused as error:
@@ -574,8 +577,8 @@ class WorkerRows(SiteRows):
         return super().faults(terms)
 
     def looked(self, terms: Terms) -> list[Held]:
-        """What each worker says of its rows under these terms, which it reads and drops. Refused unless they
-        fit; ConfigError where workers cannot read them."""
+        """Have workers read their rows under these terms and drop them. Refused if they do not fit;
+        ConfigError if workers cannot read them."""
         loading = [self._load(terms.canonical(), False, *each) for each in self._shares(terms)]
         held: list[Held] = []
         for each in loading:
@@ -590,13 +593,13 @@ class WorkerRows(SiteRows):
 
     def _lost(self, error: WorkerLost) -> ConfigError:
         return ConfigError(
-            f"{self._engine.name}: a worker was lost while it read the rows; its own log says why, and too "
-            f"little memory is a usual reason",
+            "worker-lost",
+            f"{self._engine.name}: a worker was lost while it read the rows; see its log (often low memory)",
             str(error),
         )
 
     def _shares(self, terms: Terms) -> list[tuple[Worker, Share]]:
-        """The rows of each worker. ConfigError where they do not fit in its memory."""
+        """Share out the rows. ConfigError if they do not fit into a worker's memory."""
         workers = self._workers()
         edge = partial(self._group_end, workers[0], terms.columns.group) if terms.columns.group else int
         shares = shares_of(self.rows, workers, edge)
@@ -616,27 +619,26 @@ class WorkerRows(SiteRows):
         return self._engine.run(worker, name, hold.hold, asked)
 
     def _workers(self) -> list[Worker]:
-        """The workers of the cluster. ConfigError if there are none."""
         if not (workers := self._engine.workers()):
-            raise ConfigError(f"{self._engine.name} has no workers: start some")
+            raise ConfigError("workers-missing", f"{self._engine.name} has no workers; start some")
         return workers
 
     def _result(self, worker: Worker, name: str, function: Any, *arguments: Any) -> Any:
-        """What a function returns on a worker. ConfigError if the worker is lost over it."""
+        """Run a function on a worker. ConfigError if the worker is lost over it."""
         try:
             return self._engine.run(worker, name, function, *arguments).result()
         except WorkerLost as error:
             raise self._lost(error) from None
 
     def _read(self) -> SiteTable:
-        """The table without its rows, under the names that the site gives its columns."""
+        """Read the table without its rows, under the names that the site gives its columns."""
         worker = self._workers()[0]
         heads = Heads(*self._result(worker, f"look at files of {self._party}", heads_of, *self._files))
         if heads.fault[0]:
-            public, detail = heads.fault
-            raise ConfigError(f"at worker {worker.address}, {public}", detail)
+            code, public, detail = heads.fault
+            raise ConfigError(code, f"at worker {worker.address}, {public}", detail)
         if not heads.rows:
-            raise ConfigError(f"{shown(self._config.data)}: the table has no rows")
+            raise ConfigError("table-empty", f"{shown(self._config.data)}: the table has no rows")
         self._heads = heads
         table = pa.Table.from_batches([], pa.ipc.read_schema(pa.py_buffer(heads.columns)))
         names = names_of(self._config)
@@ -644,24 +646,23 @@ class WorkerRows(SiteRows):
         return SiteTable(table, names) if named_file is None else named(table, names, str(named_file))
 
     def _stamp_now(self) -> Stamp:
-        """What tells that files have changed, as a worker sees them."""
+        """Return the state of the files, as a worker sees them; it changes with them."""
         worker = self._workers()[0]
         states = self._result(worker, f"look at files of {self._party}", stamp_of, self._files[0])
         return tuple(map(tuple, states))
 
 
-# ---- A look at a site's rows that are on workers, for its own people ------------------------------------
-# The columns and whether rows fit terms.
-# Promises: no row is read in this process; what workers read, they drop again.
+# ---- Checks of a site's rows on workers -----------------------------------------------------------------
+# No row is read in this process, and workers drop the rows that they read.
 
 
-COLUMNS_ALONE = "looked at the columns alone; with --terms they read the rows, too, unless a column is absent"
-ROWS_TOO = "read all rows, and held them against the terms; what else may be odd in them was not looked for"
+COLUMNS_ALONE = "checked only the columns; with --terms they also read the rows, unless a column is missing"
+ROWS_TOO = "read all rows and checked that they fit the terms; they did not look for other oddities"
 
 
 @contextmanager
 def workers_of(site: PartyConfig) -> Iterator[tuple[WorkerRows, SiteTable]]:
-    """The rows of a site's file, and the table without them, until the block is left. ConfigError."""
+    """Open the rows of a site's file, and the table without them. Raises ConfigError."""
     rows = WorkerRows(site, logger("check", log_level="warning"))
     try:
         assert rows.table is not None
@@ -673,7 +674,7 @@ def workers_of(site: PartyConfig) -> Iterator[tuple[WorkerRows, SiteTable]]:
 def check_workers(
     site: PartyConfig, terms: Terms | None, label: str | None, exclude: Sequence[str]
 ) -> Checked:
-    """What is odd in the rows of a site: of columns, and with terms of rows. ConfigError, Refused."""
+    """Check the columns of a site's table, and with terms its rows. Raises ConfigError, Refused."""
     if terms is not None:
         check_under_workers(terms, site.party)
     with workers_of(site) as (rows, table):

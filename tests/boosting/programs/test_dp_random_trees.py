@@ -8,6 +8,7 @@ import pytest
 import xgboost
 from inprocess import one_party, randomly, run, shard_of, terms_of
 from noisy_trainings import LOCAL, MASKED, RANGES, ROWS, data, trained
+from raised import raised
 from sklearn.metrics import roc_auc_score
 
 from fedboost.boosting.programs import private
@@ -184,14 +185,14 @@ def test_a_party_gives_nothing_without_noise():
     X, y = data(rows=50)
     terms = terms_of(X, 1, levels=(3, 8), ranges=RANGES, **LOCAL)
     for query in (RowsQuery(), QuantileQuery(50, Grids.first(3))):
-        with pytest.raises(Refused, match="without noise"):
+        with raised(Refused, "query-noise"):
             query.check(terms)
     without = terms_of(X, 1, levels=(3, 8))
-    with pytest.raises(Refused, match="noise"):
+    with raised(Refused, "query-noise"):
         RangeQuery(1 << 40, 3).check(without)
     party = HorizontalHolder(lambda: shard_of(X, y), terms)
     party.answer(RangeQuery(1 << 40, 3))
-    with pytest.raises(PeerError, match="once"):
+    with raised(PeerError, "query-order"):
         party.answer(RangeQuery(1 << 40, 3))
 
 

@@ -78,7 +78,9 @@ def grown(program, rows, abort=None, lie=None):
     asked, answer = [], None
     while True:
         try:
-            query = program.throw(TreeAborted("gone")) if len(asked) == abort else program.send(answer)
+            query = (
+                program.throw(TreeAborted("test", "gone")) if len(asked) == abort else program.send(answer)
+            )
         except StopIteration as end:
             return asked, *end.value
         asked.append(query)
@@ -174,10 +176,10 @@ def test_the_settings_of_this_file_make_trees_that_differ():
     ("lie", "says"),
     [
         ((1, 2, 1), "the bins of feature 1 do not sum to the same total"),
-        ((1, -1, 1), "the sums over a node's rows are not those of its bins"),
-        ((1, -2, -(1 << 40)), "the sums over a node's rows are not those of its bins"),
-        ((2, -1, 1), "the sums over a node's rows are not those of its bins"),
-        ((2, -2, 1 << 40), "the gradients above 0 of a node's rows are more than its parent has"),
+        ((1, -1, 1), "the sums over a node's rows differ from the sums over its bins"),
+        ((1, -2, -(1 << 40)), "the sums over a node's rows differ from the sums over its bins"),
+        ((2, -1, 1), "the sums over a node's rows differ from the sums over its bins"),
+        ((2, -2, 1 << 40), "a node has a larger sum of gradients above 0 than its parent"),
     ],
 )
 def test_sums_that_cannot_be(lie, says):
@@ -223,7 +225,7 @@ def beyond_the_parent(parts):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (more, "the sums of node [12] are not those its parent's split gave"),
+        (more, "the sums of node [12] differ from those of its parent's split"),
         (beyond, "a bin has a negative sum of hessians"),
         (beyond_the_parent, "a bin has a negative sum of hessians"),
     ],

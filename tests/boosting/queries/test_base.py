@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import pytest
 from inprocess import terms_of
 from liar import X
+from raised import raised
 
 from fedboost.boosting.queries.base import BaseQuery, BeforeTrees
 from fedboost.boosting.state import NOTHING_YET
@@ -57,7 +58,7 @@ def test_a_query_without_a_rule_cannot_be_asked(rule):
 def test_with_noise_a_query_is_refused_unless_it_says_otherwise():
     noise = {"epsilon": 8.0, "delta": 1e-5}
     Usual().check(terms_of(X, 3, protection="masked"))
-    with pytest.raises(Refused, match="without noise"):
+    with raised(Refused, "query-noise"):
         Usual().check(terms_of(X, 3, protection="masked", ranges=[(-3, 3)] * 2, noise=noise))
     assert Usual().release(terms_of(X, 3)) is None
     assert NOTHING_YET.after(Usual()) == NOTHING_YET

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from explained import VALUES, booster_of, drawn
+from raised import raised
 
 from fedboost.errors import ConfigError
 from fedboost.gbdt.booster import MAX_GRID_VALUES, mean_predictions, usual_grid
@@ -21,7 +22,7 @@ def test_partial_dependence_is_the_mean_of_predictions():
     assert len({*found.tolist()}) > 1
     assert np.array_equal(X, kept, equal_nan=True)
     for none in ([], [(X[:0], None)]):
-        with pytest.raises(ConfigError, match="no rows"):
+        with raised(ConfigError, "prediction-no-rows"):
             mean_predictions(booster.predict, none, 2, grid)
 
 

@@ -122,8 +122,8 @@ def test_the_version_of_the_package_is_part_of_the_terms(install, monkeypatch):
     with pytest.raises(ConfigError) as caught:
         fb.Terms.from_canonical(agreed.canonical())
     assert str(caught.value) == (
-        "terms: objective acme:expectile is that of 'acme-objectives==1.2' in these terms, and of "
-        "acme-objectives==1.3 here: install the same"
+        "terms: objective acme:expectile is from 'acme-objectives==1.2' in these terms, and from "
+        "acme-objectives==1.3 here: install the same package and version"
     )
 
 
@@ -131,7 +131,7 @@ def test_a_name_nobody_offers(install):
     assert refusal().startswith(
         "terms: objective: unknown objective 'acme:expectile'; known: binary:logistic,"
     )
-    assert refusal().endswith("; of packages here (entry points of group fedboost.objectives): none")
+    assert refusal().endswith("; from installed packages (entry points of group fedboost.objectives): none")
     install()
     said = refusal(objective="acme:expectil")
     assert said.startswith(
@@ -154,8 +154,11 @@ def test_a_name_nobody_offers(install):
             {"columns": {**COLUMNS, "group": "q"}},
             "columns.group needs objective rank:ndcg or rank:pairwise, not acme:expectile",
         ),
-        ({"huber_slope": 2.0}, "huber_slope is for reg:pseudohubererror; acme:expectile has none"),
-        ({"objective": "reg:gamma"}, "objective_params and _package are for installed ones, not reg:gamma"),
+        ({"huber_slope": 2.0}, "huber_slope is for reg:pseudohubererror, not for acme:expectile: remove it"),
+        (
+            {"objective": "reg:gamma"},
+            "objective_params and objective_package are for objectives of packages, not for reg:gamma",
+        ),
     ],
 )
 def test_what_does_not_go_with_it(install, settings, says):
@@ -171,10 +174,10 @@ def test_what_does_not_go_with_it(install, settings, says):
             "import numpi",
             "of acme-objectives==1.2 cannot be loaded: ModuleNotFoundError",
         ),
-        ("@dataclass(frozen=True)", "", "of acme-objectives==1.2 is no objective: it is no dataclass"),
-        ("    def gradients(", "    def gradiants(", "is no objective: it has no gradients"),
-        ('"acme:expectile"', '"acme:other"', "is no objective: it calls itself 'acme:other'"),
-        ("    metrics =", "    outputs = 2\n    metrics =", "is no objective: it has several outputs"),
+        ("@dataclass(frozen=True)", "", "of acme-objectives==1.2 is not an objective: it is not a dataclass"),
+        ("    def gradients(", "    def gradiants(", "is not an objective: it lacks gradients"),
+        ('"acme:expectile"', '"acme:other"', "is not an objective: it calls itself 'acme:other'"),
+        ("    metrics =", "    outputs = 2\n    metrics =", "is not an objective: it has several outputs"),
         (
             "    xgboost_equivalent = SquaredError()\n",
             "",
@@ -190,8 +193,8 @@ def test_what_does_not_go_with_it(install, settings, says):
             "    def predict(self, margin):\n        return margin + 1\n\n    def gradients(",
             "not those of reg:squarederror, which stands for it in XGBoost",
         ),
-        ("(Objective)", "", "is no objective: it is not derived from Objective"),
-        ('    metrics = ("rmse",)\n', "", "is no objective: AttributeError: "),
+        ("(Objective)", "", "is not an objective: it is not derived from Objective"),
+        ('    metrics = ("rmse",)\n', "", "is not an objective: AttributeError: "),
         ("over: float = 2.0", "over: float = 2.0\n    def __post_init__(self): 1 / 0", ": ZeroDivisionError"),
     ],
 )
@@ -204,9 +207,9 @@ def test_what_is_no_objective(install, old, new, says):
 @pytest.mark.parametrize(
     ("new", "says"),
     [
-        ("return weight / 0 * (margin - label), hessian", "made gradients that are none"),
-        ("return hessian * (margin - label), -hessian", "made gradients that are none"),
-        ("return hessian[1:], hessian[1:]", "made gradients that are none"),
+        ("return weight / 0 * (margin - label), hessian", "returned invalid gradients"),
+        ("return hessian * (margin - label), -hessian", "returned invalid gradients"),
+        ("return hessian[1:], hessian[1:]", "returned invalid gradients"),
         ("raise KeyError('a value of a row')", "failed at its rows"),
     ],
 )
@@ -259,13 +262,13 @@ def test_the_check_for_a_packages_own_tests(install):
             "the gradient is float32 [100], not float64 [100]",
         ),
         (broken(lambda s, m, y, w: (w * np.log(m.clip(0)), w.astype(float))), "of row 0 is not finite"),
-        (broken(lambda s, m, y, w: (w * (m - y.mean()), w * m.cumsum())), "depends on the other rows"),
+        (broken(lambda s, m, y, w: (w * (m - y.mean()), w * m.cumsum())), "depends on other rows"),
         (
             broken(lambda s, m, y, w: (m - y, w.astype(float))),
-            "the gradient is not in proportion to the weight",
+            "the gradient is not proportional to the weight",
         ),
         (broken(lambda s, m, y, w: (w * (m - y), w * m)), "the hessian of row 0 is below 0"),
-        (broken(of, (3, 2)), "a gradient is 10, and its bound 2**3"),
+        (broken(of, (3, 2)), "a gradient is 10, above 2**3"),
     ):
         with np.errstate(divide="ignore"), pytest.raises(ConfigError) as caught:
             check_objective(loss, label)
@@ -281,5 +284,7 @@ def test_a_model_of_an_installed_objective_is_continued(install, tmp_path):
         model = fb.simulate(terms(rounds=3, xgb_model=first), parties).model
         assert model.fingerprint == whole.fingerprint
     assert fb.Model.from_bytes(model.to_bytes()).booster.loss == model.terms.objective.loss
-    with pytest.raises(ConfigError, match="its objective is reg:squarederror, that of the terms binary"):
+    with pytest.raises(
+        ConfigError, match="its objective is reg:squarederror, and that of the terms is binary:logistic"
+    ):
         terms(objective="binary:logistic", objective_params={}, xgb_model=tmp_path / "first.json")

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from raised import raised
 
 from fedboost.errors import ConfigError
 from fedboost.gbdt.objectives.registry import OBJECTIVES, make_objective
@@ -105,15 +106,15 @@ def test_a_rate_is_above_0(objective):
         assert margin == np.float32(margin) == pytest.approx(math.log(score), rel=2e-7, abs=1e-7)
         assert objective.predict(np.array([margin]))[0] == pytest.approx(score, rel=2e-6)
     for score in (0.0, -1.0, math.inf, math.nan):
-        with pytest.raises(ConfigError, match="must be above 0"):
+        with raised(ConfigError, "base-score-range"):
             objective.margin(score)
-    with pytest.raises(ConfigError, match="the label is 0 in every row"):
+    with raised(ConfigError, "label-all-zero"):
         POISSON.base_score(5.0, 5.0 * math.exp(0.7) * (1 - 1e-15))
 
 
 @pytest.mark.parametrize("score", [0.0, 1.0, -1.0, 7.0, math.nan])
 def test_a_probability_lies_between_0_and_1(score):
-    with pytest.raises(ConfigError, match="strictly between 0 and 1"):
+    with raised(ConfigError, "base-score-range"):
         LOGISTIC.margin(score)
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from raised import raised
 
 from fedboost.errors import ConfigError
 from fedboost.gbdt.objectives.objective import UNITS, bound_of
@@ -75,5 +76,5 @@ def test_rounding_is_toward_zero(margin, label):
 
 @pytest.mark.parametrize("objective", ["reg:squarederror", "count:poisson", "reg:gamma"])
 def test_what_has_no_bound_is_refused(objective):
-    with pytest.raises(ConfigError, match="no bound"):
+    with raised(ConfigError, "label-range-missing", "objective-no-bound"):
         bound_of(OBJECTIVES[objective], None)

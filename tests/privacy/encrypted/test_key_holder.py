@@ -15,6 +15,7 @@ from consortium import (
     upload,
 )
 from encrypted_turn import GROUP, HOLDER, OTHER, PARTIES, THIRD, asked, cipher_of, needs_paillier
+from raised import raised
 
 from fedboost.errors import PeerError
 from fedboost.privacy import packing
@@ -111,16 +112,16 @@ def test_a_second_opening_of_a_turn_is_refused():
     assert sealers[HOLDER].openings == 1
     fresh = encrypted_sealers(PARTIES)
     _, _, again, _ = asked(sealers=fresh)
-    with pytest.raises(PeerError, match="a second time"):
+    with raised(PeerError, "opening-other"):
         sealers[HOLDER].assist(again)
-    with pytest.raises(PeerError, match="turn 1 was opened: no other attempt of it is"):
+    with raised(PeerError, "turn-opened"):
         sealers[HOLDER].seal(np.arange(3), tag_of(PARTIES, turn=1, attempt=1, bits=46))
 
 
 def test_an_attempt_that_was_not_opened_may_be_followed_by_another():
     sealers, _, old, _ = asked()
     _, opener, new, due = asked(attempt=1, sealers=sealers)
-    with pytest.raises(PeerError, match="not the last"):
+    with raised(PeerError, "help-stale"):
         sealers[HOLDER].assist(old)
     opener.assist(HOLDER, sealers[HOLDER].assist(new))
     assert opener.open().tolist() == due.tolist()
@@ -141,7 +142,7 @@ def test_only_the_sum_that_was_sealed_last_is_opened(change):
     sealer = encrypted_sealers(PARTIES)[HOLDER]
     tag = tag_of(**{"roster": PARTIES, "bits": 46, **change})
     list(sealer.seal(np.zeros(tag.cells, np.int64), tag))
-    with pytest.raises(PeerError, match="not the last"):
+    with raised(PeerError, "help-stale"):
         sealer.assist(request)
 
 
@@ -151,13 +152,13 @@ def test_no_more_sums_are_opened_than_the_terms_have():
         _, opener, _, due = asked(turn=turn, sealers=sealers)
         assert help_open(opener, sealers).tolist() == due.tolist()
     _, _, request, _ = asked(turn=3, sealers=sealers)
-    with pytest.raises(PeerError, match="more than the 2 sums"):
+    with raised(PeerError, "openings-exceeded"):
         sealers[HOLDER].assist(request)
 
 
 def test_only_who_has_the_secret_key_helps():
     sealers, _, request, _ = asked()
-    with pytest.raises(PeerError, match="without the secret key"):
+    with raised(PeerError, "secret-key-missing"):
         sealers[OTHER].assist(request)
 
 
@@ -165,9 +166,9 @@ def test_only_who_has_the_secret_key_helps():
 def test_a_roster_that_is_not_all_parties_is_not_sealed_for(roster):
     sealers = encrypted_sealers(PARTIES)
     for party in PARTIES:
-        with pytest.raises(PeerError, match="roster"):
+        with raised(PeerError, "roster-invalid", "roster-partial", "roster-repeats-party"):
             sealers[party].seal(np.arange(3), tag_of(roster))
-    with pytest.raises(PeerError, match=r"roster of . parties that is not all 3"):
+    with raised(PeerError, "roster-partial"):
         KeyHolder(small_secret(), GROUP, SESSION, 1).announce(tag_of(roster))
 
 

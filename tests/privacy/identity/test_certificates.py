@@ -29,6 +29,7 @@ from cryptography.hazmat.primitives.asymmetric import padding
 from cryptography.hazmat.primitives.serialization import Encoding
 from hypothesis import given
 from hypothesis import strategies as st
+from raised import raised
 
 from fedboost.errors import ConfigError, PeerError
 from fedboost.privacy.identity import (
@@ -105,7 +106,7 @@ def test_keys_of_another_infrastructure_are_believed_and_sign(root, key):
     signature = Signer("north", "party", to_pem(certificate), key_of(key)).sign(b"message")
     verify(holder, b"message", signature)
     for wrong in (b"", b"messagf", b"message\x00"):
-        with pytest.raises(PeerError, match="signature of 'north' is wrong"):
+        with raised(PeerError, "signature-invalid"):
             verify(holder, wrong, signature)
 
 
@@ -225,7 +226,7 @@ def test_a_denied_serial_number_may_have_colons():
 
 @pytest.mark.parametrize("text", ["", "north", "12 34", "0x", "12:", "-1", "1_0"])
 def test_a_deny_list_of_something_else_is_an_error_not_ignored(text):
-    with pytest.raises(ConfigError, match="serial number"):
+    with raised(ConfigError, "certificate-serial-invalid"):
         identify(NORTH.der, ROOTS, NOW, [text])
 
 
@@ -389,5 +390,5 @@ def test_a_serial_number_must_be_one_that_a_deny_list_can_have():
 
 @pytest.mark.parametrize("roots", [b"", b"roots", b"-----BEGIN CERTIFICATE-----\n"])
 def test_roots_must_be_roots(roots):
-    with pytest.raises(ConfigError, match=r"X\.509"):
+    with raised(ConfigError, "roots-missing"):
         identify(NORTH.der, roots, NOW, ())

@@ -7,6 +7,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from hypothesis import given
 from hypothesis import strategies as st
+from raised import raised
 
 from fedboost.errors import PeerError
 from fedboost.privacy.identity import identify, verify
@@ -26,7 +27,7 @@ def test_a_signature_is_for_its_message_and_its_signer(message, data):
         (message + b"\x00", signature),
         (message, SOUTH.sign(message)),
     ]:
-        with pytest.raises(PeerError, match="the signature of 'north' is wrong"):
+        with raised(PeerError, "signature-invalid"):
             verify(holder, other_message, other)
 
 

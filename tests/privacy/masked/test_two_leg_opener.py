@@ -3,6 +3,7 @@
 import pytest
 from consortium import help_open, masked_opener, names
 from masked_turn import ME, OTHER, PARTIES, PEER, TAG, commit_all, lose_after_upload
+from raised import raised
 
 from fedboost.errors import PeerError, RosterTooSmall, SessionFailed
 from fedboost.privacy import packing
@@ -20,7 +21,7 @@ def test_one_of_five_lost_after_its_upload_does_not_cost_the_turn_nor_its_rows(l
 @pytest.mark.parametrize("lost", [PARTIES[:2], PARTIES[1:4], PARTIES])
 def test_of_five_two_or_more_lost_cost_the_turn_before_any_mask_is_given_away(lost):
     opener, _, _ = lose_after_upload(lost)
-    with pytest.raises(RosterTooSmall, match=f"{5 - len(lost)} of 5 parties are left, 4 are needed"):
+    with raised(RosterTooSmall, "roster-too-small", naming=[5 - len(lost)]):
         opener.requests()
 
 
@@ -57,14 +58,14 @@ def test_the_largest_number_of_losses_that_ten_parties_can_bear():
 
 def test_a_sum_is_not_opened_before_its_time():
     opener, _, _ = lose_after_upload([])
-    with pytest.raises(PeerError, match="cannot be opened yet"):
+    with raised(PeerError, "sum-not-open"):
         opener.open()
 
 
 def test_a_self_mask_that_was_not_committed_to_is_a_peer_error():
     opener, sealers, due = lose_after_upload([])
     for answer in (bytes(32), b"", sealers[PEER].assist(opener.requests()[PEER])):
-        with pytest.raises(PeerError, match=f"mask of party {ME} is not the one it committed to"):
+        with raised(PeerError, "self-mask-wrong", naming=[ME]):
             opener.assist(ME, answer)
     assert help_open(opener, sealers).tolist() == due.tolist()
 
@@ -99,7 +100,7 @@ def test_wrong_shares_name_the_lost_party_and_give_no_wrong_sum(wrong):
     opener.assist(PEER, packing.pack(ME.encode(), wrong))
     for party in PARTIES[2:4]:
         opener.assist(party, sealers[party].assist(requests[party]))
-    said = f"self mask of party {ME}, which was lost, .* party {ME} dealt wrong ones, or a party that helped"
+    said = f"self mask of the lost party {ME} .* party {ME} dealt wrong shares, or a party that helped"
     with pytest.raises(SessionFailed, match=said):
         opener.assist(PARTIES[4], sealers[PARTIES[4]].assist(requests[PARTIES[4]]))
     assert opener.requests(), "the sum cannot be opened"
@@ -117,5 +118,5 @@ def test_a_note_whose_commitment_or_share_is_longer_is_a_peer_error(turn, place)
     """What a party says, the aggregator keeps or passes on: it must not be of any size."""
     said = packing.unpack(turn.notes[ME])
     said[place] += b"\0"
-    with pytest.raises(PeerError, match="another length"):
+    with raised(PeerError, "commitment-length"):
         masked_opener(TAG).note(ME, packing.pack(*said))

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from raised import raised
 
 from fedboost.errors import ConfigError, LocalProtocolError, SessionFailed
 from fedboost.privacy.rowsums.scheme import Slots
@@ -46,7 +47,7 @@ def test_no_cells_are_no_plaintexts():
 @pytest.mark.parametrize("cell", [(11 * LIMIT, 0), (-11 * LIMIT, 0), (0, 11 * LIMIT), (0, -1), (5, -LIMIT)])
 def test_sums_that_no_rows_have_are_refused(cell):
     slots = Slots.of(LIMIT, 10, 2048)
-    with pytest.raises(SessionFailed, match="no sum of this session's cells"):
+    with raised(SessionFailed, "plaintext-impossible"):
         slots.read(plaintexts(slots, [(1, 1), cell, (1, 1)]), 3)
 
 
@@ -79,5 +80,5 @@ def test_rows_are_taken_apart_as_histograms_do():
 
 
 def test_a_key_too_short_for_a_cell_is_refused():
-    with pytest.raises(ConfigError, match="lower gradient_bits"):
+    with raised(ConfigError, "key-too-short"):
         Slots.of(LIMIT, 1 << 20, 64)

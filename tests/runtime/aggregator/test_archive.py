@@ -89,7 +89,7 @@ def test_of_analysts_with_as_many_the_oldest_is_deleted(tmp_path, monkeypatch):
 
 def test_a_disk_that_is_full_leaves_few_models_in_memory(tmp_path, monkeypatch):
     def full(*_):
-        raise ConfigError("No space left on device")
+        raise ConfigError("test", "No space left on device")
 
     monkeypatch.setattr(archive, "write_atomically", full)
     kept = added(tmp_path, *(ended(number) for number in range(archive.MAX_ENDED + 1)))

@@ -71,7 +71,7 @@ async def test_a_flood_of_calls_costs_its_peer_alone(folder, bundles, prompt):
         assert not one.log.named("party gone")
         held.cancel()
     assert {code for code, _ in ends} == {grpc.StatusCode.PERMISSION_DENIED}
-    told = [details for _, details in ends if "party 'odd' has to wait" in details]
+    told = [details for _, details in ends if "party 'odd' must wait" in details]
     assert len(told) > 100
     (line,) = one.log.named("peer refused")
     assert line["peer"] == "party 'odd'"
@@ -98,7 +98,7 @@ async def test_a_flood_of_messages_costs_its_party_the_connection(folder, bundle
         await training
     assert end != grpc.StatusCode.OK
     assert again[0] == grpc.StatusCode.PERMISSION_DENIED
-    assert again[1].startswith("refused for 10 s after a flood: party 'odd' has to wait")
+    assert again[1].startswith("refused for 10 s after a flood: party 'odd' must wait")
     reason = "it broke the protocol: it keeps sending what nobody asked for"
     assert [line["reason"] for line in one.log.named("party gone") if line["party"] == ODD] == [reason]
     assert one.log.named("peer refused") == [], "the flood is in the log already"
@@ -163,7 +163,7 @@ async def test_a_party_that_does_not_read_loses_its_connection_and_costs_no_memo
             while not gone(one):
                 await submit(one, analyst)
         (reason,) = gone(one)
-        assert reason.startswith("it does not read: 6 messages to it wait")
+        assert reason.startswith("it does not read: 6 messages are unread")
         await right_model(one)
         call.cancel()
 
@@ -176,7 +176,7 @@ async def test_whoever_says_nothing_is_refused_and_has_few_calls_open(folder, bu
         silent = [opened.stream_stream(channel.TRAIN)(metadata=version) for _ in range(5)]
         ends, log = [await status_of(call) for call in silent], one.log
     details = sorted(text for _, text in ends)
-    assert details[2:] == ["a call that said nothing for 0.5 s"] * 3
+    assert details[2:] == ["no request for 0.5 s"] * 3
     assert all(text.startswith("3 calls are open") for text in details[:2])
     assert [line["peer"] for line in log.named("peer refused")] == ["party 'odd'"]
 
@@ -249,7 +249,7 @@ async def test_headers_are_bounded(folder):
 
 async def test_a_long_refusal_reaches_the_analyst(folder, monkeypatch):
     def refusing(name, offered):
-        raise Refused("ü" * 20_000)
+        raise Refused("test", "ü" * 20_000)
 
     monkeypatch.setattr(sessions, "program_of", refusing)
     async with consortium(folder, {}) as one:
@@ -330,6 +330,6 @@ def test_what_is_queued_is_bounded_in_bytes_but_a_single_message_always_goes(mon
         outgoing.put(b"x")
         outgoing.put(b"x")
         assert cuts == [1]
-        assert outgoing.fault.startswith("it does not read: 2 messages to it wait, 100 bytes")
+        assert outgoing.fault.startswith("it does not read: 2 messages are unread, 100 bytes")
 
     asyncio.run(scenario())

@@ -5,6 +5,7 @@ import socket
 import grpc
 import pytest
 from consortia import TWO, channel_to, expected, submit
+from raised import raised
 from sites import Log, consortium, in_time, shared_out, status_of, terms
 
 from fedboost.errors import ConfigError, SessionFailed
@@ -92,7 +93,7 @@ def test_an_aggregator_does_not_start_with_a_program_it_cannot_load(tmp_path, mo
 
 async def test_terms_without_parties_are_refused_by_the_analyst_and_by_the_aggregator(folder):
     async with consortium(folder, {}) as one, channel_to(one) as opened:
-        with pytest.raises(ConfigError, match="name no parties"):
+        with raised(ConfigError, "terms-without-parties"):
             connect(one.address, insecure_loopback=True).train(terms())
         code, details = await status_of(submit(opened, terms()))
         assert code == grpc.StatusCode.INVALID_ARGUMENT
@@ -112,5 +113,5 @@ def test_a_port_that_is_taken_is_a_clear_error():
             finally:
                 await server.stop()
 
-        with pytest.raises(ConfigError, match=f"cannot listen on {address}"):
+        with raised(ConfigError, "aggregator-cannot-listen", naming=[address]):
             in_time(start())

@@ -56,7 +56,7 @@ async def test_who_was_refused_and_why(tmp_path):
             await opened.close()
         wrong_name, wrong_role, wrong_version = one.log.named("party refused")
     assert wrong_name["peer"] == "party 'south'"
-    assert wrong_name["reason"] == "party 'north' dials with the certificate of party 'south'"
+    assert wrong_name["reason"] == "party 'north' uses the certificate of party 'south'"
     assert wrong_role["peer"] == "analyst 'analyst'"
     assert "certificate of analyst 'analyst': it may not act as party" in wrong_role["reason"]
     assert wrong_version["peer"] == "party 'south'"

@@ -153,7 +153,7 @@ async def test_what_a_party_cannot_read_ends_the_session_but_not_the_party(folde
     def decode(data, vouched):
         if unreadable and isinstance(read(data), Offer):
             unreadable.clear()
-            raise PeerError("terms this version of fedboost cannot follow")
+            raise PeerError("test", "terms this version of fedboost cannot follow")
         return read(data)
 
     async with consortium(folder, tables) as one:

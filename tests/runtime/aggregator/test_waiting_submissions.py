@@ -105,7 +105,13 @@ def test_what_waits_is_taken_up_unless_it_no_longer_counts(tmp_path):
         assert (session["state"], session["terms"]) == ("done", agreed[0].digest)
         wait_until(lambda: not [*folder.iterdir()])
         reasons = sorted(each["reason"] for each in console.one.log.named(NOT_BEGUN))
-        parts = "24 hours", "signature", "not signed by analyst", "not signed terms", "not named as the file"
+        parts = (
+            "24 hours",
+            "signature",
+            "not signed by analyst",
+            "not signed terms",
+            "its name does not match its content",
+        )
         assert len(reasons) == len(parts)
         for part in parts:
             assert any(part in reason for reason in reasons), (part, reasons)

@@ -32,7 +32,7 @@ def test_a_model_is_whole(console):
     head = console.ask(PATH, "HEAD")
     assert (head.status, head.headers["Content-Length"], head.text) == (200, str(SIZE), "")
     none = console.ask(f"/api/v1/models/{ended(2, 'left').name}")
-    assert (none.status, none.json["error"]) == (404, "this session has no model, or it is not kept")
+    assert (none.status, none.json["error"]) == (404, "this session has no model, or it is no longer kept")
 
 
 def test_readers_that_are_slow_take_little_memory(console):
@@ -47,7 +47,7 @@ def test_readers_that_are_slow_take_little_memory(console):
             assert opened[-1].recv(12) == b"HTTP/1.1 200"
         answer = console.ask(PATH)
         assert (answer.status, answer.headers["Retry-After"]) == (503, "10")
-        assert answer.json["error"] == "8 models are sent already; ask again later"
+        assert answer.json["error"] == "already sending 8 models; try again later"
         assert tracemalloc.get_traced_memory()[1] < SIZE
     finally:
         tracemalloc.stop()

@@ -82,7 +82,7 @@ def test_whoever_is_on_this_machine_reads(console, path):
     ],
 )
 def test_a_website_whose_name_leads_here_is_told_nothing(console, host):
-    refused(console, 421, "GET /", "not called so", "/", host=host)
+    refused(console, 421, "GET /", "not a name of this process", "/", host=host)
 
 
 def test_a_request_has_one_host(console):
@@ -230,7 +230,7 @@ def test_all_addresses_have_to_wait_where_they_ask_without_end(console, monkeypa
     app = console.one.server.pages.console._server._server.config.loaded_app
     monkeypatch.setattr(app, "_all", Bucket(0.0, 1.0, 0.0))
     assert [console.ask("/api/v1/health").status for _ in range(2)] == [200, 429]
-    assert console.refused[0][1] == "429: more than 200 requests a second of all addresses"
+    assert console.refused[0][1] == "429: more than 200 requests a second from all addresses"
 
 
 @pytest.mark.slow
@@ -285,7 +285,7 @@ def test_connections_of_an_address_are_bounded(console, monkeypatch):
         assert select.select(opened, [], [], 30)[0] == [opened[0]]
         assert _is_closed(opened[0])
         wait_until(lambda: console.refused)
-        reason = "503: 2 connections of this address are open already"
+        reason = "503: 2 connections from this address are already open"
         assert console.refused == [("a connection", reason)]
         assert console.ask("/api/v1/health").status == 200
     finally:

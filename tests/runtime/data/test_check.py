@@ -105,7 +105,7 @@ def test_the_rows_that_a_simulation_looks_at_are_few_however_many_there_are(monk
     )
     tables = shared(table, 4)
     tables["P0"] = tables.pop("p3")  # a warning
-    with pytest.warns(fb.TableWarning, match="differ in blanks or case"):
+    with pytest.warns(fb.TableWarning, match="differ only in blanks or case"):
         fb.simulate(terms(columns={"label": "y", "numeric": ["a", "b"]}, rounds=1), tables)
     assert sum(seen) == 2 * check.MAX_WATCHED_ROWS
     assert set(ranked) == {check.FEW_ROWS}

@@ -83,7 +83,7 @@ def test_columns_that_can_be_no_feature_are_left_out_with_the_reason() -> None:
     assert draft.columns.features == ("x", "few")
     assert len(draft.columns.categorical["few"]) == MAX_CATEGORIES
     assert draft.left_out == {
-        "many": "has 256 distinct values, more than the 255 categories a column can have",
+        "many": "has 256 distinct values, above the limit of 255 categories",
         "time": "is timestamp[us], neither numbers nor text",
         "list": "is list, neither numbers nor text",
         "null": "has no values",
@@ -92,10 +92,10 @@ def test_columns_that_can_be_no_feature_are_left_out_with_the_reason() -> None:
         "huge": "has values that are infinite or too large for a 32-bit float",
         "": "has no name",
         "n" * 257: "has a name of more than 256 characters",
-        "a[0]": "has the character '[' in its name, which must be renamed",
-        "a\nb": "has the character '\\n' in its name, which must be renamed",
+        "a[0]": "has the character '[' in its name and must be renamed",
+        "a\nb": "has the character '\\n' in its name and must be renamed",
         "notes": "has the character '\\x00' in a value",
-        "__index_level_0__": "is an index of pandas",
+        "__index_level_0__": "is a pandas index",
     }
 
 
@@ -173,8 +173,8 @@ def test_words_are_classes_in_their_order() -> None:
     many = [f"name {number}" for number in range(MAX_CLASSES)]
     assert drafted(many).objective.num_class == MAX_CLASSES
     assert config_error(lambda: drafted([*many, "one more"])) == (
-        "label 'y' has too many values to draft them as classes: 'name 0', 'name 1', 'name 2', … (101 in all)"
-        "; is it the right column? Then list them in columns.classes (up to 100 are drafted)"
+        "label 'y' has too many values for classes: 'name 0', 'name 1', 'name 2', … (101 in total); check "
+        "the column, or set columns.classes (up to 100 are drafted)"
     )
 
 
@@ -209,9 +209,13 @@ def test_few_whole_numbers_may_be_meant_as_classes() -> None:
         (
             ["a", "b", "c"],
             "binary:logistic",
-            "label 'y' has 3 values, and binary:logistic is for two: 'a', 'b', 'c'; multi:softprob is for",
+            "label 'y' has 3 values ('a', 'b', 'c'), but binary:logistic needs two; use multi:softprob",
         ),
-        (["a", "b", "c"], "reg:squarederror", "column 'y' is string here, the terms say numeric: "),
+        (
+            ["a", "b", "c"],
+            "reg:squarederror",
+            "column 'y' is string here, but the terms declare it numeric: ",
+        ),
         (["a", "a", None], "multi:softprob", "label 'y' is constant: 'a' in every row"),
         (
             ["a", "b", "c"],
@@ -270,8 +274,8 @@ def test_every_row_has_one_site(sites: list[str]) -> None:
 @pytest.mark.parametrize(
     ("sites", "said"),
     [
-        (["u", None, None], "column 'site' names no site in row 2: fill it in, or drop the row"),
-        (["u", ""], "column 'site' names no site in row 2: fill it in, or drop the row"),
+        (["u", None, None], "column 'site' has no site in row 2; fill it in, or drop the row"),
+        (["u", ""], "column 'site' has no site in row 2; fill it in, or drop the row"),
         ([datetime(2020, 1, 1)], "column 'site' is timestamp[us] here"),
         (pa.array([], pa.string()), "the table has no rows"),
     ],
@@ -320,16 +324,16 @@ def test_groups_are_shared_out_whole_and_in_their_order() -> None:
     assert parts != split_by_weights(table, ["a", "b"], [1, 3], 8, "q")
     missing = pa.table({"q": ["a", None]})
     said = config_error(lambda: split_by_weights(missing, ["a", "b"], [1, 1], 7, "q"))
-    assert said == "column 'q' names no group in row 2: fill it in, or drop the row"
+    assert said == "column 'q' has no group in row 2; fill it in, or drop the row"
 
 
 @pytest.mark.parametrize(
     ("names", "weights", "said"),
     [
-        (["a", "b", "c"], [1, 1, 1], "2 rows cannot be split among 3 parties: each needs at least one"),
-        (["a", "a"], [1, 1], "give each party its own name and a weight"),
-        (["a", "b"], [1], "give each party its own name and a weight"),
-        ([], [], "give each party its own name and a weight"),
+        (["a", "b", "c"], [1, 1, 1], "cannot split 2 rows among 3 parties; each needs at least one"),
+        (["a", "a"], [1, 1], "each party needs a name and a weight"),
+        (["a", "b"], [1], "each party needs a name and a weight"),
+        ([], [], "each party needs a name and a weight"),
         (["a", "b"], [1, 0], "the weights of parties must be positive numbers, got [1, 0]"),
         (["a", "b"], [1, float("inf")], "the weights of parties must be positive numbers"),
         (["a", "b"], [1, float("nan")], "the weights of parties must be positive numbers"),

@@ -145,21 +145,21 @@ def test_cells_of_a_workbook(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "options", "said"),
     [
-        ("t.csv", b"a,b\n1,2\n", {"decimal": ","}, "',' cannot stand between columns and in numbers; name"),
-        ("t.csv", b"a,b\n1,2\n", {"encoding": "utf-16"}, "cannot be read as utf-16: "),
-        ("t.csv", b"a,b\n1,\x81\n", {"encoding": "cp1252"}, "cannot be read as cp1252: "),
-        ("t.csv", b"a|b\n1|2\n", {"separator": ";"}, "bars stand between the columns: --separator '|'"),
-        ("t.csv", b"a,b\n1,2\n", {"separator": ";"}, "commas stand between the columns: --separator ,"),
+        ("t.csv", b"a,b\n1,2\n", {"decimal": ","}, "',' cannot separate both columns and decimals; set"),
+        ("t.csv", b"a,b\n1,2\n", {"encoding": "utf-16"}, "cannot be decoded as utf-16: "),
+        ("t.csv", b"a,b\n1,\x81\n", {"encoding": "cp1252"}, "cannot be decoded as cp1252: "),
+        ("t.csv", b"a|b\n1|2\n", {"separator": ";"}, "bars separate the columns: --separator '|'"),
+        ("t.csv", b"a,b\n1,2\n", {"separator": ";"}, "commas separate the columns: --separator ,"),
         ("t.parquet", b"x", {"na": ["-"]}, "na is an option for .csv, .tsv, .xlsx; leave it out"),
         ("t.csv", b"x", {"sheet": "s"}, "sheet is an option for .xlsx; leave it out"),
         ("t.csv.gz", CUT_OFF, {}, "cannot be read as CSV: Truncated"),
-        ("t.jsonl", LINES + b"{", {}, "line 5 is no JSON: "),
-        ("t.jsonl", b'{"a": 1}\n{"a": "1"}\n', {}, "line 2 has text for 'a', lines above have a number"),
-        ("t.jsonl", b'[{"a": 1}]\n', {}, 'line 1 is no object: write {"column": value, ...}'),
+        ("t.jsonl", LINES + b"{", {}, "line 5 is not JSON: "),
+        ("t.jsonl", b'{"a": 1}\n{"a": "1"}\n', {}, "line 2 has text for 'a', but lines above have a number"),
+        ("t.jsonl", b'[{"a": 1}]\n', {}, 'line 1 is not an object; write {"column": value, ...}'),
         ("t.feather", b"x" * 20, {}, "cannot be read as Feather: "),
         ("t.xlsx", b"x", {}, "cannot be read as an Excel workbook: "),
-        ("t.xlsx", in_excel(("one", [["a"]]), ("two", [])), {"sheet": "x"}, "has no sheet 'x'; it has 'one'"),
-        ("t.xlsx", in_excel(("one", []), ("two", [])), {}, "sheet 'one' is empty; --sheet names another one"),
+        ("t.xlsx", in_excel(("one", [["a"]]), ("two", [])), {"sheet": "x"}, "has no sheet 'x'; its sheets"),
+        ("t.xlsx", in_excel(("one", []), ("two", [])), {}, "sheet 'one' is empty; choose one with --sheet"),
     ],
 )  # fmt: skip
 def test_files_and_options_that_do_not_fit(tmp_path, name, content, options, said):
@@ -186,7 +186,7 @@ def test_a_workbook_without_the_extra(tmp_path, monkeypatch):
 def test_a_damaged_file_is_to_be_copied_again(tmp_path):
     (tmp_path / "t.csv.gz").write_bytes(CUT_OFF)
     assert config_error(lambda: read_table(tmp_path / "t.csv.gz")).endswith(
-        "cut off or damaged: copy it again"
+        "truncated or damaged: copy it again"
     )
 
 
@@ -196,8 +196,8 @@ def test_a_damaged_file_is_to_be_copied_again(tmp_path):
         ({"separator": ";;"}, "';;' must be one character"),
         ({"separator": ""}, "'' must be one character"),
         ({"decimal": "'"}, "should be '.' or ','"),
-        ({"encoding": "utf9"}, "'utf9' is no encoding; such as utf-8"),
-        ({"encoding": "rot13"}, "'rot13' is no encoding"),
+        ({"encoding": "utf9"}, "'utf9' is not a text encoding; use e.g. utf-8"),
+        ({"encoding": "rot13"}, "'rot13' is not a text encoding"),
     ],
 )
 def test_options_that_cannot_be(options, said):

@@ -172,8 +172,8 @@ def test_other_types_are_refused(array, kind):
     error = str(refusal(pa.table({"id": array})))
     assert error.startswith(f"id 'id' is {kind}")
     fraction = kind in ("float", "double")
-    gap = "numbers with a fraction (often from a gap in the column): write whole numbers"
-    assert error.endswith(gap if fraction else "whole numbers, text or dates: make it one of these")
+    gap = "numbers with a fraction (often caused by a missing value); write whole numbers"
+    assert error.endswith(gap if fraction else "whole numbers, text or dates; convert it to one of these")
 
 
 @pytest.mark.parametrize(
@@ -218,6 +218,6 @@ def test_ids_in_several_rows_are_counted():
     check_distinct([b"a", b"b"], "row_id 'id'")
     with pytest.raises(ConfigError) as caught:
         check_distinct([b"anna", b"b", b"anna", b"c", b"c", b"anna"], "row_id 'id'")
-    assert caught.value.public == "row_id 'id' has ids in more than one row, keep one row of each"
-    assert caught.value.detail == "2 ids stand in 5 rows"
+    assert caught.value.public == "row_id 'id' must be unique, so keep one row per id"
+    assert caught.value.detail == "2 ids are in 5 rows"
     assert "anna" not in str(caught.value)

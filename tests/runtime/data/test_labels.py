@@ -19,7 +19,7 @@ def test_numeric_labels() -> None:
 
 @pytest.mark.parametrize("missing", [[0.0, None], [0.0, NAN], ["0", ""], ["0", "NA"]])
 def test_a_missing_label(missing: list[Any]) -> None:
-    said = "label 'y' has missing values, fill them in or drop their rows: the first is in row 2"
+    said = "label 'y' has missing values; fill them in or drop these rows: the first is in row 2"
     assert refusal(pa.table({"x": [1, 2], "y": missing}), NUMERIC) == said
     assert refusal(pa.table({"x": [1, 2], "y": missing}), REGRESSION) == said
 
@@ -27,7 +27,7 @@ def test_a_missing_label(missing: list[Any]) -> None:
 @pytest.mark.parametrize("missing", [["no", None], ["no", ""], [1.0, NAN]])
 def test_a_missing_label_where_words_are_labels(missing: list[Any]) -> None:
     message = refusal(pa.table({"x": [1, 2], "y": missing}), terms(numeric=["x"], positive="no"))
-    assert message == ("label 'y' has missing values, fill them in or drop their rows: the first is in row 2")
+    assert message == ("label 'y' has missing values; fill them in or drop these rows: the first is in row 2")
 
 
 def test_labels_the_objective_cannot_have() -> None:
@@ -50,12 +50,12 @@ def test_labels_the_objective_cannot_have() -> None:
 def test_words_as_labels_need_positive() -> None:
     table = pa.table({"x": [1, 2], "y": ["1", "yes"]})
     assert refusal(table, NUMERIC) == (
-        "label column 'y' is string here, the terms say numeric; "
+        "label column 'y' is string here, but the terms declare it numeric; "
         "set positive under [columns] to the label value that counts as 1: "
         "the first value that is not a number is 'yes' in row 2"
     )
     assert refusal(table, REGRESSION) == (
-        "label column 'y' is string here, the terms say numeric: "
+        "label column 'y' is string here, but the terms declare it numeric: "
         "the first value that is not a number is 'yes' in row 2"
     )
 
@@ -81,13 +81,13 @@ def test_the_positive_value_is_1_and_others_0(values: Any, positive: str, label:
 def test_labels_that_do_not_fit_positive() -> None:
     agreed = terms(numeric=["x"], positive="yes")
     table = pa.table({"x": [1, 2, 3], "y": ["yes", "no", "No"]})
-    assert refusal(table, agreed) == "label 'y' has more than two values: 'yes', 'no', 'No'"
+    assert refusal(table, agreed) == "label 'y' must have two values, but has more: 'yes', 'no', 'No'"
     table = pa.table({"x": [1, 2], "y": ["Yes", "No"]})
-    assert refusal(table, agreed) == "positive = 'yes' is neither value of label 'y': 'Yes', 'No'"
+    assert refusal(table, agreed) == "positive = 'yes' is not one of the values of label 'y': 'Yes', 'No'"
     table = pa.table({"x": [1], "y": pa.array([STAMP])})
     assert (
         refusal(table, agreed)
-        == "column 'y' is timestamp[us] here, categorical takes text, numbers or booleans"
+        == "column 'y' is timestamp[us] here, but a categorical column must be text, numbers or booleans"
     )
 
 
@@ -110,12 +110,12 @@ def test_a_label_is_the_place_of_its_class(values: Any, label: list[int]) -> Non
 def test_labels_that_are_no_class() -> None:
     table = pa.table({"x": [1, 2, 3], "y": ["b", "a", "A"]})
     assert refusal(table, KINDS) == (
-        "column 'y' is the label, and has a value that is none of columns.classes ('b', 'a', '10', 'true'); "
-        "add it there, or drop its rows: it is 'A' in row 3"
+        "column 'y' is the label, and has a value that is not in columns.classes ('b', 'a', '10', 'true'); "
+        "add it there, or drop these rows: it is 'A' in row 3"
     )
     for missing in (["b", None], ["b", ""], [10.0, NAN]):
         assert refusal(pa.table({"x": [1, 2], "y": missing}), KINDS) == (
-            "label 'y' has missing values, fill them in or drop their rows: the first is in row 2"
+            "label 'y' has missing values; fill them in or drop these rows: the first is in row 2"
         )
 
 
@@ -130,6 +130,6 @@ def test_classes_that_are_numbers_or_words() -> None:
         "it is 3 in row 2"
     )
     assert refusal(pa.table({"x": [1], "y": ["u"]}), of) == (
-        f"label column 'y' is string here, the terms say numeric{hint}: "
+        f"label column 'y' is string here, but the terms declare it numeric{hint}: "
         "the first value that is not a number is 'u' in row 1"
     )

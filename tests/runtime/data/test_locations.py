@@ -72,7 +72,7 @@ def test_a_password_goes_to_its_host_alone(https):
     with_password = plain.replace("//", "//marie:pass%20word@")
     assert read_table(with_password).to_pydict() == VALUES
     refusal = config_error(lambda: read_table(plain.replace("//", "//marie:passworld@")))
-    assert refusal.startswith(f"https://***@{https.address}/t.csv: the server answers 401")
+    assert refusal.startswith(f"https://***@{https.address}/t.csv: the server returned 401")
     without_secrets(refusal)
     with serving({"t.csv": CSV}) as other:
         https.moved["away.csv"] = f"http://{other.address}/t.csv"
@@ -87,10 +87,10 @@ def test_what_can_go_wrong_by_https(https, monkeypatch):
     https.moved["file.csv"] = "file:///etc/passwd"
     https.files["empty.csv"] = b""
     faults = {
-        "/t.csv": "the answer ended after 6 of 12 bytes",
-        "/none.csv": "the server answers 404 Not Found",
-        "/away.csv": "http:// (example.org) is not encrypted; use https://",
-        "/file.csv": "the server answers 302 Found",
+        "/t.csv": "got only 6 of 12 bytes",
+        "/none.csv": "the server returned 404 Not Found",
+        "/away.csv": "http:// (example.org) is not encrypted; use https",
+        "/file.csv": "the server returned 302 Found",
         "/empty.csv": "the file is empty",
         "/t.txt": "unknown suffix '.txt'; known: .csv",
     }
@@ -100,7 +100,7 @@ def test_what_can_go_wrong_by_https(https, monkeypatch):
         )
     monkeypatch.delenv("SSL_CERT_FILE")
     untrusted = config_error(lambda: read_table(f"{address}/t.csv"))
-    assert "its certificate is not trusted: self-signed certificate; SSL_CERT_FILE names" in untrusted
+    assert "its certificate is not trusted: self-signed certificate; set SSL_CERT_FILE" in untrusted
     monkeypatch.setattr("fedboost.runtime.data.locations.SILENT_SECONDS", 1.0)
     assert "cannot be fetched: " in config_error(lambda: read_table("https://127.0.0.1:1/t.csv"))
 
@@ -108,13 +108,13 @@ def test_what_can_go_wrong_by_https(https, monkeypatch):
 @pytest.mark.parametrize(
     ("address", "said"),
     [
-        ("http://example.org/t.csv", "http://example.org/t.csv: http:// is not encrypted; use https://"),
+        ("http://example.org/t.csv", "http://example.org/t.csv: http:// is not encrypted; use https"),
         (
             "http://a:pass@example.org/t.csv?sig=f0rty",
             "http://***@example.org/t.csv?...: http:// is not encrypted",
         ),
-        ("https://host:port/t.csv", "https://host:port/t.csv: is no address"),
-        ("s3://bucket", "s3://bucket: names no object; write s3://BUCKET/FOLDER/FILE"),
+        ("https://host:port/t.csv", "https://host:port/t.csv: not a valid address"),
+        ("s3://bucket", "s3://bucket: has no object; write s3://BUCKET/FOLDER/FILE"),
         (
             "s3://key:word@bucket/t.csv?sig=f0rty",
             "s3://***@bucket/t.csv?...: unknown option 'sig'; known: region",
@@ -139,7 +139,7 @@ def test_another_machine_redirects_not_to_this_one(https, monkeypatch):
     )  # its number is another
     https.moved["away.csv"] = f"https://localhost:{https.address.rpartition(':')[2]}/t.csv"
     said = config_error(lambda: read_table(f"https://{https.address}/away.csv"))
-    assert said.endswith("the server redirects to this machine, localhost: refused")
+    assert said.endswith("refused a redirect to this machine (localhost)")
     assert len(https.asked) == asked + 1
 
 
@@ -154,7 +154,7 @@ def test_addresses_are_shown_without_what_gives_access():
     assert shown("s3://key:wo/rd@bucket/x.csv") == "s3://***@bucket/x.csv"  # keys of AWS have slashes
     assert shown("https://h/a@b.csv") == "https://h/a@b.csv"
     said = config_error(lambda: read_table("s3://key:wo/rd@bucket/x.csv"))
-    assert said.startswith("s3://***@bucket/x.csv: is no address: a port is a number")
+    assert said.startswith("s3://***@bucket/x.csv: not a valid address: the port must be a number")
     assert shown("data/x.csv") == "data/x.csv"
 
 
@@ -190,9 +190,9 @@ def test_an_object_and_a_folder_of_s3(s3, tmp_path, monkeypatch):
 
 def test_what_can_go_wrong_with_s3(s3, monkeypatch):
     faults = {
-        "s3://key:word@b/none.csv": "s3://***@b/none.csv: no such object, or no right to see it",
-        "s3://key:word@b/all/*.csv": "s3://***@b/all/*.csv: no object has such a name",
-        "s3://key:word@b/*.csv": "s3://***@b/*.csv: only Parquet files are read together, and b/t.csv is ",
+        "s3://key:word@b/none.csv": "s3://***@b/none.csv: no such object, or no permission to read it",
+        "s3://key:word@b/all/*.csv": "s3://***@b/all/*.csv: no object matches this pattern",
+        "s3://key:word@b/*.csv": "s3://***@b/*.csv: only Parquet files can be read together; b/t.csv is ",
         "s3://key:word@b/t.csv?endpoint_override=a:1&scheme=http": "s3://***@b/t.csv?...: http:// (a) is not",
     }
     for address, said in faults.items():
@@ -247,22 +247,22 @@ def test_names_of_folders_are_columns_below_the_folder_that_is_named(tmp_path):
     [
         (
             {"a.parquet": {"x": [1], "y": [1]}, "b.parquet": {"x": [1]}},
-            "b.parquet: column 'y' is missing, which ",
+            "b.parquet: column 'y' is missing, but ",
         ),
         (
             {"a.parquet": {"x": [1]}, "b.parquet": {"x": [1.5]}},
             "b.parquet: column 'x' is double here, int64 in ",
         ),
-        ({"a.parquet": {"x": [1]}, "b.parquet": {"x": [1], "y": [1]}}, "b.parquet: has a column 'y', which "),
+        ({"a.parquet": {"x": [1]}, "b.parquet": {"x": [1], "y": [1]}}, "b.parquet: has column 'y', but "),
         (
             {"k=1/a.parquet": {"x": [1]}, "b.parquet": {"x": [1]}},
-            "b.parquet: is in no folder k=..., as other",
+            "b.parquet: is not in a folder k=..., but other",
         ),
         (
             {"x=1/a.parquet": {"x": [1]}},
-            "x=1/a.parquet: has a column 'x', which its folder is named after, too",
+            "x=1/a.parquet: has a column 'x' and is in a folder of that name",
         ),
-        ({}, ": holds no Parquet file (*.parquet, *.pq)"),
+        ({}, ": no Parquet files (*.parquet, *.pq)"),
     ],
 )
 def test_files_that_are_no_single_table(tmp_path, files, said):
@@ -275,7 +275,7 @@ def test_globs_without_a_file_and_of_other_forms(tmp_path):
     (tmp_path / "t.csv").write_bytes(CSV)
     (tmp_path / "t[1].csv").write_bytes(CSV)
     assert config_error(lambda: read_table(tmp_path / "*.parquet")).endswith(
-        "*.parquet: no file has such a name"
+        "*.parquet: no file matches this pattern"
     )
-    assert "only Parquet files are read together" in config_error(lambda: read_table(tmp_path / "*.csv"))
+    assert "only Parquet files can be read together" in config_error(lambda: read_table(tmp_path / "*.csv"))
     assert read_table(tmp_path / "t[1].csv").to_pydict() == VALUES

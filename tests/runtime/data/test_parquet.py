@@ -1,11 +1,10 @@
 """Rows that stay in files: the same numbers as in memory, faults in the usual words, nothing left behind."""
 
-import re
-
 import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
+from raised import raised
 from sites import rows, terms
 
 from fedboost.boosting.programs.boosting import train
@@ -102,7 +101,7 @@ def test_faults_are_told_in_the_usual_words(folder):
     good = rows()
     name = wanted.columns.numeric[0]
     place = good.schema.get_field_index(name)
-    with pytest.raises(Refused, match=f"party north: column {name!r} is missing"):
+    with raised(Refused, "table-column-missing", naming=[repr(name)]):
         to_shard(kept(folder, good.drop_columns([name])), wanted, "north")
     values = good.column(name).to_pylist()
     values[16] = float("inf")
@@ -113,7 +112,7 @@ def test_faults_are_told_in_the_usual_words(folder):
     assert "inf" not in caught.value.public
     assert f"column {name!r}" in str(caught.value)
     assert str(caught.value).endswith("it is inf in row 17")
-    with pytest.raises(SchemaMismatch, match="the table has no rows"):
+    with raised(SchemaMismatch, "table-misfit"):
         to_shard(kept(folder, good.slice(0, 0)), wanted, "north")
 
 
@@ -126,9 +125,7 @@ def test_classes_are_those_of_a_table_in_memory(folder):
     less = terms(["north"], objective="multi:softprob", columns={**schema, "classes": ["a", "b"]})
     row = rows().column("ward").to_pylist().index("c") + 1
     assert row < 11
-    with pytest.raises(
-        SchemaMismatch, match=rf"none of columns.classes \('a', 'b'\).* it is 'c' in row {row}$"
-    ):
+    with raised(SchemaMismatch, "table-misfit", naming=[row]):
         to_shard(kept(folder, rows()), less, "north")
 
 
@@ -145,14 +142,13 @@ def test_levels_nobody_declared_are_counted_over_all_parts(folder):
 
 def test_what_cannot_be_is_said_when_the_party_starts(folder):
     (folder / "north.csv").write_text("x,y\n1,0\n")
-    with pytest.raises(ConfigError, match="with a scratch folder the table must be in Parquet files"):
+    with raised(ConfigError, "scratch-needs-parquet"):
         read_table(folder / "north.csv", folder / "scratch")
     parquet.write_table(rows(), folder / "north.parquet")
-    none = re.escape(f"scratch folder {folder / 'none'}: does not exist; make it, or name another one")
-    with pytest.raises(ConfigError, match=f"^{none}"):
+    with raised(ConfigError, "scratch-missing"):
         read_table(folder / "north.parquet", folder / "none")
     (folder / "broken.parquet").write_bytes(b"PAR1 nonsense")
-    with pytest.raises(ConfigError, match=r"broken\.parquet: cannot be read as Parquet"):
+    with raised(ConfigError, "source-unreadable"):
         read_table(folder / "broken.parquet", folder / "scratch")
 
 
@@ -175,13 +171,13 @@ def test_a_label_of_words_is_one_or_zero_whatever_part_it_is_in(folder):
     table = table.set_column(table.schema.get_field_index("y"), "y", pa.array(words))
     with pytest.raises(SchemaMismatch) as caught:
         to_shard(kept(folder, table), wanted, "north")
-    assert "label 'y' has more than two values: 'no', 'yes', 'perhaps'" in str(caught.value)
+    assert "label 'y' must have two values, but has more: 'no', 'yes', 'perhaps'" in str(caught.value)
 
 
 def test_a_file_that_is_gone_in_the_middle_of_a_session_is_said_to_the_site_alone(folder):
     wanted = terms().with_parties(["north"])
     shard = to_shard(kept(folder, rows()), wanted, "north")
     (folder / "north.parquet").unlink()
-    with pytest.raises(ConfigError, match=r"north\.parquet: .*No such file") as caught:
+    with raised(ConfigError, "table-file-changed") as caught:
         shard.columns[0][0:5]
     assert caught.value.public == "its table can no longer be read"

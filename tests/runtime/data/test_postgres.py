@@ -100,7 +100,7 @@ def test_a_type_without_a_meaning_is_named_with_a_cast(uri, expression, kind, ca
 
 def test_nothing_is_written(uri):
     message = error_of(uri, "WITH gone AS (DELETE FROM rows RETURNING *) SELECT * FROM gone")
-    assert message.endswith("in a read-only transaction; a query only reads here")
+    assert message.endswith("in a read-only transaction; the query may only read")
     run_postgres(uri, "CREATE SEQUENCE IF NOT EXISTS numbers")
     assert "read-only transaction" in error_of(uri, "SELECT nextval('numbers')")
     assert "begins with 'DELETE'" in error_of(uri, "DELETE FROM rows")
@@ -113,8 +113,8 @@ def test_what_the_server_refuses_is_one_line(uri):
     assert error_of(uri, "SELECT nowhere FROM rows").endswith('column "nowhere" does not exist')
     assert error_of(uri, "SELECT FROM WHERE").endswith('syntax error at or near "WHERE"')
     assert error_of(uri, "SELECT 1 / (x - 9) FROM generate_series(1, 9) x").endswith("division by zero")
-    assert error_of(uri, f"{QUERY} WHERE age > 500").endswith("there are no rows")
-    assert "two columns named 'a'" in error_of(uri, "SELECT 1 AS a, 2 AS a")
+    assert error_of(uri, f"{QUERY} WHERE age > 500").endswith("postgres: the query returned no rows")
+    assert "two columns are named 'a'" in error_of(uri, "SELECT 1 AS a, 2 AS a")
     assert error_of(f"{uri}x").endswith('database "postgresx" does not exist')
     assert "invalid URI query parameter" in error_of(f"{uri}?colour=1")
     site = uri.replace(f"{postgres.USER}:{postgres.PASSWORD}", "site:another-word")

@@ -27,14 +27,14 @@ def test_validation_rows_of_a_column(flags: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ([0, 2], "column 'v' says neither 0 nor 1, false nor true: it is 2 in row 2"),
+        ([0, 2], "column 'v' must be 0 or 1, or false or true: it is 2 in row 2"),
         (
             [0, None],
-            "validation 'v' has missing values, fill them in or drop their rows: the first is in row 2",
+            "validation 'v' has missing values; fill them in or drop these rows: the first is in row 2",
         ),
         (
             [True, None],
-            "validation 'v' has missing values, fill them in or drop their rows: the first is in row 2",
+            "validation 'v' has missing values; fill them in or drop these rows: the first is in row 2",
         ),
     ],
 )
@@ -75,17 +75,17 @@ def test_groups_have_the_key_of_their_name_whatever_stands_between_their_rows() 
         (
             "q",
             ["a", "b", None, "a"],
-            "group 'q' has missing values, fill them in or drop their rows: the first",
+            "group 'q' has missing values; fill them in or drop these rows: the first",
         ),
         (
             "w",
             [1, 1, 1, 2],
-            "column 'w' differs within a group of 'q': make it one value: row 4 differs from row 1, of",
+            "column 'w' differs within a group of 'q'; use one value per group: row 4 differs from row 1 of",
         ),
         (
             "v",
             [0, 0, 1, 0],
-            "column 'v' differs within a group of 'q': make it one value: row 3 differs from row 2, of",
+            "column 'v' differs within a group of 'q'; use one value per group: row 3 differs from row 2 of",
         ),
         (
             "y",
@@ -135,9 +135,9 @@ def test_weights() -> None:
     [
         (
             [1.0, None],
-            "weight 'w' has missing values, fill them in or drop their rows: the first is in row 2",
+            "weight 'w' has missing values; fill them in or drop these rows: the first is in row 2",
         ),
-        ([1.0, NAN], "weight 'w' has missing values, fill them in or drop their rows: the first is in row 2"),
+        ([1.0, NAN], "weight 'w' has missing values; fill them in or drop these rows: the first is in row 2"),
         ([1.0, -0.5], "column 'w' has a weight below 0: it is -0.5 in row 2"),
         (
             [1.0, 1e39],
@@ -145,7 +145,7 @@ def test_weights() -> None:
         ),
         (
             ["1", "u"],
-            "column 'w' is string here, the terms say numeric: "
+            "column 'w' is string here, but the terms declare it numeric: "
             "the first value that is not a number is 'u' in row 2",
         ),
     ],
@@ -177,7 +177,7 @@ def test_base_margins() -> None:
     [
         (
             [1.0, None],
-            "base margin 'm' has missing values, fill them in or drop their rows: the first is in row 2",
+            "base margin 'm' has missing values; fill them in or drop these rows: the first is in row 2",
         ),
         (
             [1.0, -math.inf],
@@ -186,7 +186,7 @@ def test_base_margins() -> None:
         ([1.0, 50.0], "column 'm' has a base margin that predicts more than 2**60: it is 50.0 in row 2"),
         (
             ["1", "u"],
-            "column 'm' is string here, the terms say numeric: "
+            "column 'm' is string here, but the terms declare it numeric: "
             "the first value that is not a number is 'u' in row 2",
         ),
     ],
@@ -223,13 +223,13 @@ def test_labels_that_are_intervals(upper: list[Any]) -> None:
             [1, 3],
             [1, 2],
             "columns 'y' and 'z' are the label of survival:aft, which takes a lower bound from 0 to 2**60 "
-            "and an upper one above 0 that is not below it, or infinite or missing; not 0 and infinity, "
-            "which say nothing: they are 3 and 2 in row 2",
+            "and an upper one above 0 that is not below it, or infinite or missing; not both 0 and infinity, "
+            "which carry no information: they are 3 and 2 in row 2",
         ),
         (
             [1, None],
             [1, 2],
-            "label 'y' has missing values, fill them in or drop their rows: the first is in row 2",
+            "label 'y' has missing values; fill them in or drop these rows: the first is in row 2",
         ),
         (
             [1, math.inf],
@@ -239,7 +239,7 @@ def test_labels_that_are_intervals(upper: list[Any]) -> None:
         (
             [1, 1],
             ["1", "later"],
-            "column 'z' is string here, the terms say numeric: "
+            "column 'z' is string here, but the terms declare it numeric: "
             "the first value that is not a number is 'later' in row 2",
         ),
     ],

@@ -56,7 +56,7 @@ def test_a_late_value_of_another_type_is_refused_with_its_row(tmp_path: Path) ->
     path.write_text("x,y\n" + "".join(f"{i},{i % 2}\n" for i in range(rows)) + "abc,1\n")
     message = refusal(read_table(path), NUMERIC)
     assert message == (
-        "column 'x' is string here, the terms say numeric: "
+        "column 'x' is string here, but the terms declare it numeric: "
         f"the first value that is not a number is 'abc' in row {rows + 1} (line {rows + 2} of the file)"
     )
 
@@ -70,31 +70,35 @@ def test_a_late_value_of_another_type_is_refused_with_its_row(tmp_path: Path) ->
         ("t.xlsx", b"x", "cannot be read as an Excel workbook: "),
         ("t", b"x", "unknown suffix ''"),
         ("t.parquet", b"not a parquet file", "cannot be read as Parquet: "),
-        ("t.csv", b"a,b\n1,2\n\n3\n", "line 4 has 1 value, the header names 2 columns"),
+        ("t.csv", b"a,b\n1,2\n\n3\n", "line 4 has 1 value, but the header has 2 columns"),
         ("t.csv", b"\n\n", "cannot be read as CSV: "),
         ("t.csv.gz", b"not compressed", "cannot be read as CSV: "),
         (
             "t.csv",
             b"a\xff,b\n1,2\n",
-            "line 1 is not UTF-8 ('a\\xff,b\\n'): name its encoding: --e",
+            "line 1 is not UTF-8 ('a\\xff,b\\n'); set its encoding: --e",
         ),
-        ("t.csv", b"a,b,a\n1,2,3\n", "there are two columns named 'a'"),
+        ("t.csv", b"a,b,a\n1,2,3\n", "two columns are named 'a'"),
         (
             "t.csv",
             b"a;b\n1;2\n",
-            "semicolons stand between the columns: --separator ';', or separator = ",
+            "semicolons separate the columns: --separator ';', or separator = ",
         ),
-        ("t.csv.gz", gzip.compress(b'"a";"b"\n1,5;2\n', mtime=0), "semicolons stand between the columns"),
-        ("t.tsv", b"a;b\n1;2\n", "semicolons stand between the columns"),
-        ("t.csv", b"a\tb\n1\t2\n", "tabs stand between the columns"),
-        ("t.csv", "a,b\n1,2\n".encode("utf-16"), "is UTF-16, or no text: --encoding utf-16"),
-        ("t.csv", "a,b\n1,2\n".encode("utf-16-be"), "is UTF-16, or no text: --encoding utf-16"),
+        ("t.csv.gz", gzip.compress(b'"a";"b"\n1,5;2\n', mtime=0), "semicolons separate the columns"),
+        ("t.tsv", b"a;b\n1;2\n", "semicolons separate the columns"),
+        ("t.csv", b"a\tb\n1\t2\n", "tabs separate the columns"),
+        ("t.csv", "a,b\n1,2\n".encode("utf-16"), "is UTF-16 or not text; try --encoding utf-16"),
+        ("t.csv", "a,b\n1,2\n".encode("utf-16-be"), "is UTF-16 or not text; try --encoding utf-16"),
         (
             "t.csv",
             b'a,b\n1,"2\n' + b"3,4\n" * (1 << 20),
-            "a row is longer than 1 MiB; close a quote left open",
+            "a row is longer than 1 MiB; close an open quote",
         ),
-        ("t.csv", b"a,b\n1," + b"z" * (3 << 20) + b"\n2,u\n", "a row is longer than 1 MiB; close a quote"),
+        (
+            "t.csv",
+            b"a,b\n1," + b"z" * (3 << 20) + b"\n2,u\n",
+            "a row is longer than 1 MiB; close an open quote",
+        ),
     ],
 )
 def test_files_that_cannot_be_read(tmp_path: Path, name: str, content: bytes, said: str) -> None:
@@ -108,7 +112,7 @@ def test_absent_files_and_directories(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "folder.csv").mkdir()
     assert config_error(lambda: read_table("t.csv")) == f"{tmp_path / 't.csv'}: no such file"
     assert config_error(lambda: read_table("t")) == f"{tmp_path / 't'}: no such file or folder"
-    assert config_error(lambda: read_table("folder.csv")).endswith("holds no Parquet file (*.parquet, *.pq)")
+    assert config_error(lambda: read_table("folder.csv")).endswith("no Parquet files (*.parquet, *.pq) in it")
 
 
 def test_two_columns_of_one_name_in_parquet(tmp_path: Path) -> None:
@@ -139,7 +143,7 @@ def test_other_separators_in_a_name_are_part_of_it(tmp_path: Path, header: str) 
 def test_text_that_is_not_utf8_is_named_as_such(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_bytes(b"c,y\nr\xe9d,1\n")
-    said = "line 2 is not UTF-8 ('r\\xe9d,1\\n'): name its encoding: --encoding latin-1"
+    said = "line 2 is not UTF-8 ('r\\xe9d,1\\n'); set its encoding: --encoding latin-1"
     assert said in config_error(lambda: read_table(path))
 
 
@@ -179,17 +183,17 @@ def test_pandas_categories_are_levels() -> None:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (3, "cannot make a table of int"),
-        ([[1, 2]], "cannot make a table of list"),
-        (np.zeros((2, 2)), "a matrix (ndarray) has no column names: give {'x': matrix, 'y': labels}"),
-        (np.zeros(2), "cannot make a table of numpy.ndarray"),
-        (pd.Series([1]), "cannot make a table of pandas."),
-        ({"a": [1, 2], "b": [1]}, "cannot make a table of this dict: "),
-        ({"a": np.zeros((2, 2, 2))}, "cannot make a table of this dict: "),
-        ({"a": 3}, "cannot make a table of this dict: "),
-        (pd.DataFrame({"a": [1, "u"]}), "cannot make a table of this DataFrame: "),
-        (pd.DataFrame([[1, 2]], columns=["a", "a"]), "cannot make a table of this DataFrame: "),
-        (pa.table([[1], [2]], names=["a", "a"]), "the table: there are two columns named 'a'"),
+        (3, "cannot read a table from int"),
+        ([[1, 2]], "cannot read a table from list"),
+        (np.zeros((2, 2)), "a matrix (ndarray) has no column names; pass {'x': matrix, 'y': labels}"),
+        (np.zeros(2), "cannot read a table from numpy.ndarray"),
+        (pd.Series([1]), "cannot read a table from pandas."),
+        ({"a": [1, 2], "b": [1]}, "cannot convert this dict to a table: "),
+        ({"a": np.zeros((2, 2, 2))}, "cannot convert this dict to a table: "),
+        ({"a": 3}, "cannot convert this dict to a table: "),
+        (pd.DataFrame({"a": [1, "u"]}), "cannot convert this DataFrame to a table: "),
+        (pd.DataFrame([[1, 2]], columns=["a", "a"]), "cannot convert this DataFrame to a table: "),
+        (pa.table([[1], [2]], names=["a", "a"]), "the table: two columns are named 'a'"),
     ],
 )
 def test_what_is_no_table(data: object, said: str) -> None:

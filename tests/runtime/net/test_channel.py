@@ -5,7 +5,7 @@ import pytest
 
 from fedboost import errors
 from fedboost.errors import FedboostError
-from fedboost.runtime.net.channel import STATUS, explained, status_of
+from fedboost.runtime.net.channel import CAUSE_KEY, STATUS, explained, status_of
 
 KINDS = [
     kind
@@ -27,22 +27,25 @@ class Call:
     def details(self):
         return str(self._error)
 
+    def trailing_metadata(self):
+        return ((CAUSE_KEY, self._error.code),)
+
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_each_error_has_a_status_code(kind):
     assert kind in STATUS
-    assert isinstance(status_of(kind("why")), grpc.StatusCode)
+    assert isinstance(status_of(kind("a-cause", "why")), grpc.StatusCode)
 
 
 @pytest.mark.parametrize("kind", TRAVELLING, ids=lambda kind: kind.__name__)
 def test_an_error_that_travels_is_read_back_as_itself(kind):
-    read = explained(Call(kind("why")), "the aggregator")
+    read = explained(Call(kind("a-cause", "why")), "the aggregator")
     assert type(read) is kind
-    assert str(read) == "why"
+    assert (read.code, str(read)) == ("a-cause", "why")
 
 
 def test_an_error_of_a_program_has_the_code_of_its_base():
     class Own(errors.Refused):
         pass
 
-    assert status_of(Own("why")) is grpc.StatusCode.PERMISSION_DENIED
+    assert status_of(Own("a-cause", "why")) is grpc.StatusCode.PERMISSION_DENIED

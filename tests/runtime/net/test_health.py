@@ -1,4 +1,4 @@
-"""The health service, and the command that asks it."""
+"""The health service, and `fedboost status --health`, which queries it."""
 
 import asyncio
 
@@ -60,21 +60,24 @@ async def test_the_health_service_says_whether_the_aggregator_serves(folder, bun
         await asyncio.gather(one.server.stop(), until_stopped(watched))
 
 
-def test_the_command_health(folder, bundles):
+def test_the_option_health(folder, bundles):
     async def scenario():
         async with consortium(folder, {}, bundles=bundles) as one:
             for name in ("analyst", "north"):
                 keys = bundles[name].folder
                 ended = await asyncio.to_thread(
-                    fedboost, "health", "--aggregator", one.address, "--keys", keys
+                    fedboost, "status", "--health", "--aggregator", one.address, "--keys", keys
                 )
                 assert (ended.code, ended.out, ended.err) == (0, "serving\n", "")
             keys = bundles["aggregator"].folder
-            ended = await asyncio.to_thread(fedboost, "health", "--aggregator", one.address, "--keys", keys)
+            ended = await asyncio.to_thread(
+                fedboost, "status", "--health", "--aggregator", one.address, "--keys", keys
+            )
             assert ended.code == 2
-            assert "is the bundle of an aggregator, an analyst's is needed" in ended.err
+            assert "is the bundle of an aggregator; give an analyst's" in ended.err
             return one.address
 
     address = in_time(scenario())
     arguments = ("--aggregator", address, "--insecure-loopback", "--wait", "0.3")
-    assert f"no aggregator answers at {address} (waited 0.3 s)" in refusal("health", *arguments)
+    assert f"no aggregator answers at {address} (waited 0.3 s)" in refusal("status", "--health", *arguments)
+    assert "leave it out with --health" in refusal("status", "--health", "--json", *arguments)

@@ -41,7 +41,7 @@ def test_a_bundle_reads_back(north):
 
 
 def test_a_bundle_of_another_role(north):
-    for role, said in [("aggregator", "an aggregator's is needed"), ("analyst", "an analyst's is needed")]:
+    for role, said in [("aggregator", "give an aggregator's"), ("analyst", "give an analyst's")]:
         refusal(lambda role=role: read_bundle(north, role), north, "the bundle of a party", said)
 
 
@@ -62,9 +62,7 @@ def test_a_file_that_is_not_there_or_is_nonsense(north, name):
 def test_the_folder_of_the_root_is_no_bundle(north, tmp_path):
     root = north.parent
     (root / "consortium-key.pem").touch()
-    refusal(
-        lambda: read_bundle(root, "party"), "is the folder of the root; name that of a party, such as", north
-    )
+    refusal(lambda: read_bundle(root, "party"), "is the root's folder; give that of a party, such as", north)
 
 
 def test_anothers_key(north, tmp_path):

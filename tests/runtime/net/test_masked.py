@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from masked_consortia import THREE, masked
+from raised import raised
 from refusals import refusal
 from sites import bundles_of, consortium, fedboost, rows, shared_out, terms, written
 
@@ -61,10 +62,10 @@ async def test_the_model_is_signed_by_every_party_and_no_other_model_is(tmp_path
         model = (await one.train(masked(TABLES))).model
     assert Model.from_bytes(model.to_bytes()).verify(roots, now) == THREE
     weaker = dataclasses.replace(model, terms=model.terms.changed(protection="plain"))
-    with pytest.raises(PeerError, match="signature of 'north' is wrong"):
+    with raised(PeerError, "model-signature-wrong"):
         weaker.verify(roots, now)
     swapped = dict(zip(THREE, [*model.attestations.values()][::-1], strict=True))
-    with pytest.raises(PeerError, match="signed for party north by party east"):
+    with raised(PeerError, "model-signature-wrong"):
         dataclasses.replace(model, attestations=swapped).verify(roots, now)
 
 
@@ -94,7 +95,7 @@ async def test_a_party_that_trusts_the_aggregator_but_is_of_another_consortium_i
     mixed = dataclasses.replace(odd, roots=bundles["north"].roots)
     monkeypatch.setattr(node, "read_again", lambda bundle: bundle)  # no folder holds the like
     async with consortium(tmp_path / "c", TABLES, bundles=bundles | {"odd": mixed}) as one:
-        with pytest.raises(ConfigError, match="issued by another consortium"):
+        with raised(ConfigError, "aggregator-wrong-server"):
             await one.start_party("odd", TABLES["north"])
 
 
@@ -113,7 +114,7 @@ async def test_a_party_cannot_submit_terms_nor_an_analyst_of_others(tmp_path, bu
     async with consortium(tmp_path / "c", TABLES, bundles=bundles) as one:
         for bundle, error, says in (
             (bundles["north"], Refused, "certificate of party 'north': it may not act as analyst"),
-            (stranger, ConfigError, "of another consortium"),
+            (stranger, ConfigError, "to another consortium"),
         ):
             training = Connection(one.address, bundle).train(masked(TABLES), 5)
             with pytest.raises(error, match=says):
@@ -128,7 +129,7 @@ async def test_a_revoked_party_is_refused(tmp_path):
     (tmp_path / "keys" / "aggregator" / "denied.txt").write_text(f"{serial}  # stolen\n")
     bundles["aggregator"] = read_bundle(tmp_path / "keys" / "aggregator", "aggregator")
     async with consortium(tmp_path / "c", {}, bundles=bundles) as one:
-        with pytest.raises(Refused, match="'south' is denied"):
+        with raised(Refused, "certificate-not-admitted"):
             await one.start_party("south", tables["south"])
 
 
@@ -146,9 +147,9 @@ def test_bundles_that_cannot_be_used_are_one_line_at_the_command_line(tmp_path, 
     ):
         (tmp_path / "party.toml").write_text(head + keys)
         assert says in refusal("party", "--config", "party.toml", "--wait", "0.1")
-    with pytest.raises(ConfigError, match="exclude each other"):
+    with raised(ConfigError, "keys-or-insecure"):
         connect("localhost:1", keys=old, insecure_loopback=True)
-    with pytest.raises(ConfigError, match="no loopback address"):
+    with raised(ConfigError, "keys-not-loopback"):
         connect("192.0.2.1:7070", insecure_loopback=True)
 
 
@@ -159,5 +160,5 @@ async def test_a_model_whose_signatures_were_taken_away_is_refused(tmp_path, bun
     bytes_of = SignedModel.to_bytes
     monkeypatch.setattr(SignedModel, "to_bytes", lambda model: bytes_of(model, session=False))
     async with consortium(tmp_path / "c", TABLES, bundles=bundles) as one:
-        with pytest.raises(PeerError, match="signed by 0 parties; 3 are needed"):
+        with raised(PeerError, "model-too-few-signatures"):
             await one.train(masked(TABLES))

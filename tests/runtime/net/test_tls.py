@@ -13,6 +13,7 @@ import grpc
 import pytest
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from key_folders import DAY, NOW, OURS, THEIRS, call, fault, made, of_a_hospital, refusal
+from raised import raised
 from sites import in_time
 
 from fedboost.errors import PeerError
@@ -84,8 +85,8 @@ def test_nobody_calls_an_aggregator_of_another_root(hub, tmp_path):
     bundle = read_bundle(made(tmp_path / "north", "north", "party", THEIRS), "party")
     unavailable(hub, bundle, UNTRUSTED)
     assert fault(hub, bundle) == (
-        "the certificate of the aggregator at ADDRESS is of another consortium; compare the fingerprints "
-        "that `fedboost keys show` prints there and here"
+        "the certificate of the aggregator at ADDRESS belongs to another consortium; compare the "
+        "fingerprints that `fedboost keys show` prints there and here"
     )
 
 
@@ -95,8 +96,8 @@ def test_nobody_gets_in_with_an_expired_certificate(hub, tmp_path):
     unavailable(hub, bundle, CLOSED)
     day = f"{NOW - 10 * DAY:%Y-%m-%d %H:%M} UTC"
     assert fault(hub, bundle) == (
-        f"{tmp_path}/north/certificate.pem: expired on {day}; have a new bundle issued with `fedboost keys "
-        f"party`, where the consortium's root key is, and put it in place of this one"
+        f"{tmp_path}/north/certificate.pem: expired on {day}; issue a new bundle with `fedboost keys "
+        f"party` where the consortium's root key is, and replace this one by it"
     )
 
 
@@ -106,8 +107,8 @@ def test_nobody_calls_an_aggregator_with_an_expired_certificate(north, tmp_path)
     bundle = read_bundle(north, "party")
     unavailable(old, bundle, "CERTIFICATE_VERIFY_FAILED: certificate has expired")
     assert fault(old, bundle) == (
-        "the certificate of the aggregator at ADDRESS is expired; it needs a new bundle, which "
-        "`fedboost keys aggregator` writes"
+        "the certificate of the aggregator at ADDRESS has expired; it needs a new bundle from "
+        "`fedboost keys aggregator`"
     )
 
 
@@ -132,7 +133,7 @@ def test_an_aggregator_that_may_be_a_client_is_known_for_what_it_is(tmp_path):
 
 
 NO_AGGREGATOR = (
-    "the certificate of the aggregator at ADDRESS is not an aggregator's, which has the DNS name "
+    "the certificate of the aggregator at ADDRESS is not an aggregator's: it lacks the DNS name "
     "aggregator.fedboost"
 )
 
@@ -166,7 +167,7 @@ def test_who_is_denied_is_told_so(hub, north):
 
 
 def test_a_connection_without_tls_shows_nobody(hub):
-    with pytest.raises(PeerError, match="shows no certificate"):
+    with raised(PeerError, "tls-no-certificate"):
         peer_of({"transport_security_type": [b"insecure"]}, hub, NOW)
 
 
@@ -228,7 +229,7 @@ def waits(taken):
 def test_what_listens_does_not_speak_tls(north):
     with listening(shouts) as address:
         seen = tls_fault(address, read_bundle(north, "party"))
-    said = f"what listens at {address} does not speak TLS as a fedboost aggregator with keys does"
+    said = f"the server at {address} does not use TLS like a fedboost aggregator with keys"
     assert seen == TlsFault(said)
 
 
@@ -242,7 +243,7 @@ def test_a_hang_up_says_nothing_of_tls(north, answer):
     with listening(answer) as address:
         seen = tls_fault(address, read_bundle(north, "party"))
     assert seen.passes
-    assert seen.reason.startswith(f"what listens at {address} hangs up before TLS: ")
+    assert seen.reason.startswith(f"the server at {address} hangs up before TLS: ")
 
 
 def test_a_silence_says_nothing_of_tls(north, monkeypatch):
@@ -250,7 +251,7 @@ def test_a_silence_says_nothing_of_tls(north, monkeypatch):
     with listening(waits) as address:
         seen = tls_fault(address, read_bundle(north, "party"))
     assert seen.passes
-    assert seen.reason.startswith(f"what listens at {address} does not answer: ")
+    assert seen.reason.startswith(f"the server at {address} does not answer: ")
 
 
 def test_an_aggregator_that_is_silent_may_be_busy(hub, north, monkeypatch):
@@ -285,7 +286,7 @@ async def test_an_aggregator_without_keys_does_not_speak_tls(hub, north):
     error = caught.value
     assert error.code() == grpc.StatusCode.UNAVAILABLE
     assert "WRONG_VERSION_NUMBER" in error.details()
-    assert "does not speak TLS" in seen.reason
+    assert "does not use TLS" in seen.reason
     assert not seen.passes
 
 

@@ -141,7 +141,9 @@ def test_nothing_leaves_when_it_cannot_be_recorded(session, path, monkeypatch, f
     with monkeypatch.context() as patched:
         for module in (store, memory_module):
             patched.setattr(module, "put", fails)
-        with pytest.raises(DurabilityError, match="cannot write this memory: database or disk is full; put"):
+        with pytest.raises(
+            DurabilityError, match="cannot write this memory: database or disk is full; fix that"
+        ):
             next(one.handle(ASK))
     assert read_log(path) == before
     with reading(path) as file:
@@ -203,7 +205,7 @@ def test_dropped_swapped_and_inserted_lines_are_found(path, file):
         file.write_bytes(b"".join(lines[:at] + lines[at + 1 :]))
         number, words = fault(file)
         assert number == at + 1
-        assert words.startswith(f"entry {at + 2} stands where {at + 1} is due: lines were removed or moved")
+        assert words.startswith(f"found entry {at + 2}, expected {at + 1}: lines were removed or moved")
         file.write_bytes(b"".join([*lines[:at], lines[at + 1], lines[at], *lines[at + 2 :]]))
         assert fault(file)[0] == at + 1
     for at in range(len(lines)):
@@ -217,7 +219,7 @@ def test_a_line_written_in_another_way_is_found(path, file):
     lines = written(path)
     spaced = json.dumps(json.loads(lines[1])).encode() + b"\n"
     file.write_bytes(b"".join([lines[0], spaced, *lines[2:]]))
-    assert fault(file) == (2, "changed after it was written: its hash is not the one of its content")
+    assert fault(file) == (2, "changed after it was written: its hash does not match its content")
 
 
 def test_a_forged_entry_with_a_hash_of_its_own_does_not_fit_the_next(path, file):
@@ -270,11 +272,11 @@ def test_a_log_cut_short_has_another_last_hash(path, file, capsys):
 def test_the_hash_that_was_kept_is_found_again(path):
     lines = written(path)
     kept = json.loads(lines[-1])["hash"]
-    assert "Entry 5 of 5 has the hash that was expected" in fedboost("audit", path, "--expect", kept).out
+    assert "Entry 5 of 5 has the expected hash" in fedboost("audit", path, "--expect", kept).out
     written(path)
     end = fedboost("audit", path, "--expect", f" {kept.upper()}\n")
     assert end.code == 0
-    assert "\nEntry 5 of 10 has the hash that was expected: all up to it is as it was.\n" in end.out
+    assert "\nEntry 5 of 10 has the expected hash: nothing up to it has changed.\n" in end.out
     assert "expected" not in fedboost("audit", path).out
     end = fedboost("audit", path, "--json", "--expect", kept)
     assert json.loads(end.out.splitlines()[-1])["expected"] == 5
@@ -304,7 +306,7 @@ def test_the_hash_of_an_empty_log_is_before_the_first_entry(path):
     written(path)
     end = fedboost("audit", path, "--expect", kept)
     assert end.code == 0
-    assert "The empty log before the first entry has the hash that was expected" in end.out
+    assert "The empty log before the first entry has the expected hash" in end.out
 
 
 @pytest.mark.parametrize("text", ["", "abc", "g" * 64, "0" * 65])

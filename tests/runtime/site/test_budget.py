@@ -5,6 +5,7 @@ import re
 
 import pytest
 from memories import BUDGET, THREE, begun, cost_of, noisy, opened, spend_all
+from raised import raised
 from sites import bundles_of, consortium, fedboost, in_time, shared_out, terms
 
 from fedboost.errors import ConfigError, Refused
@@ -66,7 +67,7 @@ def test_what_is_left_can_be_spent_to_the_last_and_then_nothing(path):
             spend_all(memory, f"s{sessions}", noisy(left))
             sessions, left = sessions + 1, math.floor(BUDGET.left(cost_of(path)) * 1e4) / 1e4
         assert sessions >= 2
-        with pytest.raises(Refused, match="no session with noise fits"):
+        with raised(Refused, "budget-spent"):
             begun(memory, "u", noisy(0.01))
     assert cost_of(path) <= BUDGET.cost
 
@@ -77,7 +78,7 @@ def test_a_session_that_goes_on_needs_only_the_rest_of_its_plan(path):
         spend_all(memory, "s", agreement)
     with opened(path, budget=BUDGET) as memory:
         session = spend_all(memory, "s", agreement)
-        with pytest.raises(Refused, match="session s asks for more releases than its terms plan"):
+        with raised(Refused, "session-over-plan"):
             session.charge("another", agreement.plan.releases["sums of all rows"].cost)
     assert cost_of(path) <= BUDGET.cost
 
@@ -87,7 +88,7 @@ def test_no_session_is_charged_more_than_its_terms_plan_whether_there_is_a_budge
     agreement = noisy()
     with opened(path) as memory:
         session = spend_all(memory, "s", agreement)
-        with pytest.raises(Refused, match=r"north: session s asks for more .* less private than they say"):
+        with raised(Refused, "session-over-plan"):
             session.charge("another", agreement.plan.releases["sums of all rows"].cost)
         spend_all(memory, "t", agreement)  # another session
 
@@ -97,11 +98,11 @@ def test_sums_that_the_aggregator_sees_exactly_fit_no_budget(path):
     with opened(path, budget=BUDGET) as memory:
         for epsilon in (0.01, 1.0):
             asked = noisy(noise={"epsilon": epsilon, "delta": 1e-5, "placement": "central"})
-            with pytest.raises(Refused, match=r'placement = "central" nothing hides .* no such session fits'):
+            with raised(Refused, "budget-central-noise"):
                 begun(memory, "s", asked)
     with opened(path) as memory:  # without a budget
         session = begun(memory, "s", CENTRAL)
-        with pytest.raises(Refused, match="more releases than its terms plan"):
+        with raised(Refused, "session-over-plan"):
             session.charge("one", CENTRAL.plan.cost)
 
 
@@ -119,11 +120,11 @@ def test_parties_of_one_dataset_know_each_others_sessions(path):
     with opened(path) as north, opened(path, party="south") as south:
         for memory in (north, south):
             memory.begin(SessionOffer("s", noisy(), 1, "ann", b"nonce"), Limits(max_sessions=1)).meet(1)
-        with pytest.raises(Refused, match="took part in 1 sessions"):
+        with raised(Refused, "policy-max-sessions"):
             south.begin(SessionOffer("t", noisy()), Limits(max_sessions=1))
         begun(south, "t")
         more = noisy(parties=[*THREE, "west"])
-        with pytest.raises(Refused, match="would show fewer than 3 of them"):
+        with raised(Refused, "groups-reveal-parties"):
             begun(north, "u", more)
         assert north.sessions == 2
 
@@ -135,7 +136,7 @@ def test_releases_beyond_the_budget_are_refused_one_by_one(path):
         costs = [release.cost for release in agreement.plan.releases.values() for _ in range(release.times)]
         for number, cost in enumerate(costs):
             sessions[0].charge(f"{number}", cost)
-        with pytest.raises(Refused, match="session t asks for one more release"):
+        with raised(Refused, "budget-spent"):
             sessions[1].charge("one", costs[0])
 
 
@@ -167,8 +168,8 @@ def test_a_budget_refuses_what_has_no_noise_or_a_larger_delta():
 @pytest.mark.parametrize(
     ("rules", "words"),
     [
-        ({"epsilon": 3.0}, "epsilon is half a budget: add delta = 1e-5"),
-        ({"delta": 1e-5}, "delta is half a budget: add epsilon = 3.0"),
+        ({"epsilon": 3.0}, "epsilon is only half of a budget: add delta = 1e-5"),
+        ({"delta": 1e-5}, "delta is only half of a budget: add epsilon = 3.0"),
         ({"epsilon": 0, "delta": 1e-5}, "greater than 0"),
         ({"epsilon": 1, "delta": 0.5}, "0.001"),
     ],

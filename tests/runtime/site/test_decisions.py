@@ -100,7 +100,7 @@ async def test_what_rows_do_not_fit_is_told_to_the_site_alone_and_not_without_en
     logged = one.log.named("left the session")
     assert said[0] == "column 'nothing' is missing"
     assert said[1:-1] == [MISFIT] * MAX_MISFITS
-    assert re.fullmatch(r"its rows did not fit 10 offers, .* until it is started again", said[-1])
+    assert re.fullmatch(r"its rows did not fit 10 offers, .* until it is restarted", said[-1])
     reasons = [values["reason"] for values in logged]
     row = len(ages)
     assert reasons[1].endswith(f"32-bit float: it is 4.711e+303 in row {row}")

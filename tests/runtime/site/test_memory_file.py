@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from memories import BUDGET, LONG, THREE, begun, cost_of, noisy, opened, question, spend_all
+from raised import raised
 from sites import terms
 
 from fedboost.boosting.queries.columns import RangeQuery
@@ -73,9 +74,9 @@ def test_a_secret_is_gone_from_the_disk_with_its_session(path):
         session.end("")
         assert files_with(path.parent, secret) == files_with(path.parent, digest) == []
         for late in (lambda: session.secret, session.sign, lambda: session.charge("a", 0.1)):
-            with pytest.raises(LocalProtocolError, match="has ended"):
+            with raised(LocalProtocolError, "session-ended"):
                 late()
-        with pytest.raises(Refused, match="has ended"):
+        with raised(Refused, "session-ended"):
             begun(memory)
 
 
@@ -83,7 +84,7 @@ def test_a_session_without_noise_has_its_secret_too_and_spends_nothing(path):
     with opened(path, budget=None) as memory:
         session = begun(memory, agreement=terms(THREE))
         assert len(session.secret) == 32
-        with pytest.raises(Refused, match="more releases than its terms plan"):
+        with raised(Refused, "session-over-plan"):
             session.charge("one", 0.1)
     assert (read_spent(path).with_noise, cost_of(path)) == (0, 0.0)
 
@@ -111,7 +112,7 @@ def test_a_memory_is_of_one_dataset(path, tmp_path):
             begun(one, "t", noisy(0.5))
     assert (read_spent(path).dataset, read_spent(other).dataset) == ("patients", "others")
     assert cost_of(path) == cost_of(other)
-    with pytest.raises(ConfigError, match="is the memory of the rows 'others', not of 'patients'"):
+    with raised(ConfigError, "memory-other-dataset"):
         FileMemory(other, "north", "patients")
 
 
@@ -174,7 +175,7 @@ def test_a_session_goes_on_with_the_rows_it_began_with_and_no_others(path, noise
     assert joined("s") == joined("s") == joined("t", fewer) == "joined"
     for session, other in (("s", {"rows": fewer}), ("t", {"label": 1.0, "rows": fewer})):
         outside, own = joined(session, **other)
-        assert outside == f"party north does not go on with session {session}; train again"
+        assert outside == f"party north does not continue session {session}; train again"
         assert "its rows are not those that the session began with" in own
     assert "has ended here" in joined("s")[0]
 
@@ -258,7 +259,7 @@ def test_two_processes_do_not_both_spend_the_last(path):
 def test_a_party_has_one_process(path):
     make_file(path, "patients")
     with working(path):
-        with pytest.raises(ConfigError, match="another process of party 'north' works with this memory"):
+        with raised(ConfigError, "memory-in-use"):
             FileMemory(path, "north", "patients")
         with opened(path, party="south") as memory:
             begun(memory)
@@ -306,16 +307,16 @@ def test_no_byte_of_a_memory_can_be_changed_or_cut_off_unseen(path, tmp_path):
 def test_another_file_is_no_memory(path):
     for content in (b"", b"party,epsilon\n" * 100):
         path.write_bytes(content)
-        with pytest.raises(ConfigError, match=r"memory.*put back the newest copy"):
+        with raised(ConfigError, "memory-damaged"):
             FileMemory(path, "north", "patients")
         assert path.read_bytes() == content
     path.unlink()
     sqlite3.connect(path).executescript("CREATE TABLE charges (cost)").connection.close()
-    with pytest.raises(ConfigError, match="this memory is not of this version"):
+    with raised(ConfigError, "memory-version"):
         FileMemory(path, "north", "patients")
-    with pytest.raises(ConfigError, match="memory"):
+    with raised(ConfigError, "memory-unreadable"):
         FileMemory(path.parent, "north", "patients")
-    with pytest.raises(ConfigError, match="there is a memory already"):
+    with raised(ConfigError, "memory-exists"):
         make_file(path, "patients")
 
 
@@ -339,7 +340,7 @@ def test_a_disk_that_is_full_is_one_line_and_notes_nothing(path):
 
 def test_a_memory_that_cannot_be_begun_or_is_held_is_one_line(path, monkeypatch):
     (path.parent / "file").write_text("")
-    with pytest.raises(ConfigError, match="cannot make this state folder"):
+    with raised(ConfigError, "state-folder-unwritable"):
         make_file(path.parent / "file" / "folder" / NAME, "patients")
     with opened(path) as memory:
         pass

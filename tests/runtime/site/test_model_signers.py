@@ -103,7 +103,7 @@ def test_bins_of_free_choice_are_not_those_that_were_signed(model):
     assert names(asked(numeric, score)) == {"north"}
     moved = [[*numeric[0][:-1], numeric[0][-1] + 1e-6], *numeric[1:]]
     assert names(asked(moved, score)) == set()
-    with pytest.raises(ConfigError, match="the bins of its score are not those of its reference"):
+    with pytest.raises(ConfigError, match="its score bins are not those of its reference"):
         asked(numeric, [score[0] + 1e-4, *score[1:]])
     with pytest.raises(ConfigError, match="not as fedboost writes it"):
         asked([[*range(40)], *numeric[1:]], score)
@@ -280,7 +280,7 @@ def test_weights_promise_no_rows_of_a_leaf():
     (breach,) = policy.breaches(asked, party="north", signers=ModelSigners(frozenset({"north"})))
     assert breach.key == "min_rows_per_leaf"
     assert (
-        breach.why == "in the training of the model with the row weights of column 'w' no leaf is sure of it"
+        breach.why == "in the training of the model with the row weights of column 'w' it is not guaranteed"
     )
 
 
@@ -305,7 +305,9 @@ def test_each_task_has_its_name(model):
     policy = read_model(Policy, {**OPEN, "tasks": "drift", "evaluate": "any"}, "party.toml")
     with pytest.raises(Refused) as error:
         policy.permit(evaluation_terms(model), "north")
-    assert 'its policy has tasks = ["drift"], and the session is to evaluate; run there' in str(error.value)
+    assert 'its policy has tasks = ["drift"], and the task of the session is evaluate; run `' in str(
+        error.value
+    )
 
 
 # ---- what a person reads ----------------------------------------------------------------------------
@@ -338,9 +340,9 @@ def test_an_approval_says_who_signed_the_model_and_what_it_could_read(model, tmp
     site(tmp_path)
     leaves = sum(tree.left.count(-1) for tree in model.booster.trees)
     asked, text = approved(model)
-    assert f"reg:squarederror, 3 trees with {leaves} leaves, which are in the terms" in text
+    assert f"reg:squarederror, 3 trees with {leaves} leaves, which are part of the terms" in text
     assert "signed by this site, which took part in its training" in text
-    assert "each leaf of its trees has at least 10 rows of its training" in text
+    assert "each leaf of its trees has at least 10 training rows" in text
     assert "The terms break no rule of this site's policy." in text
     unsigned = dataclasses.replace(model, attestations={})
     asked, text = approved(unsigned)
@@ -370,7 +372,7 @@ def test_a_site_without_keys_refuses_and_says_so(model, tmp_path, monkeypatch):
     asked = evaluation_terms(model)
     assert signers_at(read_party(Path("party.toml"), None), asked).names == frozenset()
     assert (
-        "this site has no keys, so that it can check no signature of the model; run it with keys, or set "
+        "this site has no keys, so it cannot check the signatures of the model; run it with keys, or set "
         in (permits(asked))
     )
     site(tmp_path, keys=False, evaluate="any")
@@ -425,5 +427,5 @@ async def test_a_model_is_trained_and_measured_by_default_where_parties_have_key
         again = await asyncio.to_thread(one.analyst.evaluate, Model.load(tmp_path / "beside.json"))
         assert found.summary == again.summary
         fedboost("evaluate", tmp_path / "own.json", "--save-terms", tmp_path / "e.toml")
-        end = await asyncio.to_thread(fedboost, "check", tmp_path / "e.toml", *options)
+        end = await asyncio.to_thread(fedboost, "preflight", tmp_path / "e.toml", *options)
     assert end.code == 0, end.out + end.err

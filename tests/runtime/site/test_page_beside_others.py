@@ -160,7 +160,7 @@ def test_one_reader_does_not_fill_the_queue_of_pages(site, officer, monkeypatch)
         for each in over:
             status, headers, body = each.result()
             assert (status, headers["Retry-After"]) == (429, "1")
-            assert "4 requests of kim are worked on already" in body
+            assert "4 requests of kim are already in progress" in body
         assert officers.result()[0] == 200
         assert [each.result()[0] for each in asked if each not in over] == [200] * MAX_AT_ONCE
     viewer.get("/")

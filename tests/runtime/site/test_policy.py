@@ -50,7 +50,7 @@ def test_a_roster_that_changes_is_taken_part_in_where_the_site_says_so():
     assert accepted(policy(on_loss="shrink"), offered(five, on_loss="shrink"))
     assert "on_loss" in refused(policy(on_loss="shrink"), offered(five))
     text = " ".join(summary(offered(five, on_loss="shrink")).split())
-    assert "5: north, south, east, west, centre; if some are lost, 4 may go on" in text
+    assert "5: north, south, east, west, centre; if some are lost, 4 can continue" in text
     # Without masks the aggregator sees each party's own numbers anyway.
     assert accepted(policy(protections=["plain"]), offered(five, protection="plain", on_loss="shrink"))
 
@@ -90,7 +90,7 @@ def test_rows_that_weigh_more_than_one_promise_no_number_of_them(method):
     assert accepted(rules, offered(**terms))
     assert refused(rules, offered(sampling_method=method, **terms)) == (
         f'min_rows_per_leaf = 5, and the rows that sampling_method = "{method}" draws weigh more than 1: '
-        f"no leaf is sure of it"
+        f"it is not guaranteed"
     )
 
 
@@ -100,7 +100,7 @@ def test_party_metrics():
     assert refused(policy(), open_ones) == "party_metrics = false, and the terms have party_metrics = true"
     assert accepted(policy(party_metrics=True), open_ones)
     assert accepted(policy(protections=["plain"]), offered(party_metrics=True, protection="plain"))
-    assert "this site's own numbers, but for its metrics other sites" in " ".join(summary(open_ones).split())
+    assert "this site's own numbers, except its metrics other sites" in " ".join(summary(open_ones).split())
     assert "but for" not in summary(offered())
 
 
@@ -159,7 +159,7 @@ def test_min_rows_per_leaf_wants_the_min_child_weight_that_guarantees_it(objecti
     assert accepted(rules, offered(objective=objective, min_child_weight=np.nextafter(too_little, enough)))
     assert refused(rules, offered(objective=objective, min_child_weight=too_little)) == (
         f"min_rows_per_leaf = {least}, and the terms have min_child_weight = {too_little:g}, which with "
-        f"{objective} leaves {least - 1} row{'s' * (least > 2)} in a leaf"
+        f"{objective} guarantees {least - 1} row{'s' * (least > 2)} in a leaf"
     )
     assert f"; set min_child_weight = {enough:g}, or run" in answer(
         rules, offered(objective=objective, min_child_weight=too_little)
@@ -173,18 +173,18 @@ def test_min_rows_per_leaf_is_refused_where_the_terms_guarantee_nothing():
     again = offered(min_child_weight=9, xgb_model=continuation.written(first, columns))
     assert accepted(policy(continue_models=True), again)
     assert refused(rules, again) == (
-        "continue_models = false, and the terms continue a model (xgb_model), whose trees may part single "
-        "rows"
+        "continue_models = false, and the terms continue a model (xgb_model), whose trees may isolate "
+        "single rows"
     )
     rules = policy(min_rows_per_leaf=2, base_margin=True)
     assert refused(rules, weighted(min_child_weight=1e300)) == (
-        "min_rows_per_leaf = 2, and with the row weights of column 'w' no leaf is sure of it"
+        "min_rows_per_leaf = 2, and with the row weights of column 'w' it is not guaranteed"
     )
     assert refused(rules, offered(scale_pos_weight=2.0, min_child_weight=1e300)) == (
-        "min_rows_per_leaf = 2, and with a scale_pos_weight no leaf is sure of it"
+        "min_rows_per_leaf = 2, and with a scale_pos_weight it is not guaranteed"
     )
     assert refused(rules, offered(program="sites:other", min_child_weight=1e300)) == (
-        "min_rows_per_leaf = 2, and program 'sites:other' does not promise it"
+        "min_rows_per_leaf = 2, and program 'sites:other' does not guarantee it"
     )
     assert accepted(policy(base_margin=True), weighted(program="sites:other", min_child_weight=0))
 
@@ -306,7 +306,7 @@ def test_a_refusal_for_splits_says_how_many_would_do(rounds, depth, remedy):
     terms = offered(**{**MATCHED, "rounds": rounds, "max_depth": depth})
     (breach,) = policy(**MATCHES, max_depth=20).breaches(terms, party="south")
     splits = rounds * ((1 << depth) - 1)
-    assert f"max_splits = 2000, and the terms could have {splits:,} splits by its columns; {remedy}" in str(
+    assert f"max_splits = 2000, and the terms allow {splits:,} splits by its columns; {remedy}" in str(
         breach.refusal("south").public
     )
 
@@ -327,5 +327,7 @@ def test_columns_that_are_held_apart_are_allowed_by_name():
         breach.refusal("south").public
     )
     text = " ".join(summary(apart).split())
-    assert "label holder north has the labels; of the same rows south age; east dose" in text
-    assert "SENDS EVERY ROW'S GRADIENT, WHICH SHOWS ITS LABEL, to the other parties of its rows" in text
+    assert "label holder north has the labels; for the same rows, south age; east dose" in text
+    assert (
+        "SENDS EVERY ROW'S GRADIENT, WHICH SHOWS ITS LABEL, to the other parties that hold its rows" in text
+    )

@@ -5,6 +5,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
+from raised import raised
 
 from fedboost.errors import SessionFailed
 from fedboost.runtime.site import node as predicting
@@ -39,13 +40,13 @@ def predicted(monkeypatch, node, training):
 
 def test_a_session_that_was_over_before_ends_without_a_prediction(monkeypatch):
     """It was that of a process that was killed at its end, say; nothing is offered any more."""
-    with pytest.raises(SessionFailed, match="the session ended without a prediction"):
+    with raised(SessionFailed, "prediction-missing"):
         predicted(monkeypatch, Node, SimpleNamespace(model="an earlier one"))
 
 
 def test_what_ends_the_site_is_told_while_the_aggregator_says_nothing(monkeypatch):
     class Broken(Node):
-        fault = SessionFailed("its memory cannot be written")
+        fault = SessionFailed("test", "its memory cannot be written")
 
     class Waiting:
         @property

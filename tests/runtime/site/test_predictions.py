@@ -6,6 +6,7 @@ import pytest
 from approvals import SITE, approvals, permits, run
 from certificates import NOW, ROOTS, signer
 from policies import policy
+from raised import raised
 from refusals import refusal
 from sites import fedboost
 from starts import Running
@@ -71,7 +72,7 @@ def test_predictions_are_off_until_the_site_says_how_many_rows():
         policy(**NAMED).permit(predicting(), "north", analyst="south")
     assert off.value.public == (
         "site north refuses: its policy has max_predicted_rows = 0, and the terms predict 500 rows with this "
-        "site's columns: predictions are off here; set max_predicted_rows = 500 in [policy] "
+        "site's columns: predictions are disabled here; set max_predicted_rows = 500 in [policy] "
         "there and restart `fedboost party`"
     )
     with pytest.raises(Refused, match="max_predicted_rows = 499, and the terms have predict_rows = 500"):
@@ -132,8 +133,8 @@ def test_a_whole_model_is_for_sites_that_give_it():
     (breach,) = (b for b in policy(**NAMED).breaches(trained(model="whole"), "", "north") if b.key == "model")
     assert breach.refusal("north").public == (
         'site north refuses: its policy has model = "parties", and the terms have model = "whole", which '
-        'gives the analyst the thresholds of all columns; set model = "parties", or run there `fedboost '
-        "approve terms.toml --config party.toml`"
+        'gives the analyst the thresholds of all columns; set model = "parties", or run `fedboost '
+        "approve terms.toml --config party.toml` there"
     )
 
 
@@ -168,8 +169,8 @@ def test_bins_of_few_rows_are_refused_where_labels_are_hidden_unless_a_site_says
     assert not keys(Terms.read({"columns": {"label": "y", "numeric": ["age"]}}), min_rows_per_bin=2)
     (breach,) = (b for b in policy(**NAMED).breaches(trained(), "", "north") if b.key == "min_rows_per_bin")
     assert breach.refusal("north").public == (
-        "site north refuses: its policy has min_rows_per_bin = 10, and the terms let a bin have one row; set "
-        "min_rows_per_bin = 10, or run there `fedboost approve terms.toml --config party.toml`"
+        "site north refuses: its policy has min_rows_per_bin = 10, and the terms allow bins with one row; "
+        "set min_rows_per_bin = 10, or run `fedboost approve terms.toml --config party.toml` there"
     )
 
 
@@ -181,10 +182,10 @@ def test_bins_of_few_rows_are_refused_where_labels_are_hidden_unless_a_site_says
     [
         ("south", "party", predicting(), None),
         ("marie", "analyst", trained(), None),
-        ("south", "party", trained(), "signed by party south, which is no analyst"),
-        ("marie", "analyst", predicting(), "signed by analyst marie, and a prediction is asked for by label"),
-        ("south", "analyst", predicting(), "signed by analyst south, and a prediction"),
-        ("north", "party", predicting(), "signed by party north, and a prediction is asked for by label"),
+        ("south", "party", trained(), "signed by party south, not by an analyst"),
+        ("marie", "analyst", predicting(), "signed by analyst marie, but a prediction is requested by label"),
+        ("south", "analyst", predicting(), "signed by analyst south, but a prediction"),
+        ("north", "party", predicting(), "signed by party north, but a prediction is requested by label"),
     ],
 )
 def test_a_prediction_is_asked_for_by_the_label_holder_itself(name, role, agreement, fault):
@@ -208,7 +209,7 @@ def test_predictions_count_in_the_next_process(tmp_path):
         memory.begin(SessionOffer("s", predicting()), limits).meet(1)
     with (
         closing(FileMemory(path, "north", "patients")) as memory,
-        pytest.raises(Refused, match="helped to predict 500 rows so far"),
+        raised(Refused, "policy-max-predicted-rows"),
     ):
         memory.begin(SessionOffer("t", predicting()), limits)
     assert (read_spent(path).sessions, read_spent(path).cost) == (0, 0.0)  # no training, and no epsilon
@@ -221,7 +222,7 @@ def test_a_new_memory_knows_the_predictions_that_the_counter_has(tmp_path):
         running.memory.begin(SessionOffer("s", predicting()), Limits(max_predicted_rows=700)).meet(1)
     memory_path(read_party(site)).unlink()
     fedboost("privacy", "init", "--restored", "--config", site)
-    with Running(site) as again, pytest.raises(Refused, match="helped to predict 500 rows so far"):
+    with Running(site) as again, raised(Refused, "policy-max-predicted-rows"):
         again.memory.begin(SessionOffer("t", predicting()), Limits(max_predicted_rows=700))
 
 
@@ -243,14 +244,14 @@ def test_a_person_approves_predictions_row_by_row(tmp_path, monkeypatch):
     assert not end.err, end.err
     text = " ".join(end.out.split())
     assert "predictions 500 of 700 rows used (max_predicted_rows)" in text
-    assert "predicts 300 rows of south, nothing is trained" in text
+    assert "predicts 300 rows of south; nothing is trained" in text
     assert (
         "max_predicted_rows = 700 This site helped to predict 500 rows so far, and the terms predict 300 more"
         in text
     )
     assert approvals(folder)
     assert permits(more, analyst="south") == ""
-    assert "label holder south asks for that itself" in refusal(
+    assert "which label holder south itself requests" in refusal(
         "approve", f"{more.digest}.toml", "--config", "party.toml", "--analyst", "marie", "--yes"
     )
 
@@ -273,7 +274,7 @@ def test_a_person_approves_more_splits_than_the_policy_has(tmp_path):
     make_file(memory_path(config), config.rows_name)
     with closing(FileMemory(memory_path(config), "north", config.rows_name)) as memory:
         memory.begin(SessionOffer("s", small), Limits()).meet(1)
-        with pytest.raises(Refused, match="could have 1550 by its columns, and this one 1550 more"):
+        with raised(Refused, "policy-max-splits"):
             memory.begin(SessionOffer("t", small), Limits())
     breaches = [breach for breach in review(config, small, ()).breaches if breach.key == "max_splits"]
     assert [(breach.allow, breach.why) for breach in breaches] == [

@@ -10,6 +10,7 @@ import pytest
 from distributed import Future, LocalCluster
 from distributed.protocol import pickle as dask_pickle
 from processes import free_port
+from raised import raised
 
 from fedboost.errors import ConfigError
 from fedboost.runtime.site.config import WorkersConfig
@@ -33,7 +34,7 @@ def cluster(workers, port=0):
 
 def test_a_scheduler_that_is_not_there(hurried):
     address = f"tcp://127.0.0.1:{free_port()}"
-    with pytest.raises(ConfigError, match=f"^the Dask scheduler at {address} does not answer within .* s: "):
+    with raised(ConfigError, "dask-no-answer", naming=[address]):
         DaskEngine.at(address)
 
 
@@ -42,12 +43,12 @@ def test_what_listens_there_and_is_no_scheduler(hurried):
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
-        with pytest.raises(ConfigError, match="does not answer within"):
+        with raised(ConfigError, "dask-no-answer"):
             DaskEngine.at(address)
 
 
 def test_tls_without_certificates(hurried):
-    with pytest.raises(ConfigError, match=r"knows no certificates here: .*distributed\.comm\.tls"):
+    with raised(ConfigError, "dask-no-certificate"):
         DaskEngine.at("tls://127.0.0.1:8786")
 
 
@@ -70,7 +71,7 @@ def test_a_scheduler_that_went_and_came_back_is_called_again(hurried):
         engine = DaskEngine.at(first.scheduler_address)
         assert len(engine.workers()) == 1
         engine.client.close()  # as Dask does once a scheduler was away for half a minute
-    with pytest.raises(ConfigError, match="does not answer within"):
+    with raised(ConfigError, "dask-no-answer"):
         engine.workers()
     with cluster(2, port) as second:
         second.wait_for_workers(2, timeout=20)
@@ -84,7 +85,7 @@ def test_a_scheduler_that_went_says_so():
         engine = DaskEngine.at(own.scheduler_address)
         engine.client.close()
         engine._address = ""  # of a collection's client, which is the user's
-        with pytest.raises(ConfigError, match=r"no longer answers: start its scheduler again$"):
+        with raised(ConfigError, "dask-no-answer"):
             engine.workers()
 
 
@@ -94,7 +95,7 @@ def test_a_worker_of_another_version_is_named(monkeypatch):
         (worker,) = engine.workers()
         monkeypatch.setattr(dask_engine, "VERSION", "9.9.9")
         words = (
-            rf"worker {worker.address} cannot work for fedboost 9\.9\.9 \(it has .*\): install this version"
+            rf"worker {worker.address} does not support fedboost 9\.9\.9 \(it has .*\); install this version"
         )
         with pytest.raises(ConfigError, match=words):
             engine.run(worker, "adds", sum, (20, 1)).result()
