@@ -22,7 +22,7 @@ CLOSED = {
     ),
     "the folder of a model": (
         "simulate terms.toml --data rows.csv --out new.json",
-        ["new.json", "cannot be written"],
+        ["new.json", "is not writable"],
     ),
     "terms": ("terms closed/terms.toml --digest", ["closed/terms.toml", "Permission denied"]),
 }

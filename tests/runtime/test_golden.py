@@ -332,7 +332,7 @@ GOLDEN = {
     "page of a drift": "3755b97f566adee9",
     "page of a description": "d288818a47b45670",
     "page of a comparison": "db360278f4ef0fc1",
-    "console, overview": "f14139bf2435b33c",
+    "console, overview": "aecd12632112c3e8",
     "console, sites": "9b80fa02247c3a70",
     "console, sessions": "2ef2d5b80bd53c7f",
     "console, session": "1d17509783caa784",
