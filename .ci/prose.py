@@ -15,7 +15,8 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+from structure import ROOT, modules
+
 GENERATED = {
     "terms.md",
     "configuration.md",
@@ -39,11 +40,6 @@ _STOP = {
 }
 _SECTION = re.compile(r"<!-- Written by .*?<!-- end -->|<!-- (\w+) -->.*?<!-- /\1 -->", re.DOTALL)
 _FENCED = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
-
-
-def sources() -> list[Path]:
-    """The hand-written modules of the package."""
-    return [path for path in sorted((ROOT / "fedboost").rglob("*.py")) if "v1" not in path.parts]
 
 
 def pages() -> dict[str, str]:
@@ -110,7 +106,7 @@ def main() -> int:
     texts = pages()
     found: dict[str, list[str]] = {"empty_docstrings": [], "banned_words": [], "long_sentences": []}
     lines = 0
-    for path in sources():
+    for path in sorted(modules().values()):
         found["empty_docstrings"] += empty_docstrings(path)
         lines += len(comments(path))
         for number, text in (*comments(path), *docstrings(path)):

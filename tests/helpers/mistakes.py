@@ -16,6 +16,9 @@ from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from orderly import write_all
+from refusals import refused
+
 GOLDEN = Path(__file__).parents[1] / "cli" / "mistakes.txt"
 
 
@@ -43,9 +46,6 @@ def all_mistakes() -> dict[str, Mistake]:
 
 def line_of(mistake: Mistake, folder: Path) -> str:
     """The line in which a mistake ends, made in a folder with everything in order, the current one."""
-    from orderly import write_all
-    from refusals import refused
-
     write_all(folder)
     for name, content in mistake.files.items():
         path = folder / name

@@ -61,7 +61,7 @@ def part(number, content=WHOLE, last=True, to=("a",)):
         ([part(1, WHOLE[1:])], f"relay 1 has an invalid part of {len(WHOLE) - 1} bytes"),
         ([part(1, WHOLE, False)], f"relay 1 has an invalid part of {len(WHOLE)} bytes"),
         ([part(1, FULL, False), part(1, b"", False)], "relay 1 has an invalid part of 0 bytes"),
-        ([part(1, FULL, False), part(1, FULL + b"x")], "has an invalid part of"),
+        ([part(1, FULL, False), part(1, FULL + b"x")], f"has an invalid part of {len(FULL) + 1} bytes"),
         (
             [part(n, FULL, False) for n in [1] for _ in "ab"] + [part(1, b"x" * PART_BYTES, False)],
             "relay 1 exceeds the bytes of a turn",
@@ -72,7 +72,7 @@ def test_parts_out_of_order_or_size_are_refused(parts, says):
     order = Order()
     for each in parts[:-1]:
         order.add(each, 3 * PART_BYTES // 2)
-    with raised(PeerError, "relay-order", "relay-part-size", "relay-too-large"):
+    with pytest.raises(PeerError, match=says + "$"):
         order.add(parts[-1], 3 * PART_BYTES // 2)
 
 

@@ -470,6 +470,6 @@ def refuse_made_up(terms: Terms, splits: Splits, node: int) -> None:
 
 
 def refuse(reason: int, node: int, feature: int) -> None:
-    """Raise PeerError with the sentence for this reason; 0 is none."""
+    """Raise PeerError for a reason other than 0."""
     if reason:
         raise PeerError("sums-inconsistent", REASONS[reason].format(node=node, feature=feature))

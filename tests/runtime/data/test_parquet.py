@@ -145,7 +145,7 @@ def test_what_cannot_be_is_said_when_the_party_starts(folder):
     with raised(ConfigError, "scratch-needs-parquet"):
         read_table(folder / "north.csv", folder / "scratch")
     parquet.write_table(rows(), folder / "north.parquet")
-    with raised(ConfigError, "scratch-missing"):
+    with raised(ConfigError, "scratch-missing", naming=[f"scratch folder {folder / 'none'}: does not exist"]):
         read_table(folder / "north.parquet", folder / "none")
     (folder / "broken.parquet").write_bytes(b"PAR1 nonsense")
     with raised(ConfigError, "source-unreadable"):
