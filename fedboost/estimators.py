@@ -491,7 +491,7 @@ def _unused(name: str, names: Sequence[str]) -> str:
 # ---- A classifier, a regressor and a ranker -------------------------------------------------------------
 
 
-class OfLabels(Federated):
+class LabelEstimator(Federated):
     """Base class of the estimators that predict a label for each row."""
 
     _numbers = True
@@ -533,7 +533,7 @@ class OfLabels(Federated):
         raise NotImplementedError
 
 
-class FederatedClassifier(ClassifierMixin, OfLabels):  # type: ignore[misc]
+class FederatedClassifier(ClassifierMixin, LabelEstimator):  # type: ignore[misc]
     """Classifier whose trees are grown as a federation grows them: binary:logistic, or multi:softprob for
     more than two classes.
 
@@ -593,7 +593,7 @@ class FederatedClassifier(ClassifierMixin, OfLabels):  # type: ignore[misc]
         return chosen
 
 
-class FederatedRegressor(RegressorMixin, OfLabels):  # type: ignore[misc]
+class FederatedRegressor(RegressorMixin, LabelEstimator):  # type: ignore[misc]
     """Regressor whose trees are grown as a federation grows them (default objective: reg:squarederror).
 
     All rows are in this process, so nothing is hidden from anyone. Parameters and attributes are those of

@@ -17,7 +17,7 @@ from fedboost.boosting.programs.tasks import part, possible
 from fedboost.boosting.queries.base import MAX_ROWS
 from fedboost.boosting.queries.columns import QuantileQuery, SummaryQuery
 from fedboost.boosting.queries.labels import RowsQuery
-from fedboost.boosting.state import NOTHING_YET
+from fedboost.boosting.state import INITIAL_STATE
 from fedboost.errors import ConfigError, PeerError, Refused, SessionFailed
 from fedboost.gbdt.cut_points import Grids
 from fedboost.runtime.site.backup import init_memory
@@ -284,7 +284,7 @@ def test_queries_of_other_sessions_are_refused():
         SummaryQuery(2, (4,), 2).check(agreed)
     with raised(Refused, "query-grids"):
         QuantileQuery(MAX_ROWS - 1, Grids.first(3)).check(agreed)
-    counted = NOTHING_YET.after(QuantileQuery(MAX_ROWS - 1, Grids.first(2)))
+    counted = INITIAL_STATE.after(QuantileQuery(MAX_ROWS - 1, Grids.first(2)))
     with raised(PeerError, "query-order"):
         SummaryQuery.of(agreed).check_order(agreed, counted)
     counted.check(agreed)

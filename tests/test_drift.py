@@ -18,7 +18,7 @@ from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, t
 import fedboost as fb
 from fedboost.boosting.queries.columns import BinCountsQuery
 from fedboost.boosting.queries.labels import EvaluationQuery
-from fedboost.boosting.state import NOTHING_YET
+from fedboost.boosting.state import INITIAL_STATE
 from fedboost.cli.output import print_text
 from fedboost.errors import ConfigError, PeerError, Refused, SessionFailed
 from fedboost.fixedpoint import UNIT
@@ -331,7 +331,7 @@ def test_queries_out_of_place_are_refused(model):
     with raised(Refused, "query-bins"):
         dataclasses.replace(query, sizes=(11, 11)).check(agreed)
     with raised(PeerError, "query-order"):
-        query.check_order(terms(reference=True), NOTHING_YET)
+        query.check_order(terms(reference=True), INITIAL_STATE)
     with raised(Refused, "query-task"):
         EvaluationQuery.of(terms(), 10, UNIT, (4.0,)).check(agreed)
     holder = DriftHolder(lambda: to_shard(TABLE, agreed, "north"), agreed)

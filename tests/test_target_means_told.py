@@ -17,7 +17,7 @@ from fedboost.boosting.programs import boosting, private
 from fedboost.boosting.programs.initialisation import _of_groups, _told
 from fedboost.boosting.queries.columns import QuantileQuery
 from fedboost.boosting.queries.labels import START_BITS, LevelSumsQuery, StartQuery
-from fedboost.boosting.state import NOTHING_YET, BoostingState
+from fedboost.boosting.state import INITIAL_STATE, BoostingState
 from fedboost.errors import ConfigError, PeerError, Refused
 from fedboost.fixedpoint import Scale
 from fedboost.gbdt.cut_points import CutPoints, Grids
@@ -114,7 +114,7 @@ def test_queries_out_of_order(before, query, says):
 
 
 def test_states_that_cannot_be():
-    with_levels = NOTHING_YET.after(ASKED).after(START)
+    with_levels = INITIAL_STATE.after(ASKED).after(START)
     with_levels.check(agreed())
     for grids in (6, 5, 12):
         state = dataclasses.replace(with_levels, grids=grids)

@@ -33,7 +33,7 @@ from sessions import sites, train
 
 import fedboost as fb
 from fedboost.boosting.programs import boosting
-from fedboost.boosting.state import NOTHING_YET
+from fedboost.boosting.state import INITIAL_STATE
 from fedboost.privacy.rowsums import ends
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.messages import FromParty, ToParty
@@ -106,7 +106,7 @@ def script(name: str) -> tuple[list[tuple[str, bytes]], list[bytes]]:
 def at_aggregator(name: str, place: int, message: FromParty) -> str:
     """What an aggregator's session makes of this message in place of the one that is due there."""
     up, _ = script(name)
-    session = AggregatorSession("fuzz", terms_of(name), boosting.train, NOTHING_YET)
+    session = AggregatorSession("fuzz", terms_of(name), boosting.train, INITIAL_STATE)
     session.start()
     for party, data in up[:place]:
         session.handle(party, decode_from_party(data))

@@ -177,7 +177,7 @@ def ours(client: Any, folder: Path, case: Case, rounds: int) -> list[float]:
 
 def trained(client: Any, folder: Path, case: Case, rounds: int) -> tuple[list[float], bytes]:
     """The ends of rounds, and the model."""
-    from fedboost.boosting.state import NOTHING_YET
+    from fedboost.boosting.state import INITIAL_STATE
     from fedboost.protocol.aggregator import AggregatorSession
     from fedboost.runtime.aggregator.programs import program_of
     from fedboost.runtime.local.simulation import play, sites_of
@@ -193,7 +193,7 @@ def trained(client: Any, folder: Path, case: Case, rounds: int) -> tuple[list[fl
     config = PartyConfig(party="north", aggregator="localhost:1", data=folder, workers=dask)
     rows, ends = WorkerRows(config, structlog.get_logger()), list[float]()
     try:
-        session = AggregatorSession("", terms, program_of(terms, ()), NOTHING_YET, draw=os.urandom)
+        session = AggregatorSession("", terms, program_of(terms, ()), INITIAL_STATE, draw=os.urandom)
         hold = partial(rows.hold, key_of=_nothing, model_of=_nothing)
         sites, meter = sites_of(terms, {"north": hold}, {}), Meter(terms.parties)
         play(session, sites, 0, meter, on_round=lambda row: ends.append(time.time()))

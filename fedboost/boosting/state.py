@@ -20,11 +20,11 @@ from fedboost.boosting.queries.base import (
     HasSplits,
     Values,
     View,
+    cached,
     check_leaves,
     check_scales,
     check_splits,
     check_tree,
-    once,
     view_of,
 )
 from fedboost.boosting.queries.columns import BYTES_PER_COUNT, LEVELS_SUMMED
@@ -107,7 +107,7 @@ class Round(HasSplits):
     splits: Splits
     values: Values
 
-    @once
+    @cached
     def digest(self) -> bytes:
         values = struct.pack(">" + "qd" * len(self.values), *chain.from_iterable(self.values))
         return hashlib.sha256(packing.pack(self.splits.packed, values)).digest()
@@ -217,7 +217,7 @@ class BoostingState(HasSplits):
     def _between_trees(self, rounds: tuple[Round, ...]) -> "BoostingState":
         return self._handing_on_hashes(BoostingState(self.grids, self.start, rounds, places=self.places))
 
-    @once
+    @cached
     def position(self) -> Position:
         """The position of the state: counts and hashes."""
         model = self._hash.digest()
@@ -227,7 +227,7 @@ class BoostingState(HasSplits):
         counts = self.grids, self.start is not None, len(self.rounds), len(self.splits), self.levels
         return Position(*counts, model, tree)
 
-    @once
+    @cached
     def _hash(self) -> "hashlib._Hash":
         """The hash of the model so far. Splits come last, so that further splits can be added to a copy."""
         before, splits = self.__dict__.get("_hashed", (None, self.splits))
@@ -235,7 +235,7 @@ class BoostingState(HasSplits):
         hashed.update(splits.packed)
         return hashed
 
-    @once
+    @cached
     def _hash_of_rounds(self) -> "hashlib._Hash":
         """The hash of the finished rounds. Further rounds can be added to a copy."""
         hashed: hashlib._Hash
@@ -304,7 +304,7 @@ class BoostingState(HasSplits):
     def check(self, terms: Terms) -> None:
         """Raise Refused if no session under these terms can be in this state."""
         trained = replace(self, grids=0) if terms.task.counts_values else self
-        if not terms.task.trains and trained.position != NOTHING_YET.position:
+        if not terms.task.trains and trained.position != INITIAL_STATE.position:
             raise Refused("state-invalid", f"a session to {terms.task.name} has a state of a training")
         summed = LEVELS_SUMMED * bool(terms.columns.target_means) if self.grids >= LEVELS_SUMMED else 0
         if not 0 <= self.grids - summed <= MAX_REFINEMENTS:
@@ -392,7 +392,7 @@ class BoostingState(HasSplits):
             yield from tree_of(done.splits, done.values, cuts, roots).parts(roots)
 
 
-NOTHING_YET = BoostingState()
+INITIAL_STATE = BoostingState()
 
 
 def _listed(splits: Splits) -> list[list[Any]]:

@@ -23,7 +23,7 @@ from fedboost.fixedpoint import Float64
 from fedboost.gbdt.booster import IMPORTANCES
 from fedboost.privacy.identity import to_pem
 from fedboost.results.privacy import PrivacyCard
-from fedboost.runtime.data.database import AS_USUAL, Database, Reading
+from fedboost.runtime.data.database import DEFAULT_OPTIONS, Database, Reading
 from fedboost.runtime.data.locations import TOGETHER, Source, local_files, shown
 from fedboost.runtime.data.shard import base_margin_of, features_of, to_base_margin, to_features, undeclared
 from fedboost.runtime.data.table import FORMS, dense_of, read_table, source_at
@@ -160,7 +160,7 @@ def predicted_jointly(
         )
     table.check_known([*keep])  # before a session starts
     site, bundle = site_and_keys(party, insecure_loopback, holds_rows=None)
-    options = site.read if read.options == AS_USUAL else read.options
+    options = site.read if read.options == DEFAULT_OPTIONS else read.options
     site = site.model_copy(update={"data": source, "read": options})
     log = logger("party", "text", "error")
     done = predict_with_parties(

@@ -37,7 +37,7 @@ from fedboost.runtime.data.table import dense_of, read_table
 from fedboost.runtime.data.values import column_of, is_text, texts
 from fedboost.runtime.files import check_writable, folder_name, write_atomically
 from fedboost.runtime.site.approval import approve as write_approval
-from fedboost.runtime.site.approval import count_columns, count_rows, look, take_back
+from fedboost.runtime.site.approval import count_columns, count_rows, look, withdraw_by_digest
 from fedboost.runtime.site.audit import (
     audit_of,
     check_party,
@@ -88,7 +88,7 @@ def approve(
     terms break, and who would learn what of its rows; on yes it allows these terms, and no others. Exit code
     1 for a no."""
     if withdraw and not terms.exists():
-        print(f"withdrawn: {take_back(read_party(config, holds_rows=None), terms.name)}")
+        print(f"withdrawn: {withdraw_by_digest(read_party(config, holds_rows=None), terms.name)}")
         return
     agreed, site = read_terms(terms), read_party(config, holds_rows=None)
     agreed = terms_to_describe(agreed) if describe else agreed
@@ -99,7 +99,7 @@ def approve(
             f"{terms}: does not name party {site.party!r} of {config}; it names {known}",
         )
     if withdraw:
-        print(f"withdrawn: {take_back(site, agreed.digest)}")
+        print(f"withdrawn: {withdraw_by_digest(site, agreed.digest)}")
         return
     analysts = _analysts(site, agreed, analyst or [])
     looked = look(site, agreed, analysts, _read_rows(site, agreed))

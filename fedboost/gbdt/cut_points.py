@@ -395,7 +395,7 @@ VALUES_BY_GAP = 10
 _MISSING_KEY = (1 << 32) - 1
 
 
-class Told:
+class DisclosedQuantiles:
     """The disclosed intervals of a feature. floor: the fewest rows of an interval; between: the fewest and
     the most rows without a value, as far as they are disclosed."""
 

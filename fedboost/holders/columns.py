@@ -33,7 +33,7 @@ from fedboost.boosting.queries.ids import (
 )
 from fedboost.boosting.queries.labels import ResidualQuery, RowsQuery, StartQuery
 from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
-from fedboost.boosting.state import NOTHING_YET, BoostingState, Round, structure
+from fedboost.boosting.state import INITIAL_STATE, BoostingState, Round, structure
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Float32, Float64, Int64
 from fedboost.gbdt import histogram, reach
@@ -56,7 +56,7 @@ from fedboost.holders.column_rows import (
     levels,
     some,
 )
-from fedboost.holders.other_tasks import OTHER_HOLDERS, OwnTable, TableOf
+from fedboost.holders.other_tasks import OTHER_HOLDERS, HolderArguments, TableOf
 from fedboost.holders.shard import BaseHolder, Exchange, Shard, place_of
 from fedboost.holders.whole_rows import HorizontalHolder
 from fedboost.privacy import packing
@@ -303,7 +303,7 @@ class VerticalHolder(BaseHolder):
         if state.position == self.state.position and self._is_whole:
             return
         if self._common.match(state.places):
-            self.state, self._finished = NOTHING_YET, 0
+            self.state, self._finished = INITIAL_STATE, 0
         if self._common.held is None:
             self.state = state
             return
@@ -448,7 +448,7 @@ class VerticalHolder(BaseHolder):
         state, others, held = self.state, self._row_sets.others, self._common.held
         yield from self._common.repeat()
         if held is not self._common.held:
-            self.state = NOTHING_YET
+            self.state = INITIAL_STATE
             self._stand(state)
         own = np.array([self._finished, self._is_whole], _WHOLE).tobytes()
         yield Send(STANDING, others, own, 0)
@@ -507,23 +507,23 @@ def holder_for(
             does not have it.
         table_of: returns the training table of a model that is measured.
     """
-    own = OwnTable(read, name, nthread, model_of, table_of)
+    own = HolderArguments(read, name, nthread, model_of, table_of)
     return lambda terms, secret: HOLDERS[terms.task.name](own, terms, secret)
 
 
-def _training(own: OwnTable, terms: Terms, secret: bytes) -> Holder:
+def _training(own: HolderArguments, terms: Terms, secret: bytes) -> Holder:
     if terms.blocks:
         return VerticalHolder(own.read, terms, own.name, secret, own.nthread)
     return HorizontalHolder(partial(own.read, terms), terms, own.nthread, own.name)
 
 
-def _predicting(own: OwnTable, terms: Terms, secret: bytes) -> Holder:
+def _predicting(own: HolderArguments, terms: Terms, secret: bytes) -> Holder:
     if own.model_of is None:
         raise Refused("model-missing", f"party {own.name} has no models to predict with")
     return PredictionHolder(own.read, terms, own.name, secret, own.model_of(terms), own.nthread)
 
 
-HOLDERS: dict[str, Callable[[OwnTable, Terms, bytes], Holder]] = {
+HOLDERS: dict[str, Callable[[HolderArguments, Terms, bytes], Holder]] = {
     "train": _training,
     "tune": _training,
     **OTHER_HOLDERS,

@@ -338,7 +338,7 @@ def _count(
 
 
 @dataclass(frozen=True)
-class OwnTable:
+class HolderArguments:
     """The arguments of `columns.holder_for`, from which a party's holders are made."""
 
     read: Callable[[Terms], Shard]
@@ -348,7 +348,7 @@ class OwnTable:
     table_of: TableOf | None
 
 
-OTHER_HOLDERS: dict[str, Callable[[OwnTable, Terms, bytes], Holder]] = {
+OTHER_HOLDERS: dict[str, Callable[[HolderArguments, Terms, bytes], Holder]] = {
     "describe": lambda own, terms, _: SummaryHolder(partial(own.read, terms), terms, own.nthread),
     "evaluate": lambda own, terms, _: EvaluationHolder(own.read, terms, own.nthread, own.name, own.table_of),
     "drift": lambda own, terms, _: DriftHolder(partial(own.read, terms), terms, own.nthread),

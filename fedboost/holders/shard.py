@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from fedboost.boosting.queries import OfTurn, Query
 from fedboost.boosting.queries.base import View, view_of
-from fedboost.boosting.state import NOTHING_YET, BoostingState
+from fedboost.boosting.state import INITIAL_STATE, BoostingState
 from fedboost.fixedpoint import Float32, Float64, Int64
 from fedboost.gbdt.binned import Allocator, Column, allocate_in_memory
 from fedboost.gbdt.booster import Booster
@@ -236,7 +236,7 @@ class BaseHolder:
     """A party in one session, and the session's state (`state`); by default it does not train."""
 
     def __init__(self, terms: Terms, nthread: int) -> None:
-        self.state = NOTHING_YET
+        self.state = INITIAL_STATE
         self._terms = terms
         self._threads = Threads(nthread)
 

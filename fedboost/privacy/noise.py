@@ -156,7 +156,9 @@ _DOUBLE = 2.0**-50
 """More than the rounding error of a double. It is subtracted from the probability that a label stays."""
 
 
-def noised(labels: Float32, ids: Iterable[bytes], classes: int, epsilon: float, key: bytes) -> Float32:
+def randomise_labels(
+    labels: Float32, ids: Iterable[bytes], classes: int, epsilon: float, key: bytes
+) -> Float32:
     """Return labels 0, 1, ..., classes - 1 with noise, float32 [rows].
 
     Args:

@@ -337,7 +337,7 @@ class Holder(Protocol):
         moves to the state after the query."""
 
 
-class Rowless:
+class EmptyHolder:
     """The holder at a key holder without rows: it follows the training and adds zero to every sum."""
 
     rows = 0
@@ -384,14 +384,14 @@ given, and asks no queries for trees that are already there."""
 # ---- What the sums over several groups of parties reveal together ---------------------------------------
 # The sums over {a, b, c, d} and {a, b, c} reveal those of d; {a, b, c, d, e}, {a, b, c} and {a, d, e} reveal
 # those of a. Parties that collude can also subtract their own sums from what is left.
-# Promises: `fewest_shown` finds the smallest set of parties that some combination of the sums is over.
+# `smallest_revealed_set` finds the smallest set of parties that some combination of the sums is over.
 
 
 MAX_GROUPS = 3
 """Most different groups that are judged together: more have too many combinations."""
 
 
-def fewest_shown(groups: Iterable[frozenset[str]], colluding: int) -> frozenset[str]:
+def smallest_revealed_set(groups: Iterable[frozenset[str]], colluding: int) -> frozenset[str]:
     """Return the smallest set of parties that a linear combination of the sums over at most MAX_GROUPS groups
     is over. It is empty unless the set has fewer than `colluding` + 2 parties, so that an honest one could be
     alone in it.

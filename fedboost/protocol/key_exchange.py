@@ -83,7 +83,7 @@ class Attempt:
 
 
 @dataclass(frozen=True)
-class Meeting:
+class AgreedAttempt:
     """The agreement of an attempt's parties. session: its digest; publics: party -> greeted X25519 key."""
 
     session: bytes
@@ -174,7 +174,7 @@ def _digest(
 
 def meet(
     credentials: Credentials | None, own: bytes, attempt: Attempt, greetings: tuple[bytes, ...]
-) -> Meeting:
+) -> AgreedAttempt:
     """Check all parties' greetings. Raises PeerError for the first that is invalid."""
     session, terms = session_digest(attempt, greetings), attempt.terms
     protection = terms.protection
@@ -184,14 +184,14 @@ def meet(
                 "keys-missing",
                 f"protection {terms.hiding.protection} needs this site's keys, but it has none",
             )
-        return Meeting(session, {})
+        return AgreedAttempt(session, {})
     if own not in greetings:
         raise PeerError("introduction-changed", "the introduction lacks this party's greeting, or changed it")
     trust = credentials.roots, tuple(sorted(credentials.denied)), credentials.clock()
     publics = dict(_publics(*trust, protection.name, attempt.packed(), greetings))
     if not set(publics) <= set(terms.parties) or len(publics) < terms.min_roster:
         raise PeerError("introduction-incomplete", "the introduced parties are not those of the terms")
-    return Meeting(session, publics)
+    return AgreedAttempt(session, publics)
 
 
 @lru_cache(maxsize=1)

@@ -19,8 +19,8 @@ from fedboost.privacy.pairwise import Group, Handshake, PartySetup, derive
 from fedboost.privacy.protection import Sealer, Tag
 from fedboost.privacy.protections import Protection
 from fedboost.protocol import key_exchange
-from fedboost.protocol.contracts import Answered, Holder, Keys, Query, Receive, Rowless, TrainingState
-from fedboost.protocol.key_exchange import Attempt, Meeting
+from fedboost.protocol.contracts import Answered, EmptyHolder, Holder, Keys, Query, Receive, TrainingState
+from fedboost.protocol.key_exchange import AgreedAttempt, Attempt
 from fedboost.protocol.messages import (
     Ask,
     Attest,
@@ -41,7 +41,7 @@ from fedboost.protocol.messages import (
     tag_of,
 )
 from fedboost.protocol.parts import packed, part_of
-from fedboost.protocol.relaying import MAX_QUOTE, Ends, Underway, max_relayed
+from fedboost.protocol.relaying import MAX_QUOTE, Ends, PendingAnswer, max_relayed
 from fedboost.protocol.site import (
     HELP,
     OPENINGS,
@@ -116,7 +116,7 @@ class Membership:
             if terms.keyholder == site.name:
                 secret = terms.protection.encryption().new_secret(terms.hiding.key_bits)
             spending = Spending(terms, memory) if terms.noise is not None and has_rows else None
-            holder = Rowless() if site.holder is None else site.holder(terms, memory.secret)
+            holder = EmptyHolder() if site.holder is None else site.holder(terms, memory.secret)
             memory.bind(holder.rows_hashed, holder.table)
         except FedboostError as error:
             memory.end(quoted(error.public))
@@ -183,7 +183,7 @@ def check_rows(party: str, terms: Terms, has_rows: bool) -> None:
 
 
 @dataclass(frozen=True)
-class Situation:
+class QueryContext:
     """A party's situation in a session when it receives a query.
 
     Args:
@@ -202,7 +202,7 @@ class Situation:
     standing: Standing
 
 
-def check_due(ask: Ask, now: Situation) -> None:
+def check_due(ask: Ask, now: QueryContext) -> None:
     """Raise PeerError or Refused unless this query, to this roster, may be answered now."""
     # All checks come before anything is computed or noted: a refused query leaves no trace in state or
     # memory.
@@ -253,7 +253,7 @@ def check_view(told: bytes, seen: bytes) -> None:
         raise PeerError("view-exceeded", "received other parties' columns, or leaf values without labels")
 
 
-def _check_roster(asked: tuple[str, ...], now: Situation) -> None:
+def _check_roster(asked: tuple[str, ...], now: QueryContext) -> None:
     """Raise PeerError for a roster that differs from the terms or from the introduced parties."""
     terms, roster = now.terms, tuple(sorted(asked))
     strangers = not set(roster) <= set(terms.parties) or (now.roster and roster != now.roster)
@@ -261,7 +261,7 @@ def _check_roster(asked: tuple[str, ...], now: Situation) -> None:
         raise PeerError("roster-unknown", "the roster differs from the terms or from the introduced parties")
 
 
-def _is_due(ask: Ask, now: Situation) -> bool:
+def _is_due(ask: Ask, now: QueryContext) -> bool:
     """True if the query is due in this turn and at this position."""
     last, terms, state, standing = now.last, now.terms, now.state, now.standing
     if ask.turn > terms.max_turns:
@@ -296,7 +296,7 @@ def _repeats(query: Query, before: Question, terms: Terms) -> bool:
     return query.digest == before.digest or (cut_short and terms.session.on_loss == "shrink")
 
 
-def can_stand_at(state: TrainingState, terms: Terms, standing: Standing) -> bool:
+def is_possible_state(state: TrainingState, terms: Terms, standing: Standing) -> bool:
     """True if the training can be in this state, by what the site remembers."""
     # No sum was opened without this party, but a restarted aggregator starts the tree again.
     known = (position for question in standing.questions for position in (question.before, question.after))
@@ -456,7 +456,7 @@ class PartySession:
         """The key pair of the attempt, until the parties are introduced."""
         self._joined: Join | None = None
         self._introduced: Introduced | None = None
-        self._underway: Underway | None = None
+        self._underway: PendingAnswer | None = None
         """The answer that waits for other parties' relays."""
         self._answer: Answer | None = None
         """The last answer of the attempt."""
@@ -542,7 +542,7 @@ class PartySession:
         # party's view, and what the site remembers.
         state.check(member.terms)
         check_view(state.position.digest, state.seen_by(member.terms, self._site.name).position.digest)
-        if not can_stand_at(state, member.terms, member.memory.standing):
+        if not is_possible_state(state, member.terms, member.memory.standing):
             raise PeerError(
                 "state-impossible", "the session cannot be in this state after this site's answers"
             )
@@ -598,11 +598,11 @@ class PartySession:
             raise PeerError("relay-stray", f"party {name} relayed unexpected bytes for turn {relay.turn}")
         yield from ()
 
-    def _begin(self, ask: Ask, introduced: Introduced) -> Underway:
+    def _begin(self, ask: Ask, introduced: Introduced) -> PendingAnswer:
         """Start to answer a query, if it is due."""
         member, me = self._member, self._site.name
         before, standing = member.holder.state, member.memory.standing
-        now = Situation(me, member.terms, self._attempt, introduced.roster, self._asked, before, standing)
+        now = QueryContext(me, member.terms, self._attempt, introduced.roster, self._asked, before, standing)
         check_due(ask, now)
         introduced.transcript = next_transcript(introduced.transcript, ask.query)
         if not member.protection.hides and ask.query.rows < member.holder.rows:
@@ -611,9 +611,9 @@ class PartySession:
             introduced.relays = introduced.relays.told(ask.query.seen_by(member.terms, me, publicly=True))
         most = max_relayed(member.terms, me, ask.query, member.holder.rows, before)
         steps = member.holder.answering(ask.query)
-        return Underway(ask, before, steps, introduced.relays, most, introduced.keys)
+        return PendingAnswer(ask, before, steps, introduced.relays, most, introduced.keys)
 
-    def _go_on(self, introduced: Introduced, underway: Underway) -> Iterator[FromParty]:
+    def _go_on(self, introduced: Introduced, underway: PendingAnswer) -> Iterator[FromParty]:
         """Relay what others need, and answer once nothing is missing."""
         # Memory and audit log are written, in one transaction, before any message that follows is yielded.
         # After a crash, this site may remember an answer that no one received, but never forget one that
@@ -642,7 +642,7 @@ class PartySession:
         self._answered += 1
         yield from answer.reports()
 
-    def _remember(self, underway: Underway, after: TrainingState) -> Question:
+    def _remember(self, underway: PendingAnswer, after: TrainingState) -> Question:
         """Remember the query before anything that follows from it leaves."""
         if underway.question is None:
             underway.question = remember(self._member.memory, underway.ask, underway.before, after)
@@ -702,7 +702,12 @@ class PartySession:
 
 
 def _sealer(
-    site: Site, member: Membership, handshake: Handshake, met: Meeting, public: "Public | None", openings: int
+    site: Site,
+    member: Membership,
+    handshake: Handshake,
+    met: AgreedAttempt,
+    public: "Public | None",
+    openings: int,
 ) -> Sealer:
     """Make the sealer of an attempt. openings: number of sums that this key holder has opened."""
     terms = member.terms
@@ -721,7 +726,9 @@ def _sealer(
     return member.protection.sealer(setup)
 
 
-def _ends(site: Site, terms: Terms, handshake: Handshake, met: Meeting, state: TrainingState) -> Ends | None:
+def _ends(
+    site: Site, terms: Terms, handshake: Handshake, met: AgreedAttempt, state: TrainingState
+) -> Ends | None:
     """Make the ends of relays for an attempt that begins in this state; None outside blocks."""
     block = terms.blocks.of(site.name)
     if block is None:

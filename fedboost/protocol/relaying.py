@@ -142,7 +142,7 @@ class Order:
         return True
 
 
-class Underway:
+class PendingAnswer:
     """A party's answer in progress: what it has relayed, and what was relayed to it."""
 
     def __init__(

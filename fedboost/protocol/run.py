@@ -51,7 +51,7 @@ class Begun:
 
 
 @dataclass(frozen=True)
-class Gathered:
+class AttemptStarted:
     """The parties were called together for the attempt-th time, as this roster."""
 
     attempt: int
@@ -85,7 +85,7 @@ class Stopped:
     turn: int
 
 
-Record = Begun | Gathered | Opened | TreeGrown | Stopped
+Record = Begun | AttemptStarted | Opened | TreeGrown | Stopped
 
 
 def encode(record: Record) -> bytes:
@@ -97,7 +97,7 @@ def encode(record: Record) -> bytes:
                 time = packing.number(request.time)
                 parts += [request.nonce, time, request.certificate, request.signature]
             return packing.pack(b"begun", *parts)
-        case Gathered(attempt, roster):
+        case AttemptStarted(attempt, roster):
             return packing.pack(b"gathered", packing.number(attempt), *(party.encode() for party in roster))
         case Opened(turn, query, total):
             return packing.pack(b"opened", packing.number(turn), query, total.astype("<i8").tobytes())
@@ -116,7 +116,7 @@ def decode(data: bytes) -> Record:
                 agreed = Terms.from_canonical(terms.decode())
                 return Begun(session.decode(), agreed, analyst.decode(), _request(request))
             case [b"gathered", attempt, *roster]:
-                return Gathered(_number(attempt), tuple(party.decode() for party in roster))
+                return AttemptStarted(_number(attempt), tuple(party.decode() for party in roster))
             case [b"opened", turn, query, total]:
                 return Opened(_number(turn), query, np.frombuffer(total, "<i8").astype(np.int64))
             case [b"grew", turn, content]:
@@ -186,7 +186,7 @@ def replay(run: "TrainingRun", terms: Terms, past: tuple[Record, ...]) -> None:
         run.advance(None)
     for number, record in enumerate(past):
         match record:
-            case Gathered():
+            case AttemptStarted():
                 _check_gathered(run, terms, record)
                 run.attempt, run.roster = record.attempt, record.roster
             case Opened():
@@ -213,7 +213,7 @@ def replay(run: "TrainingRun", terms: Terms, past: tuple[Record, ...]) -> None:
                 raise ConfigError("journal-begins-twice", "the session begins twice")
 
 
-def _check_gathered(run: "TrainingRun", terms: Terms, record: Gathered) -> None:
+def _check_gathered(run: "TrainingRun", terms: Terms, record: AttemptStarted) -> None:
     roster = record.roster
     # The same rules as for parties (`check_due`): a roster that they would refuse is not from this session.
     members = tuple(party for party in terms.parties if party in roster)
@@ -353,7 +353,7 @@ class TrainingRun:
         """Count and record a new attempt, before any party is called."""
         # Sites refuse an attempt that they have met in, so a number must never be used twice.
         self.attempt += 1
-        self._record(Gathered(self.attempt, self.roster))
+        self._record(AttemptStarted(self.attempt, self.roster))
 
     def take(self, total: Int64) -> None:
         """Take the pending query's sum. The program goes on to its next query, or ends with its model."""

@@ -25,7 +25,7 @@ from fedboost.protocol.contracts import (
     Position,
     Query,
     TrainingState,
-    fewest_shown,
+    smallest_revealed_set,
 )
 from fedboost.protocol.key_exchange import Credentials
 from fedboost.protocol.parts import Part
@@ -83,7 +83,7 @@ class Limits:
     Args:
         max_sessions: most sessions in which the parties met, except those that predict.
         similar_groups: whether sums over the groups of parties may together reveal few of them
-            (`fewest_shown`).
+            (`smallest_revealed_set`).
         max_predicted_rows: most rows predicted for other parties with this site's columns.
         max_splits: most splits by this site's columns, where parties hold different ones.
         min_difference: fewest rows in which the rows that two sessions use, or hold out, may differ."""
@@ -143,7 +143,7 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownSession:
     """A session as the rules between sessions see it.
 
     Args:
@@ -172,9 +172,9 @@ class Known:
     @classmethod
     def begun(
         cls, session: str, terms: Terms, request: bytes = b"", party: str = "", analyst: str = ""
-    ) -> "Known":
+    ) -> "KnownSession":
         """Make the record of a session in which no parties have met yet, from this party's point of view."""
-        group, colluding = (terms.holders, terms.protection.hides), colluding_of(terms)
+        group, colluding = (terms.holders, terms.protection.hides), colluding_parties(terms)
         told = predicted_by(terms, party), splits_by(terms, party)
         return cls(session, terms.digest, 0, *group, request, None, colluding, *told, analyst=analyst)
 
@@ -238,7 +238,7 @@ class SiteMemory(Protocol):
         """Take part in a session, or go on with it. Raises Refused (see `judge`) or DurabilityError."""
 
 
-def colluding_of(terms: Terms) -> int:
+def colluding_parties(terms: Terms) -> int:
     """Return the number of parties that may collude."""
     return Group.of(terms.parties, terms.hiding.colluding).colluding
 
@@ -260,7 +260,11 @@ def splits_by(terms: Terms, party: str) -> int:
 
 
 def judge(
-    offer: SessionOffer, known: Known | None, others: Iterable[Known], limits: Limits, party: str
+    offer: SessionOffer,
+    known: KnownSession | None,
+    others: Iterable[KnownSession],
+    limits: Limits,
+    party: str,
 ) -> None:
     """Raise Refused unless a site that remembers these sessions may take part. known: this session, if it is
     remembered; others: all other sessions of the dataset."""
@@ -302,10 +306,10 @@ def judge(
             f"{OFFER_DAYS:g} days and never began; each reveals whether the rows fit. Offer it again when "
             f"the first of them are older",
         )
-    check_others(Known.begun(offer.session, terms, party=party), others, limits, party)
+    check_others(KnownSession.begun(offer.session, terms, party=party), others, limits, party)
 
 
-def check_others(session: Known, others: Iterable[Known], limits: Limits, party: str) -> None:
+def check_others(session: KnownSession, others: Iterable[KnownSession], limits: Limits, party: str) -> None:
     """Raise Refused if the other sessions that met exclude this one: by their number, their groups, the
     predicted rows, or the splits. Called with the offer, and again when the parties meet: many sessions may
     be offered before the first of them meets."""
@@ -356,17 +360,17 @@ def check_chosen(chosen: Mask, others: Iterable[Mask], limits: Limits, party: st
             )
 
 
-def rows_predicted(sessions: Iterable[Known]) -> int:
+def rows_predicted(sessions: Iterable[KnownSession]) -> int:
     """Return the number of rows that a site helped to predict in these sessions."""
     return sum(known.predicted or 0 for known in sessions if known.attempt)
 
 
-def splits_told(sessions: Iterable[Known]) -> int:
+def splits_told(sessions: Iterable[KnownSession]) -> int:
     """Return the number of splits by a site's columns that these sessions could have."""
     return sum(known.splits for known in sessions if known.attempt)
 
 
-def check_group(session: Known, others: Iterable[Known], limits: Limits, party: str) -> None:
+def check_group(session: KnownSession, others: Iterable[KnownSession], limits: Limits, party: str) -> None:
     """Raise Refused if the sums over this session's group and those of other sessions that met would together
     reveal few parties."""
     met = [other for other in others if other.hides and other.attempt]
@@ -381,7 +385,7 @@ def check_group(session: Known, others: Iterable[Known], limits: Limits, party: 
             f"the differences of their sums would reveal single parties",
         )
     colluding = max(known.colluding for known in (session, *met))
-    shown = fewest_shown((*groups, mine), colluding)
+    shown = smallest_revealed_set((*groups, mine), colluding)
     if shown:
         raise Refused(
             "groups-reveal-parties",
@@ -412,7 +416,7 @@ class TransientMemory:
         held.limits = limits
         return held
 
-    def others(self, session: str) -> list[Known]:
+    def others(self, session: str) -> list[KnownSession]:
         """Return all sessions except this one."""
         return [held.known for name, held in self.sessions.items() if name != session]
 
@@ -426,11 +430,11 @@ class TransientSession:
         self.limits = Limits()
         self._memory = memory
         about = offer.request, memory.party, offer.analyst
-        self._known = Known.begun(offer.session, offer.terms, *about)
+        self._known = KnownSession.begun(offer.session, offer.terms, *about)
         self._begun = memory.clock()
 
     @property
-    def known(self) -> Known:
+    def known(self) -> KnownSession:
         """This session as the rules between sessions see it."""
         return replace(self._known, attempt=self.standing.attempt, days=self._memory.clock() - self._begun)
 

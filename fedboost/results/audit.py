@@ -151,7 +151,7 @@ class Run(BaseModel):
         return self.ended is not None and not self.ended.paused
 
 
-class Own(Part):
+class SiteShare(Part):
     """A site's own share where parties hold different columns. columns: its columns, under the names of the
     terms; has_labels: it is the label holder; both are None if the log does not name the site or lacks its
     terms; names: names in its table, where they differ; hides: the terms hide columns and labels; in_common:
@@ -183,7 +183,7 @@ class Session(BaseModel):
     warnings: tuple[int, ...] = ()
     allowed: Mapping[str, int] = {}
     protection: str | None = None
-    own: Own | None = None
+    own: SiteShare | None = None
 
     @property
     def begin(self) -> str:

@@ -158,14 +158,14 @@ def metrics_of(row: Row) -> dict[str, float]:
     return metrics.of_all({name: value for name, value in row.items() if name not in ACCOUNTED})
 
 
-class Moved(Part):
+class PartyTraffic(Part):
     """Traffic of a party, in bytes."""
 
     sent: int
     received: int
 
 
-class Ending(Part):
+class TrainingEnd(Part):
     """The end of a training or a demo. model: name of the model file, if the model was saved."""
 
     model_config = ConfigDict(allow_inf_nan=True)
@@ -174,7 +174,7 @@ class Ending(Part):
     model: str | None
     protection: str
     signed_by: tuple[str, ...]
-    traffic: dict[str, Moved]
+    traffic: dict[str, PartyTraffic]
     outline: InstanceOf[ModelSummary] = Field(exclude=True, repr=False)
 
     @classmethod
@@ -185,13 +185,13 @@ class Ending(Part):
             model=file,
             protection=outline.terms.hiding.protection,
             signed_by=outline.signed_by,
-            traffic={party: Moved(sent=sent, received=got) for party, (sent, got) in traffic.items()},
+            traffic={party: PartyTraffic(sent=sent, received=got) for party, (sent, got) in traffic.items()},
             outline=outline,
             **more,
         )
 
 
-class Training(Ending):
+class Training(TrainingEnd):
     """The end of a training. terms: digest of the terms; traffic_since_restart: traffic covers only the time
     since the aggregator was restarted."""
 
@@ -209,7 +209,7 @@ class Training(Ending):
         return super().of(outline, traffic, file, **own, **more)
 
 
-class Demo(Ending):
+class Demo(TrainingEnd):
     """The end of a demo. held_out: metrics on the held-out rows by model, without models that cannot be
     trained; equal: the federated model equals the pooled one; log: audit log of a site, quoted for a
     shell."""

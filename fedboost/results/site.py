@@ -28,7 +28,7 @@ class Standing(Enum):
         return self in (Standing.OPEN, Standing.OUTDATED)
 
 
-class Asked(Frozen):
+class StoredRequest(Frozen):
     """A request as stored in its file. digest: of its terms; bytes: size of its terms; analyst: signer, ''
     without keys; first, last: time of its first and last arrival, in seconds since 1970; session: name of the
     session, '' for a check; answer: why this site did not or would not take part, '' if it did or would;
@@ -51,7 +51,7 @@ class Asked(Frozen):
         return hashlib.sha256(f"{self.digest} {self.analyst}".encode()).hexdigest()[:32]
 
 
-class Request(Asked):
+class Request(StoredRequest):
     """A request and its status. decided: time of a person's decision, '' without one; approved_since: the
     answer is from before the approval."""
 
@@ -167,7 +167,7 @@ class Spent(Part):
         return epsilon_of(math.sqrt(self.cost), delta)
 
 
-class Charged(Part):
+class ChargedRelease(Part):
     """A release charged to the budget. at: time in UTC; epsilon: of this release only, at the delta of
     `Spent`."""
 
@@ -187,7 +187,7 @@ class SiteBudget(Part):
     epsilon: float | None = None
     delta: float | None = None
     datasets: tuple[Spent, ...]
-    charges: tuple[Charged, ...] | None = None
+    charges: tuple[ChargedRelease, ...] | None = None
 
     @property
     def own(self) -> Spent:
@@ -213,7 +213,7 @@ class LiveSession:
 
 
 @dataclass
-class Live:
+class Activity:
     """Current activity of this site. connected: it is connected to the aggregator."""
 
     connected: bool = False
@@ -228,7 +228,7 @@ class Overview(Part):
     party: str
     aggregator: str
     rows: str
-    live: Live
+    live: Activity
     requests: tuple[Request, ...]
     budget: SiteBudget | None
     fault: str

@@ -27,7 +27,7 @@ from fedboost.results.session import (
     Site,
     Submitted,
 )
-from fedboost.runtime.aggregator.archive import MAX_ENDED, MAX_FAILED, Archive, StatusOffice, Submissions
+from fedboost.runtime.aggregator.archive import MAX_ENDED, MAX_FAILED, Archive, StatusService, Submissions
 from fedboost.runtime.aggregator.limits import Refusals
 from fedboost.runtime.aggregator.sessions import Sessions
 from fedboost.runtime.config import ConsoleConfig, is_loopback
@@ -58,7 +58,7 @@ class ConsoleQueries:
     """Read-only access of the console to its aggregator."""
 
     def __init__(
-        self, sessions: Sessions, status: StatusOffice, archive: Archive, submissions: Submissions
+        self, sessions: Sessions, status: StatusService, archive: Archive, submissions: Submissions
     ) -> None:
         self.archive = archive
         self.submissions = submissions
@@ -122,7 +122,7 @@ class ConsoleQueries:
 T = TypeVar("T")
 
 
-class Kept(Generic[T]):
+class RenderCache(Generic[T]):
     """A cache of the last `most` rendered values, which are rendered in threads, one at a time."""
 
     def __init__(self, most: int) -> None:
@@ -195,11 +195,11 @@ MAX_BODY = 2 * MAX_TO_AGGREGATOR  # most bytes of signed terms, which are JSON w
 class Answers:
     def __init__(self, queries: ConsoleQueries) -> None:
         self._queries = queries
-        self._live: Kept[Document] = Kept(len(LIVE))
-        self._running: Kept[bytes] = Kept(1)
-        self._json: Kept[bytes] = Kept(MAX_ENDED)
-        self._pages: Kept[Document] = Kept(MAX_ENDED + MAX_FAILED)
-        self._reports: Kept[str] = Kept(MAX_DRAWN)
+        self._live: RenderCache[Document] = RenderCache(len(LIVE))
+        self._running: RenderCache[bytes] = RenderCache(1)
+        self._json: RenderCache[bytes] = RenderCache(MAX_ENDED)
+        self._pages: RenderCache[Document] = RenderCache(MAX_ENDED + MAX_FAILED)
+        self._reports: RenderCache[str] = RenderCache(MAX_DRAWN)
         self._downloads = 0
         """Number of downloads in progress."""
 

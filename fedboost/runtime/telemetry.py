@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fedboost.protocol.run import Round
     from fedboost.terms.terms import Terms
 
-AT_HAND: Literal["at hand"] = "at hand"
+TABLE_AVAILABLE: Literal["at hand"] = "at hand"
 """A party's log event when it has reached the aggregator."""
 
 Row = dict[str, float]

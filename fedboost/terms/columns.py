@@ -13,7 +13,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 from fedboost.gbdt.cut_points import MAX_CATEGORIES
 from fedboost.gbdt.objectives.objective import MAX_LABEL
 from fedboost.gbdt.target_means import MAX_BUCKETS, MIN_BUCKETS
-from fedboost.terms.reading import MAX_CHARS, MAX_FEATURES, Name, Several, Submitted, Table, nearest
+from fedboost.terms.reading import MAX_CHARS, MAX_FEATURES, Name, Several, Table, UntrustedTable, nearest
 
 T = TypeVar("T")
 MAX_CLASSES = 1 << 10
@@ -31,7 +31,7 @@ _NO_LABEL: dict[str, Any] = {
 """Values of a schema without labels, for the columns that belong to labels."""
 
 
-class Schema(Submitted):
+class Schema(UntrustedTable):
     """The columns that every party must have. The order of features is numeric, target_means, categorical."""
 
     label: Name = Field(

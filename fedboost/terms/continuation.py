@@ -136,7 +136,7 @@ def attached(summary: Any, trained: "Evaluation | None", task: Task, source: str
         ) from None
 
 
-def signed_beside(text: str) -> dict[str, Any]:
+def signed_summary(text: str) -> dict[str, Any]:
     """The part of the summary of the model in a text that its parties signed together with the trees."""
     try:
         numeric, _ = bins_of(text)

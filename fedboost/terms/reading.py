@@ -218,7 +218,7 @@ class Frozen(BaseModel):
         return self
 
 
-class Submitted(Frozen):
+class UntrustedTable(Frozen):
     """Base class of tables from untrusted sources, which may have any number of keys."""
 
     @model_validator(mode="before")

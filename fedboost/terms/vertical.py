@@ -9,7 +9,7 @@ from pydantic import Field
 
 from fedboost.errors import quoted
 from fedboost.terms.columns import Schema
-from fedboost.terms.reading import MAX_CHARS, Group, Name, Several, Submitted, nearest, refused
+from fedboost.terms.reading import MAX_CHARS, Group, Name, Several, UntrustedTable, nearest, refused
 from fedboost.terms.session import MAX_PARTIES, Parties
 
 MAX_BLOCKS = MAX_PARTIES // 2
@@ -31,7 +31,7 @@ ID_BYTES = 32
 """Bytes of the id of a model whose parts are with the parties."""
 
 
-class Block(Submitted):
+class Block(UntrustedTable):
     """Parties that hold different columns of the same rows."""
 
     parties: Parties = Field(max_length=MAX_PARTIES, description="Names of the parties in this block.")

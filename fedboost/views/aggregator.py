@@ -31,7 +31,6 @@ from fedboost.views.approval import TASK_WORDS
 from fedboost.views.as_html import Served
 from fedboost.views.document import (
     Badge,
-    Beside,
     Block,
     Code,
     Document,
@@ -45,6 +44,7 @@ from fedboost.views.document import (
     Names,
     Paragraph,
     Section,
+    SideBySide,
     Table,
     Verdict,
     element,
@@ -235,7 +235,9 @@ def overview(state: AggregatorState) -> Document:
             Section("session", "Now", [*_now(state)], live=True),
             Section("queue", "Waiting to begin", [_queue(state)], live=True),
             Section("sites", "Sites", [*_sites(state.status)], live=True),
-            Section("curves", "Curves", [Beside(metrics_by_round(live.rounds))] if live else [], live=True),
+            Section(
+                "curves", "Curves", [SideBySide(metrics_by_round(live.rounds))] if live else [], live=True
+            ),
             Section("ended", "Recently ended", [ended_table(state.ended[:MAX_ENDED])], live=True),
             Section("traffic", "Traffic", [by_party(live.traffic)] if live else [], live=True),
         ],
@@ -418,7 +420,7 @@ def ended_session(ended: EndedSession) -> Document:
         end,
         Items(links) if links else None,
         Figures(figures),
-        Section("curves", "Rounds", [Beside(charts)]) if charts else None,
+        Section("curves", "Rounds", [SideBySide(charts)]) if charts else None,
         Section("about", "About this session", [Entries(entries)], folded=True),
         Section("traffic", "Traffic", [replace(by_party(ended.traffic), folded=False)], folded=True),
     )

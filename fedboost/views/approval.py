@@ -25,7 +25,6 @@ from fedboost.terms.terms import Terms
 from fedboost.views.document import (
     MAX_NAMES,
     Block,
-    Brief,
     Code,
     Document,
     Entries,
@@ -35,6 +34,7 @@ from fedboost.views.document import (
     Names,
     Paragraph,
     Section,
+    Shortened,
     Verdict,
     plain,
 )
@@ -271,7 +271,7 @@ IN_LINES = {
 """Settings that have their own words; the others are shown if they differ from their defaults."""
 
 
-TOLD, COLUMNS = "Who learns what", "Columns"
+WHO_LEARNS_WHAT, COLUMNS = "Who learns what", "Columns"
 """Titles of groups of lines."""
 
 
@@ -317,17 +317,20 @@ def groups(
     columns = [*_columns(terms), *_categories(terms, counts)]
     if not terms.task.by_analyst:
         row_id = f"{delimited(terms.columns.row_id or '')}: rows are matched by it"
-        return [(TOLD, _prediction(terms)), (COLUMNS, [("row id", row_id), _features(terms)])]
+        return [(WHO_LEARNS_WHAT, _prediction(terms)), (COLUMNS, [("row id", row_id), _features(terms)])]
     if not terms.task.trains:
         columns = [line for line in columns if line[0] in _OF_FEATURES or terms.task.reads_labels]
-        return [(TOLD, _of_other_tasks(terms, analysts, _participants(terms), origin)), (COLUMNS, columns)]
+        return [
+            (WHO_LEARNS_WHAT, _of_other_tasks(terms, analysts, _participants(terms), origin)),
+            (COLUMNS, columns),
+        ]
     get = "gets" if len(analysts) == 1 else "get"
     model = "the structure of the model" if terms.keeps_parts else "the model"
     model = "the best settings" if terms.task.takes_candidates else model
     model += " and the metrics" if terms.metrics else ""
     analyst = [("analyst", f"{listed(analysts)}: {get} {model}")] if analysts else []
     return [
-        (TOLD, [*analyst, *_participants(terms)]),
+        (WHO_LEARNS_WHAT, [*analyst, *_participants(terms)]),
         ("Model and settings", [*_model(terms), *_noise(terms), *_metrics(terms)]),
         (COLUMNS, columns),
     ]
@@ -675,7 +678,7 @@ def _verdict(view: ApprovalView) -> Verdict:
 def _rule(rule: Rule) -> Iterator[Entry]:
     yield f"{rule.key} = {rule.value}", f"{capital(rule.reason)}."
     if rule.names:
-        yield "", Brief(f"All {len(rule.names)} names …", f"All {len(rule.names)}: {listed(rule.names)}.")
+        yield "", Shortened(f"All {len(rule.names)} names …", f"All {len(rule.names)}: {listed(rule.names)}.")
     yield "", f"Purpose of the rule: {rule.purpose}."
     if rule.instead:
         yield "", f"If you refuse, the analyst can: {rule.instead}."

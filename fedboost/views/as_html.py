@@ -14,9 +14,7 @@ from fedboost.views.charts import draw
 from fedboost.views.document import (
     MAX_NAMES,
     Badge,
-    Beside,
     Block,
-    Brief,
     Code,
     Document,
     Entries,
@@ -28,6 +26,8 @@ from fedboost.views.document import (
     Names,
     Paragraph,
     Section,
+    Shortened,
+    SideBySide,
     Table,
     Verdict,
     element,
@@ -55,7 +55,7 @@ def inline(line: Line) -> Markup:
         case Names():
             whole = Markup(", ".join(map(safe, line.words)) or "none")
             return whole if len(line.values) <= MAX_NAMES else _unfolded(line.short, whole)
-        case Brief(first, whole):
+        case Shortened(first, whole):
             return _unfolded(first, lines(whole))
         case Badge(text, state):
             return element("span", text, class_=f"badge {state}")
@@ -98,7 +98,7 @@ def _block(block: Block) -> Markup:
             return element("dl", *_entries(entries), class_="entries")
         case Table():
             return _table(block)
-        case Beside(blocks):
+        case SideBySide(blocks):
             return element("div", *map(_block, blocks), class_="charts")
         case Section():
             return _section(block)

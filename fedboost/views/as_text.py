@@ -8,9 +8,7 @@ from collections.abc import Iterable, Iterator
 from fedboost.errors import printable
 from fedboost.views.document import (
     MAX_NAMES,
-    Beside,
     Block,
-    Brief,
     Document,
     Entries,
     Figures,
@@ -19,6 +17,8 @@ from fedboost.views.document import (
     Names,
     Paragraph,
     Section,
+    Shortened,
+    SideBySide,
     Table,
     Verdict,
     plain,
@@ -50,7 +50,7 @@ def _hidden(blocks: Iterable[Block]) -> Iterator[str]:
         match block:
             case Section(folded=True, title=title):
                 yield title[:1].lower() + title[1:]
-            case Section(blocks=inner) | Beside(inner):
+            case Section(blocks=inner) | SideBySide(inner):
                 yield from _hidden(inner)
             case Table(folded=True, caption=caption):
                 yield caption[:1].lower() + caption[1:]
@@ -61,7 +61,7 @@ def _hidden(blocks: Iterable[Block]) -> Iterator[str]:
 def _has_many(line: Line) -> bool:
     if isinstance(line, tuple):
         return any(map(_has_many, line))
-    return isinstance(line, Brief) or (isinstance(line, Names) and len(line.values) > MAX_NAMES)
+    return isinstance(line, Shortened) or (isinstance(line, Names) and len(line.values) > MAX_NAMES)
 
 
 def _blocks(blocks: Iterable[Block], full: bool) -> Iterator[Printed]:
@@ -93,7 +93,7 @@ def _block(block: Block, full: bool) -> Iterator[Printed]:
             yield from (entry(printable(key), plain(line, full)) for key, line in entries)
         case Table():
             yield from _table(block, full)
-        case Beside(inner):
+        case SideBySide(inner):
             yield from _blocks(inner, full)
         case Section(title=title, blocks=inner, folded=folded) if full or not folded:
             content = [*_blocks(inner, full)]

@@ -102,7 +102,7 @@ class Names:
 
 
 @dataclass(frozen=True)
-class Brief:
+class Shortened:
     """A long text of which `first` is shown, and the whole on request."""
 
     first: str
@@ -117,7 +117,7 @@ class Badge:
     state: State = "plain"
 
 
-Inline: TypeAlias = str | Code | Link | Names | Brief | Badge
+Inline: TypeAlias = str | Code | Link | Names | Shortened | Badge
 Line: TypeAlias = Inline | tuple[Inline, ...]
 
 
@@ -128,7 +128,7 @@ def plain(line: Line, full: bool = True) -> str:
             return "".join(plain(part, full) for part in line)
         case Code(text) | Link(text) | Badge(text):
             return printable(text)
-        case Brief(first, whole):
+        case Shortened(first, whole):
             return printable(whole if full else first)
         case Names():
             return ", ".join(line.words) or "none" if full else line.short
@@ -200,7 +200,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Beside:
+class SideBySide:
     """Blocks side by side, if the page has room."""
 
     blocks: Sequence["Block"]
@@ -258,7 +258,7 @@ class Bars:
 
 
 Block: TypeAlias = (
-    Verdict | Figures | Paragraph | Items | Entries | Table | Beside | Section | Lines | Bars | Markup
+    Verdict | Figures | Paragraph | Items | Entries | Table | SideBySide | Section | Lines | Bars | Markup
 )
 """A piece of a document. `Markup`, such as a form or a drawing, appears only in pages."""
 

@@ -19,13 +19,13 @@ from fedboost.results.model import (
     Demo,
     Dependence,
     DrawnTree,
-    Ending,
     Estimate,
     Estimates,
     GivenRows,
     ModelReport,
     ModelSummary,
     Training,
+    TrainingEnd,
     Verification,
     Workers,
     metrics_of,
@@ -35,7 +35,6 @@ from fedboost.views.approval import not_hidden
 from fedboost.views.document import (
     Badge,
     Bars,
-    Beside,
     Block,
     Code,
     Document,
@@ -49,6 +48,7 @@ from fedboost.views.document import (
     Paragraph,
     Section,
     Series,
+    SideBySide,
     Table,
     Verdict,
     element,
@@ -222,7 +222,7 @@ def _first_charts(result: ModelReport) -> Iterator[Block]:
     by_gain = [(name, values[0]) for name, values in result.importance.items()]
     if by_gain:
         charts.append(Bars("Mean gain of the splits by a feature", by_gain, "mean gain"))
-    yield Beside(charts)
+    yield SideBySide(charts)
     if curves:
         yield note(
             "Curves are over the rows of all parties after each round, rounded to four significant digits. "
@@ -295,7 +295,7 @@ def _dependence(rows: GivenRows, classes: Sequence[str]) -> Section:
     )
     numbers = [_dependence_chart(each, classes) for each in rows.dependence if not each.is_categorical]
     levels = [_dependence_table(each, classes) for each in rows.dependence if each.is_categorical]
-    return Section("dependence", "Partial dependence", [Beside(numbers), *levels, note(about)])
+    return Section("dependence", "Partial dependence", [SideBySide(numbers), *levels, note(about)])
 
 
 def _dependence_chart(each: Dependence, classes: Sequence[str]) -> Lines:
@@ -452,7 +452,7 @@ def training(end: Training) -> Document:
     )
 
 
-def _saved(end: Ending) -> str:
+def _saved(end: TrainingEnd) -> str:
     if end.model is None:
         return "not saved (give --out model.json)"
     form = "XGBoost JSON" if end.outline.shares is None else "its structure only: each party keeps its part"
@@ -466,16 +466,16 @@ def _stopped(model: ModelSummary) -> Iterator[str]:
         yield f"It stopped after {model.trained} of {model.terms.trees.rounds} rounds."
 
 
-def _bytes(end: Ending, since_restart: bool = False) -> Figure:
+def _bytes(end: TrainingEnd, since_restart: bool = False) -> Figure:
     total = size(sum(each.sent + each.received for each in end.traffic.values()))
     return Figure("traffic", total, "since the aggregator was restarted" if since_restart else "in all")
 
 
-def _traffic(end: Ending) -> Table:
+def _traffic(end: TrainingEnd) -> Table:
     return by_party({party: (each.sent, each.received) for party, each in end.traffic.items()})
 
 
-def _who(end: Ending) -> Iterator[tuple[str, Line]]:
+def _who(end: TrainingEnd) -> Iterator[tuple[str, Line]]:
     """Yield the protection with signers, absences and, if parties keep parts of the model, their gains."""
     yield "protection", signatures(end.outline)
     yield from (("", text) for text in absences(end.outline))

@@ -25,7 +25,6 @@ from fedboost.terms.tasks import class_names, is_binary
 from fedboost.terms.terms import Terms
 from fedboost.views.document import (
     Bars,
-    Beside,
     Block,
     Document,
     Entries,
@@ -36,6 +35,7 @@ from fedboost.views.document import (
     Names,
     Section,
     Series,
+    SideBySide,
     State,
     Table,
     Verdict,
@@ -174,7 +174,7 @@ def _of_two_classes(result: Evaluation, labels: Sequence[str]) -> Iterator[Block
         within = "" if exact else f"{within_of_rate(key, counted, result.unit):.1g}"
         known.append((words, share(value), within))
     limit = f"{result.threshold:g}"
-    yield Beside(
+    yield SideBySide(
         [
             Table(f"Rows by label and prediction, 1 above {limit}", headings, counts, folded=False),
             Table(f"Rates at {limit}", ["rate", "value", "±"], known, folded=False),
@@ -183,7 +183,7 @@ def _of_two_classes(result: Evaluation, labels: Sequence[str]) -> Iterator[Block
     if not result.bins:
         return
     groups = grouped(result.bins)
-    yield Beside([*_curves(result, groups)])
+    yield SideBySide([*_curves(result, groups)])
     yield Table(
         "Rows by predicted probability",
         ["probability", "rows", "label 1", "predicted", "share of label 1"],
@@ -521,7 +521,7 @@ def drift(result: Drift) -> Document:
     far = [each for each in ranked if each.verdict != "stable" and each.psi is not None]
     others = [each for each in ranked if each not in far]
     stable = len([each for each in others if each is not score])
-    moved: list[Block] = [_indices(far), Beside([_chart(each) for each in far[:MAX_DRAWN_BINS]])]
+    moved: list[Block] = [_indices(far), SideBySide([_chart(each) for each in far[:MAX_DRAWN_BINS]])]
     if len(far) > MAX_DRAWN_BINS:
         moved.append(note(f"The charts show the {MAX_DRAWN_BINS} columns that moved furthest."))
     blocks = (

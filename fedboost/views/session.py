@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from fedboost.results.base import Ended, Result, Traffic
 from fedboost.results.privacy import Outlook, Plan, PrivacyCard
 from fedboost.terms.terms import Terms
-from fedboost.views.approval import TOLD, groups, not_hidden
+from fedboost.views.approval import WHO_LEARNS_WHAT, groups, not_hidden
 from fedboost.views.document import (
     Block,
     Code,
@@ -72,11 +72,11 @@ def agreed(terms: Terms, parties: Sequence[Block]) -> tuple[Section, Section]:
     words = groups(terms)
     about: list[Block] = [
         *parties,
-        *(Entries(lines) for title, lines in words if title != TOLD),
+        *(Entries(lines) for title, lines in words if title != WHO_LEARNS_WHAT),
         note("Other settings have their defaults."),
         Paragraph(("Every party agreed to these terms before the session. Digest: ", Code(terms.digest))),
     ]
-    told: list[Block] = [Entries(lines) for title, lines in words if title == TOLD]
+    told: list[Block] = [Entries(lines) for title, lines in words if title == WHO_LEARNS_WHAT]
     told.append(note(_OF_A_MODEL if terms.task.trains else _OF_A_RESULT))
     if terms.noise is not None:
         told += [
@@ -85,7 +85,7 @@ def agreed(terms: Terms, parties: Sequence[Block]) -> tuple[Section, Section]:
         ]
     return (
         Section("agreed", "Who agreed, and to what", about, folded=True),
-        Section("privacy", TOLD, told, folded=True),
+        Section("privacy", WHO_LEARNS_WHAT, told, folded=True),
     )
 
 

@@ -17,7 +17,6 @@ from fedboost.views.as_html import TOKEN, Served, served_page
 from fedboost.views.document import (
     Badge,
     Block,
-    Brief,
     Code,
     Document,
     Entries,
@@ -27,6 +26,7 @@ from fedboost.views.document import (
     Markup,
     Paragraph,
     Section,
+    Shortened,
     State,
     Table,
     Verdict,
@@ -146,7 +146,7 @@ def _answer(request: Request) -> Line:
     if not request.answer:
         return "it took part" if request.session else "it would take part"
     answer = f"{BEFORE}: {request.answer}" if request.approved_since else request.answer
-    return answer if len(answer) <= MAX_ANSWER else Brief(shorten(answer, MAX_ANSWER), answer)
+    return answer if len(answer) <= MAX_ANSWER else Shortened(shorten(answer, MAX_ANSWER), answer)
 
 
 def decision(decided: Decision, reader: Reader) -> Document:

@@ -52,7 +52,7 @@ MAX_REQUEST = 64 << 10
 
 
 @dataclass(frozen=True)
-class Pair:
+class FieldCodec:
     """How a type travels. write, read: convert a value to that of a protobuf field, and back once `checks`
     have passed. flat: the value is several fields of the enclosing message: it is written as a dictionary of
     these, and read from that message."""
@@ -97,11 +97,11 @@ def _itself(value: Any) -> Any:
     return value
 
 
-SAME = Pair(_itself, _itself)
+SAME = FieldCodec(_itself, _itself)
 """The pair of numbers, strings and bytes, which travel unchanged."""
 
 
-def pair_of(kind: Any, message: Any) -> Pair:
+def pair_of(kind: Any, message: Any) -> FieldCodec:
     """The pair of a dataclass or named tuple, by field names. message: descriptor of its protobuf message."""
     hints = get_type_hints(kind, include_extras=True)
     members = [(name, _pair(hints[name], message.fields_by_name.get(name))) for name in kind.__match_args__]
@@ -126,10 +126,10 @@ def pair_of(kind: Any, message: Any) -> Pair:
             values.append(value if convert is _itself else convert(value))
         return kind(*values)
 
-    return Pair(write, read)
+    return FieldCodec(write, read)
 
 
-def one_of(kinds: Any, fields: Any) -> Pair:
+def one_of(kinds: Any, fields: Any) -> FieldCodec:
     """The flat pair of a union of classes: each is the oneof field whose message type has its name."""
     named = {kind.__name__: kind for kind in get_args(kinds)}
     by_kind = {}
@@ -153,10 +153,10 @@ def one_of(kinds: Any, fields: Any) -> Pair:
             )
         return readers[name](getattr(message, name))
 
-    return Pair(write, read, flat=True)
+    return FieldCodec(write, read, flat=True)
 
 
-def _pair(hint: Any, field: Any, bounds: Iterable[Any] = ()) -> Pair:
+def _pair(hint: Any, field: Any, bounds: Iterable[Any] = ()) -> FieldCodec:
     """The pair of a type in a protobuf field. bounds: the annotations of the type."""
     origin, of = get_origin(hint), get_args(hint)
     if hint in HAND_WRITTEN:
@@ -172,7 +172,7 @@ def _pair(hint: Any, field: Any, bounds: Iterable[Any] = ()) -> Pair:
     if isinstance(hint, type) and issubclass(hint, Enum):
         known = {each.value: each for each in hint}
         unknown = Only(known.__contains__, f"an unknown {field.name}")
-        return Pair(attrgetter("value"), known.__getitem__, checks=(unknown.check,))
+        return FieldCodec(attrgetter("value"), known.__getitem__, checks=(unknown.check,))
     if is_dataclass(hint):
         return pair_of(hint, field.message_type)
     if not bounds:
@@ -182,18 +182,18 @@ def _pair(hint: Any, field: Any, bounds: Iterable[Any] = ()) -> Pair:
     return _table([each.name for each in field.message_type.fields])
 
 
-def _optional(pair: Pair, name: str) -> Pair:
+def _optional(pair: FieldCodec, name: str) -> FieldCodec:
     """The pair of a message that may be absent (None)."""
-    return Pair(
+    return FieldCodec(
         lambda value: {} if value is None else {name: pair.write(value)},
         lambda message: pair.read(getattr(message, name)) if message.HasField(name) else None,
         flat=True,
     )
 
 
-def _repeated(pair: Pair) -> Pair:
+def _repeated(pair: FieldCodec) -> FieldCodec:
     if pair is SAME:
-        return Pair(SAME.write, tuple)
+        return FieldCodec(SAME.write, tuple)
 
     def checked(item: Any) -> Any:
         for check in pair.checks:
@@ -201,10 +201,10 @@ def _repeated(pair: Pair) -> Pair:
         return pair.read(item)
 
     read = checked if pair.checks else pair.read
-    return Pair(lambda items: [*map(pair.write, items)], lambda items: (*map(read, items),))
+    return FieldCodec(lambda items: [*map(pair.write, items)], lambda items: (*map(read, items),))
 
 
-def _table(names: list[str]) -> Pair:
+def _table(names: list[str]) -> FieldCodec:
     """The pair of a mapping: the first field is the key, the others are its value (or tuple of values)."""
     first, *others = names
     key, value = attrgetter(first), attrgetter(*others)
@@ -213,7 +213,7 @@ def _table(names: list[str]) -> Pair:
         values = table.values() if len(others) > 1 else zip(table.values())
         return [dict(zip(names, (k, *items), strict=True)) for k, items in zip(table, values, strict=True)]
 
-    return Pair(write, lambda items: {key(item): value(item) for item in items})
+    return FieldCodec(write, lambda items: {key(item): value(item) for item in items})
 
 
 # ---- Types that travel in other forms -------------------------------------------------------------------
@@ -359,18 +359,20 @@ def _within_features(holds: Any, offsets: Any) -> bool:
     return bool(holds.all())
 
 
-HAND_WRITTEN: dict[Any, Pair] = {
-    tuple[int, float]: Pair(lambda leaf: {"node": leaf[0], "value": leaf[1]}, attrgetter("node", "value")),
-    Terms: Pair(Terms.canonical, _terms_from_pb),
-    Request: Pair(vars, _request_from_pb),
-    Scale: Pair(vars, _scale_from_pb),
-    Splits: Pair(_splits_to_pb, _splits_from_pb),
-    Int64: Pair(lambda places: {"places": places.astype(_INT32).tobytes()}, _places_from_pb, flat=True),
-    Float32: Pair(
+HAND_WRITTEN: dict[Any, FieldCodec] = {
+    tuple[int, float]: FieldCodec(
+        lambda leaf: {"node": leaf[0], "value": leaf[1]}, attrgetter("node", "value")
+    ),
+    Terms: FieldCodec(Terms.canonical, _terms_from_pb),
+    Request: FieldCodec(vars, _request_from_pb),
+    Scale: FieldCodec(vars, _scale_from_pb),
+    Splits: FieldCodec(_splits_to_pb, _splits_from_pb),
+    Int64: FieldCodec(lambda places: {"places": places.astype(_INT32).tobytes()}, _places_from_pb, flat=True),
+    Float32: FieldCodec(
         lambda means: {"folds": means.shape[1], "values": means.astype(_FLOAT32).tobytes()}, _means_from_pb
     ),
-    CutPoints: Pair(_cut_points_to_pb, _cut_points_from_pb, flat=True),
-    Grids: Pair(_grids_to_pb, _grids_from_pb, flat=True),
+    CutPoints: FieldCodec(_cut_points_to_pb, _cut_points_from_pb, flat=True),
+    Grids: FieldCodec(_grids_to_pb, _grids_from_pb, flat=True),
 }
 """Pairs of types that are not converted by field names."""
 
@@ -392,7 +394,7 @@ def _histograms_from_pb(q: Any) -> HistogramQuery:
     return HistogramQuery(*shape, *scales, widths, (), q.threshold, q.grouped)
 
 
-HAND_WRITTEN[HistogramQuery] = Pair(_HISTOGRAMS.write, _histograms_from_pb)
+HAND_WRITTEN[HistogramQuery] = FieldCodec(_HISTOGRAMS.write, _histograms_from_pb)
 _QUERY = one_of(Query, pb.Ask.DESCRIPTOR.oneofs_by_name["query"])
 _SCALES = pair_of(Scales, pb.Introduce.DESCRIPTOR)
 
@@ -414,8 +416,8 @@ def _turn_from_pb(ask: Any) -> OfTurn:
 
 _FURTHER = Bound(MAX_QUERIES - 1, "further queries")
 HAND_WRITTEN |= {
-    contracts.Query: Pair(_turn_to_pb, _turn_from_pb, flat=True),
-    Scales | None: Pair(
+    contracts.Query: FieldCodec(_turn_to_pb, _turn_from_pb, flat=True),
+    Scales | None: FieldCodec(
         lambda scales: {} if scales is None else _SCALES.write(scales),
         lambda meet: _SCALES.read(meet) if meet.HasField("gradient") else None,
         flat=True,

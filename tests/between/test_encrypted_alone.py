@@ -11,7 +11,7 @@ import pytest
 from inprocess import randomly, shard_of, sites_of, terms_of
 
 from fedboost.boosting.programs import boosting, private
-from fedboost.boosting.state import NOTHING_YET
+from fedboost.boosting.state import INITIAL_STATE
 from fedboost.privacy import packing
 from fedboost.privacy.ends import NAME_BYTES, EncryptedOpener, EncryptedSealer, OneLegOpener
 from fedboost.protocol.aggregator import AggregatorSession
@@ -72,7 +72,7 @@ class Liar:
             holder = site.holder if name in parts else None
             self.sites[name] = dataclasses.replace(site, holder=holder, record=kept.append)
         self.parties = {name: PartySession(site) for name, site in self.sites.items()}
-        self.session = AggregatorSession("s", self.terms, program, NOTHING_YET, draw=os.urandom)
+        self.session = AggregatorSession("s", self.terms, program, INITIAL_STATE, draw=os.urandom)
         self.reports, self.answers = {}, []
         self.public = None
         """What sums are encrypted under, once the key holder has greeted with it."""

@@ -16,7 +16,7 @@ from sites import fedboost
 import fedboost as fb
 from fedboost.runtime.local.cluster import LocalCluster
 from fedboost.runtime.tasks import terms_to_toml
-from fedboost.runtime.telemetry import AT_HAND
+from fedboost.runtime.telemetry import TABLE_AVAILABLE
 from fedboost.terms.terms import Terms
 
 pytestmark = pytest.mark.slow
@@ -219,9 +219,9 @@ def test_a_site_whose_part_is_gone_says_so(site):
 
 def test_the_party_itself_must_not_run_meanwhile(site):
     cluster, folder, _, _ = site
-    known = cluster.log("bank").count(AT_HAND)
+    known = cluster.log("bank").count(TABLE_AVAILABLE)
     cluster.start_party("bank")
-    wait_until(lambda: cluster.log("bank").count(AT_HAND) > known)
+    wait_until(lambda: cluster.log("bank").count(TABLE_AVAILABLE) > known)
     end = predict(folder)
     stop(cluster)
     assert end.code == 2, end.err

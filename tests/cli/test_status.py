@@ -11,7 +11,7 @@ from sites import PATIENCE, bundles_of, consortium, fedboost, rows, shared_out, 
 
 from fedboost.errors import ConfigError
 from fedboost.runtime.aggregator import limits
-from fedboost.runtime.aggregator.parties import FILE, MAX_NAMES, Seen
+from fedboost.runtime.aggregator.parties import FILE, MAX_NAMES, LastSeen
 from fedboost.runtime.net import channel
 from fedboost.version import VERSION
 from fedboost.views.aggregator import NEVER, waiting
@@ -157,17 +157,17 @@ async def test_a_caller_who_asks_without_end_is_refused(tmp_path, monkeypatch):
 def test_a_list_of_parties_that_is_none_is_refused_by_name(tmp_path, content):
     (tmp_path / FILE).write_bytes(content.encode("latin-1"))
     with raised(ConfigError, "seen-unreadable", naming=[FILE]):
-        Seen(None).open(tmp_path)
+        LastSeen(None).open(tmp_path)
 
 
 def test_only_so_many_names_are_remembered(tmp_path):
-    seen = Seen(None)
+    seen = LastSeen(None)
     seen.open(tmp_path)
     for number in range(MAX_NAMES + 5):
         seen.note(f"p{number}", 100.0 + number)
     seen.note("p5", 9999.5)
     seen.write(1e9)
-    again = Seen(None)
+    again = LastSeen(None)
     again.open(tmp_path)
     assert len(again.times) == MAX_NAMES
     assert (again.last("p4"), again.last("p5"), again.last("p6")) == (0, 9999, 106)

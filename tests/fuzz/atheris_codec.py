@@ -22,7 +22,7 @@ with atheris.instrument_imports(include=["fedboost"], exclude=COMPILED):
     from sessions import heard, sites
 
     from fedboost.boosting.programs import boosting
-    from fedboost.boosting.state import NOTHING_YET
+    from fedboost.boosting.state import INITIAL_STATE
     from fedboost.errors import FedboostError
     from fedboost.protocol.aggregator import AggregatorSession
     from fedboost.protocol.party import PartySession
@@ -45,7 +45,7 @@ def try_one(data: bytes) -> None:
     if kind == "to_party":
         heard(PartySession(sites("plain")["p0"]), message)
     elif kind == "from_party":
-        aggregator = AggregatorSession("fuzz", TERMS, boosting.train, NOTHING_YET)
+        aggregator = AggregatorSession("fuzz", TERMS, boosting.train, INITIAL_STATE)
         aggregator.start()
         aggregator.handle("p0", message)
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from fedboost.boosting.programs import boosting
-from fedboost.boosting.state import NOTHING_YET
+from fedboost.boosting.state import INITIAL_STATE
 from fedboost.holders.columns import holder_for
 from fedboost.privacy.identity import in_memory
 from fedboost.protocol import relaying
@@ -68,7 +68,9 @@ class Apart:
         }
         self.ends = {name: PartySession(site) for name, site in self.sites.items()}
         trust = Trust(self.roots, (), lambda: NOW)
-        self.session = AggregatorSession("s", self.terms, program, NOTHING_YET, trust=trust, draw=os.urandom)
+        self.session = AggregatorSession(
+            "s", self.terms, program, INITIAL_STATE, trust=trust, draw=os.urandom
+        )
         self.up, self.down = up, down
         self.sent, self.told, self.queries, self.parts = [], [], [], []
         self.now = 0.0

@@ -22,7 +22,7 @@ import numpy as np
 from inprocess import randomly, run, session_of, shard_of, sites_of, terms_of
 
 from fedboost.boosting.programs import boosting, private
-from fedboost.boosting.state import NOTHING_YET
+from fedboost.boosting.state import INITIAL_STATE
 from fedboost.privacy.protection import Tag
 from fedboost.protocol import run as journal
 from fedboost.protocol.aggregator import AggregatorSession
@@ -188,7 +188,7 @@ class World:
             self.written, past = [], []
             self.begun += 1
         draw = os.urandom if self.terms.protection.uses_key_holder else None
-        settings = self.program, NOTHING_YET, self.record, past
+        settings = self.program, INITIAL_STATE, self.record, past
         session = AggregatorSession(self.name, self.terms, *settings, draw=draw)
         self.check(session)
         session.tick(self.now)

@@ -5,7 +5,7 @@ from collections import deque
 from liar import Liar, agreed, places
 
 from fedboost.boosting.programs import boosting
-from fedboost.boosting.state import NOTHING_YET
+from fedboost.boosting.state import INITIAL_STATE
 from fedboost.protocol import run
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.party import PartySession
@@ -33,7 +33,7 @@ class Together:
             "s",
             self.terms,
             boosting.train,
-            NOTHING_YET,
+            INITIAL_STATE,
             lambda record: self.written.append(run.encode(record)),
             trust=trust,
         )

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 import numpy as np
 
 from fedboost.boosting.programs.boosting import train as boosting
-from fedboost.boosting.state import NOTHING_YET
+from fedboost.boosting.state import INITIAL_STATE
 from fedboost.gbdt.sampling import mixed
 from fedboost.holders.columns import holder_for
 from fedboost.holders.shard import Shard
@@ -153,7 +153,7 @@ def session_of(terms, sites, program=boosting, delivery=0, spoil=None, told=None
     """As `run`, of parties at these places. told(party, message) may return another message for a party.
     `ends` of the session has the parties."""
     ends = {party: PartySession(site) for party, site in sites.items()}
-    aggregator = AggregatorSession(name, terms, program, NOTHING_YET, draw=os.urandom, **kept)
+    aggregator = AggregatorSession(name, terms, program, INITIAL_STATE, draw=os.urandom, **kept)
     aggregator.ends = ends
     down = {name: deque() for name in terms.parties}
     up = {name: deque() for name in terms.parties}

@@ -7,7 +7,7 @@ from inprocess import randomly, shard_of, sites_of, terms_of
 
 from fedboost.boosting.programs import boosting
 from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
-from fedboost.boosting.state import NOTHING_YET
+from fedboost.boosting.state import INITIAL_STATE
 from fedboost.privacy.pairwise import AggregatorSetup, Group
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.key_exchange import Attempt, session_digest
@@ -58,7 +58,7 @@ class Liar:
         }
         self.ends = {n: PartySession(site) for n, site in self.sites.items()}
         self.attempt, self.turn = 0, 0
-        self.state = NOTHING_YET
+        self.state = INITIAL_STATE
         self.asked = self.last_end = None
 
     def say(self, party, message):

@@ -14,7 +14,7 @@ from functools import cache
 from captured import table, terms_of
 
 from fedboost.boosting.programs import boosting
-from fedboost.boosting.state import NOTHING_YET
+from fedboost.boosting.state import INITIAL_STATE
 from fedboost.errors import PeerError
 from fedboost.holders.columns import holder_for
 from fedboost.holders.shard import Shard
@@ -81,7 +81,7 @@ def undamaged(way: str, number: int, data: bytes) -> bytes:
 def train(name: str, damage: Damage = undamaged, at: Mapping[str, Site] | None = None) -> Training:
     """One of the trainings of `captured`; `at` other sites than `sites` has."""
     terms = terms_of(name)
-    aggregator = AggregatorSession("fuzz", terms, boosting.train, NOTHING_YET, draw=os.urandom)
+    aggregator = AggregatorSession("fuzz", terms, boosting.train, INITIAL_STATE, draw=os.urandom)
     places = {party: replace(site, memory=None) for party, site in (at or sites(name)).items()}  # each anew
     parties = {party: PartySession(site) for party, site in places.items()}
     training = Training(aggregator, parties)

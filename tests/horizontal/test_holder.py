@@ -15,7 +15,7 @@ from fedboost.boosting.programs.boosting import train
 from fedboost.boosting.queries.columns import QuantileQuery
 from fedboost.boosting.queries.labels import ResidualQuery, RowsQuery, StartQuery
 from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
-from fedboost.boosting.state import NOTHING_YET, BoostingState, Round
+from fedboost.boosting.state import INITIAL_STATE, BoostingState, Round
 from fedboost.errors import PeerError, Refused
 from fedboost.gbdt import threads
 from fedboost.gbdt.cut_points import CutPoints, Grids
@@ -203,7 +203,7 @@ def test_margins_begin_at_the_base_margins_again_after_a_return():
         except StopIteration:
             query = None
     assert len({len(place.rounds) for place in places}) == 4  # from before the constant to the last tree
-    party.go_to(NOTHING_YET)
+    party.go_to(INITIAL_STATE)
     assert (
         party.answer(RowsQuery()).tolist()
         == HorizontalHolder(party._read, terms).answer(RowsQuery()).tolist()
@@ -225,7 +225,7 @@ def test_a_party_that_returns_within_a_tree_draws_the_same_rows(name):
     program, within = train(terms, []), 0
     query = next(program)
     while query is not None:
-        other.go_to(NOTHING_YET)
+        other.go_to(INITIAL_STATE)
         other.go_to(party.state)
         within += party.state.levels > 0
         query.check(terms)

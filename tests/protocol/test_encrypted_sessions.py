@@ -8,7 +8,7 @@ import pytest
 from inprocess import model_of, randomly, run, session_of, shard_of, sites_of, terms_of
 
 from fedboost.boosting.programs import boosting
-from fedboost.boosting.state import NOTHING_YET
+from fedboost.boosting.state import INITIAL_STATE
 from fedboost.errors import ConfigError, PeerError
 from fedboost.privacy.protections import PROTECTIONS, scheme_of
 from fedboost.protocol import party
@@ -163,7 +163,7 @@ def test_the_key_holder_is_shown_other_numbers_than_the_sums():
 def test_a_turn_is_opened_once():
     terms, sites = consortium()
     ends = {name: PartySession(site) for name, site in sites.items()}
-    aggregator = AggregatorSession("s", terms, boosting.train, NOTHING_YET, draw=os.urandom)
+    aggregator = AggregatorSession("s", terms, boosting.train, INITIAL_STATE, draw=os.urandom)
     waiting, opened = aggregator.start(), None
     while opened is None:
         name, message = waiting.pop(0)

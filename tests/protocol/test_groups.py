@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedboost.protocol.contracts import MAX_GROUPS, fewest_shown
+from fedboost.protocol.contracts import MAX_GROUPS, smallest_revealed_set
 
 PARTIES = "abcdefg"
 groups = st.lists(
@@ -29,7 +29,7 @@ def fewest(known):
 
 @given(groups, st.integers(0, 5))
 def test_no_combination_is_over_fewer(known, colluding):
-    shown = fewest_shown(known, colluding)
+    shown = smallest_revealed_set(known, colluding)
     due = fewest(known)
     assert len(shown) == (due if due < colluding + 2 else 0)
 
@@ -46,4 +46,4 @@ def test_no_combination_is_over_fewer(known, colluding):
     ],
 )
 def test_the_parties_are_named(known, colluding, shown):
-    assert fewest_shown(map(frozenset, known), colluding) == frozenset(shown)
+    assert smallest_revealed_set(map(frozenset, known), colluding) == frozenset(shown)

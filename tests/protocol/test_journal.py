@@ -10,13 +10,13 @@ from liar import Left, Liar, never, root_of
 from fedboost.boosting.programs import boosting
 from fedboost.boosting.queries.labels import RowsQuery
 from fedboost.boosting.queries.trees import HistogramQuery
-from fedboost.boosting.state import NOTHING_YET
+from fedboost.boosting.state import INITIAL_STATE
 from fedboost.errors import ConfigError
 from fedboost.gbdt.tree import NO_SPLITS, Tree
 from fedboost.protocol import run
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.messages import Ask, Disconnected
-from fedboost.protocol.run import Begun, Gathered, Opened, TreeGrown
+from fedboost.protocol.run import AttemptStarted, Begun, Opened, TreeGrown
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def honest():
 
 
 def resumed(terms, records):
-    return AggregatorSession("s", terms, boosting.train, NOTHING_YET, past=records)
+    return AggregatorSession("s", terms, boosting.train, INITIAL_STATE, past=records)
 
 
 def test_a_journal_is_believed_wherever_it_ends(honest):
@@ -80,16 +80,16 @@ HAND_MADE = {
     "a sum too long": lambda r, t: changed(r, Opened, 0, total=np.ones(10**6, np.int64)),
     "other counts": lambda r, t: changed(r, Opened, 1, total=r[2].total + 1),
     "no rows": lambda r, t: changed(r, Opened, 0, total=r[1].total * 0),
-    "attempts that go back": lambda r, t: changed(r, Gathered, 1, attempt=1),
-    "attempt 0": lambda r, t: changed(r, Gathered, 0, attempt=0),
-    "attempt -1": lambda r, t: changed(r, Gathered, 0, attempt=-1),
-    "an attempt beyond all numbers": lambda r, t: changed(r, Gathered, 0, attempt=2**70),
+    "attempts that go back": lambda r, t: changed(r, AttemptStarted, 1, attempt=1),
+    "attempt 0": lambda r, t: changed(r, AttemptStarted, 0, attempt=0),
+    "attempt -1": lambda r, t: changed(r, AttemptStarted, 0, attempt=-1),
+    "an attempt beyond all numbers": lambda r, t: changed(r, AttemptStarted, 0, attempt=2**70),
     "never gathered": lambda r, t: r[1:],
-    "strangers": lambda r, t: changed(r, Gathered, 0, roster=("p0", "p1", "p2", "x")),
-    "one twice": lambda r, t: changed(r, Gathered, 0, roster=("p0", "p0", "p1", "p2")),
-    "nobody": lambda r, t: changed(r, Gathered, 0, roster=()),
-    "too few": lambda r, t: changed(r, Gathered, -1, roster=("p0",)),
-    "fewer from the beginning": lambda r, t: changed(r, Gathered, 0, roster=("p0", "p1", "p2")),
+    "strangers": lambda r, t: changed(r, AttemptStarted, 0, roster=("p0", "p1", "p2", "x")),
+    "one twice": lambda r, t: changed(r, AttemptStarted, 0, roster=("p0", "p0", "p1", "p2")),
+    "nobody": lambda r, t: changed(r, AttemptStarted, 0, roster=()),
+    "too few": lambda r, t: changed(r, AttemptStarted, -1, roster=("p0",)),
+    "fewer from the beginning": lambda r, t: changed(r, AttemptStarted, 0, roster=("p0", "p1", "p2")),
     "a tree before its time": lambda r, t: moved(r, TreeGrown, 1),
     "a tree after its end": lambda r, t: moved(r, TreeGrown, place_of(r, TreeGrown) + 1),
     "a tree twice": lambda r, t: [

@@ -8,7 +8,7 @@ import pytest
 from inprocess import model_of, randomly, shard_of, sites_of, terms_of
 
 from fedboost.boosting.queries.labels import RowsQuery
-from fedboost.boosting.state import NOTHING_YET, BoostingState
+from fedboost.boosting.state import INITIAL_STATE, BoostingState
 from fedboost.gbdt.booster import Booster
 from fedboost.privacy import pairwise
 from fedboost.protocol.aggregator import AggregatorSession
@@ -43,7 +43,7 @@ class Played:
         self.said = []
         self._sites = sites_of(self.terms, shards)
         self.ends = {name: PartySession(site) for name, site in self._sites.items()}
-        self.session = AggregatorSession("s", self.terms, self.two_counts, NOTHING_YET)
+        self.session = AggregatorSession("s", self.terms, self.two_counts, INITIAL_STATE)
         self._change = change or (lambda party, message: [message])
 
     def two_counts(self, terms, grown):

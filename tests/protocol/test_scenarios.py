@@ -28,7 +28,7 @@ from fedboost.boosting.queries.base import CONSTANT_TREE
 from fedboost.boosting.queries.columns import QuantileQuery
 from fedboost.boosting.queries.labels import START_BITS, RowsQuery, StartQuery
 from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
-from fedboost.boosting.state import NOTHING_YET
+from fedboost.boosting.state import INITIAL_STATE
 from fedboost.errors import ConfigError, PeerError, Refused
 from fedboost.fixedpoint import UNIT, Scale
 from fedboost.gbdt.booster import Booster
@@ -122,7 +122,7 @@ class Aggregator:
         self._script = [name for name in values.pop("program").split(",") if name]
         self._got = []
         self._asked = []
-        self._session = AggregatorSession("s", terms_of(**values), self._program, NOTHING_YET)
+        self._session = AggregatorSession("s", terms_of(**values), self._program, INITIAL_STATE)
         self._state = ""
         self._transcript = b""
         self.opening = self._told(self._session.start())
@@ -246,7 +246,7 @@ class OneParty:
                 self._attempt = attempt
                 return Offer("s", self._admitted, attempt)
             case "Introduce":
-                return Introduce((b"", b""), NOTHING_YET)
+                return Introduce((b"", b""), INITIAL_STATE)
             case "OpenRequest":
                 return OpenRequest(int(values["turn"]), attempt, b"")
             case "Close":

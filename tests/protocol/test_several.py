@@ -20,7 +20,7 @@ from fedboost.protocol import contracts
 from fedboost.protocol import run as journal
 from fedboost.protocol.contracts import MAX_QUERIES, Several
 from fedboost.protocol.messages import Ask, Report
-from fedboost.protocol.run import Gathered, Opened, Stopped, TreeGrown
+from fedboost.protocol.run import AttemptStarted, Opened, Stopped, TreeGrown
 from fedboost.wire.messages import decode_to_party, encode_to_party
 from fedboost.wire.v1 import fedboost_pb2 as pb
 
@@ -167,7 +167,7 @@ def test_a_restart_after_each_record_goes_on_to_the_same_model(protection, stop)
 
         def record(one, fresh=fresh, past=past):
             fresh.append(journal.decode(journal.encode(one)))
-            said = isinstance(one, Gathered) or any(isinstance(known, Stopped) for known in past)
+            said = isinstance(one, AttemptStarted) or any(isinstance(known, Stopped) for known in past)
             if not said or len(fresh) == 3:
                 raise Killed
 

@@ -36,7 +36,7 @@ from fedboost.errors import ConfigError, Refused
 from fedboost.gbdt.tree import Tree
 from fedboost.privacy import identity as issue_identity
 from fedboost.privacy.identity import new_root, to_pem
-from fedboost.protocol.run import Begun, Gathered, Opened, TreeGrown
+from fedboost.protocol.run import AttemptStarted, Begun, Opened, TreeGrown
 from fedboost.runtime.aggregator.server import AggregatorServer
 from fedboost.runtime.aggregator.sessions import TURN_SECONDS, Folder
 from fedboost.runtime.config import AggregatorConfig
@@ -204,7 +204,7 @@ def test_a_journal_that_was_changed_is_refused_when_the_aggregator_starts(tmp_pa
 
 AGREED = terms(["north", "south", "east"], on_loss="shrink")
 FIRST = Begun("s", AGREED, "")
-GATHERED = Gathered(1, AGREED.parties)
+GATHERED = AttemptStarted(1, AGREED.parties)
 COUNTS = RowsQuery().cells
 
 
@@ -228,7 +228,7 @@ def journals(folder, *sessions):
         ([Begun("s", AGREED.changed(program="mine:too"), "")], "program 'mine:too' is not offered here"),
         ([FIRST, FIRST], "the session begins twice"),
         ([FIRST, GATHERED, GATHERED], "attempt 1 of 3 parties is invalid"),
-        ([FIRST, GATHERED, Gathered(2, ("north", "south"))], "attempt 2 of 2 parties is invalid"),
+        ([FIRST, GATHERED, AttemptStarted(2, ("north", "south"))], "attempt 2 of 2 parties is invalid"),
         (
             [FIRST, GATHERED, TreeGrown(1, Tree(), (), [[], 1, None, None])],
             "a tree in turn 1: it does not grow there",
@@ -236,7 +236,12 @@ def journals(folder, *sessions):
         ([FIRST, GATHERED, Opened(1, b"x" * 32, np.ones(COUNTS, np.int64))], "does not ask for"),
         ([FIRST, GATHERED, Opened(1, RowsQuery().digest, np.ones(7, np.int64))], "does not fit its query"),
         (
-            [FIRST, GATHERED, Opened(1, RowsQuery().digest, np.zeros(COUNTS, np.int64)), Gathered(2, THREE)],
+            [
+                FIRST,
+                GATHERED,
+                Opened(1, RowsQuery().digest, np.zeros(COUNTS, np.int64)),
+                AttemptStarted(2, THREE),
+            ],
             "count 0 rows in all",
         ),
     ],

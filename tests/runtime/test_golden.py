@@ -28,7 +28,7 @@ from site_page import SiteWithPage, Visitor, request_paths
 from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, terms
 
 import fedboost as fb
-from fedboost.results.site import Charged, SiteBudget, Spent
+from fedboost.results.site import ChargedRelease, SiteBudget, Spent
 from fedboost.runtime.site.audit import read_log
 from fedboost.runtime.tasks import terms_to_toml
 from fedboost.version import VERSION
@@ -226,7 +226,7 @@ def budget_of_site():
     counts = {"sessions": 3, "took_part": 2, "never_began": 1, "with_noise": 2, "releases": 12}
     spent = Spent(dataset="north", own=True, **counts, cost=0.0625, spent=1.25, budget=3.0, left=1.75)
     charges = [
-        Charged(session=f"session-{n}", release="ab" * 32, at=f"2026-01-0{n}T10:00:00Z", epsilon=n / 8)
+        ChargedRelease(session=f"session-{n}", release="ab" * 32, at=f"2026-01-0{n}T10:00:00Z", epsilon=n / 8)
         for n in (1, 2)
     ]
     known = {"name": "north", "max_sessions": 20, "epsilon": 3.0, "delta": 1e-5}

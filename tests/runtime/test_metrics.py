@@ -24,7 +24,7 @@ from fedboost.protocol.site import Budget
 from fedboost.runtime import metrics as pages
 from fedboost.runtime.metrics import AggregatorMetrics, MetricsPage, PartyMetrics
 from fedboost.runtime.site.config import PartyConfig
-from fedboost.runtime.site.node import PartyNode, Watch
+from fedboost.runtime.site.node import PartyMonitor, PartyNode
 from fedboost.runtime.telemetry import LINES, WARNINGS, Event, Kind
 
 DASHBOARD = Path(__file__).parents[2] / "aggregator" / "dashboard.json"
@@ -157,7 +157,7 @@ def test_what_is_spent_and_left_of_a_budget(tmp_path):
     rules = {"epsilon": 3.0, "delta": 1e-5, "parties": "any", "columns": "any"}
     config = PartyConfig(party="north", aggregator="localhost:1", metrics=NONE, policy=rules)
     with opened(tmp_path / "memory.sqlite", budget=Budget(3.0, 1e-5)) as memory:
-        watch = Watch(config, Log(), memory)
+        watch = PartyMonitor(config, Log(), memory)
         try:
             before = read(watch._page)
             spend_all(memory, "s", noisy(1.0))

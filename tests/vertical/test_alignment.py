@@ -14,12 +14,12 @@ from raised import raised
 
 import fedboost as fb
 from fedboost.boosting.queries.ids import AlignQuery, PlacesQuery
-from fedboost.boosting.state import NOTHING_YET
+from fedboost.boosting.state import INITIAL_STATE
 from fedboost.errors import PeerError
 from fedboost.holders.alignment import Alignment
 from fedboost.protocol.contracts import NOWHERE, Receive
 from fedboost.protocol.messages import Ask
-from fedboost.protocol.relaying import Underway
+from fedboost.protocol.relaying import PendingAnswer
 from fedboost.protocol.site import Question
 from fedboost.runtime.data.check import check
 from fedboost.views.approval import summary
@@ -153,7 +153,9 @@ def test_places_at_which_the_parties_have_other_ids_are_found_out(same):
 @pytest.mark.parametrize("again", [b"a list", b"another"])
 def test_a_list_that_is_relayed_again_is_the_one_before(again):
     first, second = (hashlib.sha256(content).digest() for content in (b"a list", again))
-    underway = Underway(Ask(2, 2, ("bank", "telco"), AlignQuery((1, 1))), NOTHING_YET, iter(()), None, 0)
+    underway = PendingAnswer(
+        Ask(2, 2, ("bank", "telco"), AlignQuery((1, 1))), INITIAL_STATE, iter(()), None, 0
+    )
     underway.question = Question(2, bytes(32), False, NOWHERE, NOWHERE, (first,))
     receive = Receive("blinded row ids", "telco", 32, once=True)
     if again == b"a list":

@@ -10,7 +10,7 @@ import pytest
 from raised import raised
 
 import fedboost as fb
-from fedboost.boosting.state import NOTHING_YET, structure
+from fedboost.boosting.state import INITIAL_STATE, structure
 from fedboost.errors import ConfigError, DurabilityError, Refused
 from fedboost.protocol.messages import Attest, Close, Leave, first_transcript, next_transcript
 from fedboost.runtime.signed_model import PartyModel, terms_to_predict, trained_model_of
@@ -96,7 +96,7 @@ def test_a_session_fails_where_a_party_keeps_no_part(party):
 def test_no_hash_in_the_analysts_file_is_of_what_one_party_was_told(party):
     """Of rows in a known order all of that but the splits of this party may be known: they could be tried."""
     apart = session(rounds=1, max_depth=1).play()
-    state, told = NOTHING_YET.seen_by(apart.terms, party), []
+    state, told = INITIAL_STATE.seen_by(apart.terms, party), []
     told.append(first_transcript(apart.session.digest, state))
     for query in apart.queries:
         told.append(next_transcript(told[-1], query.seen_by(apart.terms, party)))

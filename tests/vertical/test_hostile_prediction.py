@@ -13,7 +13,7 @@ from fedboost.boosting.queries.columns import SummaryQuery
 from fedboost.boosting.queries.ids import AlignQuery, IdCountQuery, PlacesQuery, ReachQuery, hash_of
 from fedboost.boosting.queries.labels import EvaluationQuery, MagnitudesQuery, RowsQuery, StartQuery
 from fedboost.boosting.queries.trees import EndRoundQuery, HistogramQuery
-from fedboost.boosting.state import NOTHING_YET, BoostingState, Scales
+from fedboost.boosting.state import INITIAL_STATE, BoostingState, Scales
 from fedboost.errors import Refused
 from fedboost.fixedpoint import Scale
 from fedboost.gbdt.cut_points import CutPoints
@@ -160,7 +160,7 @@ FAR = {
 @pytest.mark.parametrize("what", FAR)
 def test_a_session_that_predicts_stands_where_it_began(what):
     terms = Predicting().terms
-    NOTHING_YET.check(terms)
+    INITIAL_STATE.check(terms)
     with raised(Refused, "state-invalid"):
         BoostingState(**FAR[what]).check(terms)
 

@@ -10,7 +10,7 @@ from raised import raised
 
 import fedboost as fb
 from fedboost.errors import ConfigError, Refused
-from fedboost.privacy.noise import noised
+from fedboost.privacy.noise import randomise_labels
 from fedboost.runtime.data.shard import ids_of, to_shard, with_label_noise
 from fedboost.runtime.local import simulation
 from fedboost.runtime.site.memory import label_key
@@ -30,7 +30,7 @@ def test_a_training_is_that_of_the_changed_labels(monkeypatch):
     tables, common = scattered(LAYOUT, pooled())
     result = fb.simulate(matched(LAYOUT, label_epsilon=1.0), tables)
     true = common["y"].to_numpy()
-    labels = noised(true.astype(np.float32), ids_of(common, ["id"], None), 2, 1.0, KEY)
+    labels = randomise_labels(true.astype(np.float32), ids_of(common, ["id"], None), 2, 1.0, KEY)
     assert (labels != true).mean() > 0.15
     changed = common.set_column(common.column_names.index("y"), "y", [labels.astype(int)])
     assert result.model.booster == train_pooled(changed).model.booster

@@ -18,7 +18,7 @@ from fedboost.protocol import key_exchange
 from fedboost.protocol.contracts import Receive, Send
 from fedboost.protocol.key_exchange import Attempt
 from fedboost.protocol.messages import Ask, Close, Join, Relay, Report
-from fedboost.protocol.relaying import PART_BYTES, Ends, Order, Underway, max_relayed
+from fedboost.protocol.relaying import PART_BYTES, Ends, Order, PendingAnswer, max_relayed
 from tests.helpers.apart_sessions import LOST, Apart, changed, once, relay_of
 from tests.helpers.columns_apart import LAYOUTS, terms_of
 
@@ -108,7 +108,7 @@ def waiting(size, kind="gradients", receives=1, most=1 << 20):
             opened.append((yield Receive(kind, "bank", size)))
         return np.zeros(1, np.int64)
 
-    underway = Underway(ASK, None, steps(), ends("telco", "bank"), most)
+    underway = PendingAnswer(ASK, None, steps(), ends("telco", "bank"), most)
     assert [*underway.advance()] == []
     return underway, opened
 
@@ -170,7 +170,7 @@ def test_more_bytes_than_a_turn_can_need_are_refused():
 
 
 def test_where_nothing_is_relayed_nothing_is_taken():
-    underway = Underway(ASK, None, iter(()), None, 0)
+    underway = PendingAnswer(ASK, None, iter(()), None, 0)
     with raised(PeerError, "relay-sender"):
         underway.take(Relay(5, 2, 1, WHOLE, True, sender="bank"))
 
@@ -182,7 +182,7 @@ def test_long_content_travels_in_parts():
         yield Send("gradients", ("telco",), content, 1)
         return np.zeros(1, np.int64)
 
-    sender = Underway(ASK, None, steps(), ends("bank", "telco"), 0)
+    sender = PendingAnswer(ASK, None, steps(), ends("bank", "telco"), 0)
     ((_, messages),) = [(send, [*messages]) for send, messages, _ in sender.advance()]
     assert [len(message.content) == PART_BYTES for message in messages] == [True, False]
     assert [(m.number, m.last, m.to) for m in messages] == [(1, False, ("telco",)), (1, True, ("telco",))]

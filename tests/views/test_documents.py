@@ -5,12 +5,12 @@ import pytest
 from fedboost.views import as_html, as_text
 from fedboost.views.document import (
     MAX_NAMES,
-    Brief,
     Document,
     Entries,
     Names,
     Paragraph,
     Section,
+    Shortened,
     Table,
     Verdict,
 )
@@ -25,7 +25,7 @@ def on_a_terminal(*blocks, full=False):
 
 def test_many_names_are_counted_on_a_terminal_and_all_shown_on_request():
     entries = Entries(
-        [("features", (f"{len(NAMES)}: ", Names(NAMES))), ("", Brief("All 9 names …", "a, b, c"))]
+        [("features", (f"{len(NAMES)}: ", Names(NAMES))), ("", Shortened("All 9 names …", "a, b, c"))]
     )
     short, full = on_a_terminal(entries), on_a_terminal(entries, full=True)
     assert 'features     21: "column 0", "column 1"' in short
@@ -63,7 +63,7 @@ def test_a_page_has_all_names_folded_where_they_are_many():
     assert all(f"&quot;{name}&quot;" in many for name in NAMES)
     assert "details" not in few
     whole = "x" * 9000
-    assert whole in as_html.inline(Brief("x …", whole))
+    assert whole in as_html.inline(Shortened("x …", whole))
 
 
 @pytest.mark.parametrize("name", ['a", "b', "a, b", "<b>", "a\u202eb"])

@@ -5,10 +5,10 @@ from sites import terms
 
 from fedboost.results.audit import Audit, AuditWarning, Ended, Run, Session
 from fedboost.results.site import (
+    Activity,
     ApprovalView,
     Counts,
     Decision,
-    Live,
     LiveSession,
     Overview,
     Request,
@@ -60,9 +60,9 @@ def seen(live, found=()):
 
 
 def test_the_overview_says_what_runs_now():
-    assert "not connected" in seen(Live())
+    assert "not connected" in seen(Activity())
     session = LiveSession("session-1", "marie", terms(["north"], rounds=40), NOW - 90, 12, 37, 123_456)
-    text = seen(Live(True, session))
+    text = seen(Activity(True, session))
     assert "not connected" not in text
     for words in ("connected", "marie", "12 of 40", "37", "123.5 kB", "90 s"):
         assert words in text
@@ -71,7 +71,7 @@ def test_the_overview_says_what_runs_now():
 
 def test_a_session_without_keys_is_anybodys():
     session = LiveSession("session-1", "", terms(["north"]), NOW)
-    assert "anyone: connections have no keys" in seen(Live(True, session))
+    assert "anyone: connections have no keys" in seen(Activity(True, session))
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -109,7 +109,7 @@ def test_any_text_stays_text(text):
         site.audit(None, text),
         site.session(refused),
     ]
-    for drawn in (seen(Live(), [request(text, answer=text)]), *map(page, documents)):
+    for drawn in (seen(Activity(), [request(text, answer=text)]), *map(page, documents)):
         assert text not in drawn
         assert "\u202e" not in drawn
         assert "<script" not in drawn

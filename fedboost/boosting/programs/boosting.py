@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fedboost.boosting.programs.frontier import Frontier, Ground
+from fedboost.boosting.programs.frontier import Frontier, GrowthSettings
 from fedboost.boosting.programs.initialisation import (
     NOTHING_TO_LEARN,
     Levels,
@@ -48,7 +48,7 @@ from fedboost.terms.terms import Terms, stages
 
 
 @dataclass(frozen=True)
-class Begun:
+class TrainingStart:
     """A training before its first tree.
 
     Args:
@@ -72,7 +72,7 @@ class Begun:
     root_sums: Int64 | None
 
 
-def begin(terms: Terms) -> Generator[OfTurn, Int64, Begun]:
+def begin(terms: Terms) -> Generator[OfTurn, Int64, TrainingStart]:
     """Send the queries before the first tree."""
     rows, counts, coarse = yield from count(terms)
     scales = Scales.of(terms, counts)
@@ -87,12 +87,12 @@ def begin(terms: Terms) -> Generator[OfTurn, Int64, Begun]:
         score = yield from find_base_score(terms, rows, cut_points, scales, levels.means)
     end = end_query(terms, rows, CONSTANT_TREE, NO_SPLITS, constant_values(terms, score), scales)
     ahead = scales.ahead(terms)
-    root = root_ahead(terms, rows, 0, Ground(terms, cut_points), ahead)
+    root = root_ahead(terms, rows, 0, GrowthSettings(terms, cut_points), ahead)
     started, ended, root_sums = yield from end_and_begin(terms, start, end, root)
     if started is not None:
         check_start(terms, started)
     exponents, norms, _ = split_end(terms, ended, scales)
-    return Begun(rows, counts, exponents, norms, cut_points, levels, score, scales, ahead, root_sums)
+    return TrainingStart(rows, counts, exponents, norms, cut_points, levels, score, scales, ahead, root_sums)
 
 
 def train(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Booster | Outcome]:
@@ -101,7 +101,7 @@ def train(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Booster |
         yield from align(terms)
     begun = yield from begin(terms)
     rows, scales, ahead, root_sums = begun.rows, begun.scales, begun.ahead, begun.root_sums
-    exponents, norms, ground = begun.exponents, begun.norms, Ground(terms, begun.cut_points)
+    exponents, norms, ground = begun.exponents, begun.norms, GrowthSettings(terms, begun.cut_points)
     if terms.needs_exponent_counts and terms.earlier is None and residuals_vanish(begun.first, exponents):
         raise ConfigError("data-nothing-to-learn", NOTHING_TO_LEARN)
     # A round is: the levels of its tree (`grow_tree`), then the query that ends it. If the next tree's scales
@@ -200,7 +200,7 @@ def root_ahead(
     terms: Terms,
     rows: int,
     number: int,
-    ground: Ground,
+    ground: GrowthSettings,
     scales: Scales | None,
     roots: tuple[int, ...] = (),
 ) -> HistogramQuery | None:
@@ -211,7 +211,7 @@ def root_ahead(
 
 
 def root_query(
-    terms: Terms, rows: int, number: int, ground: Ground, scales: Scales, roots: tuple[int, ...] = ()
+    terms: Terms, rows: int, number: int, ground: GrowthSettings, scales: Scales, roots: tuple[int, ...] = ()
 ) -> HistogramQuery:
     """The query for the roots of a round, or only for those in `roots`."""
     # A bootstrap draws a row up to max_bootstrap_count times: cells need room for that many rows.
@@ -225,7 +225,7 @@ def grow_tree(
     terms: Terms,
     rows: int,
     number: int,
-    ground: Ground | CutPoints,
+    ground: GrowthSettings | CutPoints,
     scales: Scales,
     grown: GrownTrees,
     root: Int64 | None = None,
@@ -240,13 +240,13 @@ def grow_tree(
         root: the sum of `root_query`, if it was sent before.
     """
     if number == len(grown):
-        ground = Ground(terms, ground) if isinstance(ground, CutPoints) else ground
+        ground = GrowthSettings(terms, ground) if isinstance(ground, CutPoints) else ground
         grown.append((yield from _grow(terms, rows, number, ground, scales, root)))
     return grown[number]
 
 
 def _grow(
-    terms: Terms, rows: int, number: int, ground: Ground, scales: Scales, root: Int64 | None
+    terms: Terms, rows: int, number: int, ground: GrowthSettings, scales: Scales, root: Int64 | None
 ) -> Generator[OfTurn, Int64, tuple[Tree, Splits]]:
     sampled_rows = rows * terms.draws.max_bootstrap_count
     frontier = Frontier(terms, sampled_rows, number, ground, scales)
@@ -279,7 +279,7 @@ class Candidate:
 
     number: int
     terms: Terms
-    ground: Ground
+    ground: GrowthSettings
     scores: list[float] = field(default_factory=list)
 
 
@@ -288,7 +288,8 @@ def tune(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcome]:
     begun = yield from begin(terms)
     rows, scales, ahead, sums = begun.rows, begun.scales, begun.ahead, begun.root_sums
     each = [terms.candidate(number) for number in range(len(terms.objective.candidates))]
-    candidates = [Candidate(place, own, Ground(own, begun.cut_points)) for place, own in enumerate(each)]
+    cuts = begun.cut_points
+    candidates = [Candidate(place, own, GrowthSettings(own, cuts)) for place, own in enumerate(each)]
     going, ends, exponents = list(candidates), stages(terms), begun.exponents
     for number in range(terms.trees.rounds):
         if ahead is None:

@@ -46,7 +46,7 @@ from fedboost.terms.terms import Terms
 # party with the column).
 
 
-class ToldGroups:
+class BinGroups:
     """The groups of bins of each known node. Siblings have the same groups.
 
     The groups of children are unions of their parent's. The parent's sums are joined to these unions before
@@ -68,7 +68,7 @@ class ToldGroups:
         return sums
 
     def take(self, answer: Int64, asks: Int64, families: Leaves, histograms: Int64) -> Int64:
-        """Record the groups in an answer about children (`level.ask_level`), for them and their siblings.
+        """Record the groups in an answer about children (`level.list_queried_children`) and their siblings.
         Join the sums of the parents in `histograms` to the same groups. Returns the sums of the answer."""
         sums, marks = self._parts(answer, len(asks))
         told = zip(marks, sums.reshape(len(asks), -1), families[asks[:, 1]], strict=True)
@@ -131,7 +131,7 @@ class ToldGroups:
 #
 # Subtraction: the answer covers the child with fewer hessians (on a tie the left one), and its sibling is the
 # parent minus it, computed in the parent's slot. The invariant is that the slot of each fresh or waiting leaf
-# has the exact sums over its rows. Integer sums make the difference exact; `take_level` checks that the
+# has the exact sums over its rows. Integer sums make the difference exact; `write_children` checks that the
 # child's bins sum to what the split left for it, and that the difference has no negative hessian. A new slot
 # is needed only if both children are open, so there are never more slots than leaves.
 #
@@ -197,7 +197,7 @@ class Columns:
         return drawn
 
 
-class Ground:
+class GrowthSettings:
     """Layout, cut points and limits that trees of a session grow on, in the form that kernels take."""
 
     def __init__(self, terms: Terms, cut_points: CutPoints, numbers: Int64 | None = None) -> None:
@@ -220,21 +220,21 @@ class Ground:
         """True if all leaves of a level below one root share one split."""
         self.limits = MIN_GAIN, float(trees.gamma), *categories, trees.max_depth, max_leaves, by_gain
 
-    def of_tree(self, number: int) -> "Ground":
+    def of_tree(self, number: int) -> "GrowthSettings":
         """The ground of one tree: only the label holder's columns in the first `alone_rounds`."""
         return self._alone if self._terms.vertical.grows_alone(number) else self
 
     @cached_property
-    def _alone(self) -> "Ground":
+    def _alone(self) -> "GrowthSettings":
         view = view_of(self._terms, self._terms.vertical.label_holder or "")
         assert view is not None
-        return Ground(self._terms, self._all, view.own_features)
+        return GrowthSettings(self._terms, self._all, view.own_features)
 
 
 class GrowingTree:
     """The nodes of the growing trees, roots first, and the splits not yet sent to any party."""
 
-    def __init__(self, roots: int, ground: Ground, rule: SplitRule, groups: ToldGroups | None) -> None:
+    def __init__(self, roots: int, ground: GrowthSettings, rule: SplitRule, groups: BinGroups | None) -> None:
         """groups: the groups of bins, if parties report sums by group."""
         self._groups = groups
         signs = rule.signs[ground.numbers] if rule.signs.size else rule.signs
@@ -248,9 +248,9 @@ class GrowingTree:
         """The splits not yet sent to any party."""
 
     def plant(self, cells: Int64, roots: Leaves, histograms: Int64) -> tuple[int, int, int]:
-        """Take the sums of the roots (`level.take_roots`). Returns its reason against them."""
+        """Take the sums of the roots (`level.write_roots`). Returns its reason against them."""
         sums = cells, self._ground.sizes, roots, histograms
-        reason: tuple[int, int, int] = level_kernels.take_roots(*sums, self._nodes, *self._rule)
+        reason: tuple[int, int, int] = level_kernels.write_roots(*sums, self._nodes, *self._rule)
         return reason
 
     def split(
@@ -293,7 +293,7 @@ class GrowingTree:
         self.new_splits = Splits(columns, self._bitmaps[columns[0]] if ground.categorical else None)
         return still_waiting[:held], families[:grown]
 
-    def _widen(self, groups: ToldGroups, columns: Int32) -> None:
+    def _widen(self, groups: BinGroups, columns: Int32) -> None:
         """Move the last splits to the borders of groups, in the splits and in the nodes."""
         ground, (node, feature, *_) = self._ground, columns
         bitmaps = self._bitmaps[node[: len(node) * ground.categorical]]
@@ -314,7 +314,7 @@ class GrowingTree:
 class Histograms:
     """The histograms of leaves that may split, each in a slot: int64 [slots, cells]."""
 
-    def __init__(self, terms: Terms, ground: Ground, by_path: bool) -> None:
+    def __init__(self, terms: Terms, ground: GrowthSettings, by_path: bool) -> None:
         roots, features = len(terms.roots), len(ground.sizes)
         self._features = ground.layout.offsets, ground.sizes
         self.cells, self._size = np.empty((roots, ground.layout.cells), np.int64), roots
@@ -326,7 +326,7 @@ class Histograms:
     def take(
         self, cells: Int64, asks: Int64, families: Leaves, both: int, elected: Flags
     ) -> tuple[tuple[int, int, int], Leaves]:
-        """Take the sums of the children that were asked for (`level.take_level`).
+        """Take the sums of the children that were asked for (`level.write_children`).
 
         both: number of families with two open children. Returns the reason against the sums (`refuse`), and
         the open children."""
@@ -337,7 +337,7 @@ class Histograms:
             self.known = with_room(self.known, size, spare=False)
             self.used = with_room(self.used, size, spare=False)
         children, marks = np.empty(len(families) + both, LEAF), (self.known, elected, self.used)
-        *refused, self._size = level_kernels.take_level(
+        *refused, self._size = level_kernels.write_children(
             cells, asks, families, children, self.cells, self._size, *self._features, *marks
         )
         return tuple(refused), children
@@ -346,7 +346,7 @@ class Histograms:
 class Frontier:
     """The growing trees of a round, and their leaves that may still split."""
 
-    def __init__(self, terms: Terms, rows: int, number: int, ground: Ground, scales: Scales) -> None:
+    def __init__(self, terms: Terms, rows: int, number: int, ground: GrowthSettings, scales: Scales) -> None:
         """rows: most rows of a sum; number: of the round; ground: of the session."""
         ground, rule = ground.of_tree(number), terms.rule(*scales.pair)
         self._terms, self._rows, self._number = terms, rows, number
@@ -354,13 +354,13 @@ class Frontier:
         self._columns = Columns(terms, number, ground.numbers)
         self._histograms = Histograms(terms, ground, self._columns.by_path)
         has_floor = terms.vertical.min_rows_per_bin > 1
-        self._groups = ToldGroups(terms, ground.layout, ground.numbers) if has_floor else None
+        self._groups = BinGroups(terms, ground.layout, ground.numbers) if has_floor else None
         self.growing = GrowingTree(len(terms.roots), ground, rule, self._groups)
         self._fresh = np.zeros(len(terms.roots), LEAF)
         """Leaves whose best split is not known yet; at first the roots."""
         self._waiting = self._families = self._fresh[:0]
         self._asks, self._both = np.zeros((0, 4), np.int64), 0
-        """The children that are asked for (`level.ask_level`), and the families with two open children."""
+        """The queried children (`level.list_queried_children`), and the families with two open children."""
         self._elected = self._histograms.known[:0]
 
     def take_roots(self, cells: Int64) -> None:
@@ -400,7 +400,7 @@ class Frontier:
     def query(self) -> HistogramQuery:
         """The query for one child of each family, or for both if features are unknown of the parent."""
         known = self._histograms.known
-        self._asks, widths, possible, self._both = level_kernels.ask_level(
+        self._asks, widths, possible, self._both = level_kernels.list_queried_children(
             self._families, known, self._elected
         )
         if not possible:

@@ -63,7 +63,7 @@ from fedboost.terms.terms import Terms, slots_of
 # partition of the rows. Its relative precision is 2**-15.
 
 
-class Narrowing:
+class QuantileSearch:
     """Searches for a quantile of the residuals of each node, in a cell of keys that gets narrower each turn.
 
     Invariant: the quantile of a node lies in the cell from its start; `_below` is the weight below the cell,
@@ -116,7 +116,7 @@ def refresh(
     if terms.objective.loss.quantile is None:
         return splits
     leaves = tree.leaves
-    narrowing = Narrowing(terms.objective.loss.quantile, tuple(leaves))
+    narrowing = QuantileSearch(terms.objective.loss.quantile, tuple(leaves))
     for _ in range(RESIDUAL_TURNS):
         try:
             narrowing.take((yield narrowing.query(rows, number, splits, weight)))
@@ -347,7 +347,7 @@ def find_base_score(
     if known is not None:
         score = known
     elif quantile is not None:
-        narrowing = Narrowing(quantile, (0,))
+        narrowing = QuantileSearch(quantile, (0,))
         for _ in range(RESIDUAL_TURNS):
             narrowing.take((yield narrowing.query(rows, CONSTANT_TREE, NO_SPLITS, scales.weight)))
         if (narrowing.inside == narrowing.total).all():  # all residuals are in one cell

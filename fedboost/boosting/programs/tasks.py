@@ -23,7 +23,14 @@ from fedboost.errors import ConfigError, PeerError, TrainingStopped
 from fedboost.fixedpoint import EXPONENT_CELLS, Int64, bound_exponent
 from fedboost.gbdt import metrics
 from fedboost.gbdt.booster import Booster
-from fedboost.gbdt.cut_points import MAX_REFINEMENTS, RANGE_PARTS, CutPoints, Quantiles, Told, range_edges
+from fedboost.gbdt.cut_points import (
+    MAX_REFINEMENTS,
+    RANGE_PARTS,
+    CutPoints,
+    DisclosedQuantiles,
+    Quantiles,
+    range_edges,
+)
 from fedboost.gbdt.drift import BINS, Bins, bins_of, runs
 from fedboost.gbdt.metrics import OUTCOMES, Curve, Mean, Metric, Ndcg, exact_metric_of
 from fedboost.protocol.contracts import GrownTrees, Outcome, Program
@@ -221,7 +228,10 @@ def _summary(
     told = partial(part, total=rows, unit=unit)
     absent = [*map(told, quantiles.missing.tolist())]
     between = (possible(count, rows, unit) for count in absent)
-    numbers = [_numbers(Told(quantiles, place, floor, each), floor) for place, each in enumerate(between)]
+    numbers = [
+        _numbers(DisclosedQuantiles(quantiles, place, floor, each), floor)
+        for place, each in enumerate(between)
+    ]
     columns: list[dict[str, Any]] = []
     for name, count, known in zip(schema.numeric, absent, numbers, strict=False):
         columns.append({"name": name, "kind": "numeric", MISSING: count, **known})
@@ -234,7 +244,7 @@ def _summary(
     return {"rows": rows, "min_count": floor, "columns": columns, "label": label}
 
 
-def _numbers(told: Told, floor: int) -> dict[str, Any]:
+def _numbers(told: DisclosedQuantiles, floor: int) -> dict[str, Any]:
     """The interval of each quantile of a numeric column; None if fewer rows than the floor lie beyond it."""
     shares = [share for share in SHARES if min(share, 1 - share) * told.values >= floor]
     known: dict[str, Any] = dict.fromkeys(f"{share:g}" for share in SHARES)

@@ -219,10 +219,10 @@ def _view_of(terms: Terms, party: str) -> View:
 # ---- The base class of all queries ----------------------------------------------------------------------
 
 if TYPE_CHECKING:
-    once = functools.cached_property
+    cached = functools.cached_property
 else:
 
-    class once:
+    class cached:
         """A property that is computed on first use, without the lock of `cached_property`."""
 
         def __init__(self, compute):
@@ -311,11 +311,11 @@ class BaseQuery(HasSplits, Query, ABC):
     def parts(self) -> "tuple[BaseQuery, ...]":
         return (self,)
 
-    @once
+    @cached
     def segments(self) -> tuple[Segment, ...]:
         return (Segment(self.cells, self.cell_bits),)
 
-    @once
+    @cached
     def digest(self) -> bytes:
         """SHA-256 digest of its whole content, 32 bytes."""
         return digest_of(self)

@@ -12,9 +12,9 @@ from fedboost.boosting.queries.base import (
     Rows,
     Stateless,
     View,
+    cached,
     check_started,
     digest_of,
-    once,
 )
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import MAX_CELL_BITS, UNIT, Scale, cell_bits
@@ -71,7 +71,7 @@ class QuantileQuery(Counted, BaseQuery):
     grids: Grids
     weight: Scale | None = field(default=None, metadata=APART)
 
-    @once
+    @cached
     def digest(self) -> bytes:
         return digest_of(self) if self.weight is None else digest_of((self, "weight", self.weight))
 
@@ -215,7 +215,7 @@ class BinCountsQuery(Stateless, BaseQuery):
     rounds: Annotated[int, Bound(MAX_ROUNDS, "rounds")]
     rows = MAX_ROWS
 
-    @once
+    @cached
     def cells(self) -> int:
         return sum(self.sizes) + self.score
 

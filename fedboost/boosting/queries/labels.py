@@ -20,12 +20,12 @@ from fedboost.boosting.queries.base import (
     Stateless,
     TreeNumber,
     View,
+    cached,
     check_bits,
     check_several,
     check_started,
     check_tree,
     digest_of,
-    once,
 )
 from fedboost.boosting.queries.columns import LEVELS_SUMMED, are_weighted, weight_scale
 from fedboost.errors import PeerError, Refused
@@ -109,7 +109,7 @@ class StartQuery(BeforeTrees, BaseQuery):
         default=(), metadata=APART
     )
 
-    @once
+    @cached
     def digest(self) -> bytes:
         return digest_of((self, "means", self.means)) if self.means else digest_of(self)
 
@@ -198,7 +198,7 @@ class LevelSumsQuery(Counted, BaseQuery):
     def cell_bits(self) -> int:
         return max(bits for _, bits in self.segments)
 
-    @once
+    @cached
     def segments(self) -> tuple[Segment, ...]:
         # all rows may be in one slot; sums, counts and weights have cells of their own widths
         slots, limit = self.all_slots, max(self.gradient.limit, self.hessian.limit)
@@ -392,7 +392,7 @@ class EvaluationQuery(OfModel, BaseQuery):
         kind = evaluating.is_binary(terms), evaluating.class_count(terms), terms.evaluation.threshold
         return cls(rows, terms.metrics, (ALL, *levels), evaluating.sites_of(terms), *kind, weight, caps)
 
-    @once
+    @cached
     def figures(self) -> dict[str, Metric]:
         """Maps name -> metric, with its cap on losses if there is one."""
         found = {name: exact_metric_of(name) for name in self.metrics}
@@ -404,7 +404,7 @@ class EvaluationQuery(OfModel, BaseQuery):
         outcomes = len(metrics.OUTCOMES) + 1 if self.scores else 0
         return 1 + metrics.cells(self.metrics, exact_metric_of) + outcomes
 
-    @once
+    @cached
     def cells(self) -> int:
         of_all = (3 * metrics.bins(self.threshold) + 2 * metrics.FINE_CELLS) * self.scores + self.classes**2
         return (len(self.sets) + len(self.sites)) * self.cells_of_set + of_all

@@ -16,6 +16,7 @@ from fedboost.boosting.queries.base import (
     TreeNumber,
     Values,
     View,
+    cached,
     check_bits,
     check_nodes,
     check_scales,
@@ -23,7 +24,6 @@ from fedboost.boosting.queries.base import (
     check_tree,
     digest_of,
     hidden_places,
-    once,
 )
 from fedboost.boosting.queries.labels import EXPONENT_VECTORS
 from fedboost.errors import PeerError, Refused
@@ -99,11 +99,11 @@ class HistogramQuery(BaseQuery):
     threshold: float = 0.0
     grouped: bool = field(default=False, metadata=APART)
 
-    @once
+    @cached
     def digest(self) -> bytes:
         return digest_of((self, "grouped")) if self.grouped else digest_of(self)
 
-    @once
+    @cached
     def cells(self) -> int:
         return sum(self.node_pairs) * STATS + self.marks
 
@@ -112,7 +112,7 @@ class HistogramQuery(BaseQuery):
         """Number of integers at the end of an answer that mark the bins with sums."""
         return self.grouped * len(self.nodes) * self.bins
 
-    @once
+    @cached
     def node_pairs(self) -> tuple[int, ...]:
         if not self.elected:
             return (self.bins + 1,) * len(self.nodes)
@@ -122,7 +122,7 @@ class HistogramQuery(BaseQuery):
         """Split an answer, or a sum of answers, by node."""
         return pieces(answer, [pairs * STATS for pairs in self.node_pairs])
 
-    @once
+    @cached
     def _layout(self) -> "_Layout":
         scales = self.gradient.limit, self.hessian.limit
         return _layout_of(self.node_pairs, self.widths, self.rows, *scales)
@@ -135,7 +135,7 @@ class HistogramQuery(BaseQuery):
     def cell_bits(self) -> int:
         return max(segment.bits for segment in self.segments)
 
-    @once
+    @cached
     def segments(self) -> tuple[Segment, ...]:
         # a mark is 0 or 1, of the one party that holds the column: 2 bits with the sign
         marks = (Segment(self.marks, cell_bits(1, 1)),) if self.grouped else ()
@@ -433,7 +433,7 @@ class EndRoundQuery(BaseQuery):
     sets: Annotated[tuple[str, ...], Bound(2 * (1 + MAX_PARTIES), "sets of rows")] = (TRAIN,)
     sizes: bool = False
 
-    @once
+    @cached
     def cells(self) -> int:
         metric_cells = len(self.sets) * metrics.cells(self.metrics)
         exponents = EXPONENT_VECTORS * EXPONENT_CELLS * self.exponents

@@ -63,7 +63,7 @@ def _check(cells, chosen, sizes):
 
 
 @loop
-def take_roots(cells, sizes, leaves, histograms, nodes, factors, penalties, rate):
+def write_roots(cells, sizes, leaves, histograms, nodes, factors, penalties, rate):
     """Write the sums of the roots into leaves, histograms and nodes. Returns (reason or 0, root, feature)."""
     width = histograms.shape[1] + 2
     for root in range(leaves.size):
@@ -215,7 +215,7 @@ def _bits(value):
 
 
 @loop
-def ask_level(families, known, elected):
+def list_queried_children(families, known, elected):
     """List the children whose sums are queried.
 
     The child with the smaller sum of hessians is queried, since its sibling is the parent minus it. Where
@@ -312,11 +312,11 @@ def _add_children(leaf, children, count, asked, own_slot, positives):
 
 
 @loop
-def take_level(cells, asks, families, children, histograms, slots, offsets, sizes, known, elected, used):
+def write_children(cells, asks, families, children, histograms, slots, offsets, sizes, known, elected, used):
     """Take the sums of the queried children, and give each child that may split a leaf and a slot.
 
     Args:
-        cells: int64, for each of the asks (`ask_level`) the bins of its features and a last pair.
+        cells: int64, for each of the asks (`list_queried_children`) the bins of its features and a last pair.
         children: empty leaves, as many as may split.
         histograms: int64 [slots, 2 T]. The sibling takes the slot of the parent; the child takes a new one
             after the `slots` in use.

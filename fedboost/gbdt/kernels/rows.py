@@ -164,7 +164,7 @@ def _partition(codes, goes_left, rows, scratch):
 
 
 @loop
-def _partition_apart(codes, goes_left, rows, scratch):
+def _partition_into_scratch(codes, goes_left, rows, scratch):
     """Write rows that go left to the start of `scratch`, the others to its end in reverse. Returns how many
     go left."""
     left, right = np.uint64(0), np.uint64(rows.size)
@@ -228,7 +228,7 @@ def partition_level(
         at, begin, end = pieces[piece, 0], pieces[piece, 1], pieces[piece, 2]
         _fill_table(goes_left, at, columns, categories, value_bins, missing, categorical)
         codes = by_feature[columns[BY, at]]
-        counts[piece] = _partition_apart(codes, goes_left, rows[begin:end], scratch[begin:end])
+        counts[piece] = _partition_into_scratch(codes, goes_left, rows[begin:end], scratch[begin:end])
 
 
 @loop

@@ -416,7 +416,7 @@ class _Asked(NamedTuple):
 
 
 @dataclass(eq=False)
-class StatusOffice:
+class StatusService:
     """The service's method Status."""
 
     _admission: Admission

@@ -43,7 +43,7 @@ WRITE_SECONDS = 2.0
 
 
 @dataclass(eq=False)
-class Seen:
+class LastSeen:
     """The names of parties, with the times when they were last here (seconds since 1970). Without a folder
     they end with the process."""
 
@@ -116,7 +116,7 @@ class Arrival:
 class ConnectedParties:
     """The connected parties, each with its outgoing messages, and those seen before."""
 
-    seen: Seen
+    seen: LastSeen
     observer: Observer
     outgoing: dict[str, Outgoing] = field(default_factory=dict)
     arrivals: dict[str, Arrival] = field(default_factory=dict)

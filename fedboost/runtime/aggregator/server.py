@@ -20,13 +20,13 @@ from fedboost.protocol.messages import Connected, Disconnected, Relay
 from fedboost.runtime.aggregator import limits
 from fedboost.runtime.aggregator import parties as admission
 from fedboost.runtime.aggregator.analysts import Analysts, Checks
-from fedboost.runtime.aggregator.archive import Archive, StatusOffice, Submissions
+from fedboost.runtime.aggregator.archive import Archive, StatusService, Submissions
 from fedboost.runtime.aggregator.limits import Connections, Outgoing, Peer, Refusals, allow_files
 from fedboost.runtime.aggregator.parties import (
     Admission,
     ConnectedParties,
     Health,
-    Seen,
+    LastSeen,
     check_version,
     refuse,
     sending,
@@ -57,7 +57,7 @@ class Pages:
 
     _config: AggregatorConfig
     _bundle: Bundle | None
-    _status: StatusOffice
+    _status: StatusService
     _analysts: Analysts
     _refusals: Refusals
     _log: Any
@@ -192,7 +192,7 @@ class AggregatorServer:
         self._log = log
         self._bundle = bundle
         metrics = AggregatorMetrics()
-        self.connected = ConnectedParties(Seen(log), Events(log, metrics, digits=DIGITS))
+        self.connected = ConnectedParties(LastSeen(log), Events(log, metrics, digits=DIGITS))
         self.sessions = Sessions(config, trust_of(bundle), self.connected, log, metrics)
         self.refusals = Refusals(log, metrics)
         self._admission = Admission(bundle, self.refusals)
@@ -202,7 +202,7 @@ class AggregatorServer:
         metrics.waiting(self.analysts.waiters)
         trust, reader = self.sessions.trust, self.analysts.reader
         checks = Checks(trust, self._admission, self.connected, reader, log)
-        status = StatusOffice(self._admission, self.sessions, self.connected, self.analysts)
+        status = StatusService(self._admission, self.sessions, self.connected, self.analysts)
         self.pages = Pages(config, bundle, status, self.analysts, self.refusals, log)
         self._services = {
             channel.SERVICE: {

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from fedboost.boosting import state
-from fedboost.boosting.state import NOTHING_YET
+from fedboost.boosting.state import INITIAL_STATE
 from fedboost.errors import ConfigError, DurabilityError, FedboostError, Refused
 from fedboost.gbdt.metrics import of_all
 from fedboost.protocol import run
@@ -680,7 +680,7 @@ class Sessions:
             begun.session,
             begun.terms,
             program,
-            NOTHING_YET,
+            INITIAL_STATE,
             journal.collect if journal else lambda record: None,
             past,
             self.trust,

@@ -63,7 +63,7 @@ class ReadOptions(Frozen):
         return self.model_dump(exclude_defaults=True)
 
 
-AS_USUAL = ReadOptions()
+DEFAULT_OPTIONS = ReadOptions()
 
 
 # ---- Databases and queries ------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ class Database:
 class Reading:
     """How a command reads a table: options for a file, or the query for a database."""
 
-    options: ReadOptions = AS_USUAL
+    options: ReadOptions = DEFAULT_OPTIONS
     query: str | None = None
     query_file: Path | None = None
 

@@ -27,7 +27,7 @@ from fedboost.runtime.data.text import QID, SparseTable
 from fedboost.runtime.data.values import column_of, kind_of, listing, numbers, texts
 from fedboost.runtime.site.policy import Policy
 from fedboost.terms.columns import NOT_IN_FEATURES, NOT_IN_TEXT, Schema
-from fedboost.terms.reading import MAX_FEATURES, Name, Several, Submitted, Table, read_model
+from fedboost.terms.reading import MAX_FEATURES, Name, Several, Table, UntrustedTable, read_model
 from fedboost.terms.terms import Terms
 
 MAX_CLASSES = 100
@@ -354,7 +354,7 @@ MAX_ALIAS = 200  # most characters of an alias; a column name has at most 256
 _NO_LABEL = "[label]"  # stands for the label that an offer lacks; no feature can have this name
 
 
-class Offer(Submitted):
+class Offer(UntrustedTable):
     """The columns that a party offers, with the levels of categorical ones."""
 
     holder: Name

@@ -29,7 +29,7 @@ from fedboost.errors import ConfigError, quoted
 from fedboost.fixedpoint import Float32, Int64
 from fedboost.gbdt.binned import allocate_in_memory
 from fedboost.runtime.data.database import (
-    AS_USUAL,
+    DEFAULT_OPTIONS,
     DUCKDB,
     POSTGRESQL,
     SQLITE,
@@ -334,7 +334,7 @@ class ParquetFiles(File):
 
     form, suffixes = "Parquet", TOGETHER
 
-    def __init__(self, locations: Locations, options: ReadOptions = AS_USUAL) -> None:
+    def __init__(self, locations: Locations, options: ReadOptions = DEFAULT_OPTIONS) -> None:
         super().__init__(locations, options)
         self._files = locations.files
         self._metadata = []

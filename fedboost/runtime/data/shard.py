@@ -30,7 +30,7 @@ from fedboost.gbdt.binned import Allocator, allocate_in_memory
 from fedboost.gbdt.objectives.objective import MAX_LABEL
 from fedboost.gbdt.target_means import NO_MEANS, TargetMeans
 from fedboost.holders.shard import Ranges, Shard, places_of
-from fedboost.privacy.noise import noised
+from fedboost.privacy.noise import randomise_labels
 from fedboost.runtime.data.parquet import ParquetColumn, ParquetTable
 from fedboost.runtime.data.table import Table, dense_of, in_file, parts_of
 from fedboost.runtime.data.text import SparseTable
@@ -554,6 +554,6 @@ def with_label_noise(read: LabelReader, party: str, key_of: Callable[[Terms], by
             return shard
         assert shard.ids is not None
         classes = terms.objective.num_class or 2
-        return replace(shard, label=noised(shard.label, shard.ids, classes, epsilon, key_of(terms)))
+        return replace(shard, label=randomise_labels(shard.label, shard.ids, classes, epsilon, key_of(terms)))
 
     return read_noised

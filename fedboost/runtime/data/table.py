@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from fedboost.errors import ConfigError
-from fedboost.runtime.data.database import AS_USUAL, Database, ReadOptions, database_of
+from fedboost.runtime.data.database import DEFAULT_OPTIONS, Database, ReadOptions, database_of
 from fedboost.runtime.data.locations import (
     COMPRESSIONS,
     File,
@@ -58,7 +58,7 @@ FORMS: tuple[type[File], ...] = (Delimited, ParquetFiles, Feather, JsonLines, Wo
 
 
 def source_at(
-    source: Path | str | Database, options: ReadOptions = AS_USUAL, scratch: Path | None = None
+    source: Path | str | Database, options: ReadOptions = DEFAULT_OPTIONS, scratch: Path | None = None
 ) -> Source:
     """Return the rows of a file, a folder or glob of Parquet files, an address (s3://, https://) or a query.
     scratch: folder for fetched files."""
@@ -112,7 +112,7 @@ Table: TypeAlias = "pa.Table | ParquetTable | SparseTable"
 
 
 def read_table(
-    source: Path | str | Database, scratch: Path | None = None, options: ReadOptions = AS_USUAL
+    source: Path | str | Database, scratch: Path | None = None, options: ReadOptions = DEFAULT_OPTIONS
 ) -> "Table":
     """Read the table at a source (see `source_at`). With a scratch folder, rows stay in Parquet files."""
     check_scratch(scratch)
@@ -137,7 +137,7 @@ def read_table(
 
 
 def site_table(
-    source: Path | str | Database, scratch: Path | None, options: ReadOptions = AS_USUAL
+    source: Path | str | Database, scratch: Path | None, options: ReadOptions = DEFAULT_OPTIONS
 ) -> "Table":
     """Like `read_table`, but the rows of a query are kept in a file even without a scratch folder."""
     if not isinstance(source, Database):

@@ -28,7 +28,7 @@ from fedboost.runtime.net.keys import write_bundle
 from fedboost.runtime.site.approval import approve, review
 from fedboost.runtime.site.backup import init_memory
 from fedboost.runtime.site.config import PartyConfig, read_party
-from fedboost.runtime.telemetry import AT_HAND
+from fedboost.runtime.telemetry import TABLE_AVAILABLE
 from fedboost.terms.terms import Terms
 
 START_SECONDS = 60.0
@@ -159,7 +159,7 @@ class LocalCluster:
     def _wait_for_parties(self) -> None:
         end = time.monotonic() + START_SECONDS + SECONDS_A_PARTY * len(self.parties)
         for name, process in self.parties.items():
-            while AT_HAND not in self.log(name):
+            while TABLE_AVAILABLE not in self.log(name):
                 if process.poll() is not None or time.monotonic() > end:
                     raise SessionFailed(
                         "cluster-start-failed",

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fedboost.boosting.state import NOTHING_YET
+from fedboost.boosting.state import INITIAL_STATE
 from fedboost.errors import ConfigError, DurabilityError
 from fedboost.fixedpoint import Float64
 from fedboost.gbdt.booster import Booster
@@ -109,7 +109,7 @@ def run_session(
     meter = Meter(terms.parties)
     chosen = program or program_of(terms, ())
     session = AggregatorSession(
-        "simulation", terms, chosen, NOTHING_YET, draw=os.urandom, callbacks=callbacks
+        "simulation", terms, chosen, INITIAL_STATE, draw=os.urandom, callbacks=callbacks
     )
     holders = {
         name: CollectionRows(data, name, nthread)
@@ -336,7 +336,7 @@ def run_prediction(
         return hold
 
     holders = {name: holder_of(name) for name in terms.parties}
-    session = AggregatorSession("prediction", terms, program_of(terms, ()), NOTHING_YET, draw=os.urandom)
+    session = AggregatorSession("prediction", terms, program_of(terms, ()), INITIAL_STATE, draw=os.urandom)
     play(session, sites_of(terms, holders, {}), seed, Meter(terms.parties))
     if session.error is not None:
         raise session.error

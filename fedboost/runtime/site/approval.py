@@ -23,7 +23,7 @@ from typing import Any, Literal, TypeVar
 
 from fedboost.errors import ConfigError, DurabilityError, Refused, SchemaMismatch, quoted
 from fedboost.protocol.site import (
-    Known,
+    KnownSession,
     Limits,
     check_group,
     predicted_by,
@@ -185,10 +185,10 @@ _KINDS: Mapping[type, str] = {Refusal: "refused", Approval: "approved"}
 
 
 @dataclass(frozen=True)
-class Past:
+class SessionHistory:
     """The part of a site's memory on which a review depends: the sessions of its rows, and their cost."""
 
-    sessions: Sequence[Known] = ()
+    sessions: Sequence[KnownSession] = ()
     cost: float = 0.0
 
     @property
@@ -197,10 +197,14 @@ class Past:
         return sum(known.trained for known in self.sessions)
 
 
-def read_past(config: PartyConfig) -> Past:
+def read_past(config: PartyConfig) -> SessionHistory:
     """The past in a site's memory, also while its party runs; empty if there is none yet. ConfigError."""
     with reading(memory_path(config)) as file:
-        return Past() if file is None else Past(known_sessions(file, config.party), costs(file))
+        return (
+            SessionHistory()
+            if file is None
+            else SessionHistory(known_sessions(file, config.party), costs(file))
+        )
 
 
 @dataclass(frozen=True)
@@ -212,7 +216,7 @@ class Review:
     """
 
     analysts: tuple[str, ...]
-    past: Past
+    past: SessionHistory
     breaches: Sequence[Breach]
     fault: str
 
@@ -224,7 +228,7 @@ def review(config: PartyConfig, terms: Terms, analysts: tuple[str, ...]) -> Revi
     return Review(analysts, past, breaches, _fault(config, terms, breaches, past))
 
 
-def _fault(config: PartyConfig, terms: Terms, breaches: Sequence[Breach], past: Past) -> str:
+def _fault(config: PartyConfig, terms: Terms, breaches: Sequence[Breach], past: SessionHistory) -> str:
     for breach in breaches:
         if breach.allow is None:
             return (
@@ -293,7 +297,7 @@ def withdraw(config: PartyConfig, digest: str, analyst: str) -> None:
             store.append(file, Decided(kind="withdrawn", terms=digest, analysts=(), content=""))
 
 
-def take_back(config: PartyConfig, begins: str) -> str:
+def withdraw_by_digest(config: PartyConfig, begins: str) -> str:
     """Withdraw the only approval whose digest begins so, and return that digest. ConfigError."""
     meant = [digest for digest in approved_in(config) if digest.startswith(begins)]
     if len(meant) != 1:
@@ -305,7 +309,9 @@ def take_back(config: PartyConfig, begins: str) -> str:
     return meant[0]
 
 
-def _broken_rules(config: PartyConfig, terms: Terms, analysts: tuple[str, ...], past: Past) -> list[Breach]:
+def _broken_rules(
+    config: PartyConfig, terms: Terms, analysts: tuple[str, ...], past: SessionHistory
+) -> list[Breach]:
     """The rules that one more session under these terms, for these analysts, would break. Where the policy
     names nothing, no rule applies to names: those in the approval suffice."""
     policy = config.policy
@@ -316,10 +322,12 @@ def _broken_rules(config: PartyConfig, terms: Terms, analysts: tuple[str, ...], 
     named = [
         breach for breach in broken if breach.rule not in PINNED or getattr(policy, breach.rule) is not None
     ]
-    return with_past(named, policy, config.party, terms, past)
+    return with_history(named, policy, config.party, terms, past)
 
 
-def with_past(broken: Sequence[Breach], policy: Policy, party: str, terms: Terms, past: Past) -> list[Breach]:
+def with_history(
+    broken: Sequence[Breach], policy: Policy, party: str, terms: Terms, past: SessionHistory
+) -> list[Breach]:
     """These breaches, and those of the rules between sessions by one more session under these terms. A later
     breach replaces an earlier one of the same key."""
     later, rows, used = list[Breach](), predicted_by(terms, party), rows_predicted(past.sessions)
@@ -337,7 +345,7 @@ def with_past(broken: Sequence[Breach], policy: Policy, party: str, terms: Terms
         later.append(Breach("max_sessions", str(policy.max_sessions), why, allow=past.used + 1))
     limits = Limits(similar_groups=policy.similar_groups)
     try:
-        check_group(Known.begun("", terms), past.sessions, limits, party)
+        check_group(KnownSession.begun("", terms), past.sessions, limits, party)
     except Refused as error:
         why, _, instead = error.public.removeprefix(f"party {party}: ").partition("; ")
         later.append(Breach("similar_groups", "false", why, instead, True, quoted(error.detail)))
@@ -429,7 +437,7 @@ def lacks_approval(config: PartyConfig, terms: Terms, analyst: str) -> bool:
     except Refused:
         return True
     broken = [*policy.breaches(terms, analyst, config.party, signers_at(config, terms))]
-    broken = with_past(broken, policy, config.party, terms, read_past(config))
+    broken = with_history(broken, policy, config.party, terms, read_past(config))
     return policy.approval == "ask" or any(breach.allow is not None for breach in broken)
 
 
@@ -492,7 +500,7 @@ def nothing_approved(config: PartyConfig) -> str:
 
 
 @dataclass(frozen=True)
-class Look:
+class TermsForDecision:
     """Terms as shown to a person. decided: the existing approval and refusal of the terms."""
 
     review: Review
@@ -515,7 +523,7 @@ def look(
     counts: Counts | None,
     misfit: str = "",
     notes: Sequence[str] = (),
-) -> Look:
+) -> TermsForDecision:
     """Compare terms with a site's rules, memory and rows. Analysts of an earlier approval stay in it. counts:
     rows under these terms, None if none or not counted; misfit: why the rows do not fit the terms."""
     earlier: Approval | None = None
@@ -548,7 +556,7 @@ def look(
         budget=None if limit is None else (limit.left(past.cost), limit.epsilon, limit.delta),
         notes=tuple(notes),
     )
-    return Look(reviewed, view, repr((earlier, refusal)))
+    return TermsForDecision(reviewed, view, repr((earlier, refusal)))
 
 
 def count_rows(config: PartyConfig, terms: Terms, read: SiteTable) -> Counts:

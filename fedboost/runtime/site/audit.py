@@ -31,8 +31,8 @@ from fedboost.errors import ConfigError
 from fedboost.holders.column_rows import ENCRYPTED, GRADIENTS, ROW_SET
 from fedboost.privacy.pairwise import Group
 from fedboost.privacy.protections import PROTECTIONS
-from fedboost.protocol.contracts import fewest_shown
-from fedboost.protocol.site import colluding_of
+from fedboost.protocol.contracts import smallest_revealed_set
+from fedboost.protocol.site import colluding_parties
 from fedboost.results.audit import (
     Admitted,
     Audit,
@@ -41,11 +41,11 @@ from fedboost.results.audit import (
     Checks,
     Ended,
     Kind,
-    Own,
     Released,
     Run,
     Sent,
     Session,
+    SiteShare,
 )
 from fedboost.runtime.files import file_errors, sync_folder, write_atomically
 from fedboost.runtime.site.store import (
@@ -636,7 +636,7 @@ def _similar_groups(sessions: list[Session], admitted: AdmittedTerms) -> Iterato
     for number in (2, 3):
         for chosen in combinations(groups, number):
             colluding = max(groups[group][1] for group in chosen)
-            shown_parties = fewest_shown(chosen, colluding)
+            shown_parties = smallest_revealed_set(chosen, colluding)
             if not shown_parties or any(pair <= set(chosen) for pair in warned):
                 continue
             warned.append(set(chosen))
@@ -679,7 +679,7 @@ def _groups_warning(
 def _group(agreement: Admitted, admitted: AdmittedTerms) -> tuple[frozenset[str], int]:
     terms = admitted.get(agreement.terms)
     if isinstance(terms, Terms):
-        return frozenset(terms.holders), colluding_of(terms)
+        return frozenset(terms.holders), colluding_parties(terms)
     return frozenset(agreement.parties), Group.of(agreement.parties).colluding
 
 
@@ -843,10 +843,10 @@ def _place(sessions: list[Session], warnings: Sequence[AuditWarning], admitted: 
             session.protection = None if terms.task.is_protected else terms.hiding.protection
 
 
-def _own(session: Session, terms: Terms | ConfigError | None) -> Own | None:
+def _own(session: Session, terms: Terms | ConfigError | None) -> SiteShare | None:
     """The site's own columns and rows in a session where parties held different columns; None elsewhere."""
     if not isinstance(terms, Terms):
-        return Own() if session.relays else None
+        return SiteShare() if session.relays else None
     if not terms.blocks:
         return None
     admitted = session.admitted
@@ -856,9 +856,9 @@ def _own(session: Session, terms: Terms | ConfigError | None) -> Own | None:
         rows = (relay.rows for relay in session.relays if relay.what in OF_COMMON_ROWS)
         in_common = max(rows, default=None)
     if admitted is None or party not in terms.parties:
-        return Own(hides=hides, in_common=in_common)
+        return SiteShare(hides=hides, in_common=in_common)
     held = terms.blocks.columns_of(party)
-    return Own(
+    return SiteShare(
         columns=(*held.others, *held.features),
         names=admitted.names or {},
         has_labels=terms.blocks.has_labels(party),

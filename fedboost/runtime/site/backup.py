@@ -30,7 +30,7 @@ from fedboost.errors import ConfigError
 from fedboost.privacy.noise import epsilon_of
 from fedboost.protocol.site import KEY_BYTES
 from fedboost.results.audit import Admitted, Released
-from fedboost.results.site import Charged, SiteBudget, Spent
+from fedboost.results.site import ChargedRelease, SiteBudget, Spent
 from fedboost.runtime.files import file_errors, sync_folder, write_atomically
 from fedboost.runtime.signed_model import PartyModel
 from fedboost.runtime.site.audit import read_log
@@ -195,7 +195,9 @@ def site_budget(config: PartyConfig, charges: int = 0) -> SiteBudget:
         rows = [] if file is None else file.execute(last, (charges,)).fetchall()
     present = spent_under(spent, policy.budget, own=True)
     charged = tuple(
-        Charged(session=session, release=release, at=at, epsilon=epsilon_of(math.sqrt(cost), present.delta))
+        ChargedRelease(
+            session=session, release=release, at=at, epsilon=epsilon_of(math.sqrt(cost), present.delta)
+        )
         for session, release, at, cost in rows
     )
     others = [] if charges else sorted(other for other in config.state.glob(f"*/{NAME}") if other != path)

@@ -35,7 +35,7 @@ from fedboost.protocol.site import (
     KEY_BYTES,
     ROUNDING,
     Budget,
-    Known,
+    KnownSession,
     Limits,
     Question,
     Relayed,
@@ -49,7 +49,7 @@ from fedboost.protocol.site import (
 from fedboost.results.audit import Admitted, Checked, Ended
 from fedboost.results.site import USUAL_DELTA, Spent
 from fedboost.runtime.files import file_errors, folder_name
-from fedboost.runtime.site.store import OWNER_ALONE, Promise, Store, Value, dataset_of, now, put, reading
+from fedboost.runtime.site.store import OWNER_ALONE, DurableRow, Store, Value, dataset_of, now, put, reading
 from fedboost.terms.terms import Terms
 from fedboost.views.approval import columns_of
 
@@ -127,7 +127,7 @@ class Json(Generic[T]):
         return value
 
 
-KNOWN, STANDING, QUESTION = Json(Known), Json(Standing), Json(Question)
+KNOWN, STANDING, QUESTION = Json(KnownSession), Json(Standing), Json(Question)
 
 
 def admission(
@@ -264,7 +264,7 @@ class FileMemory(Store):
                     # If the aggregator draws the noise, releases are exact and nothing is charged.
                     central = terms.noise.placement == "central"
                     delta, planned = terms.noise.delta, 0.0 if central else terms.plan.cost
-                about = Known.begun(offer.session, terms, offer.request, self.party, offer.analyst)
+                about = KnownSession.begun(offer.session, terms, offer.request, self.party, offer.analyst)
                 row = terms.digest, offer.request, KNOWN.of(about), delta, planned, self._clock()
                 self.promise(file, "sessions", *name, *row)
                 put(file, "secrets", *name, os.urandom(KEY_BYTES))
@@ -292,7 +292,9 @@ class FileMemory(Store):
             found = file.execute(query, (self.party, terms.digest, request)).fetchone()
         return None if found is None else (int(found[0]), bytes(found[1]))
 
-    def known(self, file: sqlite3.Connection, offer: SessionOffer) -> tuple[Known | None, list[Known]]:
+    def known(
+        self, file: sqlite3.Connection, offer: SessionOffer
+    ) -> tuple[KnownSession | None, list[KnownSession]]:
         """The offered session if it is known, and all others of the dataset. A session that several parties
         share counts once; requests are per party."""
         own = known_session(file, self.party, offer.session)
@@ -459,7 +461,7 @@ def _end(session: str, reason: str, paused: bool = False, analyst: str = "") -> 
     return Ended(session=session, reason=reason, paused=True if paused else None, analyst=analyst or None)
 
 
-def take_over(file: sqlite3.Connection, party: str, forgotten: Iterable[Promise], reason: str) -> None:
+def take_over(file: sqlite3.Connection, party: str, forgotten: Iterable[DurableRow], reason: str) -> None:
     """Add forgotten rows to a memory, and end the party's open sessions with this reason: what was answered
     in them since is unknown."""
     for table in ("secrets", "questions"):
@@ -503,15 +505,15 @@ def _locked(path: Path, party: str, remedy: str = "") -> int:
     return handle
 
 
-def known_session(file: sqlite3.Connection, party: str, session: str) -> Known | None:
+def known_session(file: sqlite3.Connection, party: str, session: str) -> KnownSession | None:
     """A session of a party by name; None if unknown."""
     row = file.execute(f"{_ABOUT} {_OF_ONE}", (now(), party, session)).fetchone()
     return None if row is None else _known(*row[1:])
 
 
-def known_sessions(file: sqlite3.Connection, party: str, at: str = "") -> list[Known]:
+def known_sessions(file: sqlite3.Connection, party: str, at: str = "") -> list[KnownSession]:
     """All sessions of the dataset from this party's point of view. at: the time, now by default."""
-    sessions: dict[tuple[str, str], Known] = {}
+    sessions: dict[tuple[str, str], KnownSession] = {}
     for name, *row in file.execute(_ABOUT, (at or now(),)):
         known, mine = _known(*row), name == party
         if mine or (known.session, known.digest) not in sessions:
@@ -519,7 +521,7 @@ def known_sessions(file: sqlite3.Connection, party: str, at: str = "") -> list[K
     return [*sessions.values()]
 
 
-def _known(text: str, attempt: int, ended: str | None, days: float | None) -> Known:
+def _known(text: str, attempt: int, ended: str | None, days: float | None) -> KnownSession:
     return replace(KNOWN.read(text), attempt=attempt, ended=ended, days=days or 0.0)
 
 

@@ -198,7 +198,7 @@ def _model(text: str, trained: Terms) -> SignedModel | None:
         return None
     if trained.columns.base_margin is not None and len(constants) > 1:
         return None
-    return SignedModel(own, trained, (), summary=continuation.signed_beside(text))
+    return SignedModel(own, trained, (), summary=continuation.signed_summary(text))
 
 
 def _holds(

@@ -57,10 +57,17 @@ from fedboost.runtime.site.backup import memory_path, open_memory
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.memory import FileMemory, check_alone, label_key, spent_under
 from fedboost.runtime.site.models import PartFolder, signers_at, training_table
-from fedboost.runtime.site.review import NO_LIMITS, CheckBook, PageState, Reviewer, analyst_of, check_unread
+from fedboost.runtime.site.review import (
+    NO_LIMITS,
+    CheckBook,
+    CheckStream,
+    PageState,
+    analyst_of,
+    check_unread,
+)
 from fedboost.runtime.site.rows import SiteRows
 from fedboost.runtime.tasks import OnWaiting
-from fedboost.runtime.telemetry import AT_HAND, Event, Events, Kind, terminal_ask
+from fedboost.runtime.telemetry import TABLE_AVAILABLE, Event, Events, Kind, terminal_ask
 from fedboost.runtime.web.serving import need_extra
 from fedboost.runtime.workers.holder import rows_of
 from fedboost.terms.terms import Terms
@@ -72,12 +79,12 @@ from fedboost.wire.messages import UnreadOffer, decode_to_party, encode_from_par
 
 FIRST_RETRY, LAST_RETRY = 0.2, 5.0
 """Seconds between two attempts to reach the aggregator, doubling from the first to the last value."""
-SAY_SO = 1.0
+REPORT_AFTER_SECONDS = 1.0
 """Seconds of waiting before the log reports it."""
 
 
 @dataclass(eq=False)
-class Dialling:
+class DialAttempts:
     """Attempts to reach one aggregator, also after a loss. wait: most seconds until it is reached."""
 
     _address: str
@@ -97,7 +104,7 @@ class Dialling:
                 await opened.channel_ready()
         except TimeoutError:
             self._waited += self._pause
-            if bundle is not None and self._waited >= SAY_SO:
+            if bundle is not None and self._waited >= REPORT_AFTER_SECONDS:
                 self._fault = await asyncio.to_thread(tls_fault, self._address, bundle)
                 if self._fault and not self._fault.passes and not attended:
                     raise ConfigError("aggregator-wrong-server", self._fault.reason) from None
@@ -112,7 +119,7 @@ class Dialling:
             advice = "check `aggregator` in this site's file and that the aggregator runs"
             raise channel.unanswered(self._address, self._wait, self._fault, advice) from None
         why = self._fault.reason if self._fault else "nobody answers there"
-        if self._waited >= SAY_SO and self._reported != why:
+        if self._waited >= REPORT_AFTER_SECONDS and self._reported != why:
             self._log.info("waiting for the aggregator", address=self._address, reason=why)
             self._reported = why
 
@@ -236,7 +243,7 @@ class SessionThread:
 # and the analyst; parties do not receive them.
 
 
-class Watch:
+class PartyMonitor:
     """Watches one party, and reports its events to the log, the metrics and the site's page. memory: has the
     privacy spent on its rows, and the requests."""
 
@@ -341,7 +348,7 @@ class PartyNode:
             opened.callback(self._rows.close)
             self._memory = open_memory(config, self._log, self._rows.names_under)
             opened.callback(self._memory.close)
-            self.watch = Watch(config, self._log, self._memory)
+            self.watch = PartyMonitor(config, self._log, self._memory)
             opened.pop_all()
         self._session: PartySession | None = None
         """Outlives a connection: after dialling again, the session continues."""
@@ -351,7 +358,7 @@ class PartyNode:
         self._attended = False
         self._refusals = 0
         book, busy = CheckBook(self._memory, self.watch.page_state.checked), lambda: self._session is not None
-        self._reviewer = Reviewer(config, self._rows, self._credentials, busy, book, self._log)
+        self._reviewer = CheckStream(config, self._rows, self._credentials, busy, book, self._log)
         self._left = 0
         """Sessions left in a row."""
         self.ended: list[str] = []
@@ -389,7 +396,7 @@ class PartyNode:
 
     async def _run(self, wait: float, once: bool) -> None:
         address = self._config.aggregator
-        dialling = Dialling(address, wait, self._log)
+        dialling = DialAttempts(address, wait, self._log)
         while not (once and self.ended):
             if self._bundle is not None and self._attended:
                 self._bundle = read_again(self._bundle)
@@ -442,7 +449,7 @@ class PartyNode:
         try:
             if channel.VERSION_KEY in await call.initial_metadata():  # this party was admitted
                 self._attended, self._refusals = True, 0
-                self.watch.report(Event(AT_HAND, aggregator=self._config.aggregator))
+                self.watch.report(Event(TABLE_AVAILABLE, aggregator=self._config.aggregator))
                 reviewing = asyncio.create_task(self._reviewer.serve(opened))
             async for data in call:
                 self.watch.received(len(data))
@@ -593,9 +600,9 @@ async def page_served(config: PartyConfig, rows: SiteRows, state: PageState, log
         return
 
     need_extra("[console]", "console")
-    from fedboost.runtime.site.page import SiteOffice, site_page
+    from fedboost.runtime.site.page import SitePageData, site_page
 
-    page = site_page(config.console, SiteOffice(config, rows, state, log), log)
+    page = site_page(config.console, SitePageData(config, rows, state, log), log)
     await page.start()
     try:
         yield

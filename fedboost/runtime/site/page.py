@@ -12,12 +12,21 @@ from starlette.responses import RedirectResponse, Response
 
 from fedboost.errors import ConfigError, Refused, quoted
 from fedboost.results.audit import Audit, Session
-from fedboost.results.site import Asked, Counts, Decision, Overview, Request, Rule, SiteBudget, Standing
+from fedboost.results.site import (
+    Counts,
+    Decision,
+    Overview,
+    Request,
+    Rule,
+    SiteBudget,
+    Standing,
+    StoredRequest,
+)
 from fedboost.runtime.aggregator.limits import Refusals
 from fedboost.runtime.config import to_toml
 from fedboost.runtime.data.locations import shown
 from fedboost.runtime.site.approval import (
-    Look,
+    TermsForDecision,
     analysts_of,
     approval_of,
     approve,
@@ -58,7 +67,7 @@ READ_AGAIN_SECONDS = 5.0
 BUSY = "The rows of this site were not counted: a session is under way."
 
 
-class SiteOffice:
+class SitePageData:
     """A site from the point of view of its page."""
 
     def __init__(self, config: PartyConfig, rows: SiteRows, state: PageState, log: Any) -> None:
@@ -94,11 +103,11 @@ class SiteOffice:
         """All kept requests, the most recent first."""
         return tuple(map(self._request, self._asked.all()))
 
-    def _request(self, entry: Asked) -> Request:
+    def _request(self, entry: StoredRequest) -> Request:
         standing, decided, since = self._standing(entry)
         return Request(**entry.model_dump(), standing=standing, decided=decided, approved_since=since)
 
-    def _standing(self, entry: Asked) -> tuple[Standing, str, bool]:
+    def _standing(self, entry: StoredRequest) -> tuple[Standing, str, bool]:
         """The standing of a request, the time of the person's decision, and whether its last answer is older
         than an approval."""
         try:
@@ -123,13 +132,13 @@ class SiteOffice:
             looked = self._look(entry, terms)
         return Decision(request=self._request(entry), view=looked.view, seen=looked.digest)
 
-    def _find(self, name: str) -> tuple[Asked, Terms]:
+    def _find(self, name: str) -> tuple[StoredRequest, Terms]:
         entry = self._asked.find(name)
         if entry is None:
             raise Refusal(HTTPStatus.NOT_FOUND, "no request of this name is kept")
         return entry, self._asked.terms(entry)
 
-    def _look(self, entry: Asked, terms: Terms) -> Look:
+    def _look(self, entry: StoredRequest, terms: Terms) -> TermsForDecision:
         """Terms as shown to the person who decides."""
         counts, misfit = None, ""
         try:
@@ -246,7 +255,7 @@ MAX_AT_ONCE = 4
 DECISIONS = {"approve": True, "refuse": False}
 
 
-def table(office: SiteOffice) -> list[Row]:
+def table(office: SitePageData) -> list[Row]:
     """The routes. Their handlers are plain functions, which run outside the event loop."""
     return [
         Row("/", lambda call: site.overview(office.overview())),
@@ -270,7 +279,7 @@ def _reader(call: Call) -> Reader:
     return Reader(call.caller.name, call.caller.role == OFFICER, call.form_key)
 
 
-def _decide(office: SiteOffice, call: Call) -> Response:
+def _decide(office: SitePageData, call: Call) -> Response:
     approves = DECISIONS.get(call.form("decision"))
     if approves is None:
         raise Refusal(HTTPStatus.BAD_REQUEST, "neither approve nor refuse")
@@ -292,7 +301,7 @@ ABOUT = About(
 )
 
 
-def site_page(config: SitePageConfig, office: SiteOffice, log: Any) -> WebApp:
+def site_page(config: SitePageConfig, office: SitePageData, log: Any) -> WebApp:
     """Create the page and listen. ConfigError if it cannot."""
     if not config.tokens.exists():
         raise ConfigError(

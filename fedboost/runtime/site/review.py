@@ -24,13 +24,13 @@ from fedboost.protocol.key_exchange import CHECK, SESSION, Credentials
 from fedboost.protocol.messages import Offer, Request
 from fedboost.protocol.party import check_rows
 from fedboost.protocol.site import NO_LIMIT, Limits, SessionOffer, judge
-from fedboost.results.site import Asked, Live, LiveSession
+from fedboost.results.site import Activity, LiveSession, StoredRequest
 from fedboost.runtime.net import channel
 from fedboost.runtime.site.approval import (
     lacks_approval,
     policy_for,
     read_past,
-    with_past,
+    with_history,
     with_the_command,
 )
 from fedboost.runtime.site.config import PartyConfig
@@ -136,7 +136,7 @@ UNWRITTEN = "it cannot write its audit log; its own log says why"
 
 
 @dataclass(eq=False)
-class Reviewer:
+class CheckStream:
     """Answers checks at a site. credentials: returns its current ones, None without keys; busy: returns
     whether a session is under way; book: counts and notes the checks."""
 
@@ -222,7 +222,7 @@ class Reviewer:
             self._log.warning("terms cannot be checked", reason=str(error))
             yield "it cannot read its memory; its own log says why"
             return
-        breaches = with_past(breaches, policy, party, terms, past)
+        breaches = with_history(breaches, policy, party, terms, past)
         for breach in breaches:
             yield breach.refusal(party, () if terms.task.by_analyst else [breach]).public
         checks: list[Callable[[], object]] = [
@@ -299,26 +299,26 @@ class RequestLog:
         self._store = store
         self._log = log
         self._lock = threading.Lock()
-        self._known: dict[str, Asked] = {}
+        self._known: dict[str, StoredRequest] = {}
         with store.transaction(durable=False) as file:
             query = "SELECT name, content FROM requests WHERE party = ?"
             rows = file.execute(query, (store.party,)).fetchall()
         for name, content in rows:
             try:
-                self._known[name] = Asked.model_validate_json(content)
+                self._known[name] = StoredRequest.model_validate_json(content)
             except ValueError as error:
                 log.warning("a request that was kept cannot be read", name=name, reason=quoted(str(error)))
 
-    def all(self) -> list[Asked]:
+    def all(self) -> list[StoredRequest]:
         """The requests, the most recent first."""
         with self._lock:
             return sorted(self._known.values(), key=lambda entry: -entry.last)
 
-    def find(self, name: str) -> Asked | None:
+    def find(self, name: str) -> StoredRequest | None:
         with self._lock:
             return self._known.get(name)
 
-    def terms(self, entry: Asked) -> Terms:
+    def terms(self, entry: StoredRequest) -> Terms:
         """The terms of a request. ConfigError if they were changed."""
         with self._store.transaction(durable=False) as file:
             query = "SELECT terms FROM requests WHERE (party, name) = (?, ?)"
@@ -340,7 +340,7 @@ class RequestLog:
             self._log.warning("not known if an approval is lacking", reason=str(error))
         now = time.time()
         text = terms.canonical()
-        entry = Asked(
+        entry = StoredRequest(
             digest=terms.digest,
             analyst=analyst,
             task=terms.task.name,
@@ -377,7 +377,7 @@ class RequestLog:
             self._known = {name: each for name, each in known.items() if name not in too_many}
 
 
-def _beyond_room(known: Mapping[str, Asked]) -> list[str]:
+def _beyond_room(known: Mapping[str, StoredRequest]) -> list[str]:
     """The oldest requests of the analysts with the most, while there are too many."""
     left, drop = dict(known), list[str]()
     while len(left) > MAX_REQUESTS or sum(entry.bytes for entry in left.values()) > MAX_BYTES:
@@ -398,7 +398,7 @@ class PageState:
     """The state of a party as its page shows it. requests: None without a page."""
 
     def __init__(self, config: PartyConfig, store: Store, log: Any) -> None:
-        self.live = Live()
+        self.live = Activity()
         self.requests = RequestLog(config, store, log) if config.console else None
         self._party = config.party
         self._signs = config.keys is not None

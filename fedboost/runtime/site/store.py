@@ -163,7 +163,7 @@ OWNER_ALONE = 0o600
 _RECORD = re.compile(rb"(\d+) ([0-9a-f]{64})(?: (.+))?")
 _TAIL_BYTES = 1 << 12
 Value = str | float | bytes | None
-Promise = tuple[str, tuple[Value, ...]]
+DurableRow = tuple[str, tuple[Value, ...]]
 """A table's name, and a row of it."""
 
 
@@ -201,7 +201,7 @@ class Counter:
         """All entries in its records. ConfigError."""
         return set(map(_head, self._all()))
 
-    def promises(self) -> Iterator[Promise]:
+    def promises(self) -> Iterator[DurableRow]:
         """The rows that must not be forgotten, in the order of writing. ConfigError."""
         for record in self._all():
             with suppress(ValueError, SyntaxError):  # a line that a crash cut short
@@ -237,7 +237,7 @@ class Counter:
         finally:
             os.close(file)
 
-    def count(self, file: int, head: Head, promises: Sequence[Promise], durable: bool) -> None:
+    def count(self, file: int, head: Head, promises: Sequence[DurableRow], durable: bool) -> None:
         """Append a record to the locked file. DurabilityError."""
         with self.written():
             # A record that a crash cut short stays as an invalid line; the new one begins on its own line.
@@ -315,7 +315,7 @@ def _older(path: Path, counter: Counter, lacks: str) -> ConfigError:
     )
 
 
-def lacking(file: sqlite3.Connection, promises: Iterable[Promise], ahead: bool) -> list[Promise]:
+def lacking(file: sqlite3.Connection, promises: Iterable[DurableRow], ahead: bool) -> list[DurableRow]:
     """The promised rows that a store does not have. ahead: the store has later entries than the counter, so
     its decisions are the newer ones."""
 
@@ -410,7 +410,7 @@ class Store:
         self._counter = Counter(path, party)
         self._appended: Head | None = None
         """Head of the transaction under way, once it appended an entry."""
-        self._promises: list[Promise] = []
+        self._promises: list[DurableRow] = []
         """Promised rows of that transaction."""
         self._before = NO_ENTRY
         """Head before that transaction."""
@@ -446,7 +446,7 @@ class Store:
             with self._counter.written():
                 sync_folder(self.path.parent)
 
-    def _all_promises(self) -> list[Promise]:
+    def _all_promises(self) -> list[DurableRow]:
         """All promised rows of the party in the store: its counter may lack some."""
         return [
             (table, row)

@@ -24,7 +24,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route, Router
 
 from fedboost.runtime.aggregator.limits import Refusals
-from fedboost.runtime.web.guard import MAX_BODY, App, Asker, Guard, Refusal
+from fedboost.runtime.web.guard import MAX_BODY, App, Guard, Refusal, RequestOrigin
 from fedboost.runtime.web.logins import Caller, Logins, Tokens
 from fedboost.runtime.web.serving import WebServer
 from fedboost.views.as_html import ICON, SERVED_STYLE, Served, refused
@@ -60,7 +60,7 @@ class Call:
 # ---- Who may use a route: each raises Refusal, and fills in the caller or the form of the call ----------
 
 
-Who = Callable[[Call], Awaitable[None]]
+AccessCheck = Callable[[Call], Awaitable[None]]
 
 
 async def anybody(call: Call) -> None:
@@ -123,7 +123,7 @@ class Row:
 
     path: str
     handler: Callable[[Call], Any]
-    who: Who = reader
+    who: AccessCheck = reader
     method: str = "GET"
     max_body: int = MAX_BODY
 
@@ -178,7 +178,7 @@ class WebApp:
         self._at_once = Counter[str]()
         """Requests in progress, by the name of the token's owner."""
 
-        def note(asker: Asker, refusal: Refusal) -> None:
+        def note(asker: RequestOrigin, refusal: Refusal) -> None:
             peer, end = f"a client from {asker.address}", f"{asker.address}:{asker.port}"
             reason = f"{refusal.status}: {refusal.reason}"
             refusals.note(about.event, peer, reason, address=end, asked=asker.what)

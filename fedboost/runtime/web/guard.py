@@ -161,7 +161,7 @@ class Refusal(Exception):
 
 
 @dataclass(frozen=True)
-class Asker:
+class RequestOrigin:
     """The origin of a request, its address and port, and what it requests, for the log."""
 
     address: str
@@ -169,7 +169,7 @@ class Asker:
     what: str
 
 
-Note = Callable[[Asker, Refusal], None]
+Note = Callable[[RequestOrigin, Refusal], None]
 """Records a refusal."""
 ErrorPage = Callable[[int, str], str]
 """Makes the page of a refusal from its status and reason."""
@@ -237,7 +237,7 @@ class Guard:
         if not began:
             await self._refuse(scope, refusal, send)
 
-    def _failed(self, asker: Asker, error: Exception) -> None:
+    def _failed(self, asker: RequestOrigin, error: Exception) -> None:
         """Log that a page failed, up to a rate."""
         if not self._failures.take(time.monotonic()):
             return
@@ -349,10 +349,10 @@ def only_header(scope: Scope, name: bytes) -> str | None:
     return values[0].decode("latin-1") if values else None
 
 
-def asker_of(scope: Scope) -> Asker:
+def asker_of(scope: Scope) -> RequestOrigin:
     address, port = scope.get("client") or ("an unknown address", 0)
     path = scope["raw_path"].decode("latin-1")
-    return Asker(address, port, quoted(f"{scope['method']} {path}", 200))
+    return RequestOrigin(address, port, quoted(f"{scope['method']} {path}", 200))
 
 
 def hostname_of(host: str) -> str:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from fedboost.errors import ConfigError
-from fedboost.runtime.web.guard import App, Asker, Note, Refusal, group_of
+from fedboost.runtime.web.guard import App, Note, Refusal, RequestOrigin, group_of
 
 MAX_CONNECTIONS = 320
 """Most open connections: each takes a file, which sessions need, too. Beyond this, the oldest without a
@@ -166,8 +166,8 @@ def _listen(what: str, host: str, port: int, note: Note) -> "_Listener":
     return opened
 
 
-def _connection(client: Any) -> Asker:
-    return Asker(client[0], client[1], "a connection")
+def _connection(client: Any) -> RequestOrigin:
+    return RequestOrigin(client[0], client[1], "a connection")
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,8 @@ def _server(app: App, note: Note, pair: tuple[Path, Path] | None) -> Any:
         def send_400_response(self, msg: str) -> None:
             address, port = self.client or ("an unknown address", 0)
             note(
-                Asker(address, port, "no request"), Refusal(400, "it does not speak HTTP, or too much of it")
+                RequestOrigin(address, port, "no request"),
+                Refusal(400, "it does not speak HTTP, or too much of it"),
             )
             super().send_400_response(msg)
 

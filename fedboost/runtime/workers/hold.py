@@ -33,7 +33,7 @@ from fedboost.privacy.packing import Words, chunks_of, signed
 from fedboost.protocol.contracts import Answering, Holder
 from fedboost.protocol.messages import Ask, Introduce
 from fedboost.runtime.config import is_loopback
-from fedboost.runtime.data.database import AS_USUAL, ReadOptions
+from fedboost.runtime.data.database import DEFAULT_OPTIONS, ReadOptions
 from fedboost.runtime.data.locations import TOGETHER, is_remote, local_files
 from fedboost.runtime.data.parquet import ParquetFiles, check_same_names
 from fedboost.runtime.data.shard import label_values, to_shard, undeclared
@@ -357,7 +357,7 @@ class Link:
         self._channel.close()
 
 
-class Doorkeeper(grpc.GenericRpcHandler):  # type: ignore[misc]
+class HoldHandler(grpc.GenericRpcHandler):  # type: ignore[misc]
     """The holder's end of the connection: serves one caller, which must send the token."""
 
     def __init__(self, token: str, serve: Any, begun: Any, ended: Any) -> None:
@@ -404,7 +404,7 @@ class Load:
     threads: int
     host: str
     source: str = ""
-    options: ReadOptions = AS_USUAL
+    options: ReadOptions = DEFAULT_OPTIONS
     names: Names | None = None
     keep: bool = True
     sizes: tuple[int, ...] = ()
@@ -509,7 +509,7 @@ def _serve(answered: Callable[[bytes], bytes], host: str) -> Door:
         called.set()
         server.stop(1.0)
 
-    server.add_generic_rpc_handlers((Doorkeeper(token, answered, called.set, ended),))
+    server.add_generic_rpc_handlers((HoldHandler(token, answered, called.set, ended),))
     shown = f"[{host}]" if ":" in host else host
     address, certificate = f"{shown}:0", ""
     if is_loopback(address):

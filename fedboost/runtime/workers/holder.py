@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from fedboost.boosting.queries import OfTurn, Query
 from fedboost.boosting.queries.trees import VoteQuery
-from fedboost.boosting.state import NOTHING_YET, BoostingState
+from fedboost.boosting.state import INITIAL_STATE, BoostingState
 from fedboost.errors import ConfigError, DurabilityError, FedboostError, Refused, SchemaMismatch, quoted
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.histogram import Layout
@@ -106,7 +106,7 @@ class WorkersHolder:
         terms: Terms,
         log: Any,
     ) -> None:
-        self.state = NOTHING_YET
+        self.state = INITIAL_STATE
         self._engine, self._load, self._terms, self._log = engine, load, terms, log
         self._lost: dict[str, float] = {}
         """Address of a lost worker -> the time until which it is not used, even if listed."""
@@ -242,7 +242,7 @@ class WorkersHolder:
                         "its rows are no longer those that the session began with",
                         "files changed while it ran, and were read again after a worker was lost",
                     )
-        if self.state is not NOTHING_YET:
+        if self.state is not INITIAL_STATE:
             kept = [each for each in placed if each not in lost]
             lost += self._exchange(kept, hold.going_to(self.state))[1]
         return lost

@@ -7,7 +7,7 @@ from trainings import ROWS, setting_of
 
 from fedboost.errors import ConfigError
 from fedboost.protocol import run as journal
-from fedboost.protocol.run import Gathered, Opened, Stopped
+from fedboost.protocol.run import AttemptStarted, Opened, Stopped
 
 PARTS = randomly(ROWS, 3, seed=3)
 
@@ -118,7 +118,7 @@ def test_a_journal_that_stops_where_no_round_ends_cannot_be():
     run(X, y, PARTS, callbacks=[after(2)], record=records.append, **settings)
     (stopped,) = (record for record in records if isinstance(record, Stopped))
     rest = [record for record in records if record is not stopped]
-    assert isinstance(records[0], Gathered)
+    assert isinstance(records[0], AttemptStarted)
     for place in (1, 2, len(rest)):
         with raised(ConfigError, "journal-stop"):
             run(X, y, PARTS, past=[*rest[:place], stopped, *rest[place:]], **settings)

@@ -13,7 +13,7 @@ from fedboost.boosting.programs import private
 from fedboost.boosting.queries.columns import RangeQuery
 from fedboost.boosting.queries.labels import StartQuery
 from fedboost.boosting.queries.trees import SumsQuery
-from fedboost.boosting.state import NOTHING_YET, BoostingState, Round
+from fedboost.boosting.state import INITIAL_STATE, BoostingState, Round
 from fedboost.errors import Refused
 from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.objectives.objective import SCALE
@@ -40,17 +40,17 @@ def test_the_same_answer_has_the_same_noise_and_is_charged_once():
     spending, values = spending_of(terms, ledger), np.arange(query.cells)
     roster = ("p0", "p1", "p2")
     one, again = (
-        spending.release(query, NOTHING_YET, tagged(query, roster, turn), values)[0] for turn in (1, 2)
+        spending.release(query, INITIAL_STATE, tagged(query, roster, turn), values)[0] for turn in (1, 2)
     )
     assert (one == again).all()
     assert len(ledger.charged) == 1
     others = [
-        spending.release(query, NOTHING_YET, tagged(query, roster[:2]), values)[0],
-        spending.release(query, NOTHING_YET, tagged(query, roster), values + 1)[0],
+        spending.release(query, INITIAL_STATE, tagged(query, roster[:2]), values)[0],
+        spending.release(query, INITIAL_STATE, tagged(query, roster), values + 1)[0],
         spending.release(query, BoostingState(grids=1), tagged(query, roster), values)[0],
-        spending.release(RangeQuery(1 << 39, 3), NOTHING_YET, tagged(query, roster), values)[0],
+        spending.release(RangeQuery(1 << 39, 3), INITIAL_STATE, tagged(query, roster), values)[0],
         spending_of(terms, TransientMemory(lambda size: b"x" * size), "other").release(
-            query, NOTHING_YET, tagged(query, roster), values
+            query, INITIAL_STATE, tagged(query, roster), values
         )[0],
     ]
     for first, second in itertools.combinations([one - values, *(other - values for other in others)], 2):
@@ -65,7 +65,7 @@ def test_noise_that_the_aggregator_draws_is_not_called_privacy_that_was_spent():
     terms = terms_of(X, 3, levels=(3, 8), ranges=RANGES, **central)
     memory, query = TransientMemory(bytes), RangeQuery(1 << 40, 3)
     spending, values = spending_of(terms, memory), np.arange(query.cells)
-    said, charge = spending.release(query, NOTHING_YET, tagged(query, ("p0", "p1", "p2"), 1), values)
+    said, charge = spending.release(query, INITIAL_STATE, tagged(query, ("p0", "p1", "p2"), 1), values)
     assert (said == values).all()
     assert charge is None
     assert memory.charged == {}
@@ -96,7 +96,7 @@ def test_an_aggregator_with_nothing_to_draw_from_does_not_begin():
     X, _ = data(rows=10)
     noise = {**MASKED["noise"], "placement": "central"}
     terms = terms_of(X, 3, levels=(3, 8), ranges=RANGES, protection="masked", noise=noise)
-    session = AggregatorSession("s", terms, private.train, NOTHING_YET)
+    session = AggregatorSession("s", terms, private.train, INITIAL_STATE)
     assert session.start() or session.error
     assert "it has no randomness" in str(session.error)
 

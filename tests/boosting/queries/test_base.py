@@ -8,7 +8,7 @@ from liar import X
 from raised import raised
 
 from fedboost.boosting.queries.base import BaseQuery, BeforeTrees
-from fedboost.boosting.state import NOTHING_YET
+from fedboost.boosting.state import INITIAL_STATE
 from fedboost.errors import Refused
 from fedboost.protocol.contracts import NOWHERE
 
@@ -61,8 +61,8 @@ def test_with_noise_a_query_is_refused_unless_it_says_otherwise():
     with raised(Refused, "query-noise"):
         Usual().check(terms_of(X, 3, protection="masked", ranges=[(-3, 3)] * 2, noise=noise))
     assert Usual().release(terms_of(X, 3)) is None
-    assert NOTHING_YET.after(Usual()) == NOTHING_YET
+    assert INITIAL_STATE.after(Usual()) == INITIAL_STATE
 
 
 def test_every_training_begins_where_a_site_remembers_nothing():
-    assert NOTHING_YET.position == NOWHERE
+    assert INITIAL_STATE.position == NOWHERE

@@ -9,7 +9,7 @@ from sites import Log
 from fedboost.protocol.messages import Connected, Disconnected, Relay
 from fedboost.runtime.aggregator import limits
 from fedboost.runtime.aggregator.limits import Peers, Refusals
-from fedboost.runtime.aggregator.parties import Admission, ConnectedParties, Seen
+from fedboost.runtime.aggregator.parties import Admission, ConnectedParties, LastSeen
 from fedboost.runtime.aggregator.server import Parties
 from fedboost.runtime.metrics import AggregatorMetrics
 from fedboost.runtime.net import channel
@@ -75,7 +75,7 @@ class Line:
 async def attended(*lines):
     """Inside, an aggregator attends to these parties: its log, and the task of each party."""
     log, metrics = Log(), AggregatorMetrics()
-    connected = ConnectedParties(Seen(log), Events(log, metrics))
+    connected = ConnectedParties(LastSeen(log), Events(log, metrics))
     admission = Admission(None, Refusals(log, metrics))
     parties = Parties(admission, Passing(connected), connected, log)
     peer = Peers(limits.SHARING_AN_ADDRESS).find(b"", lambda: "all", time.monotonic())

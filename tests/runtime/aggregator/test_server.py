@@ -106,7 +106,7 @@ def free_port():
 
 @pytest.mark.slow
 async def test_a_party_waits_for_the_aggregator_and_dials_again_when_it_was_away(folder, monkeypatch):
-    monkeypatch.setattr(dialling, "SAY_SO", 0.1)
+    monkeypatch.setattr(dialling, "REPORT_AFTER_SECONDS", 0.1)
     monkeypatch.setattr(party_node, "REDIAL", 0.05)
     folder.mkdir()
     address, log = f"127.0.0.1:{free_port()}", Log()

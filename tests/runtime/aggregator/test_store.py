@@ -13,7 +13,7 @@ from raised import raised
 from fedboost.errors import ConfigError, DurabilityError
 from fedboost.gbdt.tree import NO_SPLITS, Split, Splits, Tree
 from fedboost.protocol import run
-from fedboost.protocol.run import Begun, Gathered, Opened, Stopped, TreeGrown
+from fedboost.protocol.run import AttemptStarted, Begun, Opened, Stopped, TreeGrown
 from fedboost.runtime.aggregator.sessions import VERSION_LINE, Folder, read_journal
 from fedboost.terms.terms import Terms
 
@@ -31,11 +31,11 @@ GREW = TreeGrown(8, TREE, NO_SPLITS, [[[0, 0, 3, True, 1, 0]], 1, None, None])
 BY_LEVEL = dataclasses.replace(TREE, threshold=[0.0] * 3, categories=[1 << 254, 0, 0])
 RECORDS = [
     Begun("session-1", TERMS, "analyst"),
-    Gathered(1, ("a", "b", "c")),
+    AttemptStarted(1, ("a", "b", "c")),
     Opened(1, b"q" * 32, np.arange(-3, 4)),
     GREW,
     TreeGrown(9, BY_LEVEL, Splits.of([Split(0, 1, 0, True, 1, 1 << 254)]), [[], 1, None, None]),
-    Gathered(2, ("a", "b")),
+    AttemptStarted(2, ("a", "b")),
     Stopped(9),
     Opened(9, b"r" * 32, np.array([2**62, -(2**62)])),
 ]
@@ -84,7 +84,9 @@ def test_what_was_recorded_is_found_again(tmp_path):
 
 @given(
     st.one_of(
-        st.builds(Gathered, st.integers(0, 2**60), st.lists(st.text(max_size=5), max_size=3).map(tuple)),
+        st.builds(
+            AttemptStarted, st.integers(0, 2**60), st.lists(st.text(max_size=5), max_size=3).map(tuple)
+        ),
         st.builds(
             Opened,
             st.integers(0, 2**60),

@@ -14,7 +14,7 @@ from refusals import refusal
 from sites import fedboost, rows, terms
 
 from fedboost.boosting.queries.labels import RowsQuery
-from fedboost.boosting.state import NOTHING_YET
+from fedboost.boosting.state import INITIAL_STATE
 from fedboost.cli import site as audit
 from fedboost.errors import ConfigError, DurabilityError
 from fedboost.holders.columns import holder_for
@@ -108,7 +108,7 @@ def session(path):
         one = PartySession(Site("north", holder, os.urandom, record=memory.record, memory=memory))
         (join,) = one.handle(Offer("s", terms(PAIR)))
         assert isinstance(join, Join)
-        assert list(one.handle(Introduce((b"", b""), NOTHING_YET))) == []
+        assert list(one.handle(Introduce((b"", b""), INITIAL_STATE))) == []
         yield one, memory
 
 

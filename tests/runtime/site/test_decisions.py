@@ -16,7 +16,7 @@ from fedboost.protocol.messages import Leave
 from fedboost.runtime.aggregator import parties
 from fedboost.runtime.site import node
 from fedboost.runtime.site.audit import read_log
-from fedboost.runtime.site.node import Watch
+from fedboost.runtime.site.node import PartyMonitor
 from fedboost.runtime.site.policy import Policy
 from fedboost.runtime.site.rows import MAX_MISFITS
 from fedboost.runtime.site.store import NAME
@@ -115,14 +115,14 @@ async def test_what_rows_do_not_fit_is_told_to_the_site_alone_and_not_without_en
 async def test_a_refusal_is_recorded_before_it_leaves(tmp_path, monkeypatch):
     """The aggregator cannot take it and hang up before it is written down."""
     audit, recorded = tmp_path / "c" / "state" / "north" / NAME, []
-    sent = Watch.sent
+    sent = PartyMonitor.sent
 
     def listening(watch, data):
         if isinstance(decode_from_party(data), Leave):
             recorded.append(read_log(audit)[-1].event)
         return sent(watch, data)
 
-    monkeypatch.setattr(Watch, "sent", listening)
+    monkeypatch.setattr(PartyMonitor, "sent", listening)
     async with consortium(tmp_path / "c", {}) as one:
         one.start_party("north", rows())
         with pytest.raises(SessionFailed):

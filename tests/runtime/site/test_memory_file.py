@@ -18,7 +18,7 @@ from raised import raised
 from sites import terms
 
 from fedboost.boosting.queries.columns import RangeQuery
-from fedboost.boosting.state import NOTHING_YET
+from fedboost.boosting.state import INITIAL_STATE
 from fedboost.errors import ConfigError, DurabilityError, LocalProtocolError, Refused
 from fedboost.holders.columns import holder_for
 from fedboost.holders.shard import Shard
@@ -129,15 +129,15 @@ def test_the_same_answer_after_a_restart_is_the_same_bytes_and_another_roster_is
     values = np.arange(query.cells)
     with opened(path) as memory:
         spending = Spending(agreement, begun(memory, agreement=agreement))
-        before, _ = spending.release(query, NOTHING_YET, tag(), values)
+        before, _ = spending.release(query, INITIAL_STATE, tag(), values)
     once = cost_of(path)
     with opened(path) as memory:
         spending = Spending(agreement, begun(memory, agreement=agreement))
-        assert (spending.release(query, NOTHING_YET, tag(turn=7), values)[0] == before).all()
+        assert (spending.release(query, INITIAL_STATE, tag(turn=7), values)[0] == before).all()
         assert cost_of(path) == once
-        fewer, _ = spending.release(query, NOTHING_YET, tag(THREE[:2]), values)
+        fewer, _ = spending.release(query, INITIAL_STATE, tag(THREE[:2]), values)
         charges = {
-            spending.release(query, NOTHING_YET, tag(roster), values)[1]
+            spending.release(query, INITIAL_STATE, tag(roster), values)[1]
             for roster in (THREE, THREE[:2], THREE[:2])
         }
     assert np.mean(fewer == before) < 0.5

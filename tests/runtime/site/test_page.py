@@ -20,7 +20,7 @@ from fedboost.runtime.site import review as asked
 from fedboost.runtime.site.approval import policy_for, refusal_of, refuse
 from fedboost.runtime.site.backup import memory_path
 from fedboost.runtime.site.config import read_party
-from fedboost.runtime.site.page import SiteOffice
+from fedboost.runtime.site.page import SitePageData
 from fedboost.runtime.site.review import PageState
 from fedboost.runtime.site.store import Store, open_database, put, reading
 from fedboost.runtime.tasks import terms_to_toml
@@ -481,7 +481,7 @@ def test_a_page_that_fails_harms_no_other(site, officer, monkeypatch):
     def fails(self):
         raise ZeroDivisionError("a defect")
 
-    monkeypatch.setattr(SiteOffice, "overview", fails)
+    monkeypatch.setattr(SitePageData, "overview", fails)
     status, _, body = officer.ask("GET", "/")
     assert (status, "a defect" in body) == (500, False)
     assert site.log.named("a page failed")[0]["reason"] == "ZeroDivisionError: a defect"

@@ -13,7 +13,7 @@ from fedboost.errors import Refused
 from fedboost.results.site import LiveSession
 from fedboost.runtime.site import approval, page
 from fedboost.runtime.site.approval import policy_for
-from fedboost.runtime.site.page import MAX_AT_ONCE, SiteOffice
+from fedboost.runtime.site.page import MAX_AT_ONCE, SitePageData
 from fedboost.runtime.site.rows import SiteRows
 from fedboost.runtime.tasks import terms_to_toml
 from fedboost.runtime.web import logins
@@ -143,13 +143,13 @@ def test_rows_are_counted_while_no_session_reads_them(site, officer, monkeypatch
 
 
 def test_one_reader_does_not_fill_the_queue_of_pages(site, officer, monkeypatch):
-    viewer, go_on, overview = Visitor(site.address).log_in(site.reading), Event(), SiteOffice.overview
+    viewer, go_on, overview = Visitor(site.address).log_in(site.reading), Event(), SitePageData.overview
 
     def slow(self):
         assert go_on.wait(PATIENCE)
         return overview(self)
 
-    monkeypatch.setattr(SiteOffice, "overview", slow)
+    monkeypatch.setattr(SitePageData, "overview", slow)
     with ThreadPoolExecutor(MAX_AT_ONCE + 4) as threads:
         asked = [threads.submit(viewer.ask, "GET", "/") for _ in range(MAX_AT_ONCE + 3)]
         try:

@@ -12,7 +12,7 @@ from raised import raised
 
 import fedboost as fb
 from fedboost.errors import ConfigError, SessionFailed
-from fedboost.runtime.data.database import AS_USUAL
+from fedboost.runtime.data.database import DEFAULT_OPTIONS
 from fedboost.runtime.workers import holder
 from fedboost.runtime.workers.dask_engine import DaskEngine
 from fedboost.runtime.workers.hold import Files, Link, Range, WorkerLost
@@ -112,7 +112,7 @@ def test_rows_that_are_others_when_they_are_computed_again_are_refused():
 def test_a_file_that_differs_between_workers_is_refused(tmp_path):
     frame = table()
     frame.to_parquet(tmp_path / "a.parquet")
-    sizes = Files(str(tmp_path), AS_USUAL).heads().sizes
+    sizes = Files(str(tmp_path), DEFAULT_OPTIONS).heads().sizes
     frame.iloc[:-1].to_parquet(tmp_path / "a.parquet")
     with raised(ConfigError, "worker-rows-changed"):
-        Files(str(tmp_path), AS_USUAL).rows([Range(0, 10)], sizes)
+        Files(str(tmp_path), DEFAULT_OPTIONS).rows([Range(0, 10)], sizes)
