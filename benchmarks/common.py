@@ -1,9 +1,8 @@
-"""What the benchmarks share: tables real and generated, their splits, and results as tables and as JSON.
+"""Shared code of the benchmarks: real and generated tables, splits into parties, results as tables and JSON.
 
-Promises: the same seed gives the same rows to train and test on and the same parties; the JSON of a benchmark
-holds the tables it printed, word for word, and where and with what they were measured.
-Refuses: data files that are absent, cannot be read or lack the label (one line on standard error, exit
-status 2).
+The same seed gives the same training rows, test rows and parties. The JSON of a benchmark has the printed
+tables, the command, the machine and the versions. A data file that is missing, unreadable or without its
+label ends the script with one line on standard error and exit status 2.
 """
 
 import argparse
@@ -110,7 +109,7 @@ def arguments(description: str | None, needs_data: bool = True) -> argparse.Argu
 
 
 def _output(name: str) -> Path:
-    """Where results go; a folder that is absent is better known before the training than after it."""
+    """Path of the results; checked before the training."""
     path = Path(name)
     if path.is_dir() or not path.absolute().parent.is_dir():
         fail(f"{path}: cannot write: no such folder, or not a file")
@@ -184,7 +183,7 @@ def publish(options: argparse.Namespace, tables: Sequence[Table], values: Mappin
 def record(
     benchmark: str, words: Sequence[str], tables: Sequence[Table], values: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What a JSON file holds: what was run, when, where, the tables, and the values behind them."""
+    """Contents of a JSON file: command, date, machine, versions, tables, and the values behind them."""
     return {
         "benchmark": benchmark,
         "command": command(benchmark, words),
@@ -203,7 +202,7 @@ def script(benchmark: str) -> Path:
 
 
 def command(benchmark: str, words: Sequence[str]) -> str:
-    """What anyone would type for the same results: paths are theirs, and where the JSON goes is no matter."""
+    """The command for the same results, with placeholders for paths and without --json."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--json")
     for option in PATHS:
@@ -242,13 +241,13 @@ def versions() -> dict[str, str]:
 
 
 def spread(values: Sequence[float], digits: int) -> str:
-    """Median, least and greatest."""
+    """Median (least - most)."""
     shown = [f"{value:.{digits}f}" for value in (statistics.median(values), min(values), max(values))]
     return f"{shown[0]} ({shown[1]} - {shown[2]})"
 
 
 def verdict(holds: bool) -> str:
-    """How a table says whether a claim holds."""
+    """How a table shows whether a claim holds."""
     return "yes" if holds else "NO"
 
 
@@ -271,6 +270,6 @@ def own_memory() -> int:
 
 
 def fail(message: str) -> NoReturn:
-    """End with one line of what went wrong."""
+    """Print the error in one line and exit with status 2."""
     print(f"error: {message}", file=sys.stderr)
     sys.exit(2)

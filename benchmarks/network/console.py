@@ -1,14 +1,16 @@
 """Does a console with many open pages slow a training?
 
-Generated dense float32 rows, shared by three parties, binary:logistic, `masked`, with keys; every process on
-this machine, which also has the pages: clients in a process of their own that ask for them every two seconds
-as a browser does. Trainings without and with pages take turns in one run, with the console served in both.
+    python benchmarks/network/console.py
 
-A turn's milliseconds are those of the median round of a training, divided by the turns of a round; beside it
-those of the mean round, which drawings that hold a round up would show in. The first rounds are left out. CPU
-seconds are those of the aggregator, of a whole training.
+Three parties with keys share generated dense float32 rows: binary:logistic, `masked`. All processes run on
+this machine, including the pages: clients in a process of their own that poll every two seconds as a
+browser does. Trainings without and with pages alternate in one run. The console is served in both.
 
-The claim: with 50 pages open the median turn takes at most 1.05 times as long.
+The time per turn is the median round of a training divided by the turns of a round. The mean round would
+also show rendering that delays a round. The first rounds are left out. CPU seconds are those of the
+aggregator over a whole training.
+
+The claim: with 50 open pages, the median turn takes at most 1.05 times as long.
 """
 
 # One thread in every process, and that must be said before the libraries are imported.
@@ -47,7 +49,7 @@ PARTIES, ROUNDS, EARLY = 3, 300, 10
 AT_MOST = 1.05
 READY = "ready"
 PAUSE = 2.0
-"""Seconds until a page that is open asks again."""
+"""Seconds between two requests of an open page."""
 
 
 class WithConsole(LocalCluster):

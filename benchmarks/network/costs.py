@@ -1,8 +1,7 @@
-"""What a tree costs, on paper: seconds and bytes from rows, features, bins, depth, parties and the links.
+"""Cost model of a tree: seconds and bytes from rows, features, bins, depth, parties and links.
 
-Promises: plain arithmetic, each term with its reason; the constants come from measurements (`parties.py`) and
-nowhere else.
-Refuses: nothing. It is a model of full trees on dense numeric rows: real trees are smaller.
+`parties.py` measures the constants and prints predictions. The model is of full trees on dense numeric
+rows; real trees are smaller.
 """
 
 import math

@@ -1,10 +1,10 @@
-"""A network between two ends of loopback: whatever passes takes half a round trip each way.
+"""A proxy that simulates a distant network on loopback: all bytes take half a round trip in each direction.
 
-Promises: bytes arrive unchanged, in order, and not before their time; a link that carries so many bytes a
-second carries them one after the other, in each direction of each connection. TLS passes through: the ends
-see each other's certificates.
-Refuses: nothing. It is no model of TCP over a distance: there is no loss and no slow start, and what the ends
-write is taken at once, so what holds a sender back is gRPC's flow control alone.
+Bytes arrive unchanged, in order, and not before their time. A link with a bandwidth transmits sequentially,
+in each direction of each connection. TLS passes through: both ends see each other's certificates.
+
+The proxy does not simulate TCP over a distance: it has no loss and no slow start, and accepts written bytes
+at once. Only the flow control of gRPC delays a sender.
 """
 
 import asyncio

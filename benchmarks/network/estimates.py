@@ -1,12 +1,15 @@
-"""Is `fedboost estimate` near what a training takes?
+"""Is `fedboost estimate` close to the cost of a training?
 
-Trains over gRPC on loopback, three parties and an aggregator as processes with keys, on generated dense
-float32 rows, 50 rounds, 256 bins, under `plain` and `masked`; and asks `fedboost estimate --data` about the
-same terms and rows. MB are 10^6 bytes, the mean of the parties, with all that comes before the first round.
-Seconds of a round are the median of the rounds after the second; seconds in all run from the analyst's
-request to the model.
+    python benchmarks/network/estimates.py
 
-The claim: bytes and seconds, of a round and in all, are within 1.5 times of the estimate, either way.
+Trains over gRPC on loopback with three parties and an aggregator as processes with keys, on generated dense
+float32 rows: 50 rounds, 256 bins, `plain` and `masked`. Compares with `fedboost estimate --data` for the
+same terms and rows. MB are 10^6 bytes, the mean of the parties, including all messages before the first
+round. Seconds per round are the median of the rounds after the second. Seconds in all are those from the
+analyst's request to the model.
+
+The claim: bytes and seconds, per round and in all, are within 1.5 times of the estimate, in either
+direction.
 """
 
 import json
@@ -105,7 +108,7 @@ def main() -> None:
                 print(*lines[-1], sep="   ", flush=True)
     headings = ("depth, protection", "MB a round", "s a round", "s in all", "apart at most")
     title = f"{ROWS:,} x {FEATURES}, {ROUNDS} rounds, three parties: measured / estimated"
-    notes = (f"{verdict(holds)}: each within {AT_MOST} times of its estimate",)
+    notes = (f"Each within {AT_MOST} times of its estimate: {verdict(holds)}.",)
     common.publish(options, [common.Table(title, headings, tuple(lines), notes)], values)
 
 

@@ -1,17 +1,23 @@
-"""What does a tree cost over the network, beside XGBoost's allreduce, beside one process, and with masks?
+"""What does a tree cost over the network, compared with XGBoost's allreduce and with one process?
 
-Trains on generated dense float32 rows, binary:logistic, depth 6, 256 bins. Every party is a process that
-computes in one thread, and so is the aggregator; they talk gRPC over loopback: `plain` without keys, `masked`
-with mutual TLS. XGBoost's workers are processes with one thread, too, joined by its tracker (rabit). The
-sides train in turns; fedboost's models are compared.
+    python benchmarks/network/network.py
 
-A tree's seconds are the median of rounds 6 to 25 of one training; its CPU seconds are those of all processes
-of the side together in these rounds, divided by 20. All share the cores of one machine here.
+Trains on generated dense float32 rows: binary:logistic, depth 6, 256 bins. Every party and the aggregator
+is a process with one thread, connected by gRPC over loopback: `plain` without keys, `masked` with mutual
+TLS. XGBoost's workers are processes with one thread, connected by its tracker (rabit). The sides alternate,
+and fedboost's models are compared. All processes share the cores of one machine.
 
-The claims: 200,000 x 50, three processes: `plain` takes at most 0.9 times as long as XGBoost, `masked` at
-most 1.2 times. 1,000,000 x 50, four processes: `plain` takes at most 1.3 times one process with the same rows
-and two threads, `masked` at most 1.15 times `plain`. 20,000 x 20, three processes behind links of 50 ms
-(`delay.py`): `plain` takes at most 0.36 s a tree, `masked` at most 1.1 times as long.
+The seconds of a tree are the median of rounds 6 to 25 of one training. Its CPU seconds are the sum over all
+processes of the side in these rounds, divided by 20.
+
+The claims:
+
+- 200,000 x 50, three processes: `plain` takes at most 0.9 times as long as XGBoost, `masked` at most 1.2
+  times.
+- 1,000,000 x 50, four processes: `plain` takes at most 1.3 times one process with the same rows and two
+  threads, and `masked` at most 1.15 times `plain`.
+- 20,000 x 20, three processes on links of 50 ms (`delay.py`): `plain` takes at most 0.36 s per tree,
+  `masked` at most 1.1 times as long.
 """
 
 # One thread in every process, none that spins, and that must be said before the libraries are imported.

@@ -1,19 +1,21 @@
-"""What do more parties, and distance, cost? And is that what a model on paper says?
+"""What do more parties and distance cost, and does the cost model predict it?
 
-Generated dense float32 rows, binary:logistic, depth 6, 256 bins; a tree's seconds are the median over rounds
-after the second. Every model is compared with the others of the same rows: they are equal.
+    python benchmarks/network/parties.py [--page docs/scaling.md] [--runs FILE]
 
-- simulate: 3 to 100 parties in one process, one thread; CPU seconds, the mean of these rounds. What the
-  aggregator's session takes of it (adding, opening, finding splits) is told apart.
-- processes: 3, 10, 30 parties as processes on loopback with keys, one thread each, and the aggregator's
-  resident memory (Linux). Claim: at most 2 MB more a party.
-- links: three parties behind a proxy that takes half a round trip each way (`delay.py`), with 1, 20 and
-  50 ms, and with 100 Mbit/s a party. Claim: 50 ms add one round trip a turn, plain and masked, and in all at
-  most one more.
-- model: constants from the runs of up to ten parties in one process, the processes of three parties, and the
-  link of 1 ms (`costs.py`); then what it says of every run, and of consortia nobody has here.
+Trains on generated dense float32 rows: binary:logistic, depth 6, 256 bins. The seconds of a tree are the
+median over rounds after the second. All models of the same rows must be equal.
 
-With --page FILE the tables are written into docs/scaling.md. Exit status 1 if a claim does not hold.
+- simulate: 3 to 100 parties in one process with one thread; mean CPU seconds of these rounds. The share of
+  the aggregator's session (adding, opening, finding splits) is measured separately.
+- processes: 3, 10, 30 parties as processes on loopback with keys and one thread each, and the aggregator's
+  resident memory (Linux). Claim: at most 2 MB more per party.
+- links: three parties behind a proxy (`delay.py`) with 1, 20 and 50 ms, and with 100 Mbit/s per party.
+  Claim: 50 ms add one round trip per turn, plain and masked, and at most one more in all.
+- model: constants from the runs with up to ten parties in one process, the processes of three parties, and
+  the link of 1 ms (`costs.py`); then predictions for every run and for larger consortia.
+
+--page writes the tables into a page, --runs reads the runs of an earlier --json FILE. Exit status 1 if a
+claim does not hold.
 """
 
 # One thread in every process, and that must be said before the libraries are imported.
@@ -267,7 +269,7 @@ def train_far(table: pa.Table, parties: int, link: Link | None, rounds: int) -> 
 
 def train_once(one: OneThread, terms: fb.Terms, case: Case, at_rest: int) -> tuple[Run, Any]:
     """One training by processes that run already."""
-    Path(f"/proc/{one.aggregator.pid}/clear_refs").write_text("5")  # the peak begins anew
+    Path(f"/proc/{one.aggregator.pid}/clear_refs").write_text("5")  # resets the peak
     ids = [process.pid for process in one.parties.values()]
     seconds, marks = [], []
     training = one.analyst.train(terms)
@@ -327,7 +329,7 @@ def calibrate(runs: list[Run]) -> Constants:
 
 
 def claims(runs: list[Run]) -> bool:
-    """Whether what was measured is as claimed; says so."""
+    """Print each claim; return whether all hold."""
     holds = True
     for masked in (False, True):
         ours = [run for run in runs if run.kind == "processes" and run.case.masked == masked]
@@ -460,7 +462,7 @@ def consortia() -> list[tuple[str, Case]]:
 
 
 def show_predictions(constants: Constants) -> Shown:
-    """What nobody has here."""
+    """Predictions for consortia larger than those measured."""
     rows = []
     for name, case in consortia():
         cost = costs.predict(case, constants)

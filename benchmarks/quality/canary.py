@@ -1,16 +1,15 @@
-"""The canary audit: how well can anyone tell from all releases of a session whether one row was in it?
+"""The canary audit: how well do all releases of a session reveal whether it had one more row?
 
-A session is played many times over the same few rows, in half of the runs with one row more. The attacker
-knows every other row, the seed and each question, so it knows what each sum would be with the row and
-without; its statistic is the logarithm of the ratio of the likelihoods of all noisy sums, which no attack
-beats. A threshold is chosen on the first half of the runs; the other half says how often the statistic is
-above it with the row and without, of which the 97.5 % bounds of Clopper and Pearson are taken, both at once
-95 %. They give a lower bound on epsilon, of which nothing is assumed, and a sharper one that takes the pair
-for one that Gaussian privacy allows.
+`privacy.py` runs it. A session runs many times over the same few rows, in half of the runs with one more
+row. The attacker knows every other row, the seed and each question, and thus each sum with and without the
+row. Its statistic is the log likelihood ratio of all noisy sums, which is optimal. Noise shares that the
+attacker draws itself are left out.
 
-Promises: noise, bounds, program and the sums of a party are those of real sessions; the same seed
-gives the same runs. Where a share of the noise is the attacker's own, it is left out.
-Refuses: nothing.
+The first half of the runs chooses a threshold. The other half gives the rates at which the statistic is
+above it with and without the row, with 97.5 % Clopper-Pearson bounds, 95 % for both. They imply a lower
+bound on epsilon without assumptions, and a sharper one that assumes Gaussian privacy.
+
+Noise, bounds, program and sums of a party are those of real sessions. The same seed gives the same runs.
 """
 
 import math

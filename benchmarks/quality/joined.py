@@ -1,12 +1,14 @@
-"""Is it worth it to join columns, and is the joined model that of pooled rows?
+"""Is joining columns worthwhile, and does the joined model equal the model of pooled rows?
 
-Each table is parted by columns: the label holder has those of one kind, a feature holder those of the other.
-On the same training rows it trains the label holder alone, both together by columns (`plain` unless told
-otherwise), with a third party that takes half of the feature holder's columns, and one party with all
-columns; 50 rounds, depth 5, 32 bins, one 80/20 split per seed.
+    python benchmarks/quality/joined.py --data FOLDER
 
-The claims: the models of two and of three holders are the pooled model, byte for byte; joining raises the
-AUC on the test rows in every split, but of kddcup99_10pct, which each half tells apart.
+Each table is divided by columns: a label holder has those of one kind, a feature holder those of the other.
+On the same training rows the script trains the label holder alone, both holders, three holders (the third
+has half of the feature holder's columns), and one party with all columns. Trainings have 50 rounds, depth
+5, 32 bins, one 80/20 split per seed, and protection `plain` unless --protection names another.
+
+The claims: the models of two and three holders equal the pooled model byte for byte. Joining raises the
+test AUC in every split, except on kddcup99_10pct, where either half separates the classes.
 """
 
 import argparse

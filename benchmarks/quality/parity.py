@@ -1,17 +1,21 @@
 """Does every objective and option learn as well as in XGBoost?
 
-Trains both with the same parameters on the same rows and features, and scores them on the same test rows; one
-80/20 split per seed, depth 6, 256 bins, every parameter that is not named at its default. fedboost sees the
-training rows through three uneven parties, XGBoost (`hist`) sees them pooled. Both split categories by
-sets of their levels; missing values reach both as missing values.
+    python benchmarks/quality/parity.py --data FOLDER [--cases WORD ...]
 
-Tables to rank: the hours of a day (bike_sharing; label: the fifth of its day an hour's count is in), the
-insured of a postcode (beMTPL97; label: the number of claims), the districts of half a degree by half a degree
-(california_housing; label: the fifth of its square a district's median value is in). A group is trained on or
-tested on as a whole, and one party has it.
+Trains both with the same parameters on the same rows and features, and scores both on the same test rows:
+one 80/20 split per seed, depth 6, 256 bins, defaults otherwise. fedboost has three uneven parties, XGBoost
+(`hist`) the pooled rows. Both split categories by sets of levels, and missing values stay missing.
 
-The claim: the mean difference over the seeds is at most its standard deviation, or in fedboost's favour. And:
-claims per exposure (beMTPL97, `count:poisson`) come within 0.5 % of XGBoost's deviance; the 23 classes of
+Ranking tables keep each group at one party, and wholly in training or in test. The groups and labels are:
+
+- bike_sharing: the hours of a day; the label is the fifth of the day's counts that contains the hour's
+  count.
+- beMTPL97: the policyholders of a postcode; the label is the number of claims.
+- california_housing: districts in a square of half a degree; the label is the fifth of the square's median
+  values that contains the district's.
+
+The claims: the mean difference over the seeds is at most its standard deviation, or in fedboost's favour.
+Claims per exposure (beMTPL97, `count:poisson`) are within 0.5 % of XGBoost's deviance. The 23 classes of
 kddcup99 do not diverge at the default settings.
 """
 
@@ -56,7 +60,7 @@ TOP = 32
 DEVIANCE_WITHIN = 0.005
 CENSORING_SEED = 0
 DIVERGED = 0.1
-"""A log loss of 23 classes beyond this is no model: that of the shares of the classes alone is 1.1."""
+"""A log loss of 23 classes above this counts as diverged. Predicting the class shares has 1.1."""
 
 
 def _pseudo_huber(label: npt.NDArray[np.float32], predicted: Float64) -> float:
@@ -166,7 +170,7 @@ def with_fifths(table: pa.Table, label: str, group: str) -> pa.Table:
 
 @dataclass(frozen=True)
 class Case:
-    """One row of the table: a real table, an objective, how it is scored, what else both are told."""
+    """One row of the table: a real table, an objective, its metric, and further settings of both sides."""
 
     name: str
     dataset: common.Dataset
@@ -179,7 +183,7 @@ class Case:
     group: str | None = None
     """The column of groups, where rows are ranked: scores are means over those of more than one label."""
     of_xgboost: Mapping[str, Any] = field(default_factory=dict)
-    """What XGBoost is told instead, where it has no such setting."""
+    """Settings for XGBoost, where it has no such setting."""
 
 
 SLOW = {"learning_rate": 0.1}

@@ -1,18 +1,23 @@
-"""What does differential privacy cost in AUC, and is what is stated of it true?
+"""What does differential privacy cost in AUC, and does its stated epsilon hold?
 
-AUC: 70 % of the rows, drawn by a seed, are shared out equally among three parties that train under masks with
-distributed noise, delta 1e-5, every other term at its default. interpret's DP-EBM has all their rows, the
-same epsilon, delta and declared ranges, its defaults otherwise, and no noise for parties that collude; of the
-same splits XGBoost without privacy (100 rounds, learning rate 0.3). Scored on the other 30 %. Ranges are
-declared in `private_tables.py`: round numbers that hold every value of these public tables, and as
-little covered by epsilon as the words of categories, for both.
+    python benchmarks/quality/privacy.py --data FOLDER [--parts WORD ...]
 
-The canary: sessions of one feature and twelve rows, with and without one row more, and the largest epsilon
-that telling them apart proves (`canary.py`).
+AUC: 70 % of the rows, drawn by a seed, train at three equal parties under masks with distributed noise,
+delta 1e-5, other terms at their defaults. The other 30 % are scored. interpret's DP-EBM has all training
+rows, the same epsilon, delta and declared ranges, defaults otherwise, and no noise against collusion.
+XGBoost trains the same splits without privacy (100 rounds, learning rate 0.3). `private_tables.py` declares
+the ranges: round numbers that hold every value of these public tables. Epsilon covers neither them nor the
+category names, in either program.
 
-The claims: AUC on adult at least 0.903 at epsilon 1 and 0.86 at 0.1, on default_credit 0.762 at 1; ahead of
-DP-EBM in the mean of the splits; no epsilon of the canary above the stated one; epsilon of a list of releases
-within 0.001 of dp-accounting's.
+Canary: sessions of one feature and twelve rows, with and without one more row, and the largest epsilon that
+distinguishing them proves (`canary.py`).
+
+The claims:
+
+- AUC on adult at least 0.903 at epsilon 1 and 0.86 at 0.1, on default_credit 0.762 at 1;
+- ahead of DP-EBM in the mean of the splits;
+- no canary proves more than the stated epsilon;
+- the epsilon of a list of releases is within 0.001 of dp-accounting's.
 """
 
 import argparse
@@ -102,10 +107,11 @@ def auc(options: argparse.Namespace) -> tuple[common.Table, list[dict[str, Any]]
             [row_of(one) for one in found],
             [
                 "Noise is drawn again in every run, so the last digits differ from run to run.",
-                "DP-EBM's noise is central: one who holds all rows draws it. Of fedboost's three shares two "
-                "are enough, since a party can subtract its own: its sums have 1.5 times the variance.",
-                "DP-EBM takes no missing cells: it was given the middle of the declared range, or a word of "
-                "their own, in their place.",
+                "DP-EBM's noise is central: drawn by one holder of all rows. Two of fedboost's three "
+                "shares are enough, since a party can subtract its own: its sums have 1.5 times the "
+                "variance.",
+                "DP-EBM accepts no missing cells: they were replaced by the middle of the declared range, or "
+                "by a category of their own.",
             ],
         ),
         found,
@@ -204,7 +210,7 @@ def canaries(options: argparse.Namespace) -> tuple[common.Table, list[dict[str, 
         found.append({**asdict(one), "placement": placement, "holds": one.holds})
     return (
         common.Table(
-            f"The canary: epsilon that {2 * options.runs:,} sessions prove, delta {canary.DELTA:g}",
+            f"Canary audit: epsilon proved by {2 * options.runs:,} sessions, delta {canary.DELTA:g}",
             ("placement", "stated", "proved", "if Gaussian", "above without", "with", "holds"),
             [
                 [
@@ -218,8 +224,8 @@ def canaries(options: argparse.Namespace) -> tuple[common.Table, list[dict[str, 
                 for one in found
             ],
             [
-                "Lower bounds at 95 % confidence; `if Gaussian` takes it that the pair of error rates is one "
-                "that Gaussian privacy allows. Distributed: of three parties one subtracts its share."
+                "Lower bounds at 95 % confidence; `if Gaussian` assumes a pair of error rates that "
+                "Gaussian privacy allows. Distributed: one of three parties subtracts its share."
             ],
         ),
         found,

@@ -1,13 +1,15 @@
-"""Does a session that tries candidates side by side find as good settings as random search on pooled rows?
+"""Does a session that compares candidates find settings as good as random search on pooled rows?
 
-`fb.tune` tries 27 candidates in one session of three uneven parties, and drops a third at a time. XGBoost
-(`hist`) draws as many at random from the same space, trains each for all rounds on pooled rows, and keeps the
-best round of the best. Both watch the AUC of the same validation rows, a fifth of the table by one split a
-seed. XGBoost searches with so many seeds of its own, since luck decides among few candidates; their mean
-counts.
+    python benchmarks/quality/tune.py --data FOLDER
 
-The claims: over the seeds the mean validation AUC is no lower; the turns are at most half of those of a
-session for each candidate (those that are dropped included).
+`fb.tune` compares 27 candidates in one session of three uneven parties, and drops a third at a time.
+XGBoost (`hist`) draws 27 at random from the same space, trains each for all rounds on pooled rows, and
+keeps the best round of the best. Both use the AUC of the same validation rows, a fifth of the table, one
+split per seed. XGBoost searches with as many seeds of its own and counts their mean, because the draw
+decides among few candidates.
+
+The claims: the mean validation AUC over the seeds is at least as high. The turns are at most half of
+those of one session per candidate, including dropped candidates.
 """
 
 import sys

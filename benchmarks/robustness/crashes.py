@@ -1,14 +1,18 @@
-"""Does a training whose processes are killed end with the same model, and how fast does it go on?
+"""Does a training whose processes are killed end with the same model, and how fast does it continue?
 
-A consortium on loopback with keys, one process a member, trains 30 rounds over 20,000 rows while `kill -9`
-hits the aggregator and the parties 20 times at random moments, drawn by a seed; whoever was killed is started
-again at once. Then the same with a party that sleeps (SIGSTOP) for longer than gRPC's keepalive waits. Both
-with each protection, and where three parties hold different columns of the same rows, in one order or matched
-by their ids.
+    python benchmarks/robustness/crashes.py [--seeds N]
 
-The claim: the model file is that of a training in one process that nobody disturbed, signatures apart, and
-every party has signed it. Exit status 1 if it is not. Seconds to go on are those from the restart to the next
-round the analyst hears of: Python starts, libraries load, the party computes its margins anew.
+A consortium on loopback with keys and one process per member trains 30 rounds over 20,000 rows. `kill -9`
+hits the aggregator and the parties 20 times at random moments drawn by a seed, and each killed process is
+restarted at once. Then a party is suspended (SIGSTOP) for longer than gRPC's keepalive timeout. Both run
+with each protection, and with three parties that hold different columns of the same rows, in one order or
+matched by ids.
+
+Prints the seconds from a restart to the next round that the analyst receives. They include the start of
+Python, loading libraries and recomputing the party's margins.
+
+The claim: the model file equals that of an undisturbed training in one process, except for signatures, and
+every party has signed it. Exit status 1 if it does not hold.
 """
 
 import sys
@@ -55,7 +59,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Case:
-    """What is trained. is_due: true of the model file that nobody disturbed, signatures apart."""
+    """A training. is_due: whether a model equals the undisturbed one, except for signatures."""
 
     name: str
     tables: Mapping[str, Any]
@@ -100,7 +104,7 @@ def trainings(seeds: int, first: int) -> Iterator[Result]:
                 folder = Path(name)
                 files = written(folder, tables)
                 if seed is None:
-                    what = f"a party asleep for {ASLEEP:g} s"
+                    what = f"a party suspended for {ASLEEP:g} s"
                     model, after = stopped(folder, files, agreed, ASLEEP, ANYTHING)
                     goes_on = [after]
                 else:

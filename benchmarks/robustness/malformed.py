@@ -1,13 +1,15 @@
-"""Do a million malformed messages crash anything, or fill the memory?
+"""Does any of a million malformed messages cause a crash, or does memory grow?
 
-Damages real messages of small trainings (plain, masked, leaf by leaf, row weights) in seeded ways, and gives
-each to the decoder that would meet it. Every second that can be read goes on to a session in the middle of a
-training, the aggregator's or a party's, which real messages brought there. Half are made from the message
-that is due there, the others from any of that training.
+    python benchmarks/robustness/malformed.py [--messages N] [--seed N]
 
-The claims: nothing but fedboost's own errors comes out of a decoder and nothing at all out of a session, not
-even a warning; a session never ends without a reason; resident memory after the first tenth stays where it
-is, up to 32 MiB. Exit status 1 if one of them does not hold. `--seed` repeats a run.
+Damages real messages of small trainings (plain, masked, leafwise, row weights) in seeded ways, and passes
+each to its decoder. Every second message that can be read goes to a session in the middle of a training, at
+the aggregator or a party. Half of these are made from the message that is due there, the others from any
+message of that training. The same seed repeats a run.
+
+The claims: decoders raise only fedboost's own errors. Sessions raise nothing, not even a warning, and never
+end without a reason. Resident memory grows by at most 32 MiB after the first tenth. Exit status 1 if a
+claim does not hold.
 """
 
 import hashlib
@@ -77,7 +79,7 @@ def _signers(name: str) -> dict[str, Site]:
 
 
 def places(name: str) -> dict[str, Site]:
-    """The sites of a training, whose randomness starts anew each time."""
+    """The sites of a training, with the same randomness each time."""
     return {
         party: replace(site, draw=Random(hashlib.sha256(party.encode()).digest()).randbytes, memory=None)
         for party, site in _signers(name).items()
@@ -98,13 +100,13 @@ def repeat_keys() -> None:
 
 @cache
 def script(name: str) -> tuple[list[tuple[str, bytes]], list[bytes]]:
-    """What the aggregator hears in a training, and what ME hears."""
+    """Messages that the aggregator receives in a training, and those that ME receives."""
     delivered = train(name, at=places(name)).delivered
     return delivered["up"], [data for party, data in delivered["down"] if party == ME]
 
 
 def at_aggregator(name: str, place: int, message: FromParty) -> str:
-    """What an aggregator's session makes of this message in place of the one that is due there."""
+    """Pass this message to an aggregator's session in place of the one that is due there."""
     up, _ = script(name)
     session = AggregatorSession("fuzz", terms_of(name), boosting.train, NOTHING_YET)
     session.start()
@@ -119,7 +121,7 @@ def at_aggregator(name: str, place: int, message: FromParty) -> str:
 
 
 def at_party(name: str, place: int, message: ToParty) -> str:
-    """What a party's session makes of it."""
+    """Pass it to a party's session."""
     _, down = script(name)
     session = PartySession(places(name)[ME])
     for data in down[:place]:

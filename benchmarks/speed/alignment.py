@@ -1,13 +1,17 @@
-"""What does it cost two parties to find the rows they share?
+"""What does it cost two parties to find the rows that they share?
 
-CPU seconds of both parties together, on one core, from the bytes of ids to the places of the common ones: ids
-become points of Curve25519, each party multiplies its own list and then the other's by its secret, tokens are
-made, and intersected. Half of the ids are common. A second multiplication includes the check of the list that
-came from the other. Beside it openmined-psi (ECDH on P-256, two parties of whom one learns), in an
-interpreter of its own that --peer-python names, since it needs another protobuf than fedboost: with the
-server's list raw, and compressed (gcs). Its messages are neither written nor read there.
+    python benchmarks/speed/alignment.py [--peer-python PYTHON]
 
-The claims: fedboost takes no more than the faster of the two in the same run; 1,000,000 ids at each party
+Measures CPU seconds of both parties together on one core, from the bytes of ids to the row indices of
+common ids. Ids become points of Curve25519, each party multiplies its own list and then the other's by its
+secret, and tokens are computed and intersected. Half of the ids are common. The second multiplication
+includes the check of the received list.
+
+openmined-psi (ECDH on P-256, one of two parties gets the result) runs in the interpreter of --peer-python,
+since it needs a different protobuf version. The server's list is raw and compressed (gcs). Its messages are
+neither serialized nor parsed.
+
+The claims: fedboost takes at most the time of the faster variant in the same run. 1,000,000 ids per party
 take less than ten minutes.
 """
 
@@ -121,7 +125,7 @@ def theirs(python: str, rows: int, structure: str) -> tuple[Seconds, str]:
 
 
 def without_gmpy2() -> float:
-    """CPU seconds of making points as where gmpy2 is not installed."""
+    """CPU seconds to compute points without gmpy2."""
     found: Seconds = {}
     with mock.patch.object(points, "jacobi", points.euler):
         timed(found, "all", points.points_of, ids_between(0, WITHOUT), bytes(32))
@@ -164,10 +168,10 @@ def against(
     ]
     rows.append(("fedboost", f"{options.larger:,}", f"{whole:.1f}", f"< {MOST:.0f}", verdict(whole < MOST)))
     return common.Table(
-        "From ids to the places of the common ones, CPU seconds of two parties on one core",
+        "From ids to the row indices of common ids, CPU seconds of two parties on one core",
         ("side", "ids each", "CPU seconds", "claim", "holds"),
         rows,
-        [f"Points of ids take {without:.0f} us an id where gmpy2 is not installed."],
+        [f"Without gmpy2, points of ids take {without:.0f} us per id."],
     )
 
 

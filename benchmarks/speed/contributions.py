@@ -1,12 +1,14 @@
-"""What do SHAP values cost beside XGBoost's?
+"""What do SHAP values cost compared with XGBoost's?
+
+    python benchmarks/speed/contributions.py
 
 100 trees of depth 6, trained on 100,000 generated rows, explain 10,000 x 50 float32 values with one thread,
-in turns. fedboost and XGBoost (`pred_contribs`) have the same trees, from the same model file, and their
-values are compared; LightGBM (`pred_contrib`) has trees of its own. fedboost also explains ten times as many
-rows, which shows whether the time grows with the rows alone. Counted is CPU time.
+and the sides alternate. fedboost and XGBoost (`pred_contribs`) load the same model file, and their values
+are compared. LightGBM (`pred_contrib`) has its own trees. fedboost also explains ten times as many rows.
+The times are CPU time.
 
-The claims: fedboost takes at most 0.1 times XGBoost's time, and with ten times the rows at most 1.2 times as
-long for each.
+The claims: fedboost takes at most 0.1 times XGBoost's time. With ten times the rows, the time per row is at
+most 1.2 times as long.
 """
 
 import argparse

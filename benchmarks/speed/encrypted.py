@@ -1,16 +1,21 @@
-"""How many cells a second does `paillier` mask, encrypt, add and open, beside plain phe?
+"""How many cells per second does `paillier` mask, encrypt, add and open, compared with plain phe?
 
-Cells of 46 bits of three parties, 48-bit slots, on one core. Seconds are CPU time of the process. `encrypt`
-is what a party does from integers to the bytes it sends, without anything made in advance; `encrypt, full
-pool` the same with all random powers ready, as between two turns. `mask` is what a party does before, with
-the masks of two others: a vector that is opened alone is noise. `add` is the sum of three ciphertexts,
-`check` what is done before with each that arrives, from bytes to numbers known to be ciphertexts. `blind` is
-what the aggregator does with a sum before the key holder sees it, `decrypt` what the key holder does, after a
-`check`, to have the bytes of its answer. phe has one cell in a ciphertext.
+    python benchmarks/speed/encrypted.py
 
-The claims, in cells/s. paillier, 2048 bits: encrypt 50,000, with a full pool 3,000,000, add 3,000,000,
-decrypt 11,000, in constant time; 3072 bits: half of these; at most 13 bytes a cell. Masks take at most a
-hundredth of the time that encrypting takes.
+Three parties have cells of 46 bits in 48-bit slots; CPU seconds on one core. phe has one cell per
+ciphertext. The steps are:
+
+- `mask`: a party adds the masks of two others, so that a vector that is opened alone is noise.
+- `encrypt`: from integers to the sent bytes, with nothing prepared; `encrypt, full pool` with all random
+  powers ready, as between two turns.
+- `add`: the sum of three ciphertexts.
+- `check`: from received bytes to validated ciphertexts, before they are added.
+- `blind`: the aggregator's work on a sum before the key holder receives it.
+- `decrypt`: the key holder's work, after a `check`, up to the bytes of its answer.
+
+The claims, in cells/s with 2048 bits: encrypt 50,000, with a full pool 3,000,000, add 3,000,000, decrypt
+11,000 in constant time; with 3072 bits half of these. A cell takes at most 13 bytes. Masks take at most a
+hundredth of the encryption time.
 """
 
 # One thread on every side, and that must be said before the libraries are imported.

@@ -1,12 +1,14 @@
-"""What do masks cost, beside the same training without them?
+"""What do masks cost, compared with the same training without them?
 
-Trains on generated dense float32 rows, binary:logistic, depth 6, 256 bins, all parties and the aggregator in
-one process, in turns: protection `masked`, then `plain`. The time of a tree is wall time between the end of
-round 3 and the end of round 23 of the same training, divided by 20; the models are compared. A party's own
-cost is the CPU time its sealer takes a tree (masks, packing, shares), less that of the plain sealer.
+    python benchmarks/speed/masked.py
+
+Trains generated dense float32 rows in one process: binary:logistic, depth 6, 256 bins. `masked` and `plain`
+alternate, and the models are compared. The time of a tree is the wall time between the ends of rounds 3 and
+23, divided by 20. A party's own cost is the CPU time of its sealer per tree (masks, packing, shares), minus
+that of the plain sealer.
 
 The claims: with 3 parties at most 1.2 times plain at 1,000,000 x 50 and 1.5 times at 200,000 x 50; with 10
-parties at most 2.5 times at 200,000 x 50; bytes at most 1.02 times. 50 parties work.
+parties at most 2.5 times at 200,000 x 50; bytes at most 1.02 times. With 50 parties, training works.
 """
 
 # One thread on every side, and that must be said before the libraries are imported.

@@ -1,14 +1,15 @@
 """How much memory does a training take?
 
-Each side trains 10 rounds in a process of its own, one thread, on 1,000,000 x 50 generated float32 values
-that it reads from a file: depth 6, 256 bins; fedboost with one party and protection `plain`. Counted is what
-the process has in memory that is no file's (Linux: RssAnon), every 5 ms from the end of the first round to
-that of the last, so after binning; the interpreter and the libraries count, too, and so does the table, 4
-bytes for each value and label, where a side keeps it. fedboost does not: it reads a column again if it must.
-pandas is hidden from every side: none needs it, and pyarrow and XGBoost import it, some 30 MB, where it is
-installed.
+    python benchmarks/speed/memory.py
 
-The claim: fedboost takes at most 1.5 bytes x rows x features and 200 MB.
+Each side trains 10 rounds in its own process with one thread, on 1,000,000 x 50 generated float32 values
+read from a file: depth 6, 256 bins, fedboost with one `plain` party. The script samples anonymous memory
+(RssAnon, Linux) every 5 ms from the end of the first round to the end of the last, after binning. It
+includes the interpreter, the libraries, and the table (4 bytes per value and label) if a side keeps it.
+fedboost rereads columns instead. pandas is hidden from all sides: none needs it, and pyarrow and XGBoost
+import it, about 30 MB, if it is installed.
+
+The claim: fedboost takes at most 1.5 bytes x rows x features plus 200 MB.
 """
 
 import argparse
@@ -149,7 +150,10 @@ def report(found: dict[str, list[int]], options: argparse.Namespace) -> None:
         f"the table {table / 1e6:.0f}: median (least - most) of {options.repeats}",
         ("side", "in memory", "claim", "holds"),
         rows,
-        ["scikit-learn calls nobody after a round: its figures are of the whole training, binning too."],
+        [
+            "scikit-learn has no callback after a round: its figures cover the whole training, "
+            "including binning."
+        ],
     )
     common.publish(options, [shown], {"table": table, "at_most": most, "peaks": found})
 

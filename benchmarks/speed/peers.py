@@ -1,13 +1,12 @@
-"""The same training in fedboost and in the libraries of pooled rows it is compared with.
+"""The same training in fedboost and in libraries that train on pooled rows.
 
-Promises: every side sees the same float32 values and trains binary:logistic with depth 6 and at most 64
-leaves, 256 bins (255 where a side counts the missing one apart), learning rate 0.3, lambda 1, a hessian of 1
-in a leaf where there is such a bound, and the number of threads it is told; a library is imported by the
-process that trains with it.
+Every side trains binary:logistic on the same float32 values: depth 6, at most 64 leaves, 256 bins,
+learning rate 0.3, lambda 1. A side that counts the bin of missing values separately has 255 bins. The minimum
+hessian per leaf is 1 if the side has such a limit. A library is imported by the process that trains with it.
 """
 
-# Each side is told its number of threads. OMP_NUM_THREADS would be a bound for XGBoost, whatever it is told,
-# so it is taken away; this must happen before the libraries are imported.
+# Each side gets its number of threads as a parameter. OMP_NUM_THREADS would limit XGBoost nevertheless, so it
+# is deleted before the libraries are imported.
 import os
 
 os.environ |= {"NUMBA_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -47,7 +46,7 @@ class Seconds:
 
 
 def now() -> Seconds:
-    """What both clocks say."""
+    """Read both clocks."""
     return Seconds(time.process_time(), time.perf_counter())
 
 
@@ -160,7 +159,7 @@ WISE = ("row", "col")
 
 
 def train_lightgbm(rows: Float32, label: Float32, threads: int, rounds: int, mark: Mark, wise: str) -> Any:
-    """Bin and train; wise: which of its two ways it is told to take."""
+    """Bin and train; wise: which of its two ways to use."""
     import lightgbm
 
     settings = {
@@ -211,7 +210,7 @@ def train_sklearn(rows: Float32, label: Float32, threads: int, rounds: int) -> A
 
 
 def time_sklearn(rows: Rows, threads: int) -> Cost:
-    """Two trainings, because it calls nobody after a round: EARLY rounds, and LATE."""
+    """Two trainings of EARLY and of LATE rounds, because it has no callback after a round."""
 
     def timed(rounds: int) -> Seconds:
         start = now()

@@ -1,9 +1,11 @@
-"""What does a prediction cost beside XGBoost's?
+"""What does a prediction cost compared with XGBoost's?
+
+    python benchmarks/speed/predict.py
 
 100 trees of depth 6, trained on 100,000 generated rows, predict 1,000,000 x 50 float32 values with one
-thread, in turns. fedboost and XGBoost (`inplace_predict`, the faster of its two ways) have the same trees,
-from the same model file, and their predictions are compared; LightGBM and scikit-learn have trees of their
-own. Counted is CPU time.
+thread, and the sides alternate. fedboost and XGBoost (`inplace_predict`, the faster of its two ways) load
+the same model file, and their predictions are compared. LightGBM and scikit-learn have their own trees. The
+times are CPU time.
 
 The claim: fedboost takes at most XGBoost's time.
 """

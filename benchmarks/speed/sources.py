@@ -1,12 +1,13 @@
-"""How much memory does it take a party to read its rows from PostgreSQL?
+"""How much memory does a party need to read its rows from PostgreSQL?
 
-Generated float64 values in a table of a PostgreSQL server of its own (Debian's packages), read with ORDER BY
-by a party in a process of its own, which then trains 2 rounds, one thread, protection `plain`, depth 6, 256
-bins. Counted is the most memory that the process had, files and libraries included (Linux: VmHWM), above what
-it had before it asked the query, when all code was loaded. Where a scratch folder is named, the bins lie
-there, and count where the process has them in memory.
+    python benchmarks/speed/sources.py
 
-The claim: at most 200 MB above the size of the bins, a byte for each value.
+Starts a PostgreSQL server (Debian's packages) with a table of generated float64 values. A party in its own
+process reads them with ORDER BY, then trains 2 rounds: one thread, `plain`, depth 6, 256 bins. The figure
+is the peak memory (VmHWM, Linux, including files and libraries) minus the memory before the query, when all
+code is loaded. Bins in a scratch folder count while the process has them in memory.
+
+The claim: at most 200 MB above the bins, which take one byte per value.
 """
 
 import argparse

@@ -1,17 +1,24 @@
-"""What does a tree cost beside XGBoost, LightGBM and scikit-learn, and what do more parties add?
+"""What does a tree cost compared with XGBoost, LightGBM and scikit-learn, and what do more parties add?
 
-All train on the same float32 rows, binary:logistic, depth 6, 256 bins, learning rate 0.3, in turns: fedboost
-(one party, protection `plain`), XGBoost (`hist`, QuantileDMatrix), LightGBM (at most 64 leaves, the faster of
-row-wise and col-wise, which the table names), scikit-learn's HistGradientBoosting, and fedboost with three
-parties that hold the same rows, in one process. Seconds are CPU time with one thread and wall time with two.
-Those of a tree are taken between the ends of rounds 5 and 25 of the same training, divided by 20; fedboost's
-include the metric of each round and the encoding of every message. scikit-learn's are the difference of two
-trainings, of 5 and of 25 rounds. Categories reach all sides as the number of their level; kddcup99_10pct's
-label is normal or not.
+    python benchmarks/speed/speed.py [--data FOLDER] [--tables NAME ...]
+
+All sides train on the same float32 rows: binary:logistic, depth 6, 256 bins, learning rate 0.3.
+The sides alternate:
+
+- fedboost with one `plain` party, and with three parties that hold the same rows in one process;
+- XGBoost (`hist`, QuantileDMatrix);
+- LightGBM (at most 64 leaves, the faster of row-wise and col-wise, shown in the table);
+- scikit-learn's HistGradientBoosting.
+
+Categories are level numbers on all sides. The label of kddcup99_10pct is normal or not normal.
+
+Seconds are CPU time with one thread and wall time with two. The time of a tree is the time between the ends
+of rounds 5 and 25, divided by 20. fedboost's includes the metric of each round and message encoding.
+scikit-learn's is the difference between trainings of 5 and of 25 rounds.
 
 The claims: with one thread a tree costs at most 0.8 times XGBoost's and 0.6 times LightGBM's, with two
-threads at most 0.9 times XGBoost's; from raw floats to the end of the first tree it takes at most half of
-XGBoost's time; three parties cost at most 1.5 times one. The other figures are shown beside.
+threads at most 0.9 times XGBoost's. From raw floats to the end of the first tree takes at most half of
+XGBoost's time. Three parties cost at most 1.5 times one. The other figures have no claim.
 """
 
 import argparse

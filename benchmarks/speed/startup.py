@@ -1,16 +1,17 @@
-"""How long does it take until something happens?
+"""How long do a command, an import, the first kernel and the first tree take?
 
-Wall seconds of whole processes, the start of Python included: `fedboost --help`, a Python that does nothing
-but `import fedboost`, and one that calls a compiled kernel and finds it in the cache of an earlier run;
-beside them a Python that does nothing, and those that import XGBoost or LightGBM. Each once to warm up, then
-in turns.
+    python benchmarks/speed/startup.py
 
-Then, in one process, seconds from raw floats to the end of the first tree: `fedboost.simulate` of one party
-and of four, with its warnings about the tables and without, beside XGBoost (`hist`, QuantileDMatrix, 256
-bins); CPU seconds with one thread, wall seconds with two.
+First, wall seconds of whole processes, including Python's start: `fedboost --help`, `import fedboost`, and
+a first call of a compiled kernel from the cache of an earlier run. For comparison: an empty Python, and
+imports of XGBoost and LightGBM. Each runs once to warm up; then all alternate.
 
-The claims: the first two take less than 0.3 s, the first call of a kernel less than 1 s; one party has its
-first tree in a quarter of XGBoost's time, and a tenth of the time at most is for the warnings.
+Then, in one process, seconds from raw floats to the end of the first tree: `fedboost.simulate` with one
+party and with four, with and without its warnings about the tables, and XGBoost (`hist`, QuantileDMatrix,
+256 bins). CPU seconds with one thread, wall seconds with two.
+
+The claims: the first two processes take less than 0.3 s, the first kernel less than 1 s. The first tree of
+one party takes at most a quarter of XGBoost's time. Warnings take at most a tenth of the time.
 """
 
 import argparse
@@ -46,7 +47,7 @@ CASES: dict[str, tuple[list[str], float | None]] = {
     "import xgboost": (["-c", "import xgboost"], None),
     "import lightgbm": (["-c", "import lightgbm"], None),
 }
-"""What Python is told, and less than how many seconds it is claimed to take."""
+"""Python's arguments, and the claimed limit in seconds."""
 SHAPE = 600_000, 50
 PARTIES = (1, 4)
 OF_XGBOOST = 0.25

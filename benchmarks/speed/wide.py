@@ -1,12 +1,14 @@
-"""Does a table of 15,626 columns, nearly all of them 0, train with little memory, and as well as in XGBoost?
+"""Does a sparse table of 15,626 columns train with little memory, and as well as in XGBoost?
 
-The rows of amazon_access_onehot are split by a seed into 80 % to train on and 20 % to test on, and shared out
-equally among four parties, protection `plain`, depth 6, learning rate 0.3; XGBoost has all rows of the four,
-as a sparse matrix: what is 0 is missing to it, which parts columns of 0 and 1 the same way. Then the parties
-are processes of their own that read their rows from a LIBSVM file and talk gRPC over loopback (Linux): the
-most memory each had, all files and libraries counted (VmHWM).
+    python benchmarks/speed/wide.py --data FOLDER
 
-The claims: the AUC is at most 0.005 below XGBoost's in the mean of the splits; a party stays under 1 GB; one
+A seed splits amazon_access_onehot into 80 % training and 20 % test rows. Four equal parties train with
+`plain`, depth 6, learning rate 0.3. XGBoost has all rows as a sparse matrix and treats 0 as missing, which
+splits columns of 0 and 1 the same way. Then the parties run as processes that read their rows from a LIBSVM
+file and are connected by gRPC over loopback (Linux). Memory is the peak of each process, including files
+and libraries (VmHWM).
+
+The claims: the mean AUC over the splits is at most 0.005 below XGBoost's. A party stays under 1 GB. One
 party with all rows has its first tree after 3 seconds of CPU.
 """
 
@@ -175,7 +177,10 @@ def report(
                 "",
             ],
         ],
-        ["All four parties and the aggregator train in one process here, one thread; XGBoost has one, too."],
+        [
+            "The four parties and the aggregator train in one process with one thread; "
+            "XGBoost also has one thread."
+        ],
     )
     peaks = common.Table(
         f"MB (10^6 bytes) of a party's process at most, {MEMORY_ROUNDS} rounds over gRPC",

@@ -1,16 +1,17 @@
-"""What does a tree cost on workers of Dask, beside xgboost.dask and lightgbm.dask?
+"""What does a tree cost on Dask workers, compared with xgboost.dask and lightgbm.dask?
 
-Generated dense float32 rows in Parquet files, binary:logistic, depth 6, 256 bins, on a cluster of
-processes of one thread on this machine. Each side reads the files itself: fedboost as a site whose file
-names workers, protection `plain`; XGBoost, into a DaskQuantileDMatrix, and LightGBM as a DataFrame of Dask,
-a file a partition. The sides train in turns, each on a cluster of its own that has just started, with
-compiled kernels. A tree is the median wall time between the ends of two rounds; `to the first tree` is from
-the start to the end of the first round. Memory is the resident memory of the largest worker: its median
-while trees grow, and its peak.
+    python benchmarks/speed/workers.py
 
-The claims: a tree takes at most .9 times as long as xgboost.dask's at 1,000,000 x 50 and .75 at 4,000,000 x
-50, and at most .85 and .7 times lightgbm.dask's; to the first tree at most .45 times; memory while trees grow
-at most .5 times that of xgboost.dask.
+Generated dense float32 rows lie in Parquet files: binary:logistic, depth 6, 256 bins, on a cluster of
+processes with one thread on this machine. Each side reads the files itself: fedboost as a site with
+workers, `plain`; XGBoost into a DaskQuantileDMatrix; LightGBM as a Dask DataFrame, one file per partition.
+The sides alternate, each on a fresh cluster with compiled kernels. The time of a tree is the median wall
+time between consecutive rounds; `to the first tree` is the time to the end of the first round. Memory is
+the resident memory of the largest worker: the median while trees grow, and the peak.
+
+The claims: a tree takes at most 0.9 times as long as xgboost.dask's at 1,000,000 x 50 and 0.75 at 4,000,000
+x 50, and at most 0.85 and 0.7 times lightgbm.dask's. The first tree takes at most 0.45 times as long as
+xgboost.dask's. Memory while trees grow is at most 0.5 times xgboost.dask's.
 """
 
 import os
