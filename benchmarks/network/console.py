@@ -61,13 +61,13 @@ class WithConsole(LocalCluster):
 
     @property
     def console(self) -> str:
-        """The address of the console, as the aggregator's log has it."""
+        """Address of the console, from the aggregator's log."""
         log = (self._folder / "aggregator.log").read_text()
         return re.findall(r"console is served.*?(http://[\w.:]+)", log)[-1]
 
 
 def main() -> None:
-    """Measure, or be the process that has the pages."""
+    """Measure, or run as the process of the pages."""
     parser = common.arguments(__doc__ or "", needs_data=False)
     parser.add_argument("--repeats", type=int, default=7, help="trainings of each kind (default 7)")
     parser.add_argument("--pages", type=int, default=50, help="open pages (default 50)")
@@ -128,13 +128,13 @@ def turns_of(console: str) -> float:
 
 
 def cpu_seconds(process: int) -> float:
-    """Seconds that all threads of a process have run so far (Linux: its clock is known by its id)."""
+    """CPU seconds of all threads of a process so far (Linux)."""
     return time.clock_gettime(~process << 3 | 2)
 
 
 @contextmanager
 def pages(console: str, count: int) -> Iterator[None]:
-    """So many pages are open at this address."""
+    """Keep this many pages open at an address."""
     if not count:
         yield
         return
@@ -150,7 +150,7 @@ def pages(console: str, count: int) -> Iterator[None]:
 
 
 def look(console: str, count: int) -> None:
-    """Ask for so many pages every two seconds, two of three the overview, until killed."""
+    """Request this many pages every two seconds, two of three the overview, until killed."""
     place = urlsplit(console)
     paths = ["/sites" if number % 3 == 2 else "/" for number in range(count)]
     clients = [http.client.HTTPConnection(str(place.hostname), place.port, timeout=30) for _ in paths]

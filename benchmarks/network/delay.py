@@ -65,7 +65,7 @@ class DelayProxy:
         await asyncio.gather(*others, return_exceptions=True)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, until either end hangs up."""
+        """Forward one connection until either end closes it."""
         host, _, port = self._target.rpartition(":")
         try:
             onward, back = await asyncio.open_connection(host, int(port), limit=READ_BYTES)
@@ -92,7 +92,7 @@ class DelayProxy:
     async def _carry(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, count: Callable[[int], None]
     ) -> None:
-        """One direction: read at once, hand on when it is due."""
+        """Forward one direction: read at once, write when due."""
         loop = asyncio.get_running_loop()
         on_the_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
         delivering = asyncio.create_task(_deliver(on_the_way, writer))
@@ -112,7 +112,7 @@ class DelayProxy:
 
 
 async def _deliver(on_the_way: "asyncio.Queue[tuple[float, bytes]]", writer: asyncio.StreamWriter) -> None:
-    """Write what is on the way when its time has come; it ends with nothing."""
+    """Write queued bytes when they are due; empty bytes end it."""
     loop = asyncio.get_running_loop()
     with contextlib.suppress(ConnectionError):
         while True:

@@ -35,7 +35,7 @@ from fedboost.runtime.tasks import terms_to_toml
 ROWS, FEATURES, ROUNDS = 30_000, 14, 50
 DEPTHS, PROTECTIONS = (3, 8), ("plain", "masked")
 AT_MOST = 1.5
-"""Claimed at most: the larger of a figure and its estimate, in times of the smaller."""
+"""Claimed limit of the ratio between a figure and its estimate, in either direction."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Figures:
     seconds: float
 
     def apart(self, other: "Figures") -> float:
-        """How many times one of the figures is the other's, at most."""
+        """Largest ratio between a figure and its estimate."""
         pairs = zip(asdict(self).values(), asdict(other).values(), strict=True)
         return max(max(one / another, another / one) for one, another in pairs)
 

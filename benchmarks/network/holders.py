@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def measured(holders: int, large: Path, small: Path, case: on_workers.Case, rounds: int) -> Measured:
-    """A training with so many holders, and empty turns before it."""
+    """Time empty turns and a training with this many holders."""
     exchange, turns, empty = WorkersHolder._exchange, list[tuple[float, int, int]](), list[float]()
 
     def timed(holder: WorkersHolder, placed: Any, request: bytes) -> Any:

@@ -77,7 +77,7 @@ class Traffic:
 
 
 def main() -> None:
-    """Train on both tables and count."""
+    """Train on all tables and count bytes."""
     parser = common.arguments(__doc__ or "")
     parser.add_argument("--rounds", type=int, default=100, help="trees (default 100)")
     options = parser.parse_args()
@@ -119,7 +119,7 @@ def main() -> None:
 
 
 def table_of(dataset: common.Dataset, folder: Path) -> pa.Table:
-    """The rows of a table, or those that are generated."""
+    """Read or generate the rows of a table."""
     if dataset != GENERATED:
         return common.load(folder, dataset)
     columns, label = generate(GENERATED_ROWS, GENERATED_FEATURES)

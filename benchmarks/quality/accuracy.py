@@ -49,7 +49,7 @@ class Comparison:
     xgboost: list[float]
     fedboost: list[float]
     as_numbers: list[float]
-    """fedboost with levels as numbers; empty where there are none."""
+    """fedboost's scores with level numbers; empty without categories."""
 
     @property
     def mean(self) -> float:
@@ -73,7 +73,7 @@ class Comparison:
 
 
 def main() -> None:
-    """Compare on the tables that were asked for."""
+    """Compare on the selected tables."""
     parser = common.arguments(__doc__ or "")
     names = [dataset.name for dataset in DATASETS]
     parser.add_argument("--datasets", nargs="+", choices=names, default=names, metavar="NAME")
@@ -132,7 +132,7 @@ def main() -> None:
 def score(
     dataset: common.Dataset, table: pa.Table, learning_rate: float, rounds: int, seed: int
 ) -> tuple[float, ...]:
-    """XGBoost's and fedboost's score on the test rows of one split; fedboost's with levels as numbers."""
+    """Scores of XGBoost, fedboost, and fedboost with level numbers on one split."""
     terms = fb.Terms.draft(table, dataset.label, rounds=rounds, learning_rate=learning_rate)
     train, test = common.train_and_test(table, seed)
     labels = [to_shard(part, terms, "all").label for part in (train, test)]

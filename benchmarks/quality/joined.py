@@ -32,7 +32,7 @@ HOLDER, OTHER, THIRD = "label_holder", "feature_holder", "third"
 
 @dataclass(frozen=True)
 class Parted:
-    """A table, and the columns that the label holder does not have."""
+    """A table and the columns of the feature holder."""
 
     dataset: common.Dataset
     parted: str
@@ -82,7 +82,7 @@ class Joined:
 
 
 def main() -> None:
-    """Train on the tables that were asked for."""
+    """Train on the selected tables."""
     parser = common.arguments(__doc__ or "")
     names = [parted.dataset.name for parted in PARTED]
     parser.add_argument("--datasets", nargs="+", choices=names, default=names, metavar="NAME")
@@ -154,7 +154,7 @@ def compare(parted: Parted, table: pa.Table, others: tuple[str, ...], options: a
 
 
 def without(terms: fb.Terms, features: list[str]) -> fb.Terms:
-    """The same terms without some features."""
+    """The terms without some features."""
     columns = terms.columns.model_dump(mode="json", exclude_defaults=True)
     columns["numeric"] = [name for name in terms.columns.numeric if name not in features]
     kept = {n: levels for n, levels in terms.columns.categorical.items() if n not in features}
@@ -162,7 +162,7 @@ def without(terms: fb.Terms, features: list[str]) -> fb.Terms:
 
 
 def apart_terms(terms: fb.Terms, held: dict[str, list[str]]) -> fb.Terms:
-    """The same terms with columns held apart."""
+    """The terms with columns held by different parties."""
     columns = terms.columns.model_dump(mode="json", exclude_defaults=True)
     apart = {"label_holder": HOLDER, "rows": "in_order", "parties": (HOLDER, *held)}
     return terms.changed(columns={**columns, "held": held}, **apart)

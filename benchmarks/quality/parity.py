@@ -46,7 +46,7 @@ Float64 = npt.NDArray[np.float64]
 Score = Callable[[npt.NDArray[np.float32], Float64], float]
 
 UPPER = "upper"
-"""The column of upper bounds, where labels are intervals."""
+"""Column of upper bounds, if labels are intervals."""
 
 CLAIMS = common.Dataset("beMTPL97", "nclaims", ("id", "claim", "amount", "average", "postcode"))
 AMOUNTS = common.Dataset("beMTPL97", "amount", ("id", "claim", "nclaims", "average", "postcode"))
@@ -56,7 +56,7 @@ POSTCODES = common.Dataset("beMTPL97", "nclaims", ("id", "claim", "amount", "ave
 SQUARES = common.Dataset("california_housing", "MedHouseVal")
 FIFTHS = 5
 TOP = 32
-"""Rows of a group that count."""
+"""Cutoff of NDCG."""
 DEVIANCE_WITHIN = 0.005
 CENSORING_SEED = 0
 DIVERGED = 0.1
@@ -101,7 +101,7 @@ SCORES: dict[str, Score] = {
     "aft-nloglik, 0.3": partial(_aft_loss, scale=0.3),
     "class log loss": _classes_loss,
 }
-"""Of labels and predictions; all but these are the better the lower:"""
+"""Metrics of labels and predictions. Lower is better, except for:"""
 GROWS = ("AUC", "NDCG@32")
 
 
@@ -117,12 +117,12 @@ def with_exposure(table: pa.Table) -> pa.Table:
 
 
 def with_claims(table: pa.Table) -> pa.Table:
-    """The rows of some amount, whatever the exposure."""
+    """The rows with an amount above 0, without the exposure."""
     return table.filter(compute.greater(table.column("amount"), 0.0)).drop_columns(["expo"])
 
 
 def with_capped_prices(table: pa.Table) -> pa.Table:
-    """Prices as intervals: of those that the table caps at 5 it is known that they are above."""
+    """Prices as intervals; a price that the table caps at 5 has no upper bound."""
     price = table.column("MedHouseVal").to_numpy()
     return _with_bounds(table, "MedHouseVal", np.minimum(price, 5.0), np.where(price < 5.0, price, np.inf))
 
@@ -139,26 +139,26 @@ def with_censored_amounts(table: pa.Table) -> pa.Table:
 
 
 def _with_bounds(table: pa.Table, label: str, lower: Float64, upper: Float64) -> pa.Table:
-    """Lower bounds in place of the labels, and beside them upper ones."""
+    """The table with lower bounds as labels and a column of upper bounds."""
     return table.drop_columns([label]).append_column(label, [lower]).append_column(UPPER, [upper])
 
 
 def with_numbered_labels(table: pa.Table) -> pa.Table:
-    """The place of each label among all of them in place of the label."""
+    """The table with labels replaced by their index in the sorted label values."""
     codes, found = texts(column_of(table, "label"), "label")
     rank = np.argsort(np.argsort(found))
     return table.drop_columns(["label"]).append_column("label", [rank[codes]])
 
 
 def with_squares(table: pa.Table) -> pa.Table:
-    """The square of half a degree by half a degree a row lies in, as a column; labels as `with_fifths`."""
+    """The table with a column for the row's square of half a degree; labels as `with_fifths`."""
     sides = [np.floor(2.0 * column_of(table, name).to_numpy()) for name in ("Latitude", "Longitude")]
     squares = [f"{north:.0f} {east:.0f}" for north, east in zip(*sides, strict=True)]
     return with_fifths(table.append_column("square", [squares]), "MedHouseVal", "square")
 
 
 def with_fifths(table: pa.Table, label: str, group: str) -> pa.Table:
-    """Each label as the fifth of its group it is in: 0 to 4."""
+    """The table with labels replaced by their fifth within the group: 0 to 4."""
     values, codes = column_of(table, label).to_numpy(), texts(column_of(table, group), group)[0]
     fifth = np.empty(values.size, np.int64)
     for code in range(int(codes.max()) + 1):
@@ -181,9 +181,9 @@ class Case:
     base_margin: str | None = None
     rounds: int = 100
     group: str | None = None
-    """The column of groups, where rows are ranked: scores are means over those of more than one label."""
+    """Column of groups in ranking tables. Scores are means over groups with more than one label."""
     of_xgboost: Mapping[str, Any] = field(default_factory=dict)
-    """Settings for XGBoost, where it has no such setting."""
+    """Replacement settings for XGBoost, which lacks some of fedboost's."""
 
 
 SLOW = {"learning_rate": 0.1}
@@ -310,7 +310,7 @@ class Comparison:
 
 
 def main() -> None:
-    """Compare the cases that were asked for."""
+    """Compare the selected cases."""
     parser = common.arguments(__doc__ or "")
     parser.add_argument("--seeds", type=int, default=5, help="number of splits (default 5)")
     parser.add_argument("--rounds", type=int, help="trees (default: those of each case)")
@@ -367,7 +367,7 @@ def main() -> None:
 
 
 def notes(comparisons: list[Comparison]) -> list[str]:
-    """The two claims on single cases, where they were measured."""
+    """Notes on the two claims on single cases, if these were measured."""
     found = []
     for c in comparisons:
         if c.case.dataset == CLAIMS:
@@ -405,7 +405,7 @@ def compare(case: Case, table: pa.Table, rounds: int, seed: int) -> tuple[float,
 
 
 def _order(shard: Shard) -> npt.NDArray[np.int64]:
-    """The rows of one group after those of the other, as XGBoost wants them."""
+    """Row order with contiguous groups, which XGBoost requires."""
     return np.arange(shard.rows) if shard.group is None else np.argsort(shard.group, kind="stable")
 
 
@@ -424,7 +424,7 @@ def _data(features: npt.NDArray[np.float32], shard: Shard, names: Any, kinds: li
 
 
 def _score(case: Case, shard: Shard, predicted: Float64) -> float:
-    """Of predictions in that order."""
+    """The score of predictions in that order."""
     score, order = SCORES[case.score], _order(shard)
     label = shard.label[..., order]
     if shard.group is None:
@@ -435,7 +435,7 @@ def _score(case: Case, shard: Shard, predicted: Float64) -> float:
 
 
 def _labels(label: npt.NDArray[np.float32]) -> dict[str, npt.NDArray[np.float32]]:
-    """As XGBoost takes them."""
+    """Labels in XGBoost's format."""
     if label.ndim == 1:
         return {"label": label}
     return {"label_lower_bound": label[0], "label_upper_bound": label[1]}

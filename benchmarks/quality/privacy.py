@@ -50,13 +50,13 @@ EPSILONS = (0.1, 1.0, 8.0)
 AUC_AT_LEAST = {("adult", 1.0): 0.903, ("adult", 0.1): 0.86, ("default_credit", 1.0): 0.762}
 AUDITS = ((1.0, "local"), (4.0, "local"), (4.0, "distributed"))
 WITHIN = 1e-3
-"""Of dp-accounting's epsilon."""
+"""Claimed distance from dp-accounting's epsilon."""
 PARTS = ("auc", "canary", "sampler", "accountant")
 ABSENT = "not installed"
 
 
 def main() -> None:
-    """Measure the parts that were asked for."""
+    """Measure the selected parts."""
     parser = common.arguments(__doc__)
     names = [dataset.name for dataset in tables.DECLARED]
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, metavar="PART")
@@ -75,7 +75,7 @@ def main() -> None:
 
 
 def auc(options: argparse.Namespace) -> tuple[common.Table, list[dict[str, Any]]]:
-    """Of all three on each table, split and epsilon."""
+    """AUC of all three sides on each table, split and epsilon."""
     found = []
     for dataset in tables.DECLARED:
         if dataset.name not in options.datasets:
@@ -119,7 +119,7 @@ def auc(options: argparse.Namespace) -> tuple[common.Table, list[dict[str, Any]]
 
 
 def row_of(one: dict[str, Any]) -> list[str]:
-    """Of the table."""
+    """One row of the table of AUCs."""
     ours, theirs = statistics.mean(one["fedboost"]), one["DP-EBM"]
     least = AUC_AT_LEAST.get((one["dataset"], one["epsilon"]))
     ahead = [mine - other for mine, other in zip(one["fedboost"], theirs, strict=bool(theirs))]
@@ -136,18 +136,18 @@ def row_of(one: dict[str, Any]) -> list[str]:
 
 
 def mean_and_deviation(values: list[float]) -> str:
-    """Over the splits."""
+    """Mean (standard deviation) over the splits."""
     return f"{statistics.mean(values):.4f} ({statistics.stdev(values) if len(values) > 1 else 0.0:.4f})"
 
 
 def by_fedboost(terms: fb.Terms, train: pa.Table, test: pa.Table, seed: int) -> float:
-    """Three equal parties, masks, distributed noise."""
+    """AUC of fedboost: three equal parties, masks, distributed noise."""
     model = fb.simulate(terms.changed(seed=seed), common.equal_parts(train, 3)).model
     return float(roc_auc_score(labels_of(terms, test), model.predict(test)))
 
 
 def by_xgboost(terms: fb.Terms, train: pa.Table, test: pa.Table) -> float:
-    """All rows, no privacy."""
+    """AUC of XGBoost on all rows, without privacy."""
     kinds = ["c" if name in terms.columns.categorical else "q" for name in terms.columns.features]
     matrices = [
         xgb.DMatrix(
@@ -163,7 +163,7 @@ def by_xgboost(terms: fb.Terms, train: pa.Table, test: pa.Table) -> float:
 
 
 def by_ebm(terms: fb.Terms, train: pa.Table, test: pa.Table, seed: int) -> float | None:
-    """All rows, the same ranges; None where interpret is not installed."""
+    """AUC of DP-EBM on all rows with the same ranges; None if interpret is not installed."""
     try:
         from interpret.privacy import DPExplainableBoostingClassifier
     except ImportError:
@@ -197,12 +197,12 @@ def filled(terms: fb.Terms, table: pa.Table) -> Any:
 
 
 def labels_of(terms: fb.Terms, table: pa.Table) -> common.Float32:
-    """0 and 1."""
+    """The label column as 0 and 1."""
     return to_shard(table, terms, "all").label
 
 
 def canaries(options: argparse.Namespace) -> tuple[common.Table, list[dict[str, Any]]]:
-    """What the audits prove, and what is stated."""
+    """Proved and stated epsilon of each audit."""
     found = []
     for epsilon, placement in AUDITS:
         print(f"canary, epsilon {epsilon:g}, {placement} ...", file=sys.stderr)
@@ -233,7 +233,7 @@ def canaries(options: argparse.Namespace) -> tuple[common.Table, list[dict[str, 
 
 
 def sampler(_: argparse.Namespace) -> tuple[common.Table, dict[str, float]]:
-    """Numbers a second on one core."""
+    """Samples per second on one core."""
     sigma, key = 1 << 24, bytes(32)
     noise_of(key, sigma, 1000)
     ours = []
@@ -263,7 +263,7 @@ def sampler(_: argparse.Namespace) -> tuple[common.Table, dict[str, float]]:
 
 
 def by_opendp(sigma: int) -> Any:
-    """Draws so many numbers; None where it is not installed."""
+    """A function that draws n numbers; None if opendp is not installed."""
     try:
         import opendp.prelude as dp
     except ImportError:
@@ -276,7 +276,7 @@ def by_opendp(sigma: int) -> Any:
 
 
 def accountant(_: argparse.Namespace) -> tuple[common.Table, list[dict[str, Any]]]:
-    """Epsilon of lists of releases, beside dp-accounting's by privacy loss distributions."""
+    """Epsilon of lists of releases, compared with dp-accounting's privacy loss distributions."""
     plan = canary.terms_of(1.0, "distributed", 56).plan
     of_plan = [(1.0 / math.sqrt(one.cost), one.times) for one in plan.releases.values()]
     lists = {
@@ -317,7 +317,7 @@ def accountant(_: argparse.Namespace) -> tuple[common.Table, list[dict[str, Any]
 
 
 def by_dp_accounting(releases: list[tuple[float, int]]) -> float | None:
-    """None where it is not installed."""
+    """Epsilon from dp-accounting; None if it is not installed."""
     try:
         from dp_accounting.pld import privacy_loss_distribution as pld
     except ImportError:

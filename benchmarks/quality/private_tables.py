@@ -72,7 +72,7 @@ DECLARED = {
 
 
 def load(folder: Path, dataset: common.Dataset) -> pa.Table:
-    """The rows; a label of two values."""
+    """The table with a binary label."""
     table = common.load(folder, dataset)
     if dataset is HEART:
         place = table.column_names.index(HEART.label)

@@ -134,7 +134,7 @@ def quality(results: list[Comparison], seeds: int, rounds: int, depth: int) -> c
 
 
 def costs(results: list[Comparison]) -> common.Table:
-    """What a tree takes."""
+    """CPU seconds and bytes per tree."""
     return common.Table(
         "Costs of a tree",
         (

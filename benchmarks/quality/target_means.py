@@ -37,7 +37,7 @@ NOISY = {epsilon: (f"epsilon {epsilon}, without", f"epsilon {epsilon}") for epsi
 
 
 def main() -> None:
-    """Measure all ways on tables of several seeds."""
+    """Measure all variants on tables of several seeds."""
     parser = common.arguments(__doc__ or "", needs_data=False)
     parser.add_argument("--seeds", type=int, default=5, help="number of tables (default 5)")
     parser.add_argument("--rows", type=int, default=ROWS, help=f"rows of each (default {ROWS})")
@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def table_of(rows: int, seed: int) -> pa.Table:
-    """The rows of a seed."""
+    """Generate the table of one seed."""
     draw = np.random.default_rng(seed)
     share = (np.arange(LEVELS) + 50.0) ** -0.7
     level, effect = draw.choice(LEVELS, rows, p=share / share.sum()), draw.normal(size=LEVELS)
@@ -84,7 +84,7 @@ def table_of(rows: int, seed: int) -> pa.Table:
 
 
 def measured(train: pa.Table, test: pa.Table, seed: int) -> dict[str, tuple[float, float, float]]:
-    """AUC, seconds, and megabytes that a party sends, by way."""
+    """AUC, seconds, and megabytes that a party sends, by variant."""
     numeric, label = [f"x{number}" for number in range(NUMBERS)], test["y"].to_numpy()
     parts = common.parties(train, seed)
     columns = {"label": "y", "numeric": numeric, "row_id": "id"}
@@ -112,7 +112,7 @@ def measured(train: pa.Table, test: pa.Table, seed: int) -> dict[str, tuple[floa
 def beside(
     train: pa.Table, test: pa.Table, numeric: list[str], trees: dict[str, float]
 ) -> tuple[float, float, float]:
-    """AUC and seconds of scikit-learn and XGBoost on the pooled rows."""
+    """AUC and seconds of TargetEncoder with XGBoost on the pooled rows."""
     began = time.perf_counter()
     label, encoder = train["y"].to_numpy(), TargetEncoder()
     with warnings.catch_warnings():

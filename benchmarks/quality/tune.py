@@ -90,7 +90,7 @@ def main() -> None:
 
 
 def run(dataset: common.Dataset, table: pa.Table, seed: int, rounds: int, trials: int) -> Run:
-    """Both on one split."""
+    """Run both on one split."""
     train, held = common.train_and_test(table, seed)
     split = pa.concat_tables(
         [part.append_column(HELD, pa.array([flag] * part.num_rows)) for part, flag in ((train, 0), (held, 1))]
@@ -144,7 +144,7 @@ def search(terms: fb.Terms, train: pa.Table, held: pa.Table, seed: int, rounds: 
 
 
 def value(draws: np.random.Generator, low: float, high: float) -> float | int:
-    """A setting: whole numbers evenly, shares evenly, others by their logarithm."""
+    """Draw a setting: integers and shares uniformly, others log-uniformly."""
     if isinstance(low, int) and isinstance(high, int):
         return int(draws.integers(low, high + 1))
     if high <= 1.0 and low >= 0.5:

@@ -40,10 +40,10 @@ from tests.helpers.columns_apart import LAYOUTS, matched, pooled, scattered, ter
 
 ROWS, ROUNDS, KILLS = 20_000, 30, 20
 COLUMN_ROWS = 100_000
-"""Where parties hold different columns, so that a round takes long enough to kill somebody in."""
+"""Rows of the cases with different columns: enough for a kill within a round."""
 PROTECTIONS = ("plain", "masked")
 ASLEEP = 2 * KEEPALIVE_MS / 1000 + 10
-"""Seconds: a connection is probed after one keepalive, and given up after another."""
+"""Seconds of suspension: gRPC probes after one keepalive and closes the connection after another."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Case:
 
 
 def cases() -> Iterator[Case]:
-    """Rows shared out, with each protection; then columns."""
+    """Cases with divided rows for each protection, then with divided columns."""
     tables = shared_out(3, rows(ROWS))
     for protection in PROTECTIONS:
         agreed = terms(tables, rounds=ROUNDS, protection=protection)
@@ -95,7 +95,7 @@ def cases() -> Iterator[Case]:
 
 
 def trainings(seeds: int, first: int) -> Iterator[Result]:
-    """Train each case with each seed, then with a party that sleeps."""
+    """Train each case with each seed, then with a suspended party."""
     for case in cases():
         tables, agreed = case.tables, case.terms
         for seed in [*range(first, first + seeds), None]:

@@ -27,7 +27,7 @@ BATCH = 100
 
 
 def batch(first: int) -> tuple[collections.Counter[str], list[str]]:
-    """How many sums a hundred seeds opened, in each way, and the seeds that opened less than a roster."""
+    """Run a hundred seeds; return the counts of outcomes and the violating seeds."""
     seen: collections.Counter[str] = collections.Counter()
     broken = []
     for seed in range(first, first + BATCH):

@@ -30,7 +30,7 @@ BATCH = 100
 
 
 def batch(vertical: bool, first: int) -> tuple[collections.Counter[str], collections.Counter[str], list[str]]:
-    """How a hundred seeds came out, the faults they had, and the seeds that broke an invariant."""
+    """Run a hundred seeds; return the outcomes, the faults and the violating seeds."""
     ends: collections.Counter[str] = collections.Counter()
     faults: collections.Counter[str] = collections.Counter()
     broken = []

@@ -51,7 +51,7 @@ class Kill:
 
 
 def main() -> None:
-    """Kill a worker at every moment."""
+    """Kill a worker at each of the moments."""
     parser = common.arguments(__doc__ or "", needs_data=False)
     parser.add_argument("--rows", type=int, default=1_000_000, help="of the table (default 1,000,000)")
     parser.add_argument("--features", type=int, default=50, help="of the table (default 50)")
@@ -76,7 +76,7 @@ def main() -> None:
 def killed(
     client: Any, folder: Path, case: on_workers.Case, rounds: int, tree: int, moment: str, expected: bytes
 ) -> Kill:
-    """One training with a kill."""
+    """Train once with a kill."""
     exchange, seen, times = WorkersHolder._exchange, [-1, 0], list[float]()
 
     def spoiled(holder: WorkersHolder, placed: list[Placed], request: bytes) -> Any:

@@ -44,7 +44,7 @@ from fedboost.protocol.site import Site
 from fedboost.wire.messages import decode_from_party, decode_to_party
 
 GROWTH_AT_MOST = 32 << 20
-"""Bytes of resident memory: allocators keep some of what they gave back."""
+"""Allowed growth of resident memory in bytes: allocators keep some freed memory."""
 WARM_UP = 10
 """The memory is compared with that after one message in so many: compiled code and caches are there then."""
 ME = "p0"
@@ -87,7 +87,7 @@ def places(name: str) -> dict[str, Site]:
 
 
 def repeat_keys() -> None:
-    """Let the key holder of each session have the same key, proven in the same way."""
+    """Give the key holder of each session the same key and proof."""
     patch, prove = pytest.MonkeyPatch(), ends.prove
     one_paillier.fix(patch)
     known: dict[bytes, bytes] = {}
@@ -140,7 +140,7 @@ def resident() -> int:
 
 
 def main() -> None:
-    """Send them all."""
+    """Send all messages."""
     parser = common.arguments(__doc__ or "", needs_data=False)
     parser.add_argument("--messages", type=int, default=1_000_000, help="default 1,000,000")
     parser.add_argument("--seed", type=int, default=0, help="default 0")
@@ -165,7 +165,7 @@ def main() -> None:
 
 
 def send(draw: Random) -> tuple[str, str]:
-    """One malformed message: what reads it, and what came of it."""
+    """Send one malformed message; return its decoder and the outcome."""
     shape = draw.randrange(20)
     if shape < 2:
         kind = ("train_event", "train_request")[shape]
@@ -187,7 +187,7 @@ def send(draw: Random) -> tuple[str, str]:
 
 
 def decoded(kind: str, data: bytes) -> Any:
-    """The message, or None if it is refused."""
+    """The decoded message, or None if it is refused."""
     try:
         return DECODERS[kind](data)
     except fb.FedboostError:

@@ -40,7 +40,7 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def table(seed: int) -> pa.Table:
-    """Numbers, and a label of 0 or 1 that depends on the first two."""
+    """Generated numbers and a label of 0 or 1 that depends on the first two."""
     draw = np.random.default_rng(seed)
     x = draw.normal(size=(ROWS, COLUMNS)).astype(np.float32)
     y = (x[:, 0] + x[:, 1] ** 2 + draw.normal(size=ROWS) > 1).astype(np.int64)
@@ -78,7 +78,7 @@ def quarter(values: list[int], number: int) -> list[int]:
 
 
 def train_until(end: float, one: LocalCluster, kinds: Iterable[fb.Terms]) -> tuple[int, bool]:
-    """Sessions back to back until `end`: how many, and whether the same terms always gave the same model."""
+    """Train until `end`; return the number of sessions and whether equal terms gave equal models."""
     count, first, same = 0, {}, True
     while time.monotonic() < end:
         for terms in kinds:

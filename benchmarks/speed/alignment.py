@@ -40,9 +40,9 @@ PEER = Path(__file__).with_name("alignment_peer.py")
 STRUCTURES = ("raw", "gcs")
 STEPS = ("points of ids", "first multiplication", "second multiplication", "tokens", "intersection")
 MOST = 600.0
-"""CPU seconds that the larger lists may take."""
+"""Claimed limit of the larger lists in CPU seconds."""
 WITHOUT = 2_000
-"""Ids that become points without gmpy2."""
+"""Number of ids in the measurement without gmpy2."""
 
 Seconds = dict[str, float]
 
@@ -80,7 +80,7 @@ def main() -> None:
 
 
 def ours(rows: int) -> Seconds:
-    """One alignment of two parties."""
+    """Time one alignment of two parties."""
     found: Seconds = {}
     context, keys = secrets.token_bytes(32), [secrets.token_bytes(32) for _ in range(2)]
     ids = [ids_between(0, rows), ids_between(rows // 2, rows + rows // 2)]
@@ -98,18 +98,18 @@ def ours(rows: int) -> Seconds:
 
 
 def ids_between(first: int, end: int) -> list[bytes]:
-    """The same ids as the peer's."""
+    """Generate the ids; the peer's script generates the same."""
     return [f"id-{n}".encode() for n in range(first, end)]
 
 
 def checked_product(own: bytes, rows: int, key: bytes) -> bytes:
-    """What a party does with the list of another."""
+    """Check and multiply another party's list."""
     points.check_points(own, rows, "north")
     return points.multiply(own, key)
 
 
 def timed(found: Seconds, what: str, work: Callable[..., Any], *given: Any) -> Any:
-    """The result of the work, whose CPU seconds are added to what was found."""
+    """Run the work and add its CPU seconds to `found`."""
     start = time.process_time()
     result = work(*given)
     found[what] = found.get(what, 0.0) + time.process_time() - start
@@ -117,7 +117,7 @@ def timed(found: Seconds, what: str, work: Callable[..., Any], *given: Any) -> A
 
 
 def theirs(python: str, rows: int, structure: str) -> tuple[Seconds, str]:
-    """One intersection by openmined-psi, both roles, and its version."""
+    """Time one intersection by openmined-psi in both roles; return its version."""
     result = common.by_peer(python, PEER, "openmined-psi", str(rows), structure)
     if result["common"] != rows - rows // 2:
         common.fail(f"openmined-psi finds {result['common']} common ids instead of {rows - rows // 2}")
@@ -133,7 +133,7 @@ def without_gmpy2() -> float:
 
 
 def steps_of(fedboost: list[Seconds], larger: Seconds, options: Any) -> common.Table:
-    """What each step of fedboost takes."""
+    """Table of the steps of fedboost."""
     rows = []
     for step in STEPS:
         rate = 1e6 * statistics.median(found[step] for found in fedboost) / (2 * options.rows)
@@ -155,7 +155,7 @@ def against(
     without: float,
     options: Any,
 ) -> common.Table:
-    """All steps together, and whether the claims hold."""
+    """Table of the totals, with the claims."""
     totals = {name: [sum(one.values()) for one in found] for name, found in peers.items()}
     own, whole = [sum(one.values()) for one in fedboost], sum(larger.values())
     least = min(map(statistics.median, totals.values()), default=None)

@@ -21,7 +21,7 @@ start = time.process_time()
 
 
 def done(what: str) -> None:
-    """A step is over."""
+    """Record the end of a step."""
     global start
     now = time.process_time()
     seconds[what] = now - start

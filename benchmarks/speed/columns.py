@@ -48,7 +48,7 @@ PAIR_BYTES, RELAYED_AT_MOST = 8, 1.01
 
 @dataclass(frozen=True)
 class Case:
-    """A table, who holds it, the shape of trees, and the most times that one party's cost is claimed."""
+    """A table, its holders, the tree settings, and the claimed multiple of one party's cost."""
 
     rows: int
     features: int
@@ -112,7 +112,7 @@ def main() -> None:
 
 
 def measure(table: pa.Table, case: Case, rounds: int) -> dict[str, Training]:
-    """A training of each kind, in turns."""
+    """Train each kind alternately."""
     found, boosters = {}, []
     for side, (terms, tables) in sides(table, case, rounds).items():
         found[side], model = train(terms, tables)
@@ -123,7 +123,7 @@ def measure(table: pa.Table, case: Case, rounds: int) -> dict[str, Training]:
 
 
 def sides(table: pa.Table, case: Case, rounds: int) -> dict[str, tuple[fb.Terms, dict[str, pa.Table]]]:
-    """Who holds which part of the table, and terms for these."""
+    """Tables and terms of each kind."""
     parties = [f"party-{i + 1}" for i in range(case.holders)]
     holder, *others = parties
     held = dict(zip(parties, case.parts, strict=True))

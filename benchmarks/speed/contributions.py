@@ -38,7 +38,7 @@ SAME = 1e-4
 
 
 def main() -> None:
-    """Explain the rows on every side in turn."""
+    """Explain the rows with all sides alternately."""
     parser = common.arguments(__doc__, needs_data=False)
     parser.add_argument("--rows", type=int, default=10_000, help="default 10,000")
     parser.add_argument("--repeats", type=int, default=5, help="medians are taken over these (default 5)")
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def trained(count: int) -> dict[str, Callable[[Float32], Any]]:
-    """How each side explains rows."""
+    """Function of each side that explains rows."""
     rows = Rows.of(*common.generate(count, FEATURES))
     model = fb.simulate(peers.terms_of([*rows.columns], TREES), [rows.table]).model
     booster = xgboost.Booster({"nthread": 1})

@@ -89,7 +89,7 @@ def phe_alone(bits: int, repeats: int) -> Rates:
 
 
 def ours(bits: int, repeats: int) -> Rates:
-    """Rates of one part of cells, and what it takes."""
+    """Rates of paillier and bytes per cell, for one part of cells."""
     part, rng = Chunk(0, [(CELLS, BITS)]), np.random.default_rng(0)
     words = rng.integers(0, 1 << BITS, CELLS, np.uint64)
     with mock.patch.object(paillier, "POOL", 0):
@@ -128,7 +128,7 @@ def ours(bits: int, repeats: int) -> Rates:
 
 
 def with_a_full_pool(public: Any, cipher: Any, words: Any, size: int, repeats: int, found: Rates) -> None:
-    """The rate of `encrypt` when every power is ready, and the thread that makes them has ended its work."""
+    """Rate of `encrypt` with a full pool, after the thread that fills it has ended."""
     rows = size // (2 * public.bytes)
     with mock.patch.object(paillier, "POOL", repeats * rows):
         pool = public.pool()
@@ -140,7 +140,7 @@ def with_a_full_pool(public: Any, cipher: Any, words: Any, size: int, repeats: i
 
 
 def timed(found: Rates, what: str, cells: int, work: Callable[[], Any]) -> Any:
-    """The result of the work, whose rate is added to what was found."""
+    """Run the work and add its rate to `found`."""
     start = time.process_time()
     result = work()
     found.setdefault(what, []).append(cells / (time.process_time() - start))

@@ -41,7 +41,7 @@ SLOWER_AT_MOST, LARGER_AT_LEAST = 3.0, 10.0
 
 
 def write(path: Path, rows: int) -> None:
-    """Normal columns and a noisy linear label, a group of rows after the other."""
+    """Write normal columns and a noisy linear label, one row group at a time."""
     draw = np.random.default_rng(0)
     factors = 0.3 * draw.standard_normal(FEATURES)
     writer = None
@@ -99,7 +99,7 @@ def main() -> None:
 
 
 def measure(folder: Path, options: argparse.Namespace) -> list[dict[str, float]]:
-    """Figures of the smaller table in memory, and of the whole one in files."""
+    """Measure the smaller table in memory and the whole table in files."""
     figures = []
     for rows, stored in ((options.rows // SMALLER, False), (options.rows, True)):
         path = folder / f"{rows}.parquet"
@@ -118,7 +118,7 @@ def measure(folder: Path, options: argparse.Namespace) -> list[dict[str, float]]
 
 
 def limit(cgroup: Path) -> int:
-    """Bytes the group may have."""
+    """Memory limit of the control group in bytes."""
     files = (cgroup / "memory.max", cgroup / "memory.limit_in_bytes")
     return int(next(file for file in files if file.exists()).read_text())
 

@@ -34,7 +34,7 @@ import fedboost as fb
 
 ROWS, FEATURES = 20_000, 20
 CASES = {100: 4.0, 1_000: None}
-"""Parties to how many times plain is claimed at most."""
+"""Claimed multiple of plain by number of parties."""
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ from fedboost.privacy.ends import OneLegSealer, PlainSealer
 
 EARLY, LATE = 3, 23
 CASES = ((1_000_000, 3, 1.2), (200_000, 3, 1.5), (200_000, 10, 2.5), (200_000, 50, None))
-"""Rows, parties, and how many times plain is claimed at most."""
+"""Rows, parties, and the claimed multiple of plain."""
 BYTES_AT_MOST = 1.02
 
 
@@ -100,7 +100,7 @@ def train(table: pa.Table, parties: int, protection: str, rounds: int) -> tuple[
 
 
 def timed(kind: Any, spent: list[float]) -> Any:
-    """The same sealer, which adds up the CPU seconds it takes."""
+    """A sealer that accumulates its CPU seconds."""
 
     class Timed(kind):  # type: ignore[misc]
         def seal(self, values: Any, tag: Any) -> Iterator[bytes]:
@@ -116,7 +116,7 @@ def timed(kind: Any, spent: list[float]) -> Any:
 
 
 def count(work: Any, spent: list[float]) -> Any:
-    """The result of the work, whose CPU time is added."""
+    """Run the work and add its CPU time."""
     start = time.process_time()
     result = work()
     spent[0] += time.process_time() - start
@@ -124,7 +124,7 @@ def count(work: Any, spent: list[float]) -> Any:
 
 
 def timed_parts(parts: Iterator[bytes], spent: list[float]) -> Iterator[bytes]:
-    """The same parts, the time to make them added."""
+    """The parts of a report; adds the time to make them."""
     while (part := count(lambda: next(parts, None), spent)) is not None:
         yield part
 

@@ -37,14 +37,14 @@ import fedboost as fb
 
 ROUNDS = 10
 BYTES_A_VALUE, BYTES = 1.5, 200e6
-"""Claimed at most: so many for each value, and so many more."""
+"""Claimed limit: bytes per value, plus bytes."""
 EVERY = 0.005
-"""Seconds between two looks."""
+"""Seconds between samples."""
 SIDES = (FEDBOOST, XGBOOST, LIGHTGBM, SKLEARN)
 
 
 class Peak(threading.Thread):
-    """Watches the memory of this process from the first `mark` on."""
+    """Samples the memory of this process from the first `mark`."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -52,7 +52,7 @@ class Peak(threading.Thread):
         self._over = threading.Event()
 
     def mark(self, *_: object) -> None:
-        """A round is over."""
+        """Record the end of a round."""
         if not self.is_alive():
             self.start()
 
@@ -61,14 +61,14 @@ class Peak(threading.Thread):
             self.bytes = max(self.bytes, own_memory())
 
     def stop(self) -> int:
-        """The most bytes that were seen."""
+        """Stop and return the peak in bytes."""
         self._over.set()
         self.join()
         return max(self.bytes, own_memory())
 
 
 class HidesPandas(MetaPathFinder):
-    """Finds modules: pandas never, and of the others nothing that the finders behind it do not."""
+    """Import finder that hides pandas."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
         """None; ImportError for pandas."""
@@ -77,7 +77,7 @@ class HidesPandas(MetaPathFinder):
 
 
 def train_here(side: str, folder: Path) -> int:
-    """One training in this process, which has nothing else: the most bytes it had in memory."""
+    """Train in this process and return its peak memory in bytes."""
     sys.meta_path.insert(0, HidesPandas())
     peak = Peak()
     if side == FEDBOOST:
@@ -127,7 +127,7 @@ def main() -> None:
 
 
 def child(side: str, folder: Path) -> int:
-    """The most bytes of a training in a process of its own."""
+    """Peak memory of a training in its own process, in bytes."""
     command = [sys.executable, __file__, "--train", side, str(folder)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:

@@ -37,7 +37,7 @@ COLUMNS = {"label": "y", "numeric": ["x"], "ranges": {"x": [0, 1]}}
 
 
 def main() -> None:
-    """Note many turns, then hold many short sessions."""
+    """Record many turns, then run many short sessions."""
     parser = common.arguments(__doc__, needs_data=False)
     parser.add_argument("--turns", type=int, default=20_000, help="turns of one session (default 20000)")
     parser.add_argument("--sessions", type=int, default=100, help="other sessions (default 100)")
@@ -82,12 +82,12 @@ def main() -> None:
 
 
 def position(rounds: int, levels: int) -> Position:
-    """Somewhere in a session."""
+    """Position in a session."""
     return Position(1, True, rounds, levels, levels, os.urandom(32), os.urandom(32))
 
 
 def milliseconds(work: Callable[[], object]) -> float:
-    """Of the work, once."""
+    """Run the work once and return its milliseconds."""
     start = time.perf_counter()
     work()
     return 1e3 * (time.perf_counter() - start)

@@ -33,11 +33,11 @@ import fedboost as fb
 AT_MOST = 1.0
 TRAINED_ON, TREES, FEATURES = 100_000, 100, 50
 SAME = 1e-5
-"""Two predictions of the same trees differ by at most so much: XGBoost adds leaf values as float32."""
+"""Tolerance of predictions of the same trees: XGBoost adds leaf values as float32."""
 
 
 def main() -> None:
-    """Predict on every side in turn."""
+    """Predict with all sides alternately."""
     parser = common.arguments(__doc__, needs_data=False)
     parser.add_argument("--rows", type=int, default=1_000_000, help="default 1,000,000")
     parser.add_argument("--repeats", type=int, default=5, help="medians are taken over these (default 5)")
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def trained(count: int) -> dict[str, Callable[[Float32], Any]]:
-    """How each side predicts probabilities."""
+    """Function of each side that predicts probabilities."""
     rows = Rows.of(*common.generate(count, FEATURES))
     model = fb.simulate(peers.terms_of([*rows.columns], TREES), [rows.table]).model
     booster = xgboost.Booster({"nthread": 1})

@@ -55,15 +55,15 @@ from fedboost.privacy.rowsums.sums import Engine, EngineOf, KernelEngine, RowEnc
 
 ROWS, FOREIGN, DEPTH, BINS = 100_000, 10, 5, 32
 UNITS = 1 << 15
-"""Of a gradient of 1."""
+"""Fixed-point value of a gradient of 1."""
 KERNELS, GMPY2 = "kernels", "gmpy2 alone"
 CLAIMS = {(KERNELS, 2048): 10.0, (KERNELS, 3072): 26.0, (GMPY2, 2048): 65.0}
-"""Seconds at most."""
+"""Claimed limits in seconds."""
 OF_PHE = 0.01
 PHE_NUMBERS = 30
 PEER = Path(__file__).with_name("rowsums_peer.py")
 SCHEMES = ("OU", "ZPaillier")
-"""Of HEU, by its names."""
+"""Schemes of HEU by name."""
 SAMPLE = 5_000
 """Rows that HEU encrypts and sums."""
 STAGES = ("encrypt", "take in", "sums", "close", "blind", "open", "check")
@@ -143,7 +143,7 @@ def grown(rows: int) -> Tree:
 
 
 def split(pairs: Any, codes: Any, rows: Any) -> list[Any]:
-    """The rows of both children of the best split; of none if there is none."""
+    """Row indices of both children of the best split; empty without a split."""
     sums = np.cumsum(histogram(pairs, codes, rows).reshape(len(codes), BINS, 2), axis=1).astype(float)
     rest = sums[:, -1:] - sums
     gain = sum(of[..., 0] ** 2 / (of[..., 1] + UNITS) for of in (sums, rest))
@@ -156,7 +156,7 @@ def split(pairs: Any, codes: Any, rows: Any) -> list[Any]:
 
 
 def ours(secret: PaillierSecret, tree: Tree, engine: EngineOf) -> dict[str, Any]:
-    """Seconds of each stage, and bytes of gradients and of sums."""
+    """Measure seconds of each stage, and bytes of gradients and sums."""
     rows, seconds = tree.pairs.size, dict.fromkeys(STAGES, 0.0)
     slots = Slots.of(UNITS, rows, secret.public.n.bit_length())
     encryption = RowEncryption(secret, slots, ONE, secrets.token_bytes, engine)
@@ -193,7 +193,7 @@ def opened(
 
 
 def of_phe(bits: int, rows: int) -> dict[str, Any]:
-    """Seconds of the stages that phe has, from those of a few numbers."""
+    """Measure phe's stages on a few numbers, scaled to the tree."""
     public, private = generate_paillier_keypair(n_length=bits)
     values, few = [secrets.randbelow(UNITS) for _ in range(PHE_NUMBERS)], dict.fromkeys(STAGES, 0.0)
     encrypted = timed(few, "encrypt", lambda: [public.encrypt(value) for value in values])
@@ -212,7 +212,7 @@ def of_phe(bits: int, rows: int) -> dict[str, Any]:
 
 
 def of_heu(python: str, scheme: str, bits: int, tree: Tree) -> dict[str, Any]:
-    """Seconds of the stages that HEU has, and bytes, from those of a sample of rows; its version."""
+    """Measure HEU's stages and bytes on a sample of rows; return its version too."""
     words = (scheme, *map(str, (bits, SAMPLE, FOREIGN, BINS)))
     few = common.by_peer(python, PEER, "sf-heu", *words)
     nodes = [node.size for level in tree.levels for node in level]
@@ -261,7 +261,7 @@ def report(measured: dict[str, dict[str, Any]], options: Any) -> None:
 
 
 def of_peer(release: str) -> list[str]:
-    """What to know of the lines of HEU."""
+    """Notes on HEU."""
     return [
         f"HEU {release}: scaled from {SAMPLE:,} rows in one node and its {FOREIGN} x {BINS} sums to the rows"
         " and nodes summed here; one core. Its sums are opened without blinds and proofs.",

@@ -21,7 +21,7 @@ from heu import numpy as heu
 from heu import phe
 
 UNITS = 1 << 15
-"""Of a gradient of 1."""
+"""Fixed-point value of a gradient of 1."""
 scheme, (bits, rows, columns, bins) = sys.argv[1], map(int, sys.argv[2:])
 draw = np.random.default_rng(0)
 gradients = draw.integers(-UNITS // 2, UNITS // 2, rows)
@@ -36,7 +36,7 @@ start = time.process_time()
 
 
 def done(what: str) -> None:
-    """A step is over."""
+    """Record the end of a step."""
     global start
     now = time.process_time()
     seconds[what] = now - start

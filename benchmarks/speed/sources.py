@@ -38,7 +38,7 @@ from fedboost.runtime.data.table import site_table
 from fedboost.runtime.data.values import keep_freed_memory
 
 BYTES, BATCH = 200e6, 1 << 16
-"""Claimed at most, above the bins; rows that are written at a time."""
+"""Claimed bytes above the bins; rows per written batch."""
 QUERY = "SELECT * FROM rows ORDER BY id"
 
 
@@ -68,7 +68,7 @@ def write(uri: str, rows: int, features: int) -> None:
 
 
 def status(key: str) -> int:
-    """Bytes that the system says this process has."""
+    """Bytes of a memory figure of this process."""
     found = re.search(rf"{key}:\s+(\d+) kB", Path("/proc/self/status").read_text())
     return int(found[1]) << 10 if found else 0
 

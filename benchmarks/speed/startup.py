@@ -51,15 +51,15 @@ CASES: dict[str, tuple[list[str], float | None]] = {
 SHAPE = 600_000, 50
 PARTIES = (1, 4)
 OF_XGBOOST = 0.25
-"""How many times XGBoost's seconds one party may take to its first tree."""
+"""Claimed multiple of XGBoost's seconds for one party's first tree."""
 OF_WARNINGS = 0.1
-"""The share of these seconds that warnings may take."""
+"""Claimed share of warnings in these seconds."""
 CLOCKS = {1: "cpu", 2: "wall"}
-"""With so many threads, which seconds count."""
+"""CPU or wall seconds, by number of threads."""
 
 
 def main() -> None:
-    """Start all of them in turns."""
+    """Start all processes alternately."""
     parser = common.arguments(__doc__, needs_data=False)
     parser.add_argument("--repeats", type=int, default=5, help="medians are taken over these (default 5)")
     parser.add_argument("--rows", type=int, default=SHAPE[0], help="to the first tree (default 600000)")
@@ -106,7 +106,7 @@ def first_trees(rows: Rows, threads: int, repeats: int) -> dict[str, list[float]
 
 
 def ours(rows: Rows, threads: int, parties: int, **options: Any) -> float:
-    """Of the rows in as many equal parts."""
+    """Time to fedboost's first tree, with the rows in equal parts."""
     shards, terms = common.equal_parts(rows.table, parties), peers.terms_of([*rows.columns], 1)
     clock = Clock()
     fb.simulate(terms, shards, on_round=clock.mark, nthread=threads, **options)
@@ -114,14 +114,14 @@ def ours(rows: Rows, threads: int, parties: int, **options: Any) -> float:
 
 
 def xgboost(rows: Rows, threads: int) -> float:
-    """Of all rows."""
+    """Time to XGBoost's first tree with all rows."""
     clock = Clock()
     peers.train_xgboost(rows.matrix, rows.label, threads, 1, clock.mark)
     return first(clock, threads)
 
 
 def first(clock: Clock, threads: int) -> float:
-    """From the start to the end of the first tree, by the clock that counts."""
+    """Seconds from the start to the end of the first tree, CPU or wall."""
     return float(getattr(clock.marks[0] - clock.start, CLOCKS[threads]))
 
 
@@ -151,7 +151,7 @@ def beside(firsts: dict[int, dict[str, list[float]]], options: argparse.Namespac
 
 
 def seconds(words: list[str]) -> float:
-    """Of a Python from its start to its end."""
+    """Wall seconds of a Python process."""
     start = time.perf_counter()
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
     if done.returncode:

@@ -45,7 +45,7 @@ class Goal:
 
 
 def tree(table: str, side: str, threads: int, clock: str) -> Figure:
-    """Seconds a tree of fedboost, beside another side's, in `speed`."""
+    """Ratio of fedboost's seconds per tree to another side's, from `speed`."""
 
     def ratio(values: Values) -> float:
         [result] = [r for r in values["results"] if r["table"].startswith(table) and r["threads"] == threads]
@@ -56,19 +56,19 @@ def tree(table: str, side: str, threads: int, clock: str) -> Figure:
 
 
 def wall(case: str, side: str, other: str) -> Figure:
-    """Seconds a tree of one side, beside another's, in `network`."""
+    """Ratio of one side's seconds per tree to another's, from `network`."""
     return lambda values: statistics.median(
         repeat[side]["wall"] / repeat[other]["wall"] for repeat in values["cases"][case]
     )
 
 
 def seconds(case: str, side: str) -> Figure:
-    """Seconds a tree of one side, in `network`."""
+    """Seconds per tree of one side, from `network`."""
     return lambda values: statistics.median(repeat[side]["wall"] for repeat in values["cases"][case])
 
 
 def many(parties: int) -> Figure:
-    """CPU seconds a tree with masks, beside those without, in `many_parties`."""
+    """Ratio of CPU seconds per tree with and without masks, from `many_parties`."""
 
     def ratio(values: Values) -> float:
         [case] = [case for case in values["cases"] if case["parties"] == parties]
@@ -141,7 +141,7 @@ GOALS = (
 
 
 def main() -> None:
-    """Count round trips, read the other figures, and show all beside their goals."""
+    """Count round trips, read the other figures, and print all with their goals."""
     parser = common.arguments(__doc__, needs_data=False)
     parser.add_argument("--folder", type=Path, required=True, metavar="FOLDER", help="of the JSON files")
     options = parser.parse_args()

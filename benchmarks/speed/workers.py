@@ -51,7 +51,7 @@ LOADING_AT_MOST, MEMORY_AT_MOST = 0.45, 0.5
 
 @dataclass(frozen=True)
 class Case:
-    """A table, and the most that a tree may take of those of XGBoost and LightGBM."""
+    """A table, and the claimed multiples of XGBoost's and LightGBM's time per tree."""
 
     rows: int
     features: int
@@ -77,7 +77,7 @@ class Training:
 
     @property
     def tree(self) -> float:
-        """Seconds of a tree."""
+        """Seconds per tree."""
         return statistics.median(self.trees)
 
 
@@ -108,7 +108,7 @@ def main() -> None:
 
 
 def write(folder: Path, rows: int, features: int) -> None:
-    """A table, in files."""
+    """Write a table as Parquet files."""
     folder.mkdir()
     columns, label = generate(rows, features)
     table = pa.table({**columns, LABEL: label})
@@ -118,7 +118,7 @@ def write(folder: Path, rows: int, features: int) -> None:
 
 
 def measured(side: str, folder: Path, small: Path, case: Case, options: Any) -> Training:
-    """One training on a new cluster, after one of a small table."""
+    """Train once on a fresh cluster, after training a small table."""
     with cluster(options.workers) as client:
         SIDES[side](client, small, case, 2)  # libraries are imported, kernels loaded
         pids = list(client.run(os.getpid).values())
@@ -134,7 +134,7 @@ def measured(side: str, folder: Path, small: Path, case: Case, options: Any) -> 
 
 @contextlib.contextmanager
 def cluster(workers: int) -> Iterator[Any]:
-    """A client of workers that the command of Dask starts: they import nothing of this file."""
+    """A client of workers started by Dask's command line, which import nothing from this file."""
     from distributed import Client, LocalCluster
 
     with LocalCluster(n_workers=0, host="127.0.0.1", dashboard_address=":0") as own, Client(own) as client:
@@ -151,7 +151,7 @@ def cluster(workers: int) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _sampled(pids: list[int]) -> Iterator[list[tuple[float, int]]]:
-    """Moments, and the resident bytes of the largest of these processes at them."""
+    """Sample times and the resident bytes of the largest process."""
     processes, samples, over = (
         [psutil.Process(pid) for pid in pids],
         list[tuple[float, int]](),
@@ -172,12 +172,12 @@ def _sampled(pids: list[int]) -> Iterator[list[tuple[float, int]]]:
 
 
 def ours(client: Any, folder: Path, case: Case, rounds: int) -> list[float]:
-    """A site with workers, its session and the aggregator's in this process."""
+    """Train fedboost: a site with workers, with its session and the aggregator's in this process."""
     return trained(client, folder, case, rounds)[0]
 
 
 def trained(client: Any, folder: Path, case: Case, rounds: int) -> tuple[list[float], bytes]:
-    """The ends of rounds, and the model."""
+    """Train; return the end times of rounds and the model."""
     from fedboost.boosting.state import NOTHING_YET
     from fedboost.protocol.aggregator import AggregatorSession
     from fedboost.runtime.aggregator.programs import program_of
@@ -204,11 +204,11 @@ def trained(client: Any, folder: Path, case: Case, rounds: int) -> tuple[list[fl
 
 
 def _nothing(terms: fb.Terms) -> Any:
-    """No label noise, and no model to predict with."""
+    """Stand-in without label noise and prediction."""
 
 
 def _frame(folder: Path) -> Any:
-    """The files as a DataFrame, a partition each."""
+    """The files as a Dask DataFrame, one partition per file."""
     import dask.dataframe as dd
     import pandas as pd
 
@@ -217,7 +217,7 @@ def _frame(folder: Path) -> Any:
 
 
 def of_xgboost(client: Any, folder: Path, case: Case, rounds: int) -> list[float]:
-    """XGBoost, which notes the ends of rounds in a file."""
+    """Train XGBoost, which records the end times of rounds in a file."""
     import xgboost
     from xgboost import dask as dxgb
 
@@ -244,7 +244,7 @@ def of_xgboost(client: Any, folder: Path, case: Case, rounds: int) -> list[float
 
 
 def of_lightgbm(client: Any, folder: Path, case: Case, rounds: int) -> list[float]:
-    """LightGBM, in the same way."""
+    """Train LightGBM, which records the end times of rounds in a file."""
     from lightgbm import DaskLGBMClassifier
 
     frame = _frame(folder)
@@ -270,7 +270,7 @@ def of_lightgbm(client: Any, folder: Path, case: Case, rounds: int) -> list[floa
 
 
 def _noted(notes: Path) -> list[float]:
-    """The ends of rounds: at each the moment of the last worker."""
+    """End times of rounds, those of the last worker."""
     files = list(notes.parent.glob(f"{notes.name}.*"))
     own = [[float(moment) for moment in file.read_text().split()] for file in files]
     for file in files:
