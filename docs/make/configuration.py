@@ -20,8 +20,8 @@ All keys of the TOML files that are passed to `fedboost party`, `fedboost keyhol
 with `--config`. Relative paths are relative to the folder that contains the file. Unknown keys are rejected,
 with a suggestion for the closest valid key. Training terms are in a separate file: [terms](terms.md).
 """
-POLICY = """Limits on what this site agrees to, regardless of the terms, with the risk that each one addresses.
-[Policy](policy.md) explains them. Set `epsilon` and `delta` together or not at all."""
+POLICY = """Limits on what this site agrees to, regardless of the terms, with the risk that each one
+addresses. [Policy](policy.md) explains them. Set `epsilon` and `delta` together or not at all."""
 
 
 def page() -> str:

@@ -21,8 +21,8 @@ this file from a table. Keys have the same names and defaults as in XGBoost, if 
 `rounds`. All keys are at the top level of the file, except those in the tables `columns` and `noise`.
 
 In Python, `fb.Terms(max_depth=3, ...)` and `terms.changed(max_depth=3)` accept the keys of the file. Values
-are read by group, e.g. `terms.trees.max_depth`. The keys `objective`, `objective_params` and `objective_package`
-are read as `terms.objective.name`, `.params` and `.package`.
+are read by group, e.g. `terms.trees.max_depth`. The keys `objective`, `objective_params` and
+`objective_package` are read as `terms.objective.name`, `.params` and `.package`.
 """
 _KINDS = {int: "integer", float: "number", str: "string", bool: "true or false"}
 _LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
