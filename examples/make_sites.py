@@ -1,4 +1,4 @@
-"""Write the tables of the demos' hospitals, clinic and laboratory as CSV files, and create keys for all members.
+"""Write the tables of the demos' hospitals, clinic and laboratory as CSV files, and create all keys.
 
 Run: python examples/make_sites.py TABLES KEYS
 
