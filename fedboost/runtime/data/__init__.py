@@ -1,1 +1,2 @@
-"""Tables in files and in memory, read to float32 columns. Functions here raise ConfigError for bad input."""
+"""Reading of tables, from files, databases or memory, into float32 columns. Unusable input raises
+ConfigError."""

@@ -214,7 +214,7 @@ def test_few_whole_numbers_may_be_meant_as_classes() -> None:
         (
             ["a", "b", "c"],
             "reg:squarederror",
-            "column 'y' is string here, but the terms declare it numeric: ",
+            "column 'y' has type string, but the terms declare it numeric: ",
         ),
         (["a", "a", None], "multi:softprob", "label 'y' is constant: 'a' in every row"),
         (

@@ -104,7 +104,7 @@ def test_texts_gives_codes_and_the_texts_they_stand_for() -> None:
         ({"c": ["red"]}, "new.csv: column 'x' is missing"),
         (
             {"x": ["u"], "c": ["red"]},
-            "new.csv: column 'x' is string here, but the terms declare it numeric: "
+            "new.csv: column 'x' has type string, but the terms declare it numeric: "
             "the first value that is not a number is 'u' in row 1",
         ),
         (

@@ -56,7 +56,7 @@ def test_a_late_value_of_another_type_is_refused_with_its_row(tmp_path: Path) ->
     path.write_text("x,y\n" + "".join(f"{i},{i % 2}\n" for i in range(rows)) + "abc,1\n")
     message = refusal(read_table(path), NUMERIC)
     assert message == (
-        "column 'x' is string here, but the terms declare it numeric: "
+        "column 'x' has type string, but the terms declare it numeric: "
         f"the first value that is not a number is 'abc' in row {rows + 1} (line {rows + 2} of the file)"
     )
 

@@ -100,7 +100,7 @@ async def test_a_site_whose_rows_do_not_fit_is_named_and_all_live_on(folder):
     (left,) = one.log.named("left the session")
     assert left["party"] == "south"
     assert left["reason"].startswith(
-        f"party south: {said}: column 'age' is string here, but the terms declare it numeric"
+        f"party south: {said}: column 'age' has type string, but the terms declare it numeric"
     )
     assert "sixty" in left["reason"]
     assert training.model.to_bytes() == expected(tables, columns=fitting)
