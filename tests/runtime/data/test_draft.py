@@ -149,7 +149,7 @@ def test_the_label_decides_the_objective(label: list[Any], objective: str, posit
         ([1, 1, None], "label 'y' is constant: '1' in every row"),
         (["a", "a", ""], "label 'y' is constant: 'a' in every row"),
         ([None, None, None], "label 'y' has no values"),
-        ([datetime(2020, 1, 1)] * 3, "column 'y' is timestamp[us] here"),
+        ([datetime(2020, 1, 1)] * 3, "column 'y' has type timestamp[us],"),
     ],
 )
 def test_labels_no_objective_fits(label: list[Any], said: str) -> None:
@@ -276,7 +276,7 @@ def test_every_row_has_one_site(sites: list[str]) -> None:
     [
         (["u", None, None], "column 'site' has no site in row 2; fill it in, or drop the row"),
         (["u", ""], "column 'site' has no site in row 2; fill it in, or drop the row"),
-        ([datetime(2020, 1, 1)], "column 'site' is timestamp[us] here"),
+        ([datetime(2020, 1, 1)], "column 'site' has type timestamp[us],"),
         (pa.array([], pa.string()), "the table has no rows"),
     ],
 )

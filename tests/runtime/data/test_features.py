@@ -112,7 +112,7 @@ def test_texts_gives_codes_and_the_texts_they_stand_for() -> None:
             "new.csv: column 'x' has a value that is infinite or too large for a 32-bit float: "
             "it is inf in row 1",
         ),
-        ({"x": [1], "c": [[1]]}, "new.csv: column 'c' is list here"),
+        ({"x": [1], "c": [[1]]}, "new.csv: column 'c' has type list,"),
     ],
 )
 def test_rows_that_cannot_be_predicted(columns: dict[str, list[Any]], said: str) -> None:

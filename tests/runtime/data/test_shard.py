@@ -224,7 +224,7 @@ def test_labels_that_are_intervals(upper: list[Any]) -> None:
             [1, 2],
             "columns 'y' and 'z' are the label of survival:aft, which takes a lower bound from 0 to 2**60 "
             "and an upper one above 0 that is not below it, or infinite or missing; not both 0 and infinity, "
-            "which carry no information: they are 3 and 2 in row 2",
+            "which carry no information: their values are 3 and 2 in row 2",
         ),
         (
             [1, None],

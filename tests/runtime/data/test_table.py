@@ -76,17 +76,17 @@ def test_a_late_value_of_another_type_is_refused_with_its_row(tmp_path: Path) ->
         (
             "t.csv",
             b"a\xff,b\n1,2\n",
-            "line 1 is not UTF-8 ('a\\xff,b\\n'); set its encoding: --e",
+            "line 1 is not UTF-8 ('a\\xff,b\\n'); specify its encoding: --e",
         ),
         ("t.csv", b"a,b,a\n1,2,3\n", "two columns are named 'a'"),
         (
             "t.csv",
             b"a;b\n1;2\n",
-            "semicolons separate the columns: --separator ';', or separator = ",
+            "the columns are separated by semicolons; use --separator ';', or separator = ",
         ),
-        ("t.csv.gz", gzip.compress(b'"a";"b"\n1,5;2\n', mtime=0), "semicolons separate the columns"),
-        ("t.tsv", b"a;b\n1;2\n", "semicolons separate the columns"),
-        ("t.csv", b"a\tb\n1\t2\n", "tabs separate the columns"),
+        ("t.csv.gz", gzip.compress(b'"a";"b"\n1,5;2\n', mtime=0), "the columns are separated by semicolons"),
+        ("t.tsv", b"a;b\n1;2\n", "the columns are separated by semicolons"),
+        ("t.csv", b"a\tb\n1\t2\n", "the columns are separated by tabs"),
         ("t.csv", "a,b\n1,2\n".encode("utf-16"), "is UTF-16 or not text; try --encoding utf-16"),
         ("t.csv", "a,b\n1,2\n".encode("utf-16-be"), "is UTF-16 or not text; try --encoding utf-16"),
         (
@@ -143,7 +143,7 @@ def test_other_separators_in_a_name_are_part_of_it(tmp_path: Path, header: str) 
 def test_text_that_is_not_utf8_is_named_as_such(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_bytes(b"c,y\nr\xe9d,1\n")
-    said = "line 2 is not UTF-8 ('r\\xe9d,1\\n'); set its encoding: --encoding latin-1"
+    said = "line 2 is not UTF-8 ('r\\xe9d,1\\n'); specify its encoding: --encoding latin-1"
     assert said in config_error(lambda: read_table(path))
 
 
