@@ -66,7 +66,11 @@ def test_a_late_value_of_another_type_is_refused_with_its_row(tmp_path: Path) ->
     [
         ("t.csv", b"", "the file is empty"),
         ("t.parquet", b"", "the file is empty"),
-        ("t.sas7bdat", b"x", "has the unknown suffix '.sas7bdat'; use one of .csv, .tsv, .parquet, .pq, .feather"),
+        (
+            "t.sas7bdat",
+            b"x",
+            "has the unknown suffix '.sas7bdat'; use one of .csv, .tsv, .parquet, .pq, .feather",
+        ),
         ("t.xlsx", b"x", "cannot be read as an Excel workbook: "),
         ("t", b"x", "has the unknown suffix ''"),
         ("t.parquet", b"not a parquet file", "cannot be read as Parquet: "),
@@ -112,7 +116,9 @@ def test_absent_files_and_directories(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "folder.csv").mkdir()
     assert config_error(lambda: read_table("t.csv")) == f"{tmp_path / 't.csv'}: no such file"
     assert config_error(lambda: read_table("t")) == f"{tmp_path / 't'}: no such file or folder"
-    assert config_error(lambda: read_table("folder.csv")).endswith("no Parquet files (*.parquet, *.pq) in this folder")
+    assert config_error(lambda: read_table("folder.csv")).endswith(
+        "no Parquet files (*.parquet, *.pq) in this folder"
+    )
 
 
 def test_two_columns_of_one_name_in_parquet(tmp_path: Path) -> None:

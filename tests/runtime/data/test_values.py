@@ -146,7 +146,9 @@ def test_other_types_are_named_with_what_the_terms_say(values: pa.Array, kind: s
     message = refusal(pa.table({"x": values, "y": [1]}), NUMERIC)
     assert message == f"column 'x' has type {kind}, but the terms declare it numeric; convert it to numbers"
     message = refusal(pa.table({"c": values, "y": [1]}), COLOURS)
-    assert message == f"column 'c' has type {kind}, but a categorical column must be text, numbers or booleans"
+    assert (
+        message == f"column 'c' has type {kind}, but a categorical column must be text, numbers or booleans"
+    )
 
 
 def test_long_names_of_types_are_shortened() -> None:
