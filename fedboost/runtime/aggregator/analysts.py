@@ -111,8 +111,8 @@ MAX_WAITING_OF_ANALYST = 4
 
 @dataclass(frozen=True)
 class Waiter:
-    """An analyst who waits for a session to start. analyst: name, or "" without keys; since: seconds since
-    1970."""
+    """An analyst who waits for a session to start. analyst: name, or "" if the aggregator runs without keys;
+    since: seconds since 1970."""
 
     analyst: str
     terms: Terms
@@ -120,7 +120,7 @@ class Waiter:
 
 
 def named(analyst: str) -> dict[str, str]:
-    """Return the analyst as a field of a log event, or no field without keys."""
+    """Return the `analyst` field of a log event, or no field if the name is empty."""
     return {"analyst": analyst} if analyst else {}
 
 
@@ -197,8 +197,8 @@ class Analysts:
             session.forget()  # a model is kept until the analyst confirms its arrival
 
     def begun(self, analyst: str, terms: Terms) -> ActiveSession | None:
-        """Return the session of this analyst under these terms that is running, is waiting or has a model, or
-        None if there is none."""
+        """Return this analyst's session under these terms if it is running, waiting, or finished with a
+        model; otherwise None."""
         session = self.sessions.find(analyst, terms.digest)
         return None if session is None or session.failed else session
 
@@ -210,16 +210,16 @@ class Analysts:
     async def until_ready(
         self, terms: Terms, analyst: str, since: float | None = None
     ) -> AsyncGenerator[tuple[str, ...], None]:
-        """Wait until a session under these terms may start, or another call of the analyst has started it.
-        Yields the parties that are not connected yet, at each change; none if only another session is in the
-        way.
+        """Wait until a session under these terms may start, or another call of the analyst has started it. At
+        each change, yields the parties that are not connected yet (an empty tuple if only another session is
+        in the way).
 
         Args:
             analyst: name and key of the analyst, as in `Sessions`.
             since: time of the request in seconds since 1970 (default: now).
 
         Raises:
-            Refused: it would have to wait, but too many sessions are waiting.
+            Refused: the session would have to wait, but too many sessions are already waiting.
         """
         name = analyst.rpartition("#")[0]
         if not self.is_ready(terms, analyst):

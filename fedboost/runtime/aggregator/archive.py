@@ -187,7 +187,7 @@ def nonce_of(request: Request | None) -> str:
 
 
 def facts_of(session: ActiveSession) -> tuple[EndedSession, bytes]:
-    """Return the facts of an ended session, and its model file (empty if it has none)."""
+    """Return the record of an ended session, and its model file (empty if it has none)."""
     terms, model = session.terms, session.model
     whole = bool(model) and not model.startswith(PART_BEGINS.encode())
     task = terms.task

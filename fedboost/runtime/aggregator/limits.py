@@ -114,7 +114,7 @@ class Peer:
 
     Args:
         name: name for the log.
-        share: factor for all limits.
+        share: factor by which all limits are multiplied.
         calls: rate limit of calls.
         unwanted: rate limit of messages that are not awaited.
         open, refused: number of admitted and of refused calls that have not ended yet.

@@ -45,8 +45,9 @@ WRITE_SECONDS = 2.0
 
 @dataclass(eq=False)
 class LastSeen:
-    """Party name -> time when the party was last connected, in seconds since 1970. Kept in a file if there is
-    a state folder, so that a party that was connected before can be told from one that never was."""
+    """Record of when each party was last connected, in seconds since 1970. It is stored in a file if there is
+    a state folder, so that a party that was connected before a restart can be told from one that never
+    was."""
 
     _log: Any
     times: dict[str, int] = field(default_factory=dict)
@@ -73,7 +74,7 @@ class LastSeen:
             raise ConfigError(
                 "seen-unreadable",
                 f"{self._path} is not a valid list of known parties; move the file aside and restart to "
-                f"begin a new one",
+                f"create a new one",
             ) from None
         self.times = times
 
@@ -140,8 +141,8 @@ class ConnectedParties:
         self.changed = asyncio.Event()
 
     def absent(self, parties: Iterable[str]) -> dict[str, int]:
-        """Return those of these parties that are not connected, each with the time when it last was, in
-        seconds since 1970 (0 for never)."""
+        """Return the given parties that are not connected, each with the time when it last was, in seconds
+        since 1970 (0 for never)."""
         return {party: self.seen.last(party) for party in parties if party not in self}
 
     def add(self, name: str, outgoing: Outgoing, version: str) -> None:
@@ -306,8 +307,8 @@ class Admission:
     # ---- who calls --------------------------------------------------------------------------------------
 
     def caller(self, context: Any) -> Identified | None:
-        """Return the identity of the caller, or None without keys. Raises Refused if its certificate is not
-        admitted."""
+        """Return the identity of the caller, or None if the aggregator runs without keys. Raises Refused if
+        the caller's certificate is not admitted."""
         if self._bundle is None:
             return None
         try:
@@ -316,8 +317,8 @@ class Admission:
             raise Refused("certificate-not-admitted", str(error)) from None
 
     def check_role(self, context: Any, role: str, name: str | None = None) -> Identified | None:
-        """Return the identity of the caller, or None without keys. Raises Refused unless its certificate has
-        this role and, if `name` is given, this name."""
+        """Return the identity of the caller, or None if the aggregator runs without keys. Raises Refused
+        unless the caller's certificate has this role and, if `name` is given, this name."""
         caller = self.caller(context)
         if caller is None:
             return None
@@ -379,8 +380,8 @@ def check_version(context: Any, who: str) -> None:
     if version != str(WIRE_VERSION):
         raise ConfigError(
             "wire-version",
-            f"wire versions differ: the aggregator uses {WIRE_VERSION}, the {who} "
-            f"{version or 'does not state one'}; install the same fedboost version on both",
+            f"wire versions differ: the aggregator uses version {WIRE_VERSION}, the {who} uses "
+            f"{version or 'an unknown one'}; install the same fedboost version on both",
         )
 
 
@@ -418,7 +419,8 @@ def check_signed(
 
 
 def trust_of(bundle: Bundle | None) -> Trust | None:
-    """Return the roots that certificates and signatures are checked against, or None without keys."""
+    """Return the roots for checking certificates and signatures, or None if the aggregator runs without
+    keys."""
     return None if bundle is None else Trust(bundle.roots, bundle.denied, lambda: datetime.now(UTC))
 
 

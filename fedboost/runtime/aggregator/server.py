@@ -89,7 +89,7 @@ class Pages:
         self.console = Console(config.console, self._bundle, queries, self._refusals, self._log)
 
     async def start(self) -> None:
-        """Start to serve the console. The state folder must already belong to this process."""
+        """Start the console, if it is served. The state folder must already belong to this process."""
         if self.console is not None and self._archive is not None and self._submissions is not None:
             self._archive.open()
             await self._submissions.open()

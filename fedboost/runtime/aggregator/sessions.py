@@ -70,7 +70,7 @@ _HEAD = struct.Struct(">II")
 
 
 class Journal:
-    """The journal of one session, open for appending. past: records written by earlier processes; size: their
+    """The journal of one session, open for appending. past: records of earlier processes; size: their total
     bytes."""
 
     def __init__(self, path: Path, past: tuple[Record, ...] = (), size: int = 0) -> None:
@@ -186,7 +186,8 @@ class Folder:
         except OSError as error:
             raise ConfigError(
                 "state-folder-unwritable",
-                f"{path} cannot be used: {error.strerror}; set `state` to a folder that this user can write",
+                f"{path} cannot be used: {error.strerror}; set `state` to a folder that this user can "
+                "write to",
             ) from None
 
     def begin(self, session: str) -> Journal:
@@ -245,7 +246,8 @@ class Pace:
     """Time of the last answer of another party."""
 
     def look(self, awaited: tuple[str, ...], now: float) -> bool:
-        """Update the parties that the session waits for. Returns True if the slow parties have changed."""
+        """Update which parties the session waits for at time `now`. Returns True if the set of slow parties
+        changed."""
         if awaited != self._awaited:
             self._awaited, self._since = awaited, now
         slow = awaited if now - self._since >= STRAGGLER_SECONDS else ()
@@ -321,7 +323,7 @@ class ActiveSession:
 
     @property
     def analyst_name(self) -> str:
-        """Name of the analyst, or an empty string without keys."""
+        """Name of the analyst, or an empty string if the aggregator runs without keys."""
         return self.analyst.rpartition("#")[0]
 
     @property
@@ -664,8 +666,8 @@ class Sessions:
         self.finished.pop((analyst, digest), None)
 
     def program(self, terms: Terms) -> Program:
-        """Return the program of the terms. It raises Refused if it would need more than this aggregator's
-        memory."""
+        """Return the program for the terms. It raises Refused if it needs more than this aggregator's memory
+        limit."""
         return state.within(program_of(terms, self._config.programs), self.memory)
 
     def new(self, terms: Terms, program: Program, analyst: str, request: Request | None) -> ActiveSession:

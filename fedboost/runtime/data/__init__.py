@@ -1,2 +1,1 @@
-"""Reading of tables, from files, databases or memory, into float32 columns. Unusable input raises
-ConfigError."""
+"""Reads tables from files, databases or memory into float32 columns. Unusable input raises ConfigError."""

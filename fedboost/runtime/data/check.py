@@ -80,7 +80,7 @@ class Numbers:
 
     @cached_property
     def mode(self) -> tuple[str, int]:
-        """Most frequent value and its number of rows, or 0 rows unless nearly all have it."""
+        """Most frequent value and its number of rows, which is 0 unless nearly all rows have the value."""
         values, counts = np.unique(self.probe, return_counts=True)
         mode = values[counts.argmax()]
         rows = (self.present == mode).sum() if counts.max() >= self.probe.size * 0.99 else 0
@@ -374,8 +374,7 @@ class Label:
 
     @classmethod
     def of(cls, column: "pa.ChunkedArray", name: str, sample: Int64, classes: bool) -> "Label | None":
-        """Return the label of the rows `sample`, or None if label leakage cannot be measured for it. classes:
-        True if a numeric label denotes classes."""
+        """Return the label of the rows in `sample`, or None if label leakage cannot be measured for it."""
         values, is_classes = _coded(column.take(pa.array(sample)), name, MAX_CLASSES, classes)
         if not values.size:
             return None
@@ -420,8 +419,8 @@ class Label:
 
     @cached_property
     def _few(self) -> "Label":
-        """The label in at most `FEW_ROWS` evenly spaced rows. For two values, each contributes half of the
-        rows where possible."""
+        """The label in at most `FEW_ROWS` evenly spaced rows, half of them for each of two values if
+        possible."""
         kinds = [np.arange(self.values.size)]
         if self.target == TWO:
             kinds = [np.flatnonzero(self._classes[1] == code) for code in (0, 1)]
@@ -768,8 +767,7 @@ def of_offer(table: "pa.Table", left_out: Mapping[str, str], aside: Sequence[str
 
 
 def _with_left_out(odd: Iterable[Oddity], left_out: Mapping[str, str]) -> list[Oddity]:
-    """Mark the findings that explain why a column was left out, and add a finding for each other column that
-    was left out."""
+    """Mark the findings that explain why a column was left out, and add one for each other such column."""
     out = [replace(oddity, left_out=oddity.kind in _TOLD and oddity.column in left_out) for oddity in odd]
     told = {oddity.column for oddity in out if oddity.left_out}
     out += [

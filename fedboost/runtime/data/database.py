@@ -230,8 +230,8 @@ def database_of(text: str) -> Database | None:
 
 
 def check_query(query: str, source: object) -> str:
-    """Return the query without trailing semicolons and comments. Raises ConfigError unless it is a single
-    statement that reads rows. `source` begins the error message."""
+    """Return the query without trailing semicolons and comments. Raises ConfigError, whose message starts
+    with `source`, unless the query is a single statement that reads rows."""
     # Literals, quoted names and comments are blanked at equal length, so that a semicolon in `bare` always
     # separates statements, and `end` is an index into the query as well.
     code = _QUOTED.sub(lambda part: (" " if part[0][:2] in ("--", "/*") else "'") * len(part[0]), query)

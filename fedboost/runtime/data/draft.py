@@ -1,4 +1,4 @@
-"""Drafting of schemas from tables, and splitting of tables among parties for experiments.
+"""Drafts schemas from tables, and splits tables among parties for experiments.
 
 Guarantees: a drafted schema fits its table. A split assigns every row to exactly one party, and the same seed
 gives the same split.
@@ -263,8 +263,8 @@ def split_by_weights(
 
 
 def split_by_blocks(table: "pa.Table", terms: Terms, seed: int) -> "dict[str, pa.Table]":
-    """Split the rows among parties that hold different columns. The parties of a block (a label holder and
-    its feature holders) get the same rows, with all columns. `seed` shuffles the rows."""
+    """Split the rows among blocks of parties that hold different columns. All parties of a block (a label
+    holder and its feature holders) get the same rows, with all columns. `seed` shuffles the rows."""
     names = [str(number) for number in range(len(terms.blocks))]
     rows = {"0": table}
     if len(names) > 1:

@@ -1,7 +1,7 @@
 """Where tables are read from: local files, folders and globs, and s3:// and https:// addresses.
 
-Guarantees: files of a folder or glob are in the order of their names. Messages never contain the password,
-key or signature in an address. Files from https:// are stored in unlinked temporary files.
+Guarantees: files of a folder or glob are ordered by name. Messages never contain the password, key or
+signature in an address. Files from https:// are stored in unlinked temporary files.
 
 Rejects: http:// addresses on other machines, also as the target of a redirect.
 """

@@ -301,8 +301,8 @@ class ParquetTable:
         return (self.group(number, column) for number in range(len(self.ends) - 1))
 
     def share(self, ranges: Sequence[tuple[int, int]]) -> "ParquetTable":
-        """Return a table of the rows in these ranges, each from its first to before its last row. Its feature
-        values are kept in memory."""
+        """Return a table with only the rows in `ranges`, pairs of first row (inclusive) and last row
+        (exclusive). Its feature values are kept in memory."""
         pieces: list[tuple[int, int, int]] = []
         for first, last in ranges:
             groups = np.searchsorted(self.ends, [first, last - 1], side="right") - 1

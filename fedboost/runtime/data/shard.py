@@ -1,7 +1,7 @@
 """Conversion of a site's table to a `Shard` (its rows as float32 columns), and of row ids to bytes.
 
-Row ids are used to match the rows of parties that hold different columns, so equal ids must give equal bytes
-at every party, whether they are stored as integers or text, in memory, CSV or Parquet. Text is NFC-normalised
+Row ids are used to match the rows of parties that hold different columns. So equal ids give equal bytes at
+every party, whether they are stored as integers or text, in memory, CSV or Parquet. Text is NFC-normalised
 and stripped of surrounding whitespace. An integer becomes its decimal digits, and so does text that consists
 of digits after an optional minus sign; leading zeros are dropped, as CSV readers drop them. A date becomes
 YYYY-MM-DD. Several id columns are joined by U+001F. The id form `digits` keeps only the digits 0 to 9 of each

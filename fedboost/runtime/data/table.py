@@ -1,5 +1,5 @@
-"""Reading of tables: from files (in one of the formats `FORMS`), databases, and objects in memory such as
-Arrow streams, pandas DataFrames, mappings and scipy matrices."""
+"""Reads tables from files (`FORMS` lists the formats), databases, and objects in memory such as Arrow
+streams, pandas DataFrames, mappings and scipy matrices."""
 
 import json
 import os
@@ -61,7 +61,7 @@ FORMS: tuple[type[File], ...] = (Delimited, ParquetFiles, Feather, JsonLines, Wo
 def source_at(
     source: Path | str | Database, options: ReadOptions = DEFAULT_OPTIONS, scratch: Path | None = None
 ) -> Source:
-    """Return a source from which the rows of a table can be read, without reading them.
+    """Locate a table without reading its rows. Returns a `Source`, which can read them.
 
     Args:
         source: path of a file, folder or glob of Parquet files, an s3:// or https:// address, or a
@@ -70,7 +70,7 @@ def source_at(
         scratch: folder for the temporary copy of a downloaded file.
 
     Raises:
-        ConfigError: the source does not exist, has an unknown format, or an option does not apply to it.
+        ConfigError: the source does not exist or has an unknown format, or an option does not apply to it.
     """
     if isinstance(source, Database):
         check_no_options(source, options)
@@ -102,8 +102,8 @@ def source_at(
 
 
 def _form_of(locations: Locations) -> type[File]:
-    """Return the format of a file, by the suffix of its name. A name whose only suffix is that of a
-    compression is taken for CSV."""
+    """Return the format of a file, by the suffix of its name. A file named like `t.gz`, without another
+    suffix, is read as CSV."""
     location = locations.files[0]
     for form in FORMS:
         if location.name.endswith(form.every_suffix()):
@@ -172,13 +172,13 @@ def check_no_options(source: Database, options: ReadOptions) -> None:
 
 
 def as_table(data: object) -> "pa.Table | SparseTable":
-    """Convert an object to a table, or read the table that it names. Raises ConfigError if that is not
+    """Convert an object to a table, or read the table that it refers to. Raises ConfigError if that is not
     possible.
 
     Args:
         data: a path, a `Database`, a pandas DataFrame (its index is dropped), an Arrow stream or array (from
             pyarrow, polars or DuckDB), or a mapping of column names to values. In a mapping, a numpy or scipy
-            matrix `m` becomes the columns m0, m1, ...
+            matrix with the key `m` becomes the columns m0, m1, ...
     """
     kind = type(data)
     if isinstance(data, (str, Path, Database)):
@@ -251,8 +251,7 @@ def _by_column(data: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def dense_of(table: "Table") -> "pa.Table":
-    """Return the dense columns of a table. For a file-backed table, the columns have the right types but no
-    rows."""
+    """Return the dense columns of a table. For a file-backed table, they have the right types but no rows."""
     match table:
         case SparseTable():
             return table.dense
@@ -302,8 +301,8 @@ def in_file(error: ConfigError, table: "pa.Table") -> ConfigError:
 
 
 def row_of(table: "pa.Table", row: int) -> str:
-    """Describe a row for a message, e.g. `row 3 (line 5 of the file)`. `row` counts from 0, the text from
-    1."""
+    """Describe a row for a message, e.g. `row 3 (line 5 of the file)`. `row` is counted from 0, but shown
+    from 1."""
     return in_file(BadRow("table-value-invalid", "", "", row), table).detail.strip().removeprefix("in ")
 
 

@@ -97,8 +97,8 @@ class SparseTable:
         )
 
     def parts(self) -> "Iterator[SparseTable]":
-        """Yield the table in parts of consecutive rows, so small that up to `DENSE` values are made dense at
-        a time."""
+        """Yield the table in parts of consecutive rows, each with at most about `DENSE` values when made
+        dense."""
         step = max(1, DENSE // max(len(self.names), 1))
         for first in range(0, max(self.num_rows, 1), step):
             yield self.take(np.arange(first, min(first + step, self.num_rows)))
@@ -110,7 +110,7 @@ class SparseTable:
     @classmethod
     def from_matrices(cls, dense: "pa.Table", matrices: Mapping[str, Any]) -> "SparseTable":
         """Combine dense columns and scipy matrices. The columns of the matrix with key `f` are named f0, f1,
-        ... Raises ConfigError if a matrix is not numeric or its number of rows differs."""
+        ... Raises ConfigError if a matrix is not numeric or has a different number of rows."""
         names, starts, rows, values, end = [], [np.zeros(1, np.int64)], [], [], 0
         size = dense.num_rows if dense.num_columns else int(next(iter(matrices.values())).shape[0])
         for prefix, matrix in matrices.items():
@@ -481,7 +481,7 @@ class JsonLines(File):
             for number, line in self._lines():
                 _check_line(f"{self.shown}: line {number}", line, kinds)
             raise ConfigError(
-                "jsonl-unreadable", f"{self.shown}: cannot be read as JSON lines", first_line(error)
+                "jsonl-unreadable", f"{self.shown} cannot be read as JSON lines", first_line(error)
             ) from None
 
 
@@ -554,7 +554,7 @@ class Workbook(File):
             rows = book.get_sheet_by_name(name).to_python(skip_empty_area=True)
         except CalamineError as error:
             raise ConfigError(
-                "excel-unreadable", f"{self.shown}: cannot be read as an Excel workbook", str(error)
+                "excel-unreadable", f"{self.shown} cannot be read as an Excel workbook", str(error)
             ) from None
         if not rows:
             raise ConfigError(

@@ -72,8 +72,8 @@ def missing_column(name: str, there: Sequence[str], wanted: Collection[str] = ()
 
 
 def check_distinct_names(names: Sequence[str], source: str, advice: str = "") -> None:
-    """Raise ConfigError if two columns have the same name. `source` and `advice` begin and end the
-    message."""
+    """Raise ConfigError if two columns have the same name. The message starts with `source` and ends with
+    `advice`."""
     twice = next((name for name, count in Counter(names).items() if count > 1), None)
     if twice is not None:
         raise ConfigError("table-column-twice", f"{source}: two columns are named {twice!r}{advice}")
@@ -165,8 +165,8 @@ def listing(values: Sequence[str], limit: int = 8) -> str:
 
 
 def refuse(table: "pa.Table", name: str, rows: Rows, reason: str) -> None:
-    """Raise BadRow for the first row that is True in `rows`, bool [rows]. `reason` follows the column in the
-    message."""
+    """Raise BadRow for the first row that is True in `rows`, bool [rows]. The message is the column's name
+    followed by `reason`, and the value."""
     if rows.any():
         row = int(np.argmax(rows))
         value = shorten(repr(table.column(name)[row].as_py()))
@@ -337,7 +337,7 @@ def share_freed_memory() -> None:
 
 
 def give_back() -> None:
-    """Return unused memory held by Arrow's allocator to the system, after tables were freed."""
+    """Return memory to the system that Arrow's allocator still holds after tables were freed."""
     pa.default_memory_pool().release_unused()
 
 

@@ -106,7 +106,7 @@ class LocalCluster:
         return connect(self.address, self.keys / ANALYST)
 
     def approve(self, terms: Terms) -> None:
-        """Approve terms at every party, as `fedboost approve --yes` does, for the cluster's analyst."""
+        """Approve terms of the cluster's analyst at every party, as `fedboost approve --yes` does."""
         for stem in self._stems.values():
             _approve(read_party(self._folder / f"{stem}.toml", holds_rows=None), terms)
 
@@ -117,7 +117,7 @@ class LocalCluster:
         return self._folder / f"{stem}.log"
 
     def start_aggregator(self) -> None:
-        """Start the aggregator. If it ran before, it gets the same address and state as then."""
+        """Start the aggregator. A restarted aggregator has the same address and state as before."""
         values = {
             "listen": self.address or "127.0.0.1:0",
             "keys": str(self.keys / AGGREGATOR),

@@ -372,7 +372,7 @@ def estimates(costs: Costs, terms: Terms, parties: int) -> list[Estimate]:
 
 
 def missing(known: list[Estimate], parties: int) -> dict[str, str]:
-    """Return protection -> reason, for the protections that are not among the estimates `known`."""
+    """Return the protections that have no estimate in `known`, each with the reason."""
     names = [each.protection for each in known]
     return {
         name: f'not installed; run pip install "fedboost[{name}]"'
@@ -737,8 +737,7 @@ class Link:
         return {"rtt_ms": self.rtt_ms, **limited}
 
     def seconds(self, round_trips: float, megabytes: float) -> float:
-        """Return the seconds for consecutive round trips plus the transfer of so many megabytes in one
-        direction."""
+        """Return the seconds that consecutive round trips and a transfer in one direction take."""
         return round_trips * self.rtt_ms / 1e3 + megabytes * 1e6 / (self.bandwidth_mbit * MBIT)
 
 

@@ -199,9 +199,9 @@ def _by_party(terms: Terms, shards: Any, site: str | None) -> Mapping[str, Any]:
 
 
 def terms_for_tables(terms: Terms, shards: Any) -> Terms:
-    """Return the terms of a model, changed for a session in this process on tables of possibly other parties.
-    With fewer tables than the protection requires, the protection is `plain`: nothing is hidden within one
-    process."""
+    """Return a model's terms, changed for a session in this process on these tables, whose parties may differ
+    from those of the training. With fewer tables than the protection requires, it is replaced by `plain`, as
+    nothing is hidden within one process."""
     terms = terms.changed(parties=(), on_loss="wait", quorum=None, colluding=None)
     several = isinstance(shards, (Mapping, list, tuple))
     if not several or len(shards) >= terms.protection.min_parties:

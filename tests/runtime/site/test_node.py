@@ -52,8 +52,8 @@ async def test_a_second_party_of_the_same_name_is_refused(folder):
         ({"name": b""}, "the party did not send a valid name"),
         ({"name": b"x" * 257}, "the party did not send a valid name"),
         ({"name": b"\xff\xfe"}, "the party did not send a valid name"),
-        ({"version": "5"}, "the aggregator uses 4, the party 5"),
-        ({"version": None}, "the aggregator uses 4, the party does not state one"),
+        ({"version": "5"}, "the aggregator uses version 4, the party uses 5"),
+        ({"version": None}, "the aggregator uses version 4, the party uses an unknown one"),
     ],
     ids=["none", "empty", "long", "no text", "newer", "no version"],
 )
@@ -70,7 +70,7 @@ async def test_an_analyst_of_another_version_is_told_so(folder):
     async with consortium(folder, {}) as one, channel_to(one) as opened:
         code, details = await status_of(submit(opened, terms(TWO), version="5"))
         assert code == grpc.StatusCode.INVALID_ARGUMENT
-        assert "the aggregator uses 4, the analyst 5" in details
+        assert "the aggregator uses version 4, the analyst uses 5" in details
 
 
 async def test_a_party_of_another_version_ends_with_one_clear_error(folder, monkeypatch):
