@@ -620,7 +620,9 @@ def test_what_cannot_be_is_one_line(model, tmp_path):
     with pytest.raises(ConfigError, match="program evaluate needs xgb_model"):
         terms(program="evaluate")
     agreed = evaluation_terms(model)
-    with pytest.raises(ConfigError, match="these terms evaluate and do not train; pass them to evaluate"):
+    with pytest.raises(
+        ConfigError, match="these terms are for the task evaluate, not for training; pass them to evaluate"
+    ):
         fb.simulate(agreed, shared_out(2))
     with pytest.raises(ConfigError, match="program evaluate with validation rows: it does not hold rows out"):
         agreed.changed(validation_fraction=0.2)

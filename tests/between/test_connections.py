@@ -83,7 +83,7 @@ def test_silent_connections_of_one_address_keep_nobody_out(tmp_path, bundles, mo
     (line,) = in_time(scenario())
     assert line["peer"] == f"a client from {group_of(source)}"
     assert line["reason"].endswith(
-        f"connections without a call; {limits.IDLE_CONNECTIONS} per address are allowed"
+        f"connections without a call; at most {limits.IDLE_CONNECTIONS} per address are allowed"
     )
 
 

@@ -234,7 +234,7 @@ def test_a_table_without_a_label_is_checked_as_it_is():
 def test_what_is_left_out_of_a_draft_is_said_with_the_reason():
     odd = table([[1, 2]] * ROWS).append_column("a[0]", [TENS])
     found = oddities(odd, "--label", "label", name="t.parquet")
-    assert "neither numbers nor text" in found["left out", "odd"]["sentence"]
+    assert "neither numeric nor text" in found["left out", "odd"]["sentence"]
     assert "'['" in found["left out", "a[0]"]["sentence"]
     assert found["left out", "odd"]["left_out"]
 

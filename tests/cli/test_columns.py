@@ -212,7 +212,7 @@ BANK = ("terms", "bank.csv", "--label", "default")
     ("arguments", "words"),
     [
         (("columns", "customers.csv"), "whose columns are these? Add --party NAME"),
-        ((*OFFER[:-1], "a[b"), "--alias: column names cannot have '['"),
+        ((*OFFER[:-1], "a[b"), "--alias contains '[', which column names must not contain"),
         ((*OFFER[:2], "--alias", "telco", "--row-id", "customer"), "column 'customer' is missing"),
         ((*OFFER, "--exclude", "nothing"), "column 'nothing' is missing"),
         ((*OFFER, "--out", "both.toml", "--names-out", "both.toml"), "both.toml cannot be both"),

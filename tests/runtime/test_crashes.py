@@ -91,7 +91,7 @@ async def test_a_full_disk_stops_the_aggregator_and_loses_nothing(tmp_path, monk
     monkeypatch.setattr(os, "pwrite", filling_up)
     async with consortium(tmp_path / "c", tables, state=tmp_path / "state") as one:
         training = asyncio.create_task(one.train(agreement))
-        with pytest.raises(ConfigError, match=r"No space left on device; fix that and start"):
+        with pytest.raises(ConfigError, match=r"No space left on device; fix this and restart"):
             await one.server.serve()
         await one.server.stop()
         config = AggregatorConfig(listen=one.address, state=tmp_path / "state")
@@ -223,9 +223,12 @@ def journals(folder, *sessions):
 @pytest.mark.parametrize(
     ("records", "said"),
     [
-        ([GATHERED], "does not begin with its terms"),
-        ([Begun("s", terms(), "")], "its terms name no parties"),
-        ([Begun("s", AGREED.changed(program="mine:too"), "")], "program 'mine:too' is not offered here"),
+        ([GATHERED], "the first record does not contain the terms"),
+        ([Begun("s", terms(), "")], "the terms do not name any parties"),
+        (
+            [Begun("s", AGREED.changed(program="mine:too"), "")],
+            "program 'mine:too' is not offered by this aggregator",
+        ),
         ([FIRST, FIRST], "the session begins twice"),
         ([FIRST, GATHERED, GATHERED], "attempt 1 of 3 parties is invalid"),
         ([FIRST, GATHERED, AttemptStarted(2, ("north", "south"))], "attempt 2 of 2 parties is invalid"),
@@ -258,7 +261,7 @@ def test_a_journal_that_cannot_be_is_refused_by_name_when_the_aggregator_starts(
         in_time(scenario())
     assert said in str(caught.value)
     assert str(caught.value).startswith(f"{folder / 'session-0.journal'}: ")
-    assert str(caught.value).endswith("move the file away to go on without it")
+    assert str(caught.value).endswith("move the file aside to continue without it")
     assert "\n" not in str(caught.value)
     assert (folder / "session-0.journal").read_bytes() == kept
 

@@ -148,7 +148,7 @@ def test_others_read_names_of_the_terms_alone_and_the_site_both(tmp_path):
     rows = SiteRows(config(tmp_path, "csv", table=table), Log())
     with pytest.raises(SchemaMismatch) as refusal:
         rows.read(terms())
-    assert "column 'telco.1' (here 'minutes') is string here" in refusal.value.detail
+    assert "column 'telco.1' (here 'minutes') has type string," in refusal.value.detail
     assert "'many' in row 2 (line 3 of the file)" in refusal.value.detail
     assert "minutes" not in refusal.value.public
 
