@@ -219,7 +219,7 @@ BANK = ("terms", "bank.csv", "--label", "default")
         ((*OFFER, "--exclude", "minutes_abroad", "--exclude", "plan"), "no column can be a feature"),
         ((*OFFER, "--out", "customers.csv", "--force"), "is an input of this command"),
         ((*BANK, "--with", "nowhere.toml"), "nowhere.toml: cannot read: No such file"),
-        ((*BANK, "--with", "names.toml"), "names.toml: is a site's names; give an offer of columns"),
+        ((*BANK, "--with", "names.toml"), "names.toml is a site's names; use an offer of columns"),
         (
             (*BANK, "--with", "bare.toml"),
             "fedboost: bare.toml: there are no features: name at least one column in numeric",
@@ -262,7 +262,7 @@ def test_what_cannot_be_is_refused_with_one_line(arguments, words):
 def test_files_that_exist_are_kept():
     done(*OFFER)
     before = Path("telco.names.toml").read_bytes()
-    assert "telco.offer.toml: already exists" in refusal(*OFFER, "--min-rows-per-level", "1")
+    assert "telco.offer.toml already exists" in refusal(*OFFER, "--min-rows-per-level", "1")
     assert Path("telco.names.toml").read_bytes() == before
 
 

@@ -302,7 +302,10 @@ REFUSED = {
     "no model": (("nowhere.json",), "nowhere.json: cannot read the model: No such file"),
     "no such tree": (("m.json", "--tree", "4"), "there is no tree 4; the model has 4 trees"),
     "a picture of no tree": (("m.json", "--svg", "t.svg"), "--svg draws one tree; name it"),
-    "a picture nowhere": (("m.json", "--tree", "0", "--svg", "no/t.svg"), "no/t.svg: the directory"),
+    "a picture nowhere": (
+        ("m.json", "--tree", "0", "--svg", "no/t.svg"),
+        "no/t.svg: cannot write: the directory",
+    ),
     "a picture over the model": (("m.json", "--tree", "0", "--svg", "m.json"), "an input of this command"),
     "a tree and rows": (("m.json", "--tree", "0", "--shap", "rows.csv"), "--tree or --shap"),
     "a file for nothing": (("m.json", "--out", "x.csv"), "--out is for the CSV of --shap"),

@@ -257,7 +257,7 @@ def test_the_command_makes_a_token(tmp_path):
     ("listen", "tokens", "keys", "said"),
     [
         ("0.0.0.0:0", True, False, "without keys nothing is encrypted"),
-        ("0.0.0.0:0", False, True, "readers need tokens; make one with `fedboost keys token NAME"),
+        ("0.0.0.0:0", False, True, "readers need tokens; create one with `fedboost keys token NAME"),
         (
             "127.0.0.1:0",
             "gone.toml",
