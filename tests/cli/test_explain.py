@@ -136,7 +136,7 @@ def test_partial_dependence_of_classes(of_classes):
 
 ODD_GRIDS = {
     "no such feature": ("agee", None, r"no feature 'agee' \(did you mean age\?\)"),
-    "a word for a number": ("age", ["old"], "'old' in the grid is not a number, but feature 'age' is numeric"),
+    "a word for a number": ("age", ["old"], "'old' in the grid is not a number, but feature 'age'"),
     "an infinite number": ("age", [1, float("inf")], "inf in the grid is too large for a 32-bit float"),
     "too large a number": ("age", [1e300], r"1e\+300 in the grid is too large for a 32-bit float"),
     "an integer beyond floats": ("age", [10**400], "is not a number"),

@@ -469,4 +469,4 @@ def test_thresholds_that_are_changed_in_the_signature_too_are_not_signed():
     other = dataclasses.replace(other, attestations={**other.attestations, "bank": forged})
     faults = other.faults(apart.roots, NOW)
     assert [*faults] == ["bank"]
-    assert "other thresholds" not in faults["bank"]
+    assert "signed thresholds" not in faults["bank"]
