@@ -524,7 +524,7 @@ def test_terms_in_a_file_are_those_of_the_command(model, tmp_path):
     (tmp_path / "evaluate.toml").write_text(text)
     agreed = read_terms(tmp_path / "evaluate.toml")
     assert evaluation_terms(tmp_path / "model.json", agreed).digest == agreed.digest
-    assert "program = 'evaluate' does not train; use fedboost evaluate" in refusal(
+    assert "program = 'evaluate', which does not train a model; use fedboost evaluate" in refusal(
         "estimate", tmp_path / "evaluate.toml", "--rows", 100
     )
 

@@ -17,8 +17,8 @@ ALL = ("north", "south")
 @pytest.mark.parametrize(
     ("space", "options", "says"),
     [
-        ("", (), "the space has no settings"),
-        ("gamma = [1]", (), "gamma must be [low, high], or a list of three or more values"),
+        ("", (), "the search space has no settings"),
+        ("gamma = [1]", (), "gamma must be [low, high], or a list of at least three values"),
         ("gamma = [true, false, true]", (), "gamma must be [low, high]"),
         ("gamma = [nan, 1, 2]", (), "gamma must be [low, high]"),
         (f"gamma = [0, {'9' * 400}]", (), "gamma must be [low, high]"),
@@ -26,7 +26,7 @@ ALL = ("north", "south")
         ('"\\u001b[2J" = [0, 1]', (), "unknown space"),
         ("{}", (), "not valid TOML"),
         (b"\xff\xfe", (), "not valid TOML"),
-        ("gamma = [0, 1]", ("--trials", 129), "129 trials; give 2 to 128"),
+        ("gamma = [0, 1]", ("--trials", 129), "the number of trials must be from 2 to 128, not 129"),
         ("gamma = [0, 1]", ("--trials", 1), "'--trials': Input should be greater"),
         ("gamma = [0, 1]", ("--out", "tune.toml"), "named by both --out and --save-terms"),
     ],
