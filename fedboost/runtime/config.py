@@ -78,7 +78,7 @@ def read_toml(path: Path, kind: str = "") -> dict[str, Any]:
         raise ConfigError("config-not-toml", f"{path} is not valid TOML: it is nested too deeply") from None
     for other, key in _KEY_OF.items():
         if kind and other != kind and key in values and _KEY_OF[kind] not in values:
-            raise ConfigError("config-wrong-kind", f"{path} is {other}; use {kind} instead")
+            raise ConfigError("config-wrong-kind", f"{path} is {other}; specify {kind} instead")
     return values
 
 

@@ -219,7 +219,7 @@ BANK = ("terms", "bank.csv", "--label", "default")
         ((*OFFER, "--exclude", "minutes_abroad", "--exclude", "plan"), "no column can be a feature"),
         ((*OFFER, "--out", "customers.csv", "--force"), "is an input of this command"),
         ((*BANK, "--with", "nowhere.toml"), "nowhere.toml: cannot read: No such file"),
-        ((*BANK, "--with", "names.toml"), "names.toml is a site's names; use an offer of columns"),
+        ((*BANK, "--with", "names.toml"), "names.toml is a site's names; specify an offer of columns"),
         (
             (*BANK, "--with", "bare.toml"),
             "fedboost: bare.toml: there are no features: name at least one column in numeric",

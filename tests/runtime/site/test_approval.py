@@ -274,7 +274,7 @@ def test_files_in_each_others_place(folder):
     end = fedboost("approve", "party.toml", "--config", "terms.toml")
     assert (end.code, end.err) == (
         2,
-        "fedboost: party.toml is a site's file; use terms instead\n",
+        "fedboost: party.toml is a site's file; specify terms instead\n",
     )
 
 
