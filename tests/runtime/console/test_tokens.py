@@ -64,7 +64,7 @@ def known_to(console):
 def test_without_a_token_nothing_is_read(console, path):
     answer = console.ask(path)
     assert (answer.status, answer.headers["WWW-Authenticate"]) == (401, "Bearer")
-    assert "needs a token" in answer.json["error"]
+    assert "a token is required" in answer.json["error"]
     assert console.refused == [(f"GET {path}", f"401: {answer.json['error']}")]
 
 
@@ -196,7 +196,7 @@ def test_a_token_that_is_deleted_or_ended_counts_no_more(console):
     today = datetime.now(UTC).date()
     console.file.write_text(text.replace(str(today + timedelta(days=1)), str(today - timedelta(days=1))))
     answer = console.ask("/", **given)
-    assert (answer.status, "ended on" in answer.json["error"]) == (401, True)
+    assert (answer.status, "expired on" in answer.json["error"]) == (401, True)
     assert console.ask("/", **cookie).status == 401
     console.file.write_text(text[: text.rindex("[[tokens]]")])
     assert console.ask("/", **given).json["error"] == "this token is not valid for this process"

@@ -121,8 +121,8 @@ ELSEWHERE = [
     ({"Origin": "null"}, 403, "a browser must use a page of this process"),
     ({"Origin": "null", "Sec_Fetch_Site": "cross-site"}, 403, "another website"),
     ({"Origin": "null", "Sec_Fetch_Site": "same-site"}, 403, "another website"),
-    ({"Cookie": None}, 401, "needs a token"),
-    ({"Cookie": "fedboost-site-1=x"}, 401, "needs a token"),
+    ({"Cookie": None}, 401, "token is required"),
+    ({"Cookie": "fedboost-site-1=x"}, 401, "token is required"),
 ]
 
 
