@@ -624,7 +624,7 @@ def test_what_cannot_be_is_one_line(model, tmp_path):
         fb.simulate(agreed, shared_out(2))
     with pytest.raises(ConfigError, match="program evaluate with validation rows: it does not hold rows out"):
         agreed.changed(validation_fraction=0.2)
-    with pytest.raises(PeerError, match="ended the session without an evaluation"):
+    with pytest.raises(PeerError, match="is not an evaluation that matches"):
         fb.Evaluation.from_model(model, {})
 
 

@@ -130,7 +130,9 @@ def test_a_folder_in_tmp_that_another_user_can_write_is_not_used(package, place,
     else:
         own.symlink_to(made(place / "other", NOBODY, 0o700))
         os.chown(own, STRANGER, STRANGER, follow_symlinks=False)
-    check(python(package, place), 0, "fedboost: compiled kernels cannot be stored", str(own), "FEDBOOST_CACHE")
+    check(
+        python(package, place), 0, "fedboost: compiled kernels cannot be stored", str(own), "FEDBOOST_CACHE"
+    )
     assert not files(place)
 
 

@@ -110,7 +110,7 @@ def test_what_may_be_the_row_id_is_offered_to_nobody_by_oversight(spelled):
 def test_a_column_without_a_level_of_enough_rows_is_not_offered():
     end = done(*OFFER, "--min-rows-per-level", "110")
     assert "categorical" not in tomllib.loads(Path("telco.offer.toml").read_text())
-    assert "plan: is left out, because it has no category with 110 rows or more" in end.err
+    assert "plan: the column is left out, because it has no category with 110 rows or more" in end.err
 
 
 def test_ids_that_match_no_single_row_are_counted():

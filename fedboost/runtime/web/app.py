@@ -124,15 +124,9 @@ async def read_form(request: Request, most: int = MAX_FIELDS) -> Form:
 
 @dataclass(frozen=True)
 class Row:
-    """A route of an application.
-
-    Attributes:
-        path: may contain {parameters}.
-        handler: function from the call to a Document, the bytes of JSON, a response or an ASGI application.
-        who: access check.
-        method: HTTP method.
-        max_body: maximum size of the request's body in bytes.
-    """
+    """A route of an application. path: may contain {parameters}; handler: function from the call to a
+    Document, the bytes of JSON, a response or an ASGI application; who: access check; max_body: maximum size
+    of the request's body in bytes."""
 
     path: str
     handler: Callable[[Call], Any]
