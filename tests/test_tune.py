@@ -220,7 +220,7 @@ def test_few_validation_rows_or_those_of_one_label_decide_nothing():
         ({"gamma": [float("nan"), 1, 2]}, None, "gamma must be [low, high]"),
         ({"gamma": [0, 10**400]}, None, "gamma must be [low, high]"),
         ({}, None, "the search space has no settings"),
-        (None, 1, "the number of trials must be from 2 to 128, not 1"),
+        (None, 1, "trials is 1, but must be from 2 to 128"),
     ],
 )
 def test_bad_spaces(space, trials, says):

@@ -20,7 +20,7 @@ from fedboost.terms.session import TASKS
 STOPPED, EXPIRED = "this site stopped", "this site's certificate expired"
 """Reasons why a session was paused."""
 UNASKED = frozenset({HELP, OPENINGS, THRESHOLDS})
-"""Names of the releases that do not answer a query."""
+"""Names of the releases (integers that leave a site) that do not answer a query."""
 Size = Annotated[int, Field(ge=0)]
 
 
@@ -151,7 +151,7 @@ class Run(BaseModel):
 
     @property
     def answers(self) -> list[Released]:
-        """Releases that answer a query."""
+        """Releases (integers that left this site) that answer a query."""
         return [release for release in self.releases if release.what not in UNASKED]
 
     @property
@@ -254,7 +254,7 @@ class Session(BaseModel):
 
     @property
     def answers(self) -> list[Released]:
-        """Releases that answer a query, in order."""
+        """Releases (integers that left this site) that answer a query, in order."""
         return [release for part in self.parts for release in part.answers]
 
     @property
@@ -264,7 +264,7 @@ class Session(BaseModel):
 
     @property
     def by_kind(self) -> dict[str, list[Released]]:
-        """Maps query -> its releases, ordered by first release."""
+        """Maps query -> the site's answers and other releases under this name, ordered by first release."""
         kinds: dict[str, list[Released]] = {}
         for release in self.releases:
             kinds.setdefault(release.what, []).append(release)
@@ -310,7 +310,8 @@ class Session(BaseModel):
 
     @property
     def protections(self) -> list[str]:
-        """Protections of all releases, or the agreed protection if there are none."""
+        """Protections that hid this site's releases, e.g. "masked"; the agreed protection if there are
+        none."""
         if self.protection is not None:
             return [self.protection]
         agreed = [self.admitted.protection] if self.admitted else []
@@ -323,8 +324,8 @@ class Session(BaseModel):
 
     @property
     def cost(self) -> float | None:
-        """Total privacy cost of the releases with noise, as mu squared, with repeats counted once. None if
-        there are none."""
+        """Total cost of the releases with noise, as mu squared of Gaussian differential privacy. Repeated
+        releases count once. None if there are none."""
         charges = {release.charge: release.cost for release in self.releases if release.cost is not None}
         return math.fsum(charges.values()) if charges else None
 

@@ -24,7 +24,7 @@ NOT_COVERED = (
     "choices made by looking at the rows, or at results on them, outside this session",
 )
 UNITS = {**dict.fromkeys((CUT_POINTS, SUMMARY), "rows"), **dict.fromkeys((LEVELS, START, TREES), "gradients")}
-"""Maps release -> unit of its noise."""
+"""Maps kind of noisy release -> unit of its noise, i.e. rows or gradients."""
 _TOTAL = ("epsilon", "delta", "cost", "epsilon_spent", "zcdp_epsilon", "honest")
 """Fields of the card that are repeated in a plan."""
 
@@ -56,7 +56,7 @@ class PrivacyCard(Part):
         epsilon, delta: the guarantee as agreed.
         adjacency: the change of the rows that the guarantee is about.
         epsilon_spent: epsilon of the noise that is actually added, which is rounded up.
-        cost: total privacy cost of all releases, as mu squared.
+        cost: total cost of all releases, as mu squared of Gaussian differential privacy.
         zcdp_epsilon: a looser bound on epsilon, which holds exactly for discrete noise.
         against: whom the guarantee protects against, as a sentence.
         honest: minimum number of parties assumed to be honest.
@@ -115,7 +115,7 @@ class PrivacyCard(Part):
 
 
 def _against(terms: Terms) -> str:
-    """Return whom the guarantee protects against."""
+    """Return a sentence that says against whom the privacy guarantee holds."""
     assert terms.noise is not None
     outside = "anyone who sees the opened sums and the model"
     if terms.noise.placement == "central":

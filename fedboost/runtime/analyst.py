@@ -80,8 +80,8 @@ class _Line:
         self._lost = self._said = not reached
 
     def command(self, request: bytes) -> bool:
-        """Send the aggregator a command. Returns False if it could not be reached; while the connection is
-        lost, this is found out quickly."""
+        """Send the aggregator a command. Returns False if it could not be reached, which takes little time
+        while the connection is already lost."""
         wait = STOP_LOST_SECONDS if self._lost else STOP_SECONDS
         try:
             list(channel.stream(channel.TRAIN, self._address, self.bundle, request, wait))
@@ -330,8 +330,8 @@ def connect(address: str, keys: Path | str | None = None, insecure_loopback: boo
             machine.
 
     Raises:
-        ConfigError: the address is invalid, the keys cannot be used, or not exactly one of `keys` and
-            `insecure_loopback` is passed.
+        ConfigError: the address is invalid, the keys cannot be used, or `keys` and `insecure_loopback` are
+            both passed or both missing.
     """
     check_address(address, "aggregator")
     folder = None if keys is None else Path(keys)

@@ -106,8 +106,8 @@ def choose_keys(keys: Path | None, role: str, address: str, insecure_loopback: b
         insecure_loopback: connect without keys and encryption.
 
     Raises:
-        ConfigError: the bundle cannot be used, not exactly one of `keys` and `insecure_loopback` is passed,
-            or an unencrypted connection would leave this machine.
+        ConfigError: the bundle cannot be used, `keys` and `insecure_loopback` are both passed or both
+            missing, or an unencrypted connection would leave this machine.
     """
     from fedboost.runtime.net.keys import read_bundle
 

@@ -126,7 +126,7 @@ T = TypeVar("T")
 
 
 class RenderCache(Generic[T]):
-    """Cache of the `most` last rendered values. Values are rendered in threads, one at a time."""
+    """Cache of the `most` most recently rendered values. Values are rendered in threads, one at a time."""
 
     def __init__(self, most: int) -> None:
         self._most = most

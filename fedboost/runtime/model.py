@@ -228,8 +228,8 @@ class Model(SignedModel):
         if base.shape != (rows,) or self.booster.loss.outputs > 1:
             raise ConfigError(
                 "model-margin-shape",
-                f"base_margin has shape {base.shape}; it needs one value for each of the {rows} rows, and a "
-                "model with one output",
+                f"base_margin of shape {base.shape} does not fit; pass one value for each of the {rows} "
+                "rows, to a model with one output",
             )
         return base
 
@@ -345,7 +345,7 @@ def _read(path: Path, source: str) -> str:
 
 def read_trained(data: bytes, source: str) -> Model | PartyModel:
     """Parse the content of a model file, of a model part, or of a model's structure. source: its name in
-    error messages. Raises ConfigError if it is none of these."""
+    error messages. Raises ConfigError if the content is not one of these."""
     kind: type[Model | PartyModel] = PartyModel if data.startswith(PART_BEGINS.encode()) else Model
     return kind.from_bytes(data, source)
 
@@ -394,7 +394,7 @@ class Result:
         keys: Path | str | None = None,
         min_count: int | None = None,
     ) -> str:
-        """Return an HTML report about the model, like `Model.report`, which also shows the traffic and
+        """Return an HTML report about the model, like `Model.report`. It also shows the traffic and the
         duration of each round."""
         session = Ended(self.model.terms, (), self.traffic, self.history)
         return saved(report_of(self.model, data, keys, min_count, session), path)

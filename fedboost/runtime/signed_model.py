@@ -229,8 +229,8 @@ class SignedModel:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the model without fedboost's metadata. Equal trees have equal fingerprints, whoever
-        trained them."""
+        """SHA-256 of the model without fedboost's metadata. Equal trees have equal fingerprints, even if
+        other parties trained them."""
         return self.booster.fingerprint
 
     def verify(self, roots: bytes, now: datetime, denied: Collection[str] = ()) -> tuple[str, ...]:
@@ -560,7 +560,7 @@ def classes_of(terms: Terms) -> tuple[str, ...] | tuple[int, ...]:
     """Return the class labels: columns.classes, or else 0, 1, ... Raises ConfigError if the objective has no
     classes."""
     if terms.objective.loss.xgboost_equivalent.label_kind is not LabelKind.CLASS:
-        raise ConfigError("model-no-classes", f"{terms.objective.name} has no classes; use predict")
+        raise ConfigError("model-no-classes", f"objective {terms.objective.name} has no classes; use predict")
     return terms.columns.classes or tuple(range(terms.objective.num_class or 2))
 
 

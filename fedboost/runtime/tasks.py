@@ -272,9 +272,7 @@ def terms_to_tune(
     ranges = _checked(usual if space is None else space)
     number = TRIALS if trials is None else trials
     if not 2 <= number <= MAX_CANDIDATES:
-        raise ConfigError(
-            "tune-trials-range", f"the number of trials must be from 2 to {MAX_CANDIDATES}, not {number}"
-        )
+        raise ConfigError("tune-trials-range", f"trials is {number}, but must be from 2 to {MAX_CANDIDATES}")
     others, seed = number - 1, terms.draws.seed
     drawn = (
         draw(ranges, others, seed)

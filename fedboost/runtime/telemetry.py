@@ -230,8 +230,8 @@ def has_terminal() -> bool:
 
 def ask_terminal(question: str, stopped: Callable[[], bool] = lambda: False) -> str:
     """Print a question at the terminal and return the line typed as an answer. Input typed earlier is
-    ignored. Raises Refused if there is no terminal, or if `stopped` returns True because the answer is no
-    longer needed."""
+    ignored. Raises Refused if standard input is not a terminal, or if `stopped` returns True because the
+    answer is no longer needed."""
     if not has_terminal():
         raise Refused("terminal-missing", "its standard input is not a terminal, so no one can be asked")
     import termios  # not on every system

@@ -26,7 +26,7 @@ ALL = ("north", "south")
         ('"\\u001b[2J" = [0, 1]', (), "unknown space"),
         ("{}", (), "not valid TOML"),
         (b"\xff\xfe", (), "not valid TOML"),
-        ("gamma = [0, 1]", ("--trials", 129), "the number of trials must be from 2 to 128, not 129"),
+        ("gamma = [0, 1]", ("--trials", 129), "trials is 129, but must be from 2 to 128"),
         ("gamma = [0, 1]", ("--trials", 1), "'--trials': Input should be greater"),
         ("gamma = [0, 1]", ("--out", "tune.toml"), "named by both --out and --save-terms"),
     ],

@@ -93,7 +93,8 @@ def read_bundle(folder: Path, role: str) -> Bundle:
         bundles = sorted(path.parent for path in folder.glob(f"*/{CERTIFICATE}"))
         example = f", such as {bundles[0]}" if bundles else ""
         raise ConfigError(
-            "keys-folder", f"{folder} is the folder of the root key; use that of {_A[role]}{example}"
+            "keys-folder",
+            f"{folder} is the folder of the root key; use the folder of {_A[role]}{example}",
         )
     source, now = folder / CERTIFICATE, datetime.now(UTC)
     chain, roots = read_certificates(source), to_pem(*read_certificates(folder / ROOTS))

@@ -129,7 +129,7 @@ REQUESTS_PER_SECOND, REQUESTS_SAVED = 50.0, 1000.0
 """Limits per address: requests per second, and size of a burst after a quiet time. All loopback addresses
 count as one."""
 ALL_PER_SECOND, ALL_SAVED = 200.0, 2000.0
-"""The same limits for all addresses together."""
+"""Limits for all addresses together: requests per second, and size of a burst after a quiet time."""
 FAILURES_PER_SECOND, FAILURES_SAVED = 1 / 60, 5.0
 """Limits for log lines about failed pages: lines per second, and size of a burst after a quiet time."""
 LATE_SECONDS = 2.0
@@ -365,7 +365,7 @@ def only_header(scope: Scope, name: bytes) -> str | None:
     """Return the value of a header, or None if it is missing. Raises Refusal if it occurs more than once."""
     values = [value for key, value in scope["headers"] if key == name]
     if len(values) > 1:
-        raise Refusal(HTTPStatus.BAD_REQUEST, f"the request has {len(values)} headers {name.decode()}")
+        raise Refusal(HTTPStatus.BAD_REQUEST, f"the request has {len(values)} {name.decode()} headers")
     return values[0].decode("latin-1") if values else None
 
 

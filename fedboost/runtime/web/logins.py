@@ -88,7 +88,7 @@ class Tokens:
             raise Refusal(HTTPStatus.UNAUTHORIZED, "this token is not valid for this process")
         if not is_current(found[0]):
             raise Refusal(
-                HTTPStatus.UNAUTHORIZED, f"this token expired on {found[0].ends}; ask for a new one"
+                HTTPStatus.UNAUTHORIZED, f"this token was valid until {found[0].ends}; ask for a new one"
             )
         return found[0]
 

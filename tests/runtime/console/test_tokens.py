@@ -196,7 +196,7 @@ def test_a_token_that_is_deleted_or_ended_counts_no_more(console):
     today = datetime.now(UTC).date()
     console.file.write_text(text.replace(str(today + timedelta(days=1)), str(today - timedelta(days=1))))
     answer = console.ask("/", **given)
-    assert (answer.status, "expired on" in answer.json["error"]) == (401, True)
+    assert (answer.status, "valid until" in answer.json["error"]) == (401, True)
     assert console.ask("/", **cookie).status == 401
     console.file.write_text(text[: text.rindex("[[tokens]]")])
     assert console.ask("/", **given).json["error"] == "this token is not valid for this process"

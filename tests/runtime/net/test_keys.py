@@ -64,7 +64,7 @@ def test_the_folder_of_the_root_is_no_bundle(north, tmp_path):
     (root / "consortium-key.pem").touch()
     refusal(
         lambda: read_bundle(root, "party"),
-        "is the folder of the root key; use that of a party, such as",
+        "is the folder of the root key; use the folder of a party, such as",
         north,
     )
 
