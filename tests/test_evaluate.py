@@ -524,7 +524,7 @@ def test_terms_in_a_file_are_those_of_the_command(model, tmp_path):
     (tmp_path / "evaluate.toml").write_text(text)
     agreed = read_terms(tmp_path / "evaluate.toml")
     assert evaluation_terms(tmp_path / "model.json", agreed).digest == agreed.digest
-    assert "program = 'evaluate' does not train; use fedboost evaluate" in refusal(
+    assert "program = 'evaluate', which does not train a model; use fedboost evaluate" in refusal(
         "estimate", tmp_path / "evaluate.toml", "--rows", 100
     )
 
@@ -610,7 +610,7 @@ def test_what_cannot_be_is_one_line(model, tmp_path):
     assert "xgb_model cannot be evaluated: its objective is binary:logistic" in why(model, other)
     assert "nothing.json: cannot read the model: No such file" in why(tmp_path / "nothing.json")
     (tmp_path / "part.json").write_text(f"{PART_BEGINS},...")
-    assert "part.json: a part of a model; run fedboost assemble" in why(tmp_path / "part.json")
+    assert "part.json is only a part of a model; run fedboost assemble" in why(tmp_path / "part.json")
     apart = {"columns": {"label": "y", "numeric": ["age", "dose"], "held": {"south": ["dose"]}}}
     apart = terms(["north", "south"], **apart, label_holder="north", rows="in_order")
     assert "label_holder: a model can be evaluated only if each party has all columns" in why(model, apart)
@@ -626,7 +626,7 @@ def test_what_cannot_be_is_one_line(model, tmp_path):
         fb.simulate(agreed, shared_out(2))
     with pytest.raises(ConfigError, match="program evaluate with validation rows: it does not hold rows out"):
         agreed.changed(validation_fraction=0.2)
-    with pytest.raises(PeerError, match="ended the session without an evaluation"):
+    with pytest.raises(PeerError, match="is not an evaluation that matches"):
         fb.Evaluation.from_model(model, {})
 
 
@@ -711,7 +711,7 @@ def test_the_command_with_bad_input(model, tmp_path):
     for words, why in (
         ((tmp_path / "none.json",), "none.json: cannot read the model: No such file or directory"),
         ((tmp_path,), "cannot read the model: not a regular file"),
-        ((part,), "part.json: a part of a model"),
+        ((part,), "part.json is only a part of a model"),
         ((foreign,), "foreign.json: the features have no names"),
         ((other,), "other.toml: not a fedboost model: not JSON"),
         ((file, "--terms", other), "xgb_model cannot be evaluated: its feature 1 is 'age'"),

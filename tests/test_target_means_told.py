@@ -248,8 +248,8 @@ def test_other_means_in_a_file_are_refused(tmp_path):
     attributes = document["learner"]["attributes"]
     whole = json.loads(attributes["fedboost.target_means"])
     for means, says in (
-        ({"shop": whole["shop"][1:]}, "do not belong together"),
-        ({}, "do not belong together"),
+        ({"shop": whole["shop"][1:]}, "its trees do not match its terms"),
+        ({}, "its trees do not match its terms"),
         ({"shop": ["a", "b"]}, "not in the form that fedboost writes"),
         ({"ward": whole["shop"]}, "not one of its numeric features"),
         ([1], "not in the form that fedboost writes"),

@@ -212,15 +212,15 @@ def test_few_validation_rows_or_those_of_one_label_decide_nothing():
     ("space", "trials", "says"),
     [
         ({"eta": [0, 1]}, None, "unknown space 'eta'"),
-        ({"gamma": [1, 0]}, None, "the first must be below the second"),
+        ({"gamma": [1, 0]}, None, "the first value must be less than the second"),
         ({"gamma": 3}, None, "gamma must be [low, high]"),
-        ({"gamma": [1]}, None, "gamma must be [low, high], or a list of three or more values"),
+        ({"gamma": [1]}, None, "gamma must be [low, high], or a list of at least three values"),
         ({"max_depth": [True, 2, 3]}, None, "max_depth must be [low, high]"),
         ({"gamma": [0, float("inf")]}, None, "gamma must be [low, high]"),
         ({"gamma": [float("nan"), 1, 2]}, None, "gamma must be [low, high]"),
         ({"gamma": [0, 10**400]}, None, "gamma must be [low, high]"),
-        ({}, None, "the space has no settings"),
-        (None, 1, "1 trials; give 2 to 128"),
+        ({}, None, "the search space has no settings"),
+        (None, 1, "trials is 1, but must be from 2 to 128"),
     ],
 )
 def test_bad_spaces(space, trials, says):
@@ -334,7 +334,10 @@ def test_a_sampler_of_optuna_draws_candidates(sampler):
 
 @pytest.mark.parametrize(
     ("sampler", "says"),
-    [("grid", "unknown sampler 'grid'; use random, qmc, tpe"), (3, "a int is not an Optuna sampler")],
+    [
+        ("grid", "unknown sampler 'grid'; use random, qmc, tpe"),
+        (3, "must be an Optuna sampler or a name, not a int"),
+    ],
 )
 def test_what_is_no_sampler_is_refused(sampler, says):
     with pytest.raises(ConfigError, match=says):

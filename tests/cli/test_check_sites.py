@@ -345,7 +345,7 @@ async def test_a_party_may_not_check_terms(tmp_path, bundles):
     async with asked(tmp_path / "one", bundles, {"north": NAMED}) as one:
         end = await check(one, terms(["north"]), "south")
     assert end.code == 2
-    assert "is the bundle of a party; give an analyst's" in end.err
+    assert "is the bundle of a party; use an analyst's" in end.err
 
 
 async def test_the_analyst_of_an_offer_is_in_log_and_audit(tmp_path, bundles):

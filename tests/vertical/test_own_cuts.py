@@ -456,7 +456,7 @@ def test_a_changed_split_is_found_by_the_holder_of_its_column(party, column, cha
     apart = trained()
     model = changed_at(signed_model_of(apart.session), party, column, change)
     faults = model.faults(apart.roots, NOW)
-    assert faults == {party: f"party {party} signed other {fault} than those of the model"}
+    assert faults == {party: f"party {party} signed {fault} that differ from those of the model"}
 
 
 def test_thresholds_that_are_changed_in_the_signature_too_are_not_signed():
@@ -469,4 +469,4 @@ def test_thresholds_that_are_changed_in_the_signature_too_are_not_signed():
     other = dataclasses.replace(other, attestations={**other.attestations, "bank": forged})
     faults = other.faults(apart.roots, NOW)
     assert [*faults] == ["bank"]
-    assert "other thresholds" not in faults["bank"]
+    assert "signed thresholds" not in faults["bank"]

@@ -161,7 +161,7 @@ def test_a_console_that_fails_ends_no_session(tmp_path, monkeypatch):
         monkeypatch.setattr("fedboost.runtime.console.ConsoleQueries.state", lambda self: 1 / 0)
         monkeypatch.setattr("fedboost.runtime.aggregator.archive.facts_of", lambda session: 1 / 0)
         answer = console.ask("/")
-        assert (answer.status, answer.json["error"]) == (500, "this page failed; the log has the reason")
+        assert (answer.status, answer.json["error"]) == (500, "this page failed; the reason is in the log")
         assert console.one.log.named("a page failed")[0]["reason"].startswith("ZeroDivisionError")
         training = console.run(console.one.train(terms(["north"])))
         assert len(training.history) == 3

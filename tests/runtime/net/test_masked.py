@@ -140,7 +140,7 @@ def test_bundles_that_cannot_be_used_are_one_line_at_the_command_line(tmp_path, 
     old = bundle_from(tmp_path / "old", "north", "party", ago=timedelta(days=5))
     for keys, says in (
         ("", "no keys"),
-        ('keys = "nowhere"', "no such folder"),
+        ('keys = "nowhere"', "does not exist"),
         (f'keys = "{old}"', "expired on"),
         (f'keys = "{bundle_from(tmp_path / "an", "ana", "analyst")}"', "is the bundle of an analyst"),
         (f'keys = "{bundle_from(tmp_path / "so", "south", "party")}"', "the bundle of 'south'"),

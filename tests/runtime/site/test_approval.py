@@ -274,7 +274,7 @@ def test_files_in_each_others_place(folder):
     end = fedboost("approve", "party.toml", "--config", "terms.toml")
     assert (end.code, end.err) == (
         2,
-        "fedboost: party.toml: is a site's file; give terms instead\n",
+        "fedboost: party.toml is a site's file; specify terms instead\n",
     )
 
 
@@ -290,7 +290,7 @@ def test_an_approval_that_cannot_be_read_is_replaced(folder):
     ("file", "content", "said"),
     [
         ("terms.toml", None, "terms.toml: cannot read"),
-        ("terms.toml", "rounds = [", "terms.toml: not TOML"),
+        ("terms.toml", "rounds = [", "terms.toml is not valid TOML"),
         ("party.toml", None, "party.toml: cannot read"),
         ("party.toml", SITE + "policy = { columns = ['age'] }\n", "name columns by role"),
         (
