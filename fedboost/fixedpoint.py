@@ -1,9 +1,10 @@
 """Fixed-point encoding of floats as integers whose sums cannot overflow.
 
 Guarantees: `Scale` encodes floats of bounded magnitude as integers of bounded magnitude. One unit is a power
-of two, so decoding is exact. `cell_bits` returns the smallest width that holds the sum over all rows. Raises:
-ConfigError if that sum does not fit into 64 bits. `gbdt.kernels.histogram.quantise` is a compiled version of
-`Scale.encode`; a test checks that they agree."""
+of two, so decoding is exact. `cell_bits` returns the smallest width that holds the sum over all rows.
+Raises: ConfigError if that sum does not fit into 64 bits.
+`gbdt.kernels.histogram.quantise` is a compiled version of `Scale.encode`; a test checks that they agree.
+"""
 
 import functools
 import math

@@ -2,9 +2,11 @@
 
 Guarantees: `to_xgboost` returns a model file that `xgboost.Booster` loads, with the same predictions up to
 float32 rounding. The same trees always produce the same bytes, and `from_xgboost` reads them back without
-loss. Raises: ConfigError if a file is not such a model.
+loss.
+Raises: ConfigError if a file is not such a model.
 
-The format: https://xgboost.readthedocs.io/en/stable/tutorials/saving_model.html"""
+The format: https://xgboost.readthedocs.io/en/stable/tutorials/saving_model.html
+"""
 
 import hashlib
 import json

@@ -3,7 +3,8 @@
 Guarantees: cut points depend only on sums of counts over a grid of float32 keys, so they do not depend on how
 the rows are divided among parties. Bin b of a feature is [cut[b-1], cut[b]), so that x < cut goes left, as in
 XGBoost. Each category of a categorical feature has its own bin. Missing values have a bin of their own, after
-the others. Raises: PeerError if counts are inconsistent.
+the others.
+Raises: PeerError if counts are inconsistent.
 
 Grid refinement. The first grid is coarse and covers all float32 numbers. Each later grid refines only cells
 whose rows may call for a cut inside them:
@@ -14,7 +15,8 @@ whose rows may call for a cut inside them:
 A cell of 2**width keys is divided into 2**subdivision subcells of 2**(width - subdivision) keys. A cell of
 width 0 is a single number. A feature's subcells are allotted to its cells by row count, so two to four sums
 suffice for any distribution. If rows have weights, they count by weight in units of a public scale: a row of
-weight 2 counts as two rows."""
+weight 2 counts as two rows.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
