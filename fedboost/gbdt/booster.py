@@ -30,8 +30,8 @@ from fedboost.gbdt.target_means import TargetMeans, from_json, to_json
 from fedboost.gbdt.tree import NO_CHILD, Tree, tree_from_json, tree_to_json
 
 # ---- SHAP values: what each feature contributes to the margin of each row -------------------------------
-# Shapley values as in XGBoost's `pred_contribs`, but in float64. Unknown features of a row follow the training
-# rows, by the covers of the tree's nodes. The contributions of a row add up to its margin.
+# Shapley values as in XGBoost's `pred_contribs`, but in float64. Unknown features of a row follow the
+# training rows, by the covers of the tree's nodes. The contributions of a row add up to its margin.
 
 
 def add_contributions(
@@ -55,7 +55,7 @@ def add_contributions(
     add(features, *nodes, cover, (points + 1.0) / 2.0, weights / 2.0, output, out)
 
 
-# ---- Partial dependence: the mean prediction as one feature changes and the others stay -----------------
+# ---- Partial dependence: the mean prediction as one feature varies and the others do not ----------------
 # By definition, as scikit-learn's "brute" method: the mean prediction of all rows with each grid value.
 
 
@@ -204,7 +204,7 @@ class Booster:
         """Predict a probability or a value for each row. Returns float64 [rows], or [rows, outputs] if there
         are several outputs.
 
-        The arguments are those of `margins`. As in XGBoost, a value that is not a category of its feature
+        The arguments are as in `margins`. As in XGBoost, a value that is not a category of its feature
         goes left at every split."""
         return self.loss.predict(self.margins(features, base_margin))
 
@@ -215,7 +215,8 @@ class Booster:
         Raises ConfigError for any other kind."""
         if kind not in IMPORTANCES:
             raise ConfigError(
-                "importance-unknown", f"there is no importance {kind!r}; use one of {', '.join(IMPORTANCES)}"
+                "importance-unknown",
+                f"importance {kind!r} does not exist; use one of {', '.join(IMPORTANCES)}",
             )
         total: dict[int, float] = {}
         count: dict[int, int] = {}
@@ -344,7 +345,9 @@ class Booster:
             encoded = bool(model.get("cats", {}).get("enc"))
         except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
             why = (
-                "it is not JSON" if isinstance(error, json.JSONDecodeError) else f"{type(error).__name__}: {error}"
+                "it is not JSON"
+                if isinstance(error, json.JSONDecodeError)
+                else f"{type(error).__name__}: {error}"
             )
             raise ConfigError("model-not-readable", f"{source} is not a fedboost model: {why}") from None
         if name not in OBJECTIVES:
@@ -383,11 +386,14 @@ class Booster:
         except ConfigError:
             sound = False
         if not sound:
-            raise ConfigError("model-score", f"{source}: base_score {score} or the number of trees is not valid for objective {name}")
+            raise ConfigError(
+                "model-score",
+                f"{source}: base_score {score} or the number of trees is not valid for objective {name}",
+            )
         if model.get("tree_info") != [booster.output_of(number) for number in range(len(trees))]:
             raise ConfigError(
                 "model-tree-order",
-                f"{source} does not have its trees in fedboost's order: by round, and within a round by class",
+                f"{source} does not have its trees in fedboost's order: by round, then by class",
             )
         return booster, attributes
 
@@ -433,12 +439,14 @@ def _check_tree(tree: Tree, number: int, is_categorical: list[bool], source: str
         and all(0 <= feature < features for feature in tree.feature)
     )
     if not sound:
-        raise ConfigError("model-bad-tree", f"{source}: tree {number} is not a valid tree over {features} features")
+        raise ConfigError(
+            "model-bad-tree", f"{source}: tree {number} is not a valid tree over {features} features"
+        )
     if not all(math.isfinite(tree.value[leaf]) for leaf in tree.leaves):
         raise ConfigError("model-leaf-value", f"{source}: tree {number} has a leaf whose value is not finite")
     nodes = zip(tree.left, tree.feature, tree.categories, strict=True)
     if any((c > 0) != (left != NO_CHILD and is_categorical[feature]) for left, feature, c in nodes):
         raise ConfigError(
             "model-split-kind",
-            f"{source}: tree {number} splits a numeric feature by levels, or a categorical one by a threshold",
+            f"{source}: tree {number} splits a numeric feature by levels or a categorical one by threshold",
         )

@@ -73,8 +73,7 @@ class Grids:
 
     @cached_property
     def bases(self) -> Int64:
-        """Index of the first count of each cell, followed by the total number of counts: int64 [cells + 1].
-        """
+        """Index of each cell's first count, followed by the total number of counts: int64 [cells + 1]."""
         return ends_of(np.int64(1) << self.subdivisions.astype(np.int64))
 
     @property
@@ -264,7 +263,8 @@ class Quantiles:
         rows = self._known[3]
         if not 0 <= total <= rows[0]:
             raise PeerError(
-                "weights-out-of-range", "the sum of row weights is negative, or exceeds the maximum for this number of rows"
+                "weights-out-of-range",
+                "the sum of row weights is negative, or exceeds the maximum for this number of rows",
             )
         rows[:] = total
         self._total_is_known = True
@@ -424,7 +424,7 @@ class CutPoints:
 
 
 # ---- What is disclosed of a feature's distribution, from the counts of its cells (`Quantiles`) ----------
-# Promises: the intervals contain the quantiles of the pooled rows. Between any two disclosed ends of a
+# Guarantees: the intervals contain the quantiles of the pooled rows. Between any two disclosed ends of a
 # feature, from one description or several over the same rows, lie no rows, or at least the lowest of their
 # floors. The cuts of a feature form a tree that its rows determine: an interval is cut in its middle third
 # of rows, and each half likewise. A floor only ends the tree earlier, and so does a grid that is too coarse

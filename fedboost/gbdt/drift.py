@@ -56,8 +56,7 @@ class Bins:
         return np.concatenate([*counts, np.bincount(places, minlength=self.of_score).astype(np.int64)])
 
     def parts(self, counts: Int64) -> list[Int64]:
-        """Split the flat result of `count` into one array per feature, followed by the array for the score.
-        """
+        """Split the flat result of `count` into an array per feature, followed by the score's array."""
         return np.split(counts, np.cumsum(self.sizes))
 
 

@@ -194,7 +194,7 @@ def node_total(histogram: Int64, layout: Layout) -> Total:
 # level of a categorical feature is single or in the only joined group, as are missing values. The sum of a
 # group is in its first bin, and its other bins are 0. A best split (`kernels.split`) is therefore by the
 # first bin of a group; `whole` and `joined_levels` return the rest of the group.
-# Promises: two siblings have the same groups, made by joining those of their parent. In each sibling, a group
+# Guarantees: two siblings have the same groups, made by joining those of their parent. In each sibling, a group
 # has at least the minimum of rows or none, if the node has that many. `fault` checks reported groups.
 # `apart` is bool [bins]: True for a bin that begins a group, and for a level that is single.
 #
@@ -274,7 +274,10 @@ def fault(marks: Int64, above: Flags | None, sums: Int64, layout: Layout) -> tup
             apart & ~(above if above is not None else np.True_),
             "groups are not joined from those of the parent node",
         ),
-        ((places(apart, layout) != np.arange(layout.bins)) & sums.any(axis=1), "a bin without a mark has a sum"),
+        (
+            (places(apart, layout) != np.arange(layout.bins)) & sums.any(axis=1),
+            "a bin without a mark has a sum",
+        ),
     )
     for wrong, what in faults:
         if wrong.any():

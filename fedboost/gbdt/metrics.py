@@ -282,7 +282,7 @@ def roc_area(negatives: Float64, positives: Float64) -> float:
 
 
 def precision_recall_area(negatives: Float64, positives: Float64) -> float:
-    """Compute the area under the precision-recall curve. Arguments are those of `roc_area`.
+    """Compute the area under the precision-recall curve. Arguments are as in `roc_area`.
 
     Between two points, true and false positives grow in proportion, as in XGBoost (Davis and Goadrich, ICML
     2006)."""
@@ -302,7 +302,7 @@ def precision_recall_area(negatives: Float64, positives: Float64) -> float:
 
 def kolmogorov_smirnov(negatives: Float64, positives: Float64) -> float:
     """Compute the Kolmogorov-Smirnov statistic: the largest distance between the score distributions of the
-    two classes. Arguments are those of `roc_area`."""
+    two classes. Arguments are as in `roc_area`."""
     apart = np.cumsum(negatives) / negatives.sum() - np.cumsum(positives) / positives.sum()
     return float(np.abs(apart).max())
 
@@ -619,7 +619,8 @@ def values(names: Iterable[str], total: Int64, weight: Scale, find: Find = metri
         if weights <= 0 or (not metric.signed and own.min() < 0):
             raise PeerError(
                 "metric-sums-inconsistent",
-                "the metric sums are inconsistent: the sum of weights is not positive, or a metric's sum is negative",
+                "the metric sums are inconsistent: the weights do not have a positive sum, or a metric's sum is "
+                "negative",
             )
         out[name] = metric.value(own, weights, weight)
         start += metric.cells

@@ -332,7 +332,7 @@ class GrowingRows:
 
     def move_margins(self, splits: Splits, values: LeafValues, bins: Bins, margin: Float64) -> None:
         """Add the leaf values of the finished trees to every row's margin, whether the row was sampled or
-        not. margin: float64 [outputs, rows], updated in place. The other arguments are those of
+        not. margin: float64 [outputs, rows], updated in place. The other arguments are as in
         `RowsOfNodes.move_margins`."""
         for nodes in self._sets[self._sampler.moved]:
             nodes.move_margins(splits, values, bins.rows, bins.decisions, margin)

@@ -223,8 +223,8 @@ def joined(
             if part.size != rows * size:
                 raise PeerError(
                     "leaf-bits-size",
-                    f"party {party} sent {part.size} bytes of leaf bits, but must send {rows * size}: {size} for each of "
-                    f"{rows} rows",
+                    f"party {party} sent {part.size} bytes of leaf bits instead of {rows * size}: it must send "
+                    f"{size} for each of {rows} rows",
                 )
             parts[party] = part.reshape(rows, size)
             parts[party].setflags(write=False)  # like arrays of bytes objects: one array type for numba
@@ -258,8 +258,8 @@ def _fault(structure: Structure, bits: Mapping[str, Bytes], tree: int) -> PeerEr
         if of_tree.size and not _decided(structure, party, tree, of_tree):
             return PeerError(
                 "leaf-bits-impossible",
-                f"party {party} sent an invalid prediction for tree {tree}: no combination of its decisions gives "
-                f"these leaf bits",
+                f"party {party} sent an invalid prediction for tree {tree}: no combination of its decisions "
+                f"gives these leaf bits",
             )
     raise AssertionError("the decisions of all parties leave one leaf")
 

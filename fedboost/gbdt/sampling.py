@@ -214,7 +214,7 @@ def blocks(rows: int, groups: Keys | None) -> list[Block]:
     ]
 
 
-# ---- Samplers of the rows that the trees of a round grow on; the other rows only descend the trees ------
+# ---- Samplers of the rows that a round's trees are trained on; the other rows only pass through them ----
 # A sample follows from the row keys, the seed, the tree's number and, in gradient-based sampling, the
 # gradients. It is the same for all outputs, and different for parallel trees.
 
@@ -322,6 +322,5 @@ class NormSample:
 
 
 def split_by_masks(masks: Sequence[Mask]) -> Sequence[Members]:
-    """Return two row sets: the row numbers inside each mask, and those outside it. masks: bool [rows] each.
-    """
+    """Return two row sets: the row numbers inside each mask, bool [rows], and those outside it."""
     return [[np.flatnonzero(mask == member).astype(np.uint32) for mask in masks] for member in (True, False)]

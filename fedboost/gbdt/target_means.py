@@ -41,8 +41,7 @@ def bucket_of(text: str, buckets: int) -> int:
 
 
 def folds_of(keys: Keys, seed: int) -> Folds:
-    """Assign each row to a fold by its key. Returns uint8 [rows], from 0 to FOLDS - 1. keys: uint64 [rows].
-    """
+    """Assign each row to a fold by its key, uint64 [rows]. Returns uint8 [rows], below FOLDS."""
     return (mixed(keys, seed, "fold") % np.uint64(FOLDS)).astype(np.uint8)
 
 
@@ -98,8 +97,7 @@ class EncodedColumn:
 
 @dataclass(frozen=True)
 class LevelMeans:
-    """Mean of each bucket of a column, used for prediction. packed: the means as little-endian float32 bytes.
-    """
+    """Mean of each bucket of a column, used for prediction. packed: little-endian float32 bytes."""
 
     packed: bytes
 

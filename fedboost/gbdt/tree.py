@@ -181,8 +181,7 @@ class Split:
     categories: int = 0
 
     def fits(self, category_count: int) -> bool:
-        """Return whether a feature with this number of categories (0 for a numeric one) can have this split.
-        """
+        """Return whether a feature with this number of categories (0 if numeric) can have this split."""
         if not category_count:
             return self.categories == 0
         return 0 < self.categories < 1 << category_count and self.bin == 0

@@ -91,7 +91,10 @@ class Logistic(Objective):
                 f"the label is {round(mean)} in every row of every party: there is nothing to learn",
             )
         if not 0.0 < mean < 1.0:
-            raise PeerError("base-score-sums", f"the sums of gradients imply a mean label of {mean:g}, not between 0 and 1")
+            raise PeerError(
+                "base-score-sums",
+                f"the sums of gradients imply a mean label of {mean:g}, not between 0 and 1",
+            )
         return mean
 
     def base_margin_shift(self, gradient: float, hessian: float) -> float:
@@ -339,7 +342,10 @@ def _mean(labels: float, predicted: float) -> float:
             "label-all-zero", "the label is 0 in every row of every party: there is nothing to learn"
         )
     if not 0.0 < predicted < math.inf:
-        raise PeerError("base-score-sums", f"the sums of gradients imply a sum of predictions of {predicted:g}, not above 0")
+        raise PeerError(
+            "base-score-sums",
+            f"the sums of gradients imply a sum of predictions of {predicted:g}, not above 0",
+        )
     return labels / predicted
 
 
@@ -376,8 +382,7 @@ class AbsoluteError(_Quantile):
 
 @dataclass(frozen=True)
 class QuantileError(_Quantile):
-    """reg:quantileerror: regression for the conditional quantile quantile_alpha. Any finite label is valid.
-    """
+    """reg:quantileerror: regression for the quantile quantile_alpha. Any finite label is valid."""
 
     quantile_alpha: float
 
@@ -578,8 +583,7 @@ class RankNdcg(Ranking):
 
 @dataclass(frozen=True)
 class RankPairwise(Ranking):
-    """rank:pairwise: ranking in which all pairs have the same weight. ndcg_exp_gain affects only the metric.
-    """
+    """rank:pairwise: ranking with equal weights for all pairs. ndcg_exp_gain affects only the metric."""
 
     name = "rank:pairwise"
     by_ndcg = False

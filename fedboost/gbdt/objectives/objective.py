@@ -64,7 +64,7 @@ def first(invalid: npt.NDArray[np.bool_], valid_labels: str) -> tuple[int, str] 
 
 
 # ---- Links: functions between the margin of a row and its prediction ------------------------------------
-# Promises: `margin` and `predict` return the same bits on every CPU; `margin` is the float32 that XGBoost
+# Guarantees: `margin` and `predict` return the same bits on every CPU; `margin` is the float32 that XGBoost
 # computes from a base score. A score that no margin predicts raises ConfigError.
 
 
@@ -78,8 +78,7 @@ class Link:
         return score
 
     def predict(self, margin: Float64) -> Float64:
-        """Return the prediction for each row: float64 [N], or [N, outputs] for margins of shape [outputs, N].
-        """
+        """Return each row's prediction: float64 [N], or [N, outputs] for margins of shape [outputs, N]."""
         return margin
 
 
@@ -129,7 +128,7 @@ def _log(value: np.float32) -> float:
 
 
 # ---- A row's contribution to sums that get noise: gradient and hessian with a joint bound ---------------
-# Promises: for every possible row, its integers (gradient and hessian of all outputs) have a Euclidean norm
+# Guarantees: for every possible row, its integers (gradient and hessian of all outputs) have a Euclidean norm
 # of at most `UNITS * sensitivity`; rounding is toward zero, so it never increases the norm. The bounds are
 # proved at each objective and checked by a property test. Objectives without a bound raise ConfigError.
 
@@ -187,7 +186,7 @@ def bound_of(objective: "Objective", label_range: tuple[float, float] | None) ->
     if objective.sensitivity is None:
         raise ConfigError(
             "objective-no-bound",
-            f"objective {objective.name} has no bound on a row's influence, so it cannot be trained with noise",
+            f"objective {objective.name} has no bound on a row's influence; with noise, use another one",
         )
     bound = objective.sensitivity.bound
     if isinstance(bound, Bound):
@@ -268,8 +267,7 @@ class Objective(ABC):
 
     @property
     def quantile(self) -> float | None:
-        """Quantile of a leaf's residuals that becomes the leaf's value; None if leaf values are Newton steps.
-        """
+        """Quantile of a leaf's residuals that becomes its value; None if leaf values are Newton steps."""
         return None
 
     @property
@@ -313,8 +311,7 @@ class Objective(ABC):
         return self.link.margin(score, self.name)
 
     def predict(self, margin: Float64) -> Float64:
-        """Return the prediction for each row, float64 [N], or [N, outputs] for margins of shape [outputs, N].
-        """
+        """Return each row's prediction: float64 [N], or [N, outputs] for margins of shape [outputs, N]."""
         return self.link.predict(margin)
 
     def first_invalid_label(self, label: Float32) -> tuple[int, str] | None:

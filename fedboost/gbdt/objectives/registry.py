@@ -60,8 +60,7 @@ def make_objective(name: str, parameters: Mapping[str, object]) -> Objective:
 
 
 def to_number(kind: object, value: object) -> Any:
-    """Convert a parameter to this kind (int, float, bool or str). Raises ValueError if the text is invalid.
-    """
+    """Convert a parameter to this kind (int, float, bool or str). Raises ValueError if it is invalid."""
     if kind is str:
         return str(value)
     if kind is bool:
@@ -73,10 +72,10 @@ def to_number(kind: object, value: object) -> Any:
 
 # ---- Objectives from packages: classes that installed packages offer as entry points --------------------
 # Guarantees: only names that are not registered are looked up, and only installed code under GROUP is loaded,
-# regardless of the terms: code is never sent. ConfigError is raised, in one line, for a name that no installed
-# package or several offer, for a parameter that a class does not have, and for a class that is not an
-# `objective.Objective` or predicts differently from its xgboost_equivalent. A party raises Refused for invalid
-# gradients.
+# regardless of the terms: code is never sent. ConfigError is raised, in one line, if no installed package or
+# more than one offers a name, if a class does not have a parameter, and if a class is not an
+# `objective.Objective` or predicts differently from its xgboost_equivalent. A party raises Refused if
+# gradients are invalid.
 
 
 GROUP = "fedboost.objectives"
@@ -112,7 +111,8 @@ def parameters(name: str, values: Mapping[str, object]) -> dict[str, Any]:
         except ValueError:
             what = "a whole number" if own[key] is int else "a number"
             raise ConfigError(
-                "objective-parameter-invalid", f"objective {name}: parameter {key} must be {what}, not {value!r}"
+                "objective-parameter-invalid",
+                f"objective {name}: parameter {key} must be {what}, not {value!r}",
             ) from None
     return out
 
@@ -124,18 +124,23 @@ def objective(name: str, values: Mapping[str, object]) -> Objective:
     if kind.__abstractmethods__:
         lacking = ", ".join(sorted(kind.__abstractmethods__))
         raise ConfigError(
-            "objective-incomplete", f"{name} from {package_of(name)} is not a valid objective: it does not define {lacking}"
+            "objective-incomplete",
+            f"{name} from {package_of(name)} is not a valid objective: it does not define {lacking}",
         )
     try:
         made = kind(**own)
     except Exception as error:  # noqa: BLE001 - it is the package's own code
-        raise ConfigError("objective-not-created", f"{name} from {package_of(name)} cannot be created: {_line(error)}") from None
+        raise ConfigError(
+            "objective-not-created", f"{name} from {package_of(name)} cannot be created: {_line(error)}"
+        ) from None
     try:
         fault = _fault(made, name)
     except Exception as error:  # noqa: BLE001 - as above
         fault = _line(error)
     if fault:
-        raise ConfigError("objective-invalid", f"{name} from {package_of(name)} is not a valid objective: {fault}")
+        raise ConfigError(
+            "objective-invalid", f"{name} from {package_of(name)} is not a valid objective: {fault}"
+        )
     return made
 
 
@@ -161,7 +166,9 @@ def gradients(
             np.ascontiguousarray(v, np.float64) for v in loss.gradients(margin, label, weight)
         )
     except Exception as error:  # noqa: BLE001 - it is the package's own code
-        raise Refused("objective-failed", f"objective {name} failed on this party's rows", _line(error)) from None
+        raise Refused(
+            "objective-failed", f"objective {name} failed on this party's rows", _line(error)
+        ) from None
     sound = gradient.shape == hessian.shape == margin.shape and bool((hessian >= 0.0).all())
     if not sound or not (np.isfinite(gradient).all() and np.isfinite(hessian).all()):
         raise Refused(
@@ -203,7 +210,10 @@ def check_objective(loss: Objective, label: Float32) -> None:
         raise ConfigError("objective-hessian", f"the hessian of row {int(np.argmin(whole[1]))} is negative")
     for what, values, bound in zip(("gradient", "hessian"), whole, loss.bounds or (), strict=False):
         if np.abs(values).max() > 2.0**bound:
-            raise ConfigError("objective-bound", f"a {what} has magnitude {np.abs(values).max():g}, above its bound 2**{bound}")
+            raise ConfigError(
+                "objective-bound",
+                f"a {what} has magnitude {np.abs(values).max():g}, above its bound 2**{bound}",
+            )
 
 
 def _entry_point(name: str) -> Any:
@@ -231,7 +241,8 @@ def _class(name: str) -> type[Objective]:
         ) from None
     if not isinstance(kind, type) or not is_dataclass(kind):
         raise ConfigError(
-            "objective-invalid", f"{name} from {package_of(name)} is not a valid objective: it is not a dataclass"
+            "objective-invalid",
+            f"{name} from {package_of(name)} is not a valid objective: it is not a dataclass",
         )
     if not issubclass(kind, Objective):
         raise ConfigError(
