@@ -31,7 +31,7 @@ from fedboost.gbdt.threads import blocks
 Codes = npt.NDArray[np.uint8]
 
 MAX_TRIES = 32
-"""Maximum number of columns that a feature is tried with."""
+"""Maximum number of columns that are tried for a feature."""
 MAX_READS = 2
 """Limit on the codes read by failed joins, i.e. joins that turn out to need too many codes, as a multiple of
 all codes."""

@@ -231,8 +231,8 @@ class Booster:
         return {self.features[f]: score[f] for f in sorted(score, key=lambda f: (-score[f], f))}
 
     def contributions(self, features: Float32, base_margin: Float32 | None = None) -> Float64:
-        """Compute SHAP values: the contribution of each feature to each row's margin. The arguments are those
-        of `margins`.
+        """Compute SHAP values: the contribution of each feature to each row's margin. The arguments are as
+        in `margins`.
 
         Returns float64 [rows, features + 1], or [rows, outputs, features + 1] if there are several outputs.
         The last column is the expected margin if no feature is known. A row's values add up to its margin."""
@@ -304,8 +304,7 @@ class Booster:
             text: the model in JSON.
             source: name of the model in error messages.
             holders: number of parties whose feature names are undisclosed. A node may refer to such a party
-                in place of a
-            feature, by a number after those of all features.
+                in place of a feature, by a number after those of all features.
 
         Raises:
             Altered: if the text differs from what `to_xgboost` writes.
@@ -325,7 +324,7 @@ class Booster:
         cls, text: str, source: str = "model", holders: int = 0
     ) -> "tuple[Booster, dict[str, str]]":
         """Read a model and its attributes from JSON written by fedboost or by XGBoost itself. The arguments
-        are those of `from_xgboost`. Raises ConfigError if it is not a model that fedboost supports."""
+        are as in `from_xgboost`. Raises ConfigError if it is not a model that fedboost supports."""
         try:
             learner = json.loads(text)["learner"]
             objective = dict(learner["objective"])

@@ -6,8 +6,8 @@ XGBoost. Each category of a categorical feature has its own bin. Missing values 
 the others.
 Raises: PeerError if counts are inconsistent.
 
-Grid refinement. The first grid is coarse and covers all float32 numbers. Each later grid refines only cells
-whose rows may call for a cut inside them:
+Grid refinement. The first grid is coarse and covers all float32 numbers. Each later grid refines only the
+cells that have enough rows for a cut inside them:
 
     key bits   31        21                                    0
                [first grid |  refinement 1  | refinement 2 | ... ]     a prefix of the key is a cell
@@ -15,8 +15,7 @@ whose rows may call for a cut inside them:
 A cell of 2**width keys is divided into 2**subdivision subcells of 2**(width - subdivision) keys. A cell of
 width 0 is a single number. A feature's subcells are allotted to its cells by row count, so two to four sums
 suffice for any distribution. If rows have weights, they count by weight in units of a public scale: a row of
-weight 2 counts as two rows.
-"""
+weight 2 counts as two rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -95,7 +94,7 @@ class Grids:
 
     @property
     def shape(self) -> tuple[bytes, ...]:
-        """Bytes of all four arrays, which are equal for equal grids."""
+        """The four arrays as bytes, for comparing grids."""
         members = self.offsets, self.starts, self.widths, self.subdivisions
         return tuple(member.tobytes() for member in members)
 
@@ -202,8 +201,7 @@ def count_parts(column: Column, declared: tuple[float, float]) -> Int64:
 
 
 class Quantiles:
-    """Distribution of each feature, known ever more precisely: row counts of cells that are refined step by
-    step."""
+    """Approximate distribution of each feature, as row counts of cells that are refined step by step."""
 
     def __init__(
         self,
@@ -361,8 +359,9 @@ class CutPoints:
         return CutPoints(values, self.sizes[:features], self.missing[:features])
 
     def with_categories(self, counts: Sequence[int]) -> "CutPoints":
-        """Append categorical features with these numbers of categories. Their values are 0, 1, ..., each with
-        its own bin, and missing values always have a bin."""
+        """Return these cut points with categorical features appended, one for each of these numbers of
+        categories. Their values are 0, 1, ..., each with its own bin, and missing values always have a bin.
+        """
         first = self.sizes.size
         added = CutPoints.of([np.arange(1, size, dtype=np.float32) for size in counts], [True] * len(counts))
         return CutPoints(
@@ -393,8 +392,7 @@ class CutPoints:
             threads: threads that share the columns.
             allocate: function that allocates the arrays.
             row_sets: number of columns of zeros to append. They will hold row sets (which rows a split sends
-                left), and
-            have no histogram.
+                left), and have no histogram.
         """
         features = self.sizes.size
         whole = allocate((features + row_sets, columns[0].size), np.dtype(np.uint8))

@@ -68,7 +68,8 @@ class Layout:
         return cls(offsets, value_bins, missing, categorical, int(ends[-1]) if ends.size else 0, features)
 
     def with_row_sets(self, count: int) -> "Layout":
-        """Append `count` row sets (which rows a split sends left) with two bins each, left and right."""
+        """Return this layout with `count` row sets appended (which rows a split sends left). Each has two
+        bins, left and right."""
         apart = np.zeros(count, np.bool_)
         return self._made(
             np.concatenate([self.value_bins, np.full(count, 2, np.int64)]),
@@ -111,8 +112,7 @@ def build(
 
     Returns:
         int64 [nodes, layout.cells + STATS], each node's histogram, followed by the sums of the positive
-        gradients and of
-        the hessians of all its rows.
+        gradients and of the hessians of all its rows.
     """
     nodes, columns, sparse = len(places), binned.columns.sizes.size, binned.sparse
     out = np.zeros((nodes + threads.number - 1, layout.cells + STATS), np.int64)
@@ -194,8 +194,8 @@ def node_total(histogram: Int64, layout: Layout) -> Total:
 # level of a categorical feature is single or in the only joined group, as are missing values. The sum of a
 # group is in its first bin, and its other bins are 0. A best split (`kernels.split`) is therefore by the
 # first bin of a group; `whole` and `joined_levels` return the rest of the group.
-# Guarantees: two siblings have the same groups, made by joining those of their parent. In each sibling, a group
-# has at least the minimum of rows or none, if the node has that many. `fault` checks reported groups.
+# Guarantees: two siblings have the same groups, made by joining their parent's groups. In each sibling, a
+# group has at least the minimum of rows or none, if the node has that many. `fault` checks reported groups.
 # `apart` is bool [bins]: True for a bin that begins a group, and for a level that is single.
 #
 #    bins      0   1   2   3   4   5        apart     1   0   0   1   0   1

@@ -85,7 +85,7 @@ class Metric(ABC):
 
 @dataclass(frozen=True)
 class BoundedLoss(Metric):
-    """Mean of a loss per row that is below 2**10, or clipped to that. The resolution is 2**-21 per row."""
+    """Mean of a loss below 2**10 per row; larger losses are clipped. The resolution is 2**-21 per row."""
 
     losses: Callable[[Float64, Float32, Float32], Float64]
     """Function that returns each row's weighted loss, float64 [rows], from margins, labels and weights."""
@@ -553,9 +553,7 @@ def by_set(
         sets: names of the sets of rows.
         total: int64, for each set the totals of `sums` over all parties.
         weight: public scale of row weights.
-        min_rows: number of rows that a set must certainly have to be included: its sum of weights must be at
-            least that
-        of so many rows of the largest weight.
+        min_rows: minimum number of rows of a set. Rows are counted by weight, in units of the largest weight.
 
     Raises:
         ConfigError: if no party has rows of a set, except for the first set and for single parties' sets.
@@ -610,7 +608,7 @@ def values(names: Iterable[str], total: Int64, weight: Scale, find: Find = metri
         find: function that returns the metric of a name.
 
     Raises:
-        PeerError: if the sum of weights is not positive, or a sum that cannot be negative is.
+        PeerError: if the sum of weights is not positive, or a metric's sum is negative although it cannot be.
     """
     weights, start, out = weight.decode(int(total[0])), 1, {}
     for name in names:
@@ -619,8 +617,7 @@ def values(names: Iterable[str], total: Int64, weight: Scale, find: Find = metri
         if weights <= 0 or (not metric.signed and own.min() < 0):
             raise PeerError(
                 "metric-sums-inconsistent",
-                "the metric sums are inconsistent: the weights do not have a positive sum, or a metric's sum is "
-                "negative",
+                "the metric sums are inconsistent: the sum of weights is not positive, or one is negative",
             )
         out[name] = metric.value(own, weights, weight)
         start += metric.cells
@@ -642,8 +639,7 @@ FINE_CELLS = LOGITS * FINE_CELLS_PER_LOGIT
 PROBABILITIES = Scale(exponent=0, bits=32)
 """Scale for sums of probabilities. The resolution is 2**-31 per row."""
 OUTCOMES = ("tn", "fp", "fn", "tp")
-"""Cells of a binary confusion matrix: true and false negatives and positives, in the order of label and
-prediction."""
+"""Cells of a binary confusion matrix: rows with label 0 predicted as 0 and as 1, then rows with label 1."""
 
 
 def edges(threshold: float) -> tuple[float, ...]:

@@ -24,7 +24,7 @@ from fedboost.gbdt.threads import ONE, Threads
 from fedboost.gbdt.tree import NO_SPLITS, Splits
 
 SHARED = 1 << 16
-"""Number of rows in a level at or above which its splits are divided among threads."""
+"""Minimum number of rows for dividing a level's splits among threads."""
 LeafValues = Sequence[tuple[int, float]]
 """Node numbers of leaves, with their values."""
 _FAULTS = {
@@ -125,7 +125,7 @@ class RowsOfNodes:
             self._leaves = np.concatenate([self._leaves, np.full((more, 3), NO_LEAF, np.int64)])
 
     def _check(self, splits: Splits, first: int, layout: Layout) -> tuple[int, int]:
-        """Check the splits, starting with number `first`. Returns the end of those that are valid and
+        """Check the splits, starting with number `first`. Returns the end of the splits that are valid and
         independent of each other, and the fault of the next one."""
         kinds = layout.value_bins, layout.categorical
         end, fault = kernels.check_splits(*_arrays(splits), first, self._leaves, *kinds)

@@ -223,7 +223,7 @@ def joined(
             if part.size != rows * size:
                 raise PeerError(
                     "leaf-bits-size",
-                    f"party {party} sent {part.size} bytes of leaf bits instead of {rows * size}: it must send "
+                    f"party {party} sent {part.size} bytes of leaf bits, but must send {rows * size}: "
                     f"{size} for each of {rows} rows",
                 )
             parts[party] = part.reshape(rows, size)

@@ -178,7 +178,7 @@ RowIndex = slice | npt.NDArray[Any]
 class Block:
     """Rows that are processed together. If rows are ranked in groups, a block consists of whole groups.
     starts: int64 [groups + 1], position of each group's first row in the block, then the number of rows; None
-    without groups."""
+    if there are no groups."""
 
     rows: RowIndex
     starts: Int64 | None = None

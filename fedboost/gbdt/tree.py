@@ -46,7 +46,7 @@ midpoint of the children's values."""
 Leaves = npt.NDArray[np.void]
 Bounds = tuple[float, float]
 FREE: Bounds = (-math.inf, math.inf)
-"""Absence of bounds on leaf values (before the learning rate)."""
+"""Bounds that restrict no leaf value."""
 MIN_GAIN = 1e-6
 """XGBoost's kRtEps: the gain of a split must exceed this."""
 

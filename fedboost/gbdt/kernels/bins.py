@@ -77,7 +77,7 @@ def count_cells(keys, units, starts, widths, subdivisions, out):
     Args:
         keys: uint32 [N].
         units: int64 [N], the count of each key; None if every key counts 1.
-        starts, widths: uint32 and uint8 [cells], cell c covers 2**widths[c] keys from starts[c] on.
+        starts, widths: uint32 and uint8 [cells], cell c covers 2**widths[c] keys, starting at starts[c].
         subdivisions: uint8 [cells], cell c is divided into 2**subdivisions[c] equal subcells.
         out: int64 [subcells], updated in place: the counts of all subcells, one cell after the other.
     """
@@ -122,7 +122,7 @@ def weigh_residuals(label, margin, weight, rows, start, width, bits, factor, lim
     Args:
         label, margin, weight: float32, float64 and float32 [N].
         rows: uint32 [n], rows to count.
-        start, width, bits: the 2**width keys from `start` on are divided into 2**bits equal subcells.
+        start, width, bits: 2**width keys, starting at `start`, are divided into 2**bits equal subcells.
         factor, limit: units per 1.0 of a weight, and its largest encoded value, as in `Scale.encode`.
         out: int64 [2**bits], updated in place.
     """

@@ -267,8 +267,7 @@ def build_histogram(codes, rows, pairs, columns, first, last, block, scratch, ou
         block: number of rows that can be added in packed form.
         scratch: int64 [STRIDE for each column, and at least for WORD of them], all zero before and after.
         out: int64 [2 T + 2] (g, h, g, h ...) of T bins, updated in place. If `first` is 0, its last pair
-            receives the sums of
-        the positive gradients and of the hessians of all rows.
+            receives the sums of the positive gradients and of the hessians of all rows.
     """
     bins_of_all = out.size // 2 - 1
     alone = columns.begins.size - columns.bins.shape[1]

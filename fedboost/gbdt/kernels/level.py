@@ -11,7 +11,7 @@ from fedboost.gbdt.kernels import elementwise, loop
 from fedboost.gbdt.kernels.split import _soft_threshold, categories_right, level_splits
 
 FEATURES_DISAGREE, NEGATIVE_BIN, OTHER_ROWS, OTHER_TOTAL, NEGATIVE_POSITIVE, OTHER_SIBLING = range(1, 7)
-"""Reasons why sums are refused."""
+"""Reasons for rejecting sums."""
 _MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
 
@@ -82,7 +82,7 @@ def write_roots(cells, sizes, leaves, histograms, nodes, factors, penalties, rat
         leaves: `LEAF` [roots], receives the leaves.
         histograms: int64 [slots, 2 T], receives the histograms.
         nodes: `NODE` [roots or more], receives the nodes.
-        factors, penalties: see the module.
+        factors, penalties: see the module docstring.
         rate: learning rate.
 
     Returns:
@@ -192,17 +192,14 @@ def split_level(
         allowed, sums, signs: as in `level_splits`.
         counts: int64 [roots], number of leaves of each root's tree; updated in place.
         tree: its nodes, `NODE` with room for two children of each leaf; the number of nodes; bitmaps, uint8
-            [nodes, 32], the
-        categories that go right, or empty; splits, int32 [5, splits], as in `tree.Splits`, receives the
-            splits.
+            [nodes, 32], the categories that go right, or empty; splits, int32 [5, splits], as in
+            `tree.Splits`, receives the splits.
         features: the layout.
         cuts: float32 cut points of all features, and int64, where those of each feature begin.
         rule: factors, penalties and learning rate.
         limits: gain to exceed, gain to reach, max_cat_to_onehot, max_cat_threshold, max_depth, maximum number
-            of leaves of a
-        root's tree, and by_gain. If by_gain, only the better half of each root's waiting leaves is split,
-            highest gains
-        first, otherwise all of them.
+            of leaves of a root's tree, and by_gain. If by_gain, only the better half of each root's waiting
+            leaves is split, highest gains first, otherwise all of them.
 
     Returns:
         the numbers of waiting leaves, of families and of splits.
@@ -264,10 +261,9 @@ def list_queried_children(families, known, elected):
 
     Returns:
         (asks, widths, possible, both). asks: int64 [asks, 4], the child, its family, 1 for a right child, and
-        1 if only
-        features unknown for the parent are queried. widths: uint8 [asks, 2], number of bits of the sums of
-        its bins. possible:
-        False if a sum is impossible. both: number of families of which both children may split.
+        1 if only features unknown for the parent are queried. widths: uint8 [asks, 2], number of bits of the
+        sums of its bins. possible: False if a sum is impossible. both: number of families of which both
+        children may split.
     """
     asks, widths, count = (
         np.empty((2 * families.size, 4), np.int64),
@@ -366,8 +362,7 @@ def write_children(cells, asks, families, children, histograms, slots, offsets, 
         families: `LEAF`, the split leaves.
         children: `LEAF`, as many as may split; receives the leaves.
         histograms: int64 [slots, 2 T], updated in place. The sibling takes the parent's slot, and the queried
-            child takes a
-        new one after the `slots` in use.
+            child takes a new one after the `slots` in use.
         slots: number of slots in use.
         offsets: uint32 [F], first bin of each feature.
         sizes: int64 [F], number of bins of each feature.

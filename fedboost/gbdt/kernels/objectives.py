@@ -474,14 +474,11 @@ def lambda_gradients(margin, label, gain, weight, starts, top, by_ndcg, score_no
         starts: int64 [groups + 1], group g has the rows starts[g] to starts[g + 1] - 1.
         top: number of rows of a group that form pairs.
         by_ndcg: if True, a pair's weight is the change in the group's NDCG if the two rows swapped ranks,
-            relative to the best
-        DCG of the first `top` rows; otherwise it is 1.
+            relative to the best DCG of the first `top` rows; otherwise it is 1.
         score_normalization: if True, the weight is divided by the distance of their margins plus 1/100,
-            unless all margins of
-        the group are equal.
+            unless all margins of the group are equal.
         normalization: if True, all results of a group are multiplied by log2(1 + s) / s, where s is the sum
-            of the magnitudes
-        of the pairs' gradients.
+            of the magnitudes of the pairs' gradients.
     """
     gradient = np.zeros(margin.size, np.float64)
     hessian = np.zeros(margin.size, np.float64)

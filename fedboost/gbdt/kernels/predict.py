@@ -28,7 +28,7 @@ def predict_margins(
     A block of rows passes through a tree together, level by level. Different rows do not wait for each other,
     no branch has to be predicted, and the tree stays in the cache. The loops share all variables, so this is
     deliberately one function of over 60 lines. features: float32 [N, F], NaN if missing. The other arguments
-    are the node columns, see the module."""
+    are the node columns, see the module docstring."""
     nodes, rows = left.size, features.shape[0]
     child = np.empty(2 * nodes, np.uint32)  # next node: left, right; a leaf is its own
     column = feature.astype(np.uint32)
@@ -309,7 +309,8 @@ def _go_left(x, node, threshold, default_left, set_of, sets, lefts):
 
 @loop
 def depth_of(roots, left):
-    """Return the maximum number of edges from a root to a leaf. roots, left: node columns, see the module."""
+    """Return the maximum number of edges from a root to a leaf. roots, left: node columns (see
+    the module docstring)."""
     depth = np.zeros(left.size, np.int64)
     for t in range(roots.size):
         root = roots[t]
@@ -514,15 +515,13 @@ def add_contributions(
     Args:
         features: float32 [N, F], NaN if missing.
         roots, left, right, feature, threshold, default_left, value, set_of, sets: node columns, see the
-            module.
+            module docstring.
         cover: float64 [nodes], sum of hessians.
         points, weights: float64 [points], Gauss-Legendre quadrature from 0 to 1, with at least half as many
-            points as the trees
-        are deep.
+            points as the trees are deep.
         output: index of the output.
         out: float64 [N, outputs, F + 1], updated in place. The last column receives the sum of leaf values
-            that is expected
-        if no feature is known.
+            that is expected if no feature is known.
     """
     rows, width = features.shape
     step = min(_ROWS_AT_A_TIME, max(_VALUES // width // _TOGETHER, 1) * _TOGETHER)

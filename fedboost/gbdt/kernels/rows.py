@@ -110,8 +110,8 @@ def _fits(at, columns, categories, value_bins, categorical):
 @loop
 def check_splits(columns, categories, first, leaves, value_bins, categorical):
     """Check splits, starting with number `first`, up to one that touches the nodes of splits already checked,
-    such as the split of a child. columns, categories, leaves, value_bins and categorical: see the module;
-    `leaves` has room for all children.
+    such as the split of a child. All arrays are described in the module docstring; `leaves` has room for all
+    children.
 
     Returns (end, fault): the end of the valid splits, and the fault of the next one or SOUND."""
     # Splits that touch different nodes move different rows, so threads may apply them in any order. The
@@ -223,9 +223,8 @@ def split_level(
     faulty split.
 
     Args:
-        columns, categories, leaves, value_bins, missing, categorical, by_feature, rows: see the module;
-            `leaves` and `rows`
-        are updated in place.
+        columns, categories, leaves, value_bins, missing, categorical, by_feature, rows: see the module
+            docstring; `leaves` and `rows` are updated in place.
         first: number of the first split.
         scratch: uint32, as long as `rows`.
 
@@ -263,7 +262,7 @@ def partition_level(
     """Partition the rows of pieces into `scratch`, as `_partition_into_scratch` does. `rows` is only read.
 
     Args:
-        columns, categories, value_bins, missing, categorical, by_feature, rows: see the module.
+        columns, categories, value_bins, missing, categorical, by_feature, rows: see the module docstring.
         scratch: uint32, as long as `rows`, receives the rows of each piece in the piece's own range.
         pieces: int64 [P, 3], with the number of the split as leaf index.
         counts: int64 [P], receives the number of rows of each piece that go left.
@@ -284,8 +283,8 @@ def grow_level(columns, leaves, pieces, counts, targets):
         columns: int32 [5, S].
         leaves: int64 [nodes, 3], updated in place.
         pieces, counts: int64 [P, 3] and [P], from `partition_level`.
-        targets: int64 [P, 2], receives where in `rows` the piece's rows belong that go left, and those that
-            go right.
+        targets: int64 [P, 2], receives the first index in `rows` for a piece's rows that go left, and for
+            rows that go right.
     """
     first = 0
     for at in range(columns.shape[1]):
@@ -327,7 +326,7 @@ def last_child(columns):
 
 @loop
 def list_leaves(columns, leaves, output_roots, tree):
-    """List the leaves of one of the trees that each output has in a round.
+    """List the leaves of one tree per output, as trees of a round grow together.
 
     Args:
         columns: int32 [5, S].
@@ -337,8 +336,7 @@ def list_leaves(columns, leaves, output_roots, tree):
 
     Returns:
         four int64 arrays with an entry per leaf: the number of the last split that splits it, or NO_LEAF; its
-        node; its
-        output; and its place, [L, 3].
+        node; its output; and its place, [L, 3].
     """
     # Roots are numbered by output, then by tree: root = output * output_roots + tree.
     split_of, count = np.full(leaves.shape[0], NO_LEAF), 0
@@ -397,7 +395,7 @@ def move_margins(
     """Add to margin[output, row] the value of the row's leaf, for the rows of these pieces.
 
     Args:
-        columns, categories, value_bins, missing, categorical, by_feature, rows: see the module.
+        columns, categories, value_bins, missing, categorical, by_feature, rows: see the module docstring.
         split_of, leaf_of, outputs: int64 [L] each, from `list_leaves`: last split or NO_LEAF, node and output
             of each leaf.
         by_node: float64 [nodes], leaf values.

@@ -96,7 +96,7 @@ def categories_right(cells, partition, one_hot, factors, penalties):
         cells: int64 [2 B], sums of the feature's categories.
         partition: number of the partition.
         one_hot: whether a split separates a single category.
-        factors, penalties: see the module.
+        factors, penalties: see the module docstring.
     """
     if one_hot:
         last = partition >= cells.size // 2
@@ -356,19 +356,17 @@ def best_split(
         value_bins: int64 [F], number of bins without the missing one.
         missing: bool [F], True if a missing bin follows them.
         categorical: bool [F], True if the bins are categories, of which a split sends a subset right.
-        factors, penalties: see the module.
+        factors, penalties: see the module docstring.
         max_categories: features with fewer categories than the first number are split one-hot. Other splits
-            have fewer
-        categories than the second number on one side, or all of them.
+            have fewer categories than the second number on one side, or all of them.
         total: sums of gradients and hessians of the node.
         limits: None, or a tuple: lower and upper bound of leaf values below the node, before the learning
-            rate, and monotone
-        constraints, int64 [F], each 1, -1 or 0.
+            rate, and monotone constraints, int64 [F], each 1, -1 or 0.
 
     Returns:
-        (gain, feature, bin, missing values go left, left gradient, left hessian). The feature is -1 if no split is
-        allowed.
-        For a categorical feature, the bin is the number of the partition (`categories_right`).
+        (gain, feature, bin, missing values go left, left gradient, left hessian). The feature is -1 if no
+        split is allowed. For a categorical feature, the bin is the number of the partition
+        (`categories_right`).
     """
     layout, largest = (offsets, value_bins, missing, categorical), max(abs(total[0]), abs(total[1]))
     gradients, hessians = 0, 0
@@ -393,7 +391,7 @@ def best_splits(leaves, histograms, allowed, layout, factors, penalties, max_cat
         leaves: `LEAF` [L], updated in place.
         histograms: int64 [slots, 2 T].
         allowed: bool [L, F], features that may split each leaf; empty if all may.
-        layout, factors, penalties, max_categories: see the module.
+        layout, factors, penalties, max_categories: see the module docstring.
         signs: int64 [F], monotone constraints, or empty.
     """
     rule, features, lists = (factors, penalties, max_categories), np.zeros(0, np.bool_), _lists()
@@ -574,8 +572,7 @@ def shared_splits(
         histograms, allowed, layout, factors, penalties, max_categories, signs: as in `best_splits`.
         above, least: gain to exceed, and gain to reach.
         pooled: int64 [roots, 2 * 256 + 2], receives the sums of the split's feature over the leaves of each
-            root. They
-        determine the order of its categories (`categories_right`).
+            root. They determine the order of its categories (`categories_right`).
     """
     rule, lists, begin = (factors, penalties, max_categories), _lists(), 0
     features = np.zeros(0, np.bool_)

@@ -202,8 +202,9 @@ class PseudoHuber(Objective):
         return gradient, hessian
 
     def bounds_after(self, gradient: float, hessian: float, step: float) -> tuple[float, float]:
-        """The bound on the hessian implies a minimum distance from the label, because the hessian decreases
-        with the distance. The hessian is also the slope of the gradient, which never exceeds huber_slope."""
+        """Bound gradient and hessian after a step. The bound on the hessian implies a minimum distance from
+        the label, because the hessian decreases with the distance. The hessian is also the slope of the
+        gradient, which never exceeds huber_slope."""
         slope = self.huber_slope
         distance = slope * math.sqrt(max(hessian ** (-2.0 / 3.0) - 1.0, 0.0)) * (1.0 - ROUNDING)
         ratio = max(distance - step, 0.0) / slope
@@ -217,8 +218,8 @@ class PseudoHuber(Objective):
 
 
 class _Amounts(Objective):
-    """Base class of objectives for counts and amounts. With or without base margins, the optimal constant
-    fits the mean."""
+    """Base class of objectives for counts and amounts. The optimal constant fits the mean, even with base
+    margins."""
 
     label_kind = LabelKind.COUNT
     link = LOG
@@ -336,7 +337,8 @@ def _grown(hessian: float, step: float, rate: float) -> tuple[float, float]:
 
 
 def _mean(labels: float, predicted: float) -> float:
-    """Return the factor from the predictions at margin 0 to the labels."""
+    """Return labels / predicted, the factor by which predictions at margin 0 are too low. Raises ConfigError
+    if all labels are 0, PeerError if the sums are impossible."""
     if labels <= 0.0 < predicted:
         raise ConfigError(
             "label-all-zero", "the label is 0 in every row of every party: there is nothing to learn"

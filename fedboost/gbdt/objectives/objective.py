@@ -212,8 +212,8 @@ ROUNDING = 2.0**-30
 
 
 class HasGradients(Protocol):
-    """Anything that computes gradients of a loss. Margins are float64 [N], or [outputs, N] if there are
-    several outputs; weights are float32 [N]; labels are float32 [N], or [2, N] if they are intervals."""
+    """Protocol of a loss that has gradients. Margins are float64 [N], or [outputs, N] if there are several
+    outputs; weights are float32 [N]; labels are float32 [N], or [2, N] if they are intervals."""
 
     def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
         """Compute the first and second derivative of the loss with respect to each margin, multiplied by the
