@@ -114,7 +114,7 @@ class LevelMeans:
         return np.frombuffer(self.packed, "<f4").astype(np.float32)
 
     def of_buckets(self, buckets: Float32) -> Float32:
-        """Return the mean for each row's bucket: float32 [rows]. NaN, for a missing value, remains NaN."""
+        """Return the mean for each row's bucket: float32 [rows], NaN for missing values."""
         return EncodedColumn(buckets, Slots(self.buckets, 1), self.values, None)[: buckets.size]
 
     def encoded(self, codes: Int64, levels: Sequence[str]) -> Float32:

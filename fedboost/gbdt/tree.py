@@ -82,7 +82,7 @@ class SplitRule:
         """Compute the highest gain of a split by each feature. Returns float64 [features], 0 if there is no
         valid split.
 
-        histogram: int64 [layout.cells], the node's; total: the node's sums of gradients and hessians."""
+        histogram: int64 [layout.cells], of the node; total: the node's sums of gradients and hessians."""
         gains: Float64 = best_gains(*self._kernel_arguments(histogram, layout, total))
         return gains
 
@@ -142,7 +142,7 @@ class SplitRule:
 
 @dataclass(frozen=True)
 class BestSplit:
-    """A node's best split, and the sums of its two children. bin and categories are those of `Split`."""
+    """A node's best split, and the sums of its two children. bin and categories are as in `Split`."""
 
     gain: float
     feature: int

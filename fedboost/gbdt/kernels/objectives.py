@@ -330,8 +330,8 @@ def normal_tails(x):
 
 @loop
 def _normal_derivatives(low, high):
-    """Return the first and second derivative, in -s at 0, of -log of the normal probability of [low + s, high
-    + s]. If low equals high, the density replaces the probability."""
+    """Return the first and second derivative, with respect to -s at s = 0, of -log of the normal probability
+    of [low + s, high + s]. If low equals high, the density replaces the probability."""
     mirrored = low + high < 0.0  # so that the smaller tail is subtracted from 1
     a = -high if mirrored else low
     b = -low if mirrored else high

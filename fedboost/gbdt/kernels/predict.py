@@ -112,8 +112,8 @@ _NONE = np.uint32(0)
 def leaf_bits(
     features, ends, leaves, feature, threshold, missing_right, by_level, sets, begin, middle, end, bits
 ):
-    """Write one bit per leaf for each row: 0 if a decision rules the leaf out, else 1. Decisions are those of
-    `predict_margins`.
+    """Write one bit per leaf for each row: 0 if a decision rules the leaf out, else 1. Decisions are as
+    in `predict_margins`.
 
     Args:
         features: float32 [N, F].

@@ -326,7 +326,7 @@ def last_child(columns):
 
 @loop
 def list_leaves(columns, leaves, output_roots, tree):
-    """List the leaves of one tree per output, as trees of a round grow together.
+    """List the leaves of one tree of every output.
 
     Args:
         columns: int32 [5, S].

@@ -291,7 +291,7 @@ def _gains(sums, count, total, units, penalties, bounds, constrained, sign, shif
 
 @loop
 def _best(cells, allowed, layout, factors, penalties, max_categories, total, largest, bounds, signs, lists):
-    """Find the split with the highest gain for one node, like `best_split`. Returns the same numbers.
+    """Find the split with the highest gain for one node, like `best_split`. Returns the same values.
 
     allowed: bool [F], features that may split, or empty for all; largest: bound for the sums of bins; signs:
     int64 [F], monotone constraints, or empty; lists: arrays for the list of splits (`_lists`)."""
@@ -348,7 +348,7 @@ def _lists():
 def best_split(
     histogram, offsets, value_bins, missing, categorical, factors, penalties, max_categories, total, limits
 ):
-    """Find the split with the highest gain for one node. The order in a tie is that of the module.
+    """Find the split with the highest gain for one node. Ties are broken as the module docstring says.
 
     Args:
         histogram: int64 [2 T].
