@@ -96,7 +96,8 @@ def exponent_counts(values: Float64) -> Int64:
     # the comparison with 0.
     #     cell       0              1                     63             127
     #     |value|    below 2**-63   [2**-63, 2**-62) ...  [1/2, 1) ...   2**63 and more
-    magnitudes = np.abs(np.asarray(values, np.float64))
+    # frexp gives infinity the exponent 0, so it is replaced by the largest finite value.
+    magnitudes = np.minimum(np.abs(np.asarray(values, np.float64)), np.finfo(np.float64).max)
     exponents = np.frexp(magnitudes[magnitudes > 0])[1].astype(np.int64)
     cells = np.clip(exponents - _LOWEST_EXPONENT, 0, EXPONENT_CELLS - 1)
     return np.bincount(cells, minlength=EXPONENT_CELLS).astype(np.int64)
