@@ -15,8 +15,8 @@ which party has which node, never on data: ceil(leaves / 8) for each tree in whi
 
 Raises: PeerError, naming the party, if bits have the wrong size or are impossible and leave no leaf or
 several. Possible but false bits cannot be detected. The recipient of the bits learns the outcome of each of
-the party's decisions for every row, even at nodes that the row never reaches. The only exceptions are branches
-that another of the party's nodes already rules out.
+the party's decisions for every row, even at nodes that the row never reaches. The only exceptions are
+branches that another of the party's nodes already rules out.
 
 Leaf bits: Lucchese et al., QuickScorer, https://doi.org/10.1145/2766462.2767733."""
 

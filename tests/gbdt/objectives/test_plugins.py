@@ -143,8 +143,14 @@ def test_a_name_nobody_offers(install):
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"objective_params": {"ovr": 3.0}}, "acme:expectile has no parameter 'ovr'; valid parameters: over"),
-        ({"objective_params": {"over": "x"}}, "acme:expectile: parameter over must be a number, not 'x'"),
+        (
+            {"objective_params": {"ovr": 3.0}},
+            "objective acme:expectile has no parameter 'ovr'; valid parameters: over",
+        ),
+        (
+            {"objective_params": {"over": "x"}},
+            "objective acme:expectile: parameter over must be a number, not 'x'",
+        ),
         (
             {"eval_metric": "auc"},
             "eval_metric auc does not fit objective acme:expectile; use rmse, mae, mphe",
