@@ -713,7 +713,7 @@ def test_the_command_with_bad_input(model, tmp_path):
         ((tmp_path,), "cannot read the model: not a regular file"),
         ((part,), "part.json is only a part of a model"),
         ((foreign,), "foreign.json: the features have no names"),
-        ((other,), "other.toml: not a fedboost model: not JSON"),
+        ((other,), "other.toml is not a fedboost model: it is not JSON"),
         ((file, "--terms", other), "xgb_model cannot be evaluated: its feature 1 is 'age'"),
         ((file, "--terms", tmp_path / "none.toml"), "none.toml"),
         (

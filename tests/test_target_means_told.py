@@ -250,9 +250,9 @@ def test_other_means_in_a_file_are_refused(tmp_path):
     for means, says in (
         ({"shop": whole["shop"][1:]}, "its trees do not match its terms"),
         ({}, "its trees do not match its terms"),
-        ({"shop": ["a", "b"]}, "not in the form that fedboost writes"),
+        ({"shop": ["a", "b"]}, "not in the format that fedboost writes"),
         ({"ward": whole["shop"]}, "not one of its numeric features"),
-        ([1], "not in the form that fedboost writes"),
+        ([1], "not in the format that fedboost writes"),
     ):
         attributes["fedboost.target_means"] = json.dumps(means, separators=(",", ":"))
         (tmp_path / "odd.json").write_text(json.dumps(document))

@@ -111,7 +111,7 @@ def test_a_leaf_that_was_changed_does_not_hold(folder):
     (folder / "signed.json").write_text(json.dumps(content))
     code, facts = verified("signed.json")
     assert (code, facts["holds"]) == (1, False)
-    assert "signed.json: not as fedboost wrote it" in facts["conclusion"]
+    assert "signed.json is not as fedboost wrote it" in facts["conclusion"]
 
 
 @pytest.mark.parametrize(

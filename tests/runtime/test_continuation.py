@@ -119,8 +119,8 @@ def test_what_cannot_be_read_is_one_line(tmp_path):
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe")
     words = {
         "none.json": "none.json: cannot read the model: No such file",
-        "odd.json": "odd.json: not a fedboost model",
-        "linear.json": "linear.json: not a fedboost model",
+        "odd.json": "odd.json is not a fedboost model",
+        "linear.json": "linear.json is not a fedboost model",
         "binary.json": "binary.json: cannot read the model: it is not text; save it as JSON",
     }
     for name, said in words.items():

@@ -84,7 +84,7 @@ def test_sums_that_cannot_be_fail_the_session_with_the_turn(party, by):
 
 
 @pytest.mark.parametrize(
-    ("kind", "says"), [("RowsQuery", "the parties count"), ("EndRoundQuery", "inconsistent metric sums")]
+    ("kind", "says"), [("RowsQuery", "the parties count"), ("EndRoundQuery", "metric sums are inconsistent")]
 )
 def test_a_feature_holder_that_adds_to_what_is_about_labels_fails_the_session(kind, says):
     apart = play_spoilt(Apart, "telco", lambda query: query.name == kind, add(0, -(10**6)))

@@ -202,8 +202,8 @@ def test_bits_that_no_decisions_give_name_their_sender(monkeypatch, party, every
     lying(monkeypatch, LEAF_BITS, lambda content: bytes([every]) * len(content), party)
     session = Predicting()
     error = refused(session)
-    assert error.startswith(f"party bank left: the leaf bits of {party} for tree ")
-    assert error.endswith("cannot result from decisions at its nodes")
+    assert error.startswith(f"party bank left: party {party} sent an invalid prediction for tree ")
+    assert error.endswith("no combination of its decisions gives these leaf bits")
 
 
 @pytest.mark.parametrize("told", [(), np.zeros(16, np.int64)])

@@ -90,12 +90,12 @@ def test_groups_have_the_key_of_their_name_whatever_stands_between_their_rows() 
         (
             "y",
             [0, 1.5, 0, 1],
-            "rank:ndcg, which takes whole numbers from 0 to 31; with ndcg_exp_gain = false any",
+            "rank:ndcg, which takes whole numbers from 0 to 31 (with ndcg_exp_gain = false, any",
         ),
         (
             "y",
             [0, 32, 0, 1],
-            "rank:ndcg, which takes whole numbers from 0 to 31; with ndcg_exp_gain = false any",
+            "rank:ndcg, which takes whole numbers from 0 to 31 (with ndcg_exp_gain = false, any",
         ),
     ],
 )
@@ -223,8 +223,8 @@ def test_labels_that_are_intervals(upper: list[Any]) -> None:
             [1, 3],
             [1, 2],
             "columns 'y' and 'z' are the label of survival:aft, which takes a lower bound from 0 to 2**60 "
-            "and an upper one above 0 that is not below it, or infinite or missing; not both 0 and infinity, "
-            "which carry no information: their values are 3 and 2 in row 2",
+            "and an upper bound that is above 0 and not below the lower one (the upper bound may be infinite "
+            "or missing, but not if the lower one is 0): their values are 3 and 2 in row 2",
         ),
         (
             [1, None],
