@@ -151,8 +151,8 @@ class Turn:
         if report.ctx != (b"" if report.part else self._opener.ctx):
             raise PeerError(
                 "report-other-context",
-                f"its report in turn {report.turn} is for a different query, roster or attempt than the "
-                f"other parties' reports",
+                f"its report is for a different query, roster or attempt than the other parties' reports in "
+                f"turn {report.turn}",
             )
         # All checks come before `add`: nothing can be taken out of the running sum again. For the same
         # reason, a party that is lost between its parts spoils the sum, and the attempt starts over

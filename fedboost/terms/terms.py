@@ -377,9 +377,9 @@ def _parsed(text: str) -> dict[str, Any]:
     try:
         values = json.loads(text, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
-        raise ConfigError("terms-not-json", f"the terms are not JSON: {error}") from None
+        raise ConfigError("terms-not-json", f"terms: invalid JSON: {error}") from None
     if not isinstance(values, dict):
-        raise ConfigError("terms-not-json", "the terms are not a JSON object")
+        raise ConfigError("terms-not-json", "terms: expected a JSON object")
     return values
 
 
@@ -389,7 +389,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(pairs) > MAX_FEATURES:
         raise ConfigError(
             "terms-too-many-keys",
-            f"a table of the terms has {len(pairs)} keys, but at most {MAX_FEATURES} are allowed",
+            f"terms: a table has {len(pairs)} keys, but at most {MAX_FEATURES} are allowed",
         )
     return dict(pairs)
 

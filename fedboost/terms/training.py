@@ -484,7 +484,7 @@ class Objective(Group):
         for kind in OBJECTIVES:
             for name in parameters_of(kind):
                 if name not in own and name not in _FOR_ALL and vars(self).get(name) is not None:
-                    yield f"{name} is only for {kind}, not for {self.name}: remove it"
+                    yield f"{name} is for {kind}, not for {self.name}: remove it"
         for name, needed in own.items():
             if needed and vars(self)[name] is None:
                 yield f"objective {self.name} needs {name}: set it"
