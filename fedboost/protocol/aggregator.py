@@ -116,7 +116,8 @@ class Introduction:
 
 
 class Turn:
-    """Collects the roster's answers to one query, in one attempt, and opens their sum."""
+    """Collects the answers of the roster (the parties in the sum) to one query in one attempt, and opens
+    their sum."""
 
     def __init__(self, number: int, roster: Iterable[str], opener: Opener) -> None:
         self.helping: set[str] = set()
@@ -541,7 +542,7 @@ class AggregatorSession:
         return [(party, self.admit())] if awaited else []
 
     def note_connected(self, party: str, event: Connected) -> Outbox:
-        """Record that the party is connected. It takes part from the next attempt on."""
+        """Record that the party is connected. It takes part starting with the next attempt."""
         self.attendance.connected.add(party)
         return []
 
@@ -603,14 +604,16 @@ class AggregatorSession:
         return self.restart_attempt()
 
     def leave(self, party: str, event: Leave) -> Outbox:
-        """Fail the session. If the roster may shrink, continue without the party instead."""
+        """Fail the session. If the roster may shrink, exclude the party for good instead, and continue
+        without it."""
         reason = quoted(event.reason).removeprefix(f"party {party}: ")  # the prefix of `expel` names it
         if reason.startswith(f"party {party} "):
             reason = f"it {reason.removeprefix(f'party {party} ')}"
         return self.expel(party, Violation(f"left: {reason}"))
 
     def expel(self, party: str, event: Violation) -> Outbox:
-        """Fail the session. If the roster may shrink, continue without the party instead."""
+        """Fail the session. If the roster may shrink, exclude the party for good instead, and continue
+        without it."""
         shrinks = self.terms.session.on_loss == "shrink" and bool(self.run.state.rounds)
         if self.booster is None and not shrinks:
             return self.fail(f"party {party} {event.reason}")
@@ -709,7 +712,7 @@ class AggregatorSession:
         raise PeerError("relay-stray", f"it relayed bytes in phase {self.phase}")
 
     def seek_help(self) -> Outbox:
-        """Request the help that the sum still needs after all reports have arrived, or open the sum."""
+        """After all reports have arrived, request the help that opening the sum still needs, or open it."""
         assert self.current_turn is not None
         try:
             requests = self.current_turn.requests()
@@ -835,7 +838,7 @@ class AggregatorSession:
 
 
 class Rule(NamedTuple):
-    """Handler of an event in a phase, with the phases that it may lead to besides `failed`."""
+    """Handler of an event in a phase, with the phases that it may lead to in addition to `failed`."""
 
     handler: Callable[..., Outbox]
     leads_to: tuple[Phase, ...]

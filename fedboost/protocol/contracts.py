@@ -179,7 +179,8 @@ class Position:
         grids: number of answered row counts used to find cut points.
         started: whether the cut points are known.
         rounds: number of finished rounds, including the constant.
-        splits, levels: number of splits in the growing tree, and of answered queries about it.
+        splits: number of splits in the growing tree.
+        levels: number of answered queries about the growing tree.
         model: hash of the model so far.
         tree: hash of everything else that is known about the growing tree."""
 
@@ -266,7 +267,8 @@ class TrainingState(Protocol):
         record is malformed."""
 
     def check_grown(self, terms: Terms, tree: Tree, last: Splits) -> None:
-        """Raise Refused unless the growing tree has the size of `tree` after the splits in `last`."""
+        """Raise Refused unless the growing tree, with the further splits in `last`, has the same size as
+        `tree`."""
 
 
 @dataclass(frozen=True)
@@ -532,13 +534,14 @@ class Several(Query):
         if not terms.shares_turns:
             raise Refused(
                 "queries-not-shared",
-                "one turn has several queries, but the terms have noise or let the roster shrink",
+                "one turn has several queries, but the terms let the roster shrink or add noise to answers",
             )
         if sum([part.ends_tree for part in self.parts]) > 1:
             raise Refused("queries-end-trees", "one turn ends several trees")
         if self.cells > MAX_CELLS:
             raise Refused(
-                "query-too-large", f"one turn has {self.cells} integers, but at most {MAX_CELLS} are allowed"
+                "query-too-large",
+                f"one turn asks for {self.cells} integers, but at most {MAX_CELLS} are allowed",
             )
         for part in self.parts:
             part.check(terms)
@@ -566,7 +569,9 @@ class Several(Query):
 
     def release(self, terms: Terms) -> Release | None:
         """Raise Refused, because under terms with noise each query has its own turn."""
-        raise Refused("queries-not-shared", "one turn has several queries, but the terms have noise")
+        raise Refused(
+            "queries-not-shared", "one turn has several queries, but the terms add noise to answers"
+        )
 
     def hidden(self, terms: Terms, state: Any) -> HiddenSums | None:
         """Return the encrypted sums of the only query that has any, with cell numbers of the whole answer."""

@@ -96,8 +96,8 @@ class AgreedAttempt:
 
 
 def request(signer: Signer, terms: Terms, nonce: bytes, time: int, wish: bytes = SESSION) -> Request:
-    """Sign a request for a session under these terms, or for a check of them. time: seconds since 1970, UTC;
-    wish: SESSION or CHECK."""
+    """Sign a request for a session under these terms, or for a check of them. nonce: 32 fresh bytes; time:
+    seconds since 1970, UTC; wish: SESSION or CHECK."""
     return Request(nonce, time, signer.certificate, signer.sign(_requested(wish, terms.digest, nonce, time)))
 
 
@@ -176,7 +176,7 @@ def session_digest(attempt: Attempt, greetings: Collection[bytes]) -> bytes:
 def _digest(
     attempt: bytes, parties: tuple[str, ...], colluding: int | None, greetings: tuple[bytes, ...]
 ) -> bytes:
-    """Cached because all parties of a simulation need the same digest."""
+    """Compute `session_digest`. Cached because all parties of a simulation need the same digest."""
     group = Group.of(parties, colluding)
     return hashlib.sha256(
         packing.pack(b"fedboost/2/session", attempt, group.digest(), *sorted(greetings))

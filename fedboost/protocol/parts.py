@@ -161,7 +161,7 @@ def packed(terms: Terms, party: str, trees: Iterable[Tree]) -> bytes:
 
 
 def _places(trees: Iterable[Tree], numeric: Collection[int]) -> list[tuple[Tree, int]]:
-    """Return tree and node of each split on these features that has a finite threshold."""
+    """Return the tree and node of each split on these features that has a finite threshold."""
     return [
         (tree, node)
         for tree in trees
@@ -227,7 +227,7 @@ class Thresholds:
         return replace(self._booster, trees=tuple(trees))
 
     def _places(self, party: str) -> list[tuple[Tree, int]]:
-        """Return tree and node of each split whose threshold the party sends."""
+        """Return the tree and node of each split whose threshold the party sends."""
         return _places(self._booster.trees, _numeric(self._terms, party)) if self._are_due else []
 
     @property

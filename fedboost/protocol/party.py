@@ -484,8 +484,8 @@ def _reports(ask: Ask, parts: Iterable[bytes], note: bytes, ctx: bytes) -> Itera
 
 
 MAX_OPENINGS_PER_TURN = 2
-"""Factor that limits the sums that a key holder opens: at most this many per turn of the terms, since a tree
-may be queried again."""
+"""Maximum number of sums that a key holder opens, per turn of the terms. It exceeds 1 because a tree may be
+queried again."""
 PartyPhase = Literal["new", "joined", "introduced", "signed"]
 PHASES: tuple[PartyPhase, ...] = ("new", "joined", "introduced", "signed")
 

@@ -268,8 +268,8 @@ def plan_of(
     """Plan the releases of a training session.
 
     Args:
-        counted, summed: number of features whose values are counted for cut points, and whose labels are
-            summed by level.
+        counted: number of features whose values are counted to find cut points.
+        summed: number of features whose labels are summed by level.
         about_trees: number of queries about trees, and L2 norm of a row's part of an answer in units of
             `sensitivity`.
         sensitivity: largest contribution of a row to a gradient sum (1 for gradients of at most 1).

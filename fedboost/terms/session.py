@@ -27,14 +27,17 @@ class Task:
         name: name of the task.
         program: value of the key `program` that starts it; None if another key does.
         function: name of the function in the Python package that takes its terms.
-        trains, makes_model: the session grows trees; its result is a model.
+        trains: the session grows trees.
+        makes_model: the result is a model.
         takes_candidates: the terms list tree settings that are tried in parallel.
         model_is: what the session does with `xgb_model`, as a participle for messages; '' if the terms take
             no model.
-        measures, uses_reference: the model must contain facts about its training; its reference distribution.
+        measures: the model must contain facts about its training.
+        uses_reference: the model must contain its reference distribution.
         stands_alone: the result can be read without another file.
         counts_values: rows are counted once by each column's value, including labels and undeclared levels.
-        reads_labels, reads_subgroups: the session reads the label columns; the subgroup columns.
+        reads_labels: the session reads the label columns.
+        reads_subgroups: the session reads the subgroup columns.
         by_analyst: analysts request it, and sites approve it for named analysts. If false, the label holder
             requests it for its own rows.
         is_protected: answers use the protection of the terms.

@@ -47,7 +47,7 @@ Penalty = Annotated[float, Field(ge=0)]
 
 
 class Trees(Group):
-    """Size, splits and leaf values of trees."""
+    """Settings for the size, splits and leaf values of trees."""
 
     rounds: int = Field(
         default=100,
@@ -176,7 +176,7 @@ class Trees(Group):
 
 
 class Histograms(Group):
-    """Histograms from which splits are found."""
+    """Settings of the histograms from which splits are found."""
 
     max_bin: int = Field(
         default=256,
@@ -221,7 +221,7 @@ MIN_SHARE = 0.05
 
 
 class Draws(Group):
-    """Random sampling of rows and features. All draws depend only on the seed."""
+    """Settings for random sampling of rows and features. All samples depend only on the seed."""
 
     seed: int = Field(
         default=0,
@@ -299,7 +299,7 @@ _FOR_ALL = ("max_delta_step",)
 
 
 class Objective(Group):
-    """Objective of the model. A parameter that is None has the objective's default."""
+    """Objective of the model, with its parameters. A parameter that is None has the objective's default."""
 
     name: str = Field(
         default="binary:logistic",
@@ -541,7 +541,7 @@ MAX_FIGURES = 1 << 14
 
 
 class Evaluation(Group):
-    """Metrics, the rows that they are computed on, and early stopping."""
+    """Settings for metrics, the rows that they are computed on, and early stopping."""
 
     eval_metric: Several[str] = Field(
         default=(),
@@ -649,8 +649,8 @@ class Evaluation(Group):
             )
 
     def faults_of_counts(self, inexact: Iterable[str]) -> Iterator[str]:
-        """Yield an error message for each setting that leaves a reference distribution without exact counts.
-        inexact: these settings of the terms."""
+        """Yield an error message for each of these settings if a reference distribution is requested, because
+        it needs exact counts. inexact: settings of the terms that prevent exact counts."""
         if self.reference:
             yield from (
                 f"reference = true with {setting}: a reference distribution needs exact counts of all columns"

@@ -312,7 +312,7 @@ class Vertical(Group):
         claimed: dict[str, str] = {}
         for party in block.feature_holders:
             if not columns.held.get(party):
-                yield f"columns.held names no column of party {_shown(party)}: list at least one"
+                yield f"columns.held lists no columns for party {_shown(party)}: list at least one"
             for name in columns.held[party]:
                 if name in claimed:
                     yield f"column {_shown(name)} is held by {claimed[name]} and by {party}: list it once"

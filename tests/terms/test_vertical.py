@@ -88,7 +88,7 @@ def test_parties_of_a_simulation_may_be_named_later():
             {"label_holder": "bonk"},
             "label_holder 'bonk' is not one of the parties (did you mean bank?)",
         ),
-        ({"telco": ["b"]}, {}, "columns.held names no column of party 'shop': list at least one"),
+        ({"telco": ["b"]}, {}, "columns.held lists no columns for party 'shop': list at least one"),
         ({**HELD, "shop": ["b"]}, {}, "column 'b' is held by telco and by shop: list it once"),
         ({**HELD, "bank": ["a"]}, {}, "columns.held names the label holder 'bank'"),
         (
