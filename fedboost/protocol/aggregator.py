@@ -90,7 +90,7 @@ class Introduction:
         if known == greeting:
             return
         if known is not None:
-            raise PeerError("join-repeated", "it joined twice")
+            raise PeerError("join-repeated", "it joined twice, with different greetings")
         if len(greeting) > MAX_GREETING_BYTES and party != attempt.terms.keyholder:
             raise PeerError(
                 "greeting-too-long",
@@ -555,7 +555,7 @@ class AggregatorSession:
     def join_again(self, party: str, join: Join) -> Outbox:
         """Ignore a repeated Join; any other violates the protocol."""
         if self.introduction.greetings.get(party) != join.greeting:
-            raise PeerError("join-repeated", "it joined twice")
+            raise PeerError("join-repeated", "it joined twice, with different greetings")
         return []
 
     def lose_joining(self, party: str, event: Disconnected) -> Outbox:

@@ -691,8 +691,8 @@ class Budget:
             raise Refused(
                 "budget-central-noise",
                 f'party {party}: placement = "central" does not hide its sums from the aggregator, so no '
-                f"such session fits the budget of these rows, epsilon {self.epsilon:g} at delta "
-                f'{self.delta:g}; use placement = "distributed" or "local"',
+                f"such session fits the budget of these rows (epsilon {self.epsilon:g} at delta "
+                f'{self.delta:g}); use placement = "distributed" or "local"',
             )
         wanted = f"the terms ask for epsilon {terms.noise.epsilon:g} at delta {terms.noise.delta:g}"
         self.check(party, wanted, terms.noise.delta, spent, max(terms.plan.cost - charged, 0.0), charged)

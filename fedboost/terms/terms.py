@@ -751,7 +751,7 @@ def _faults_of_vertical(terms: Terms) -> Iterator[str]:
             "few rows; set only one",
         ),
         (terms.noise is not None, "noise", "noise needs whole rows, but each party has only some columns"),
-        (terms.histograms.vote_top_k > 0, "vote_top_k", "no party has all features to vote on"),
+        (terms.histograms.vote_top_k > 0, "vote_top_k", "no party has all features to vote on; remove it"),
         (
             terms.draws.by_gradient_norm,
             "sampling_method gradient_based",
@@ -762,8 +762,8 @@ def _faults_of_vertical(terms: Terms) -> Iterator[str]:
             'on_loss = "shrink"',
             "no other party has the columns of a lost party; set wait or stop",
         ),
-        (terms.evaluation.party_metrics, "party_metrics", "only the label holder has labels"),
-        (terms.xgb_model is not None, "xgb_model", "no party has all columns that its trees need"),
+        (terms.evaluation.party_metrics, "party_metrics", "only the label holder has labels; remove it"),
+        (terms.xgb_model is not None, "xgb_model", "no party has all columns of its trees; remove it"),
         (terms.session.program != "boosting", f"program {terms.session.program!r}", "set boosting"),
     )
     yield from vertical.faults_of_rows(terms.columns)

@@ -237,7 +237,11 @@ class Vertical(Group):
                 (self.predicts, "predict_with", one_holder),
                 (self.model == "parties", 'model = "parties"', one_holder),
                 (of_one, 'rows = "label_holder"', "it needs one label holder; set label_holder"),
-                (self.alone_rounds > 0, "alone_rounds", "label holders have different columns; set one"),
+                (
+                    self.alone_rounds > 0,
+                    "alone_rounds",
+                    "label holders have different columns; set label_holder",
+                ),
                 (has_floor, "min_rows_per_bin", own),
             )
         if self.repeated_ids and not self.predicts:

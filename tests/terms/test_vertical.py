@@ -163,7 +163,7 @@ def test_parties_of_a_simulation_may_be_named_later():
         (
             HELD,
             {"label_holder": None, "blocks": [block(*PARTIES)], "alone_rounds": 1},
-            "blocks with alone_rounds: label holders have different columns; set one",
+            "blocks with alone_rounds: label holders have different columns; set label_holder",
         ),
         (
             {"telco": ["a", "b"], "shop": ["c", "d"]},
