@@ -221,7 +221,7 @@ def test_subgroups_by_a_column_that_is_no_feature(model, tmp_path):
     with raised(Refused, "table-column-missing"):
         fb.evaluate(model, among(3), by=["sex=F,M"])
     assert evaluation_terms(model, by=["ward=c,a,b"]) == evaluation_terms(model, by=["ward"])
-    with pytest.raises(ConfigError, match="column 'sex' needs at least one level, and each level only once"):
+    with pytest.raises(ConfigError, match="column 'sex' must have at least one level, and must list each"):
         evaluation_terms(model, by=["sex=F,F"])
     named = {**OPEN, "columns": {"label": ["y"], "features": ["age", "dose", "ward"]}, "subgroups": True}
     agreed = evaluation_terms(model, terms(["a", "b", "c"], protection="masked"), by=["sex=F,M"])
@@ -504,7 +504,10 @@ def test_a_session_that_asks_for_more_ends(model, asked):
     agreed, tables = evaluation_terms(model, terms(["north", "south"]), ["ward"]), shared_out(2)
     own = EvaluationQuery.of(agreed, 180, UNIT, (4.0,))
     more = [dataclasses.replace(own, sites=("north",))] if asked == "of other rows" else [own, own]
-    why = "the terms allow only metrics of the rows", "turn 3, but the terms have only 2 turns"
+    why = (
+        "the terms allow only metrics of the rows",
+        "the aggregator sent turn 3, but the terms allow only 2 turns",
+    )
 
     def program(terms, grown):
         totals = []
@@ -594,11 +597,11 @@ def test_what_cannot_be_is_one_line(model, tmp_path):
         in why(model, by=["wards"])
     )
     for by in ("age", "age=young,old"):
-        said = "by 'age': it is numeric in the terms, and results are reported by levels"
+        said = "by 'age': it is numeric in the terms, but results can be reported only by levels"
         assert why(model, by=[by]) == said
-    said = "by 'ward': it is a feature whose levels the terms declare (a, b, c): give only its name"
+    said = "by 'ward': it is a feature whose levels the terms already declare (a, b, c): use only its name"
     assert why(model, by=["ward=a,b"]) == said
-    assert why(model, by=["y"]) == "by 'y': it is not a feature, but the label or another special column"
+    assert why(model, by=["y"]) == "by 'y': it is the label or another special column, not a feature"
     said = "by 'site': it is not a column of the terms: for results by site use --by-site (by_site=True)"
     assert why(model, by=["site"]) == said
     assert evaluation_terms(model, by=["site=north,south"]).columns.subgroups == {"site": ("north", "south")}
@@ -616,7 +619,7 @@ def test_what_cannot_be_is_one_line(model, tmp_path):
     assert "label_holder: a model can be evaluated only if each party has all columns" in why(model, apart)
     ranged = {**COLUMNS, "ranges": {"age": [0, 100], "dose": [-5, 5]}}
     noisy = terms(columns=ranged, noise={"epsilon": 1.0, "delta": 1e-6}, rounds=20, protection="masked")
-    assert "noise: a model is evaluated with exact sums" in why(model, noisy)
+    assert "noise: a model can be evaluated only with exact sums" in why(model, noisy)
     with pytest.raises(ConfigError, match="program evaluate needs xgb_model"):
         terms(program="evaluate")
     agreed = evaluation_terms(model)

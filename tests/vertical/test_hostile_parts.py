@@ -50,15 +50,15 @@ def with_number(at, value):
     return once(lambda party, m: party == "bank" and isinstance(m, Close), change)
 
 
-NOT_FINITE = "received a gain, cover or value that is not finite"
-OTHER_SCORE = "the base score differs from before"
+NOT_FINITE = "the aggregator sent a gain, cover or value that is not finite"
+OTHER_SCORE = "the base score differs from the one that was sent at the start"
 
 
 @pytest.mark.parametrize(
     ("at", "value", "settings", "words"),
     [
         (0, 0.3, {}, OTHER_SCORE),
-        (0, 2.0, {}, "received base score 2.0, which binary:logistic cannot have"),
+        (0, 2.0, {}, "base score 2.0 is not possible for binary:logistic"),
         (0, np.nan, {}, NOT_FINITE),
         (1, np.inf, {}, NOT_FINITE),
         (20, np.nan, {}, NOT_FINITE),

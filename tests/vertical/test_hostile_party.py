@@ -129,8 +129,8 @@ def test_relayed_bytes_of_another_length_name_their_sender(monkeypatch, party, k
     size = len(done[0])
     assert apart.session.booster is None
     assert apart.left(left) == one_line(
-        f"party {party} relayed {size} bytes of {kind}, expected {size - by}: it holds other rows than "
-        f"this party"
+        f"party {party} relayed {size} bytes ({kind}) instead of {size - by}: its rows do not match this "
+        f"party's rows"
     )
 
 

@@ -357,13 +357,13 @@ WRONG = {
     "one less": (lambda packed: packed[:-4], "bytes for"),
     "one more": (lambda packed: packed + packed[:4], "bytes for"),
     "a byte more": (lambda packed: packed + b"\0", "bytes for"),
-    "not a number": (with_last(np.nan), "a threshold is not finite"),
-    "infinite": (with_last(np.inf), "a threshold is not finite"),
-    "another order": (floats(lambda values: -values), "are not in bin order"),
-    "all the same": (floats(np.ones_like), "are not in bin order"),
+    "not a number": (with_last(np.nan), "it sent a threshold that is not finite"),
+    "infinite": (with_last(np.inf), "it sent a threshold that is not finite"),
+    "another order": (floats(lambda values: -values), "are not in order"),
+    "all the same": (floats(np.ones_like), "are not in order"),
     "equal bins apart": (
         floats(lambda values: values + np.arange(values.size)[::-1] * 100),
-        "are not in bin order",
+        "are not in order",
     ),
 }
 

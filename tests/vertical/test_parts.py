@@ -239,10 +239,10 @@ def closes(party, change):
         (
             "telco",
             lambda m: replace(m, numbers=bytes(4)),
-            "received gains and leaf values, but has no labels",
+            "the aggregator sent gains and leaf values to a party without labels",
         ),
-        ("bank", lambda m: replace(m, numbers=b""), "0 bytes of gains and values"),
-        ("bank", lambda m: replace(m, numbers=m.numbers[:-4]), "bytes of gains and values"),
+        ("bank", lambda m: replace(m, numbers=b""), "0 bytes of values"),
+        ("bank", lambda m: replace(m, numbers=m.numbers[:-4]), "bytes of values for"),
         (
             "bank",
             lambda m: replace(m, numbers=m.numbers[:4] + bytes(len(m.numbers) - 4)),

@@ -122,8 +122,8 @@ def test_the_version_of_the_package_is_part_of_the_terms(install, monkeypatch):
     with pytest.raises(ConfigError) as caught:
         fb.Terms.from_canonical(agreed.canonical())
     assert str(caught.value) == (
-        "terms: objective acme:expectile is from 'acme-objectives==1.2' in these terms, and from "
-        "acme-objectives==1.3 here: install the same package and version"
+        "terms: objective acme:expectile is from 'acme-objectives==1.2' in the terms, but from "
+        "acme-objectives==1.3 on this machine: install the package and version of the terms"
     )
 
 
@@ -153,7 +153,7 @@ def test_a_name_nobody_offers(install):
         ),
         (
             {"eval_metric": "auc"},
-            "eval_metric auc does not fit objective acme:expectile; use rmse, mae, mphe",
+            "eval_metric auc does not apply to objective acme:expectile; use one of: rmse, mae, mphe",
         ),
         ({"columns": {**COLUMNS, "positive": "yes"}}, "columns.positive needs objective binary:logistic"),
         (
@@ -163,7 +163,7 @@ def test_a_name_nobody_offers(install):
         ({"huber_slope": 2.0}, "huber_slope is for reg:pseudohubererror, not for acme:expectile: remove it"),
         (
             {"objective": "reg:gamma"},
-            "objective_params and objective_package are for objectives of packages, not for reg:gamma",
+            "objective_params and objective_package are only for objectives of packages, not for reg:gamma",
         ),
     ],
 )
@@ -306,6 +306,6 @@ def test_a_model_of_an_installed_objective_is_continued(install, tmp_path):
         assert model.fingerprint == whole.fingerprint
     assert fb.Model.from_bytes(model.to_bytes()).booster.loss == model.terms.objective.loss
     with pytest.raises(
-        ConfigError, match="its objective is reg:squarederror, and that of the terms is binary:logistic"
+        ConfigError, match="its objective is reg:squarederror, but the terms have binary:logistic"
     ):
         terms(objective="binary:logistic", objective_params={}, xgb_model=tmp_path / "first.json")

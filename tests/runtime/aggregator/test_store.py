@@ -198,7 +198,7 @@ def test_another_version_is_refused_by_name(tmp_path, content):
 def test_a_record_of_a_kind_that_is_not_known_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(run, "encode", lambda record: b"\0\0\0\x03new")
     path = written(tmp_path, [GREW])
-    refused(path, "record 1 cannot be read: not a record of a session of this version of fedboost")
+    refused(path, "record 1 cannot be read: the bytes are not a session record of this version of fedboost")
 
 
 def test_two_aggregators_do_not_share_a_folder(tmp_path):

@@ -283,7 +283,7 @@ def test_a_refusal_that_no_approval_mends_leaves_terms_approved(site, officer):
     assert officer.decide(path, "approve", site.token)[0] == 303
     assert "last answer, before the approval<" in officer.get(path)
     assert "before the approval: its policy says no" in officer.get("/requests")
-    used = "the analyst's request was used for another session; train again"
+    used = "the analyst's request was already used for another session; train again"
     site.asked_for(offered(), answer=(used,))
     page, listed = officer.get(path), officer.get("/requests")
     assert ">approved</span>, 20" in page
@@ -298,7 +298,7 @@ def test_a_refusal_that_no_approval_mends_leaves_terms_approved(site, officer):
 def test_a_refusal_that_no_approval_mends_leaves_terms_allowed_by_the_policy(tmp_path):
     named = 'parties = ["north", "south", "east"]\nanalysts = "any"\nmin_rows_per_leaf = 4\n'
     policy = f'[policy]\n{named}columns = {{ label = ["y"], features = ["age", "dose", "ward"] }}\n'
-    used = "the analyst's request was used for another session; train again"
+    used = "the analyst's request was already used for another session; train again"
     for approval, said in (("auto", "allowed by the policy"), ("ask", "not approved")):
         more = f'{policy}approval = "{approval}"\n'
         with SiteWithPage(tmp_path / approval, NOBODY, rows(), more=more).in_thread() as site:
