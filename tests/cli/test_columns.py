@@ -110,7 +110,7 @@ def test_what_may_be_the_row_id_is_offered_to_nobody_by_oversight(spelled):
 def test_a_column_without_a_level_of_enough_rows_is_not_offered():
     end = done(*OFFER, "--min-rows-per-level", "110")
     assert "categorical" not in tomllib.loads(Path("telco.offer.toml").read_text())
-    assert "plan: the column is left out, because it has no category with 110 rows or more" in end.err
+    assert "because it has no category with at least 110 rows" in end.err
 
 
 def test_ids_that_match_no_single_row_are_counted():
@@ -226,10 +226,10 @@ BANK = ("terms", "bank.csv", "--label", "default")
         ),
         ((*BANK, "--with", "twice.toml"), "twice.toml: column 'a' is named more than once"),
         ((*BANK, "--with", "odd.toml"), "odd.toml: unknown key 'rows'"),
-        ((*BANK, "--with", "a.toml", "--with", "a.toml"), "'a' already has the columns of a.toml; give one "),
-        ((*BANK, "--with", "a.toml", "--with", "b.toml"), "column 'x' is in a.toml and in b.toml"),
-        ((*BANK, "--with", "income.toml"), "column 'income' is in bank.csv and in income.toml"),
-        ((*BANK, "--with", "a.toml", "--party", "a"), "'a' already has the columns of bank.csv; give one "),
+        ((*BANK, "--with", "a.toml", "--with", "a.toml"), "'a' already has the columns of a.toml; use one "),
+        ((*BANK, "--with", "a.toml", "--with", "b.toml"), "column 'x' is in both a.toml and b.toml"),
+        ((*BANK, "--with", "income.toml"), "column 'income' is in both bank.csv and income.toml"),
+        ((*BANK, "--with", "a.toml", "--party", "a"), "'a' already has the columns of bank.csv; use one "),
         (
             (*BANK, "--with", "a.toml", "--party", "bank", "--party", "z"),
             "--party z: has no offer; add it by --with OFFER",
