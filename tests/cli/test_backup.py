@@ -479,7 +479,7 @@ def test_a_part_that_is_damaged_is_in_no_backup(site, part):
     kept = keep(site, part)
     kept.write_bytes(part.to_bytes()[:-9])
     out = site.parent / "north.tar.gz"
-    refused(site.parent, ("backup", "--config", site, "--out", out), f"{kept.name}: not ")
+    refused(site.parent, ("backup", "--config", site, "--out", out), f"{kept.name} is not a model part")
     kept.unlink()
     other = kept.with_name("0123456789abcdef.json")
     other.write_bytes(part.to_bytes())
