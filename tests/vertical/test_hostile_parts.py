@@ -348,7 +348,7 @@ def trees_of(content):
 def test_a_bad_file_is_refused_with_one_line(what):
     with pytest.raises(ConfigError) as caught:
         PartyModel.from_bytes(with_content(BAD[what]), "telco.json")
-    assert str(caught.value).startswith("telco.json: ")
+    assert str(caught.value).startswith("telco.json")
     assert str(caught.value).isprintable()
 
 
