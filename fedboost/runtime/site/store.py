@@ -419,7 +419,8 @@ class Store:
         self._file = open_database(path)
         self._durable = True
         self._inodes = self._now()
-        self._to_overwrite = False
+        # A process that was killed before it could overwrite deleted content left it in this log.
+        self._to_overwrite = os.path.getsize(f"{path}-wal") > 0
         self._counted: tuple[tuple[int, ...], Head] | None = None
         """Where the counter ended when this process last wrote it, and the entry it wrote."""
         try:
