@@ -716,12 +716,13 @@ class AggregatorSession:
         """The sum is opened, and the program goes on to its next query or its model."""
         assert self.current_turn is not None
         run, attendance = self.run, self.attendance
-        total = run.pending.from_cells(self.current_turn.open())
+        total = exact = run.pending.from_cells(self.current_turn.open())
         if self.draw is not None and self.terms.noise is not None:
-            total = with_central_noise(run.pending, self.terms, total, self.draw)
-        # The program has ended, and the turn was asked again for signatures only.
+            total = with_central_noise(run.pending, self.terms, exact, self.draw)
+        # The program has ended, and the turn was repeated only for signatures. Central noise is drawn afresh,
+        # so a noisy sum differs from the recorded one. It is dropped here, which makes it no second release.
         if run.last is not None:
-            if np.array_equal(total, run.last):
+            if total is not exact or np.array_equal(total, run.last):
                 return self.close()
             if self.attestations:  # signed before, under the model that there is
                 return self.conclude()
