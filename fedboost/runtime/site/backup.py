@@ -72,7 +72,7 @@ from fedboost.terms.terms import Terms
 from fedboost.version import VERSION
 from fedboost.views.words import counted, moment
 
-OLDER = "an older copy of this site's memory was put back"
+OLDER = "an older copy of this site's memory was restored"
 
 
 def memory_path(config: PartyConfig) -> Path:
