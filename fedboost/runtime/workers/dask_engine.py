@@ -31,11 +31,14 @@ class DaskEngine:
     """A connection to a Dask cluster, which runs functions on its workers."""
 
     def __init__(self, client: Any, name: str, own: Any = None, address: str = "") -> None:
+        """Use a cluster through an existing client.
+
         Args:
             client: Dask client of the cluster.
             name: description of the cluster for messages.
             own: the cluster if this process started it; it is closed with this object.
-            address: of the scheduler, to reconnect."""
+            address: of the scheduler, to reconnect.
+        """
         self.client = client
         self._own = own
         self._address = address

@@ -370,11 +370,14 @@ class HoldHandler(grpc.GenericRpcHandler):  # type: ignore[misc]
     token."""
 
     def __init__(self, token: str, serve: Any, begun: Any, ended: Any) -> None:
+        """Prepare to serve a single caller.
+
         Args:
             token: token that the caller must send.
             serve: returns the answer to a request.
             begun: called when the caller connects.
-            ended: called when the caller disconnects."""
+            ended: called when the caller disconnects.
+        """
         self._token, self._serve, self._begun, self._ended = token, serve, begun, ended
         self._called = False
 
@@ -453,8 +456,8 @@ def hold(load: Load, *parts: Any) -> Held:
             table = named(table, load.names, "names").under(terms.columns.row_id)
         if table.num_rows != (due := sum(last - first for first, last in ranges)):
             raise ConfigError(
-                "worker-rows-changed", f"the worker found {table.num_rows} rows, but {due} were counted; "
-                "try again"
+                "worker-rows-changed",
+                f"the worker found {table.num_rows} rows, but {due} were counted; try again",
             )
         read = partial(to_shard, table, site=load.party, ranges=ranges)
         shard = read(terms)
