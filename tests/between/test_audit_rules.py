@@ -73,7 +73,7 @@ def test_agreements_that_differ_in_much_are_told_in_short(path):
     assert "rounds was 1, then 2; max_depth was 2, then 3; max_bin was 8, then 16;" in text
     assert "; and 2 more settings." in text
     change_terms(path, other.digest, None)
-    assert "how they differ is not known" in " ".join(fedboost("audit", path).out.split())
+    assert "how they differ is unknown" in " ".join(fedboost("audit", path).out.split())
 
 
 @pytest.mark.parametrize("rule", ABUSES)

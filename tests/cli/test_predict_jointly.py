@@ -145,7 +145,7 @@ def test_predictions_are_those_of_the_whole_model_on_all_columns(site):
             "telco",
             "new.csv",
             [],
-            "label holder bank predicts, with its own part of the model: this is the part",
+            "only label holder bank can predict, with its own part of the model, but this is the part",
         ),
         (
             "analyst",
@@ -165,7 +165,7 @@ def test_predictions_are_those_of_the_whole_model_on_all_columns(site):
             "bank",
             "few.csv",
             ["--min-common-rows", "50"],
-            "; --min-common-rows 100, or set min_common_rows = 50 in [policy] there and restart",
+            "; --min-common-rows 100, or set min_common_rows = 50 in its [policy] and restart",
         ),
         (
             "bank",

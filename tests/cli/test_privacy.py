@@ -55,7 +55,7 @@ def agreed(tmp_path):
 
 def test_a_budget_without_a_memory_is_not_said_to_be_whole(site):
     line = refused("privacy", "budget", "--config", site)
-    assert "there is no memory of the dataset 'north', which would record what is spent of the budget" in line
+    assert "there is no memory of dataset 'north', which is needed to record the privacy budget" in line
     assert [*site.parent.iterdir()] == [site]
     site.write_text(SITE)
     (row,) = lines("privacy", "budget", "--config", site)

@@ -229,7 +229,7 @@ def test_a_forged_entry_with_a_hash_of_its_own_does_not_fit_the_next(path, file)
     forged = second.model_copy(update={"event": less})
     forged = forged.model_copy(update={"hash": forged.due_hash})
     file.write_bytes(b"".join([lines[0], forged.line, *lines[2:]]))
-    assert fault(file) == (3, "does not follow from the line before: one of them was replaced")
+    assert fault(file) == (3, "the entry does not follow from the one before: one of them was replaced")
 
 
 def test_a_log_of_the_other_log_s_lines_is_found(path, file):

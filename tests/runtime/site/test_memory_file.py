@@ -193,7 +193,7 @@ def test_a_session_goes_on_with_the_rows_it_began_with_and_no_others(path, noise
     for session, other in (("s", {"rows": fewer}), ("t", {"label": 1.0, "rows": fewer})):
         outside, own = joined(session, **other)
         assert outside == f"party north does not continue session {session}; train again"
-        assert "its rows are not those that the session began with" in own
+        assert "its rows differ from those that the session started with" in own
     assert "has ended here" in joined("s")[0]
 
 
