@@ -200,7 +200,7 @@ def forty_histograms_under_one_round(path):
             ["similar-groups"],
             [
                 "1. CHECK Session s1 had p3, session s2 did not. Subtracting one result from the other gives "
-                "the totals of p3 only",
+                "only the totals of p3",
                 "This was not intended if p3 dropped out; otherwise p3 was singled out. Ask the analyst.",
                 "As operator of this site, list the parties to train with in `parties` of [policy].",
             ],

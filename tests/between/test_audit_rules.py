@@ -182,7 +182,7 @@ def test_terms_that_are_missing_or_changed(path):
     assert warnings(path) == []
     change_terms(path, terms.digest, whole.replace('"rounds":1', '"rounds":9'))
     assert warnings(path) == ["terms"]
-    assert "their SHA-256 differs" in " ".join(fedboost("audit", path).out.split())
+    assert "their SHA-256 does not match" in " ".join(fedboost("audit", path).out.split())
     change_terms(path, terms.digest, None)
     assert warnings(path) == ["terms"]
     assert "has no terms with digest" in " ".join(fedboost("audit", path).out.split())

@@ -249,4 +249,4 @@ def test_no_model_is_measured_whose_leaves_have_single_rows(make, claims):
     assert model.booster.trees[0].cover.count(1.0) >= 8
     crafted = dataclasses.replace(model, terms=model.terms.changed(**claims))
     sentence = refusal(named(make(crafted)), make(crafted))
-    assert sentence.startswith('site north refuses: its policy has evaluate = "own", and ')
+    assert sentence.startswith('site north refuses: its policy has evaluate = "own", but ')

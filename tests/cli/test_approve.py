@@ -76,8 +76,8 @@ def test_yes_allows_these_terms_and_no_others(folder, typed):
     }
     changed = offered(rounds=4)
     assert permits(changed) == (
-        f"site north refuses: it has not approved these terms (their digest is {changed.digest[:8]}..., but it approved "
-        f"{offered().digest[:8]}...); run `{COMMAND}` at that site"
+        f"site north refuses: it has not approved these terms (their digest is {changed.digest[:8]}..., but "
+        f"it approved {offered().digest[:8]}...); run `{COMMAND}` at that site"
     )
     (folder / "party.toml").write_text(SITE + f"policy = {{ parties = {to_toml(THREE)} }}\n")
     assert permits(changed).startswith("site north refuses: its policy has columns.label = [], ")

@@ -63,7 +63,7 @@ def test_the_audit_tells_what_left_in_plain_words(path, capsys):
         "No entry was changed or removed inside it; only --expect shows whether its end was cut off or "
         "rewritten."
     )
-    assert "\n! 1. ABUSE? Session one: the site took part in sums over fewer or different parties than the terms allow" in warnings
+    assert "\n! 1. ABUSE? Session one: the site took part in sums over fewer or different\n" in warnings
     assert "\nABUSE?       a training that keeps its terms never leaves this behind" in warnings
     assert (
         "2. ABUSE? Session one: row count; magnitudes of labels, weights (2 times, but the terms allow only "

@@ -70,7 +70,10 @@ def test_all_of_it_comes_back(site):
     lose(site)
     told = restore(out, site)
     assert "1 session and 4 charged releases" in told
-    assert "If the counter may have lost some, too, and the party has run since then, treat its privacy budget as spent" in told
+    assert (
+        "If the counter may have lost some, too, and the party has run since then, treat its privacy "
+        "budget as spent" in told
+    )
     *kept, restored = read_log(store)
     assert (budget(site), kept, restored.event.kind) == (before, entries, "restored")
     starts(site)
@@ -160,7 +163,7 @@ def test_a_memory_that_is_damaged_is_kept_aside(site):
     out = backup(site)
     path = memory_path(read_party(site))
     path.write_bytes(b"damaged")
-    refused(site.parent, ("restore", out, "--config", site), "already exists and was not changed", "--force")
+    refused(site.parent, ("restore", out, "--config", site), "already exists and was not replaced", "--force")
     told = restore(out, site, "--force")
     (aside,) = path.parent.glob("before-*")
     assert f"The previous state was moved to {aside}." in told
@@ -285,7 +288,7 @@ HOSTILE = {
     ),
     "an entry of another kind": (
         lambda file: file.execute("UPDATE entries SET line = 9999999999999 WHERE n = 2"),
-        "line 2: half-written",
+        "line 2: the line is incomplete",
     ),
     "an entry less": (lambda file: file.execute("DELETE FROM entries WHERE n = 2"), "line 2: found entry 3"),
     "another row": (lambda file: file.execute("UPDATE charges SET cost = 0"), "was changed after it was"),
@@ -345,7 +348,7 @@ def test_an_approval_that_was_put_into_a_backup_is_refused_by_the_counter(site):
     out = backup(site)
     changed(out, lambda file: put(file, "decisions", "north", AGREED.digest, "approved", "{}"))
     lose(site, "memory")
-    refused(site.parent, ("restore", out, "--config", site, "--force"), "has never counted", "forged")
+    refused(site.parent, ("restore", out, "--config", site, "--force"), "has no record", "forged")
     assert not store.exists()
 
 
@@ -354,7 +357,7 @@ def test_nobody_works_with_a_memory_that_is_put_back(site):
     out = backup(site)
     with Running(site):
         refused(
-            site.parent, ("restore", out, "--config", site, "--force"), "'north' uses the memory", "stop it"
+            site.parent, ("restore", out, "--config", site, "--force"), "'north' uses this memory", "stop it"
         )
 
 
@@ -375,8 +378,8 @@ def test_a_backup_of_others_is_refused(site):
     out = backup(site)
     other = site.parent / "other.toml"
     for text, words in (
-        (SITE.replace('"north"', '"south"', 1), "is a backup of party 'north', and"),
-        (SITE.replace("patients", "visits"), "is a backup of the dataset 'patients', and"),
+        (SITE.replace('"north"', '"south"', 1), "is a backup of party 'north', but"),
+        (SITE.replace("patients", "visits"), "is a backup of dataset 'patients', but"),
     ):
         other.write_text(text)
         refused(site.parent, ("restore", out, "--config", other), words)
@@ -466,7 +469,12 @@ def test_another_part_in_the_way_stays_unless_it_is_forced(site, part):
     out = backup(site)
     lose(site, "memory")
     kept.write_text("mine")
-    refused(site.parent, ("restore", out, "--config", site), "differs from the model part in the backup of", "--force")
+    refused(
+        site.parent,
+        ("restore", out, "--config", site),
+        "differs from the model part in the backup of",
+        "--force",
+    )
     assert kept.read_text() == "mine"
     assert not memory_path(read_party(site)).exists()
     restore(out, site, "--force")

@@ -209,7 +209,8 @@ async def test_an_analyst_checks_so_many_terms_a_day(tmp_path, bundles, monkeypa
     assert [answer["would"] for answer in answers] == [True, True, False, True, False, True]
     (reason,) = answers[2]["reasons"]
     assert reason.startswith(
-        "it checks at most 2 different terms per analyst and day, and this limit is reached; try again tomorrow"
+        "it checks at most 2 different terms per analyst and day, and this limit is reached; try again "
+        "tomorrow"
     )
     assert logged == 4
 

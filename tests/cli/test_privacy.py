@@ -105,7 +105,7 @@ def test_what_is_wrong_with_a_budget_is_one_line(site):
     assert "this memory is an empty file" in refused("privacy", "budget", "--config", site)
     assert "cannot read" in refused("privacy", "budget", "--config", site.parent / "none.toml")
     site.write_text(SITE + "[policy]\nepsilon = 3.0\n")
-    assert "half of a budget" in refused("privacy", "budget", "--config", site)
+    assert "alone does not set a budget" in refused("privacy", "budget", "--config", site)
 
 
 def test_training_with_noise_says_no_metrics_and_what_importances_are_worth(tmp_path, agreed):

@@ -184,7 +184,9 @@ def test_a_cluster_without_workers(site):
     site(halves(table()), terms(), workers=0)
     end = checked()
     assert (end.code, end.out) == (2, "")
-    assert re.fullmatch(r"fedboost: the Dask cluster at tcp:\S+ has no workers; start at least one\n", end.err)
+    assert re.fullmatch(
+        r"fedboost: the Dask cluster at tcp:\S+ has no workers; start at least one\n", end.err
+    )
 
 
 def test_workers_with_too_little_memory_are_told_before_they_read(site, monkeypatch):

@@ -475,7 +475,7 @@ def _check_unchanged(config: PartyConfig, approval: Approval) -> None:
             raise Refused(
                 "approval-outdated",
                 f"site {config.party} refuses: {key} in its policy has changed since it approved these "
-                f"terms; run `{COMMAND}` again at that site",
+                f"terms; run `{COMMAND}` at that site to approve them again",
             )
 
 

@@ -217,7 +217,7 @@ class FileMemory(Store):
         its end, or none after an error. Raises Refused if one of them is refused, DurabilityError if they
         cannot be written."""
         # Only the session's thread uses `write`; entries of other threads are transactions of their own.
-        # Collected writes run at the end, and a refusal by one of them undoes all. `FileSession` has noted
+        # Collected writes run at the end, and a refusal by one of them undoes all. `FileSession` has recorded
         # the new standing in RAM by then. That is harmless: a refusal ends the session, and no answer is made
         # from the standing again.
         self._later = later = list[tuple[Write, bool]]()

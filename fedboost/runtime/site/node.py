@@ -418,7 +418,7 @@ class PartyNode:
         self._thread.hung_up.clear()
         # Two tasks share the connection, and a thread computes:
         #
-        #     _read     gRPC -> Inbox; sets `hung_up` when the answer under way is not wanted any more
+        #     _read     gRPC -> Inbox; sets `hung_up` when the current answer is no longer wanted
         #     _attend   Inbox -> SessionThread -> gRPC, one message after the other
         call = opened.stream_stream(channel.ATTEND)(metadata=metadata)
         inbox = Inbox()

@@ -165,7 +165,7 @@ class DaskEngine:
                 pure=False,
                 retries=0,
             )
-        except (OSError, RuntimeError) as error:  # the scheduler is gone
+        except (OSError, RuntimeError) as error:  # the scheduler is lost
             raise WorkerLost(str(error)) from None
         return RunningAtDask(self, worker, future)
 
@@ -185,7 +185,7 @@ class RunningAtDask:
     def result(self) -> Any:
         """Wait for the function to finish, and return its result. Raises WorkerLost if the worker goes away
         first, ConfigError if it has a different fedboost version."""
-        # Dask itself would wait without end for a worker that is gone, so its existence is checked regularly.
+        # Dask itself would wait indefinitely for a lost worker, so its existence is checked regularly.
         distributed = _distributed()
         while True:
             try:
@@ -211,7 +211,7 @@ class RunningAtDask:
     def _is_there(self) -> bool:
         try:
             return self._worker in self._engine.workers()
-        except ConfigError:  # the whole cluster is gone
+        except ConfigError:  # the whole cluster is lost
             return False
 
 

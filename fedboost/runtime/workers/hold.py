@@ -46,7 +46,7 @@ from fedboost.wire.messages import decode_to_party, encode_to_party
 
 
 class WorkerLost(Exception):
-    """Raised if a worker is gone or no longer answers. The holder of its rows then loads them on others."""
+    """Raised if a worker is lost or no longer answers. Its rows are then loaded on other workers."""
 
 
 @dataclass(frozen=True)

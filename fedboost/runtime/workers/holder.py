@@ -62,7 +62,7 @@ from fedboost.views.words import shorten
 
 WORKERS_WITHIN = 60.0  # seconds that a site waits for a worker when all are lost
 MAX_LOSSES = 50  # losses over one query, beyond which the query itself must be killing workers
-LISTED_SECONDS = 5.0  # for which a scheduler may still list a worker that is gone
+LISTED_SECONDS = 5.0  # for which a scheduler may still list a lost worker
 LOOKS_EVERY = 0.2  # seconds between two checks for a worker that is back
 
 

@@ -114,9 +114,9 @@ def test_names_that_the_policy_has_not_are_a_rule_that_is_shown_and_relaxed(fold
     assert "The terms name 'ward', which is not among them; the policy allows age, dose." in text
     assert "analysts = [...] The analyst is ann; the policy allows marie, joe. Purpose of the rule: " in text
     assert permits(offered(), "ann") == ""
-    assert "analysts" in permits(offered(), "marie")
+    assert "does not name analyst marie" in permits(offered(), "marie")
     site_file(folder, **{**NAMED, "columns": {"label": ["y"], "features": ["age"]}})
-    assert "columns in its policy has changed since the approval" in permits(offered(), "ann")
+    assert "columns in its policy has changed since it approved" in permits(offered(), "ann")
 
 
 @pytest.mark.slow
@@ -127,7 +127,7 @@ def test_an_approval_names_an_analyst_where_the_policy_lets_any(folder, typed, m
     assert end.code == 0, end.err
     assert "analyst      marie: gets the model and the metrics" in end.out
     assert permits(offered(), "marie") == ""
-    assert "the analyst is joe" in permits(offered(), "joe")
+    assert "does not name analyst joe" in permits(offered(), "joe")
     monkeypatch.setattr(sys, "stdin", None)
     assert (
         run("--yes").err == "fedboost: no analyst: name who may train under these terms with --analyst NAME\n"
@@ -292,7 +292,7 @@ def test_an_approval_that_cannot_be_read_is_replaced(folder):
         ("terms.toml", None, "terms.toml: cannot read"),
         ("terms.toml", "rounds = [", "terms.toml: not TOML"),
         ("party.toml", None, "party.toml: cannot read"),
-        ("party.toml", SITE + "policy = { columns = ['age'] }\n", "name columns by role"),
+        ("party.toml", SITE + "policy = { columns = ['age'] }\n", "specify columns by role"),
         (
             "party.toml",
             SITE + "policy = { parties = 'all' }\n",
@@ -304,7 +304,7 @@ def test_an_approval_that_cannot_be_read_is_replaced(folder):
             "does not name party 'west' of party.toml; it names",
         ),
         ("party.toml", SITE.replace("rows.csv", "none.csv"), "none.csv"),
-        ("rows.csv", "age,dose,ward,y\n1,2,a,7\n", "its rows do not fit the terms"),
+        ("rows.csv", "age,dose,ward,y\n1,2,a,7\n", "the rows do not fit the terms"),
         ("rows.csv", "age,dose,y\n1,2,1\n", "column 'ward'"),
     ],
 )

@@ -280,7 +280,8 @@ def test_weights_promise_no_rows_of_a_leaf():
     (breach,) = policy.breaches(asked, party="north", signers=ModelSigners(frozenset({"north"})))
     assert breach.key == "min_rows_per_leaf"
     assert (
-        breach.why == "in the training of the model no minimum is guaranteed with the row weights of column 'w'"
+        breach.why
+        == "in the training of the model no minimum is guaranteed with the row weights of column 'w'"
     )
 
 
@@ -305,9 +306,7 @@ def test_each_task_has_its_name(model):
     policy = read_model(Policy, {**OPEN, "tasks": "drift", "evaluate": "any"}, "party.toml")
     with pytest.raises(Refused) as error:
         policy.permit(evaluation_terms(model), "north")
-    assert 'its policy has tasks = ["drift"], but the session's task is evaluate; run `' in str(
-        error.value
-    )
+    assert 'its policy has tasks = ["drift"], but the session\'s task is evaluate; run `' in str(error.value)
 
 
 # ---- what a person reads ----------------------------------------------------------------------------

@@ -152,8 +152,8 @@ CHANGED = [
     ({"key": "0" * 64}, 403, "of no page of this login"),
     ({"token": ""}, 401, "not a token of this process"),
     ({"token": "wrong"}, 401, "not a token of this process"),
-    ({"digest": "0" * 64}, 409, "of another request"),
-    ({"analyst": "mallory"}, 409, "of another request"),
+    ({"digest": "0" * 64}, 409, "a different request"),
+    ({"analyst": "mallory"}, 409, "a different request"),
     ({"seen": "0" * 64}, 409, "have changed since"),
     ({"decision": "maybe"}, 400, "the decision must be to approve or to refuse"),
     ({"padding": "x" * 5000}, 413, "more than 4096 bytes"),
@@ -497,7 +497,7 @@ def test_what_cannot_be_kept_is_a_line_in_the_log(tmp_path, monkeypatch):
         monkeypatch.setattr("fedboost.runtime.site.review.put", full)
         site.node.watch.page_state.checked(offered(), "marie", ("no",))
         assert "No requests." in Visitor(site.address).log_in(site.token).get("/requests")
-    assert "disk is full" in site.log.named("a request is not kept")[0]["reason"]
+    assert "disk is full" in site.log.named("a request was not stored")[0]["reason"]
 
 
 def test_decisions_that_cannot_be_read_are_said(site, officer):

@@ -36,7 +36,7 @@ def test_a_site_that_names_parties_and_columns_takes_part_where_masks_protect_it
 def test_protections():
     assert accepted(policy(protections=["plain"]), offered(protection="plain"))
     assert accepted(policy(protections=["plain", "masked"]), offered())
-    assert refused(policy(protections="plain"), offered()).startswith('protections = ["plain"], and')
+    assert refused(policy(protections="plain"), offered()).startswith('protections = ["plain"], but')
 
 
 def test_a_roster_that_changes_is_taken_part_in_where_the_site_says_so():
@@ -76,7 +76,8 @@ def test_a_bootstrap_draws_rows_whatever_its_share():
     """Whoever knows how often each row counts has equations as many as trees."""
     terms = offered(sampling_method="bootstrap")
     assert refused(policy(), terms) == (
-        "subsample = 1, but the terms have subsample = 1 with bootstrap sampling, which draws 0.63 of the rows"
+        "subsample = 1, but the terms have subsample = 1 with bootstrap sampling, which draws 0.63 of the "
+        "rows"
     )
     assert accepted(policy(subsample=0.6), terms)
     assert refused(policy(subsample=0.6), offered(sampling_method="bootstrap", subsample=0.8))
@@ -127,7 +128,7 @@ def test_columns_are_allowed_by_role(role, forbidden):
     assert accepted(policy(columns=OF_ROLE, base_margin=True), weighted())
     fewer = {**OF_ROLE, role: [name for name in OF_ROLE[role] if name != forbidden]}
     assert refused(policy(columns=fewer, base_margin=True), weighted()) == (
-        f"columns.{role} = [...], and the terms name '{forbidden}', which is not among them"
+        f"columns.{role} = [...], but the terms name '{forbidden}', which is not among them"
     )
     without = {name: names for name, names in OF_ROLE.items() if name != role}
     assert refused(policy(columns=without, base_margin=True), weighted()).startswith(f"columns.{role} = [], ")
@@ -237,7 +238,7 @@ def test_no_rounded_hessian_is_above_its_bound_whatever_the_scale(bits):
         ({"parties": [""]}, "parties"),
         ({"max_depth": 0}, "max_depth: "),
         ({"columns": ["y", "age"]}, 'columns: specify columns by role, e.g. { label = ["y"], features = '),
-        ({"columns": "y"}, "columns: name columns by role"),
+        ({"columns": "y"}, "columns: specify columns by role"),
         ({"columns": {"labels": ["y"]}}, "unknown key"),
         ({"columns": {"label": [""]}}, "columns"),
     ],

@@ -87,8 +87,8 @@ def test_a_refused_prediction_names_all_that_the_policy_lacks():
     with pytest.raises(Refused) as error:
         strict.permit(predicting(), "north", analyst="south")
     assert error.value.public.endswith(
-        'add "north" to parties, add "age" to columns.features, set max_predicted_rows = 500 in [policy] '
-        "there and restart `fedboost party`"
+        'add "north" to parties, add "age" to columns.features, set max_predicted_rows = 500 in its '
+        "[policy] and restart `fedboost party`"
     )
 
 
@@ -246,8 +246,8 @@ def test_a_person_approves_predictions_row_by_row(tmp_path, monkeypatch):
     assert "predictions 500 of 700 rows used (max_predicted_rows)" in text
     assert "predicts 300 rows of south; nothing is trained" in text
     assert (
-        "max_predicted_rows = 700 This site has helped to predict 500 rows so far, and the terms predict 300 more"
-        in text
+        "max_predicted_rows = 700 This site has helped to predict 500 rows so far, and the terms predict "
+        "300 more" in text
     )
     assert approvals(folder)
     assert permits(more, analyst="south") == ""

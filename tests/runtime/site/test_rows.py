@@ -201,5 +201,6 @@ def test_a_session_under_way_keeps_its_rows_and_one_that_is_resumed_refuses_othe
     assert in_time(scenario(False)).to_bytes() == expected(tables, rounds=60)
     (left,) = in_time(scenario(True))
     assert (
-        "its rows differ from those that the session started with; restore them, or train again" in left["reason"]
+        "its rows differ from those that the session started with; restore them, or train again"
+        in left["reason"]
     )

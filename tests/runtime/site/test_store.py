@@ -134,7 +134,7 @@ def test_all_files_put_back_show_in_an_export_that_was_kept(site, tmp_path):
     shutil.rmtree(state(site))
     shutil.copytree(tmp_path / "copy", state(site))
     starts(site)
-    assert "was cut short or rewritten" in refused("audit", store, "--expect", kept)
+    assert "was truncated or rewritten" in refused("audit", store, "--expect", kept)
 
 
 def test_an_older_store_under_a_newer_write_ahead_log_is_noticed(site):
@@ -536,6 +536,4 @@ def test_decisions_are_in_the_log_and_its_audit(site):
     text = " ".join(fedboost("audit", memory_path(config)).out.split())
     assert f"approved {agreement.digest[:12]}" in text
     assert f"withdrawn {agreement.digest[:12]}" in text
-    assert "0 approvals of this site start with " in refused(
-        "approve", "ab", "--config", site, "--withdraw"
-    )
+    assert "0 approvals of this site start with " in refused("approve", "ab", "--config", site, "--withdraw")

@@ -29,8 +29,8 @@ def test_a_person_is_asked_about_terms_that_no_other_rule_refuses():
     assert accepted(rules, offered(), ask)
     assert asked == [summary(offered())]
     assert refused(rules, offered(), ask) == (
-        f'site north refuses: its policy has approval = "ask", but the person who was asked declined the terms '
-        f"with digest {offered().digest}"
+        f'site north refuses: its policy has approval = "ask", but the person who was asked declined the '
+        f"terms with digest {offered().digest}"
     )
     assert refused(rules, offered(rounds=4), ask).startswith("max_rounds")
     assert len(asked) == 2
