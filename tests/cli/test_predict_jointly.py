@@ -151,7 +151,7 @@ def test_predictions_are_those_of_the_whole_model_on_all_columns(site):
             "analyst",
             "new.csv",
             [],
-            "label holder bank predicts, with its own part of the model: this is the str",
+            "label holder bank can predict, with its own part of the model, but this is the str",
         ),
         ("bank", "telco.csv", [], "/telco.csv: column 'age' is missing: the columns are"),
         ("bank", "new.csv", ["--keep", "nobody"], "column 'nobody' is missing"),
@@ -173,7 +173,7 @@ def test_predictions_are_those_of_the_whole_model_on_all_columns(site):
             [],
             "parties bank, telco have 60 rows in common, and the terms need min_common_rows = 100",
         ),
-        ("bank", "many.csv", [], "site telco refuses: its policy has max_predicted_rows = 2000, and"),
+        ("bank", "many.csv", [], "site telco refuses: its policy has max_predicted_rows = 2000, but"),
     ],
 )
 def test_what_cannot_be_is_one_line(site, model, table, more, words):

@@ -114,8 +114,9 @@ class PartFolder:
         if (there.id, there.party) != (model.id, model.party):
             raise ConfigError(
                 "part-file-taken",
-                f"{file} contains party {quoted(there.party)!r}'s part of model {there.id[:NAME_CHARS]}, "
-                f"which would be lost; set `models` to a separate folder for this site",
+                f"{file} contains the part of model {there.id[:NAME_CHARS]} that belongs to party "
+                f"{quoted(there.party)!r}, which would be lost; set `models` to a separate folder for this "
+                f"site",
             )
 
 

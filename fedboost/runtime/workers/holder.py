@@ -209,7 +209,7 @@ class WorkersHolder:
         if self._losses > MAX_LOSSES:
             raise DurabilityError(
                 f"{self._engine.name} lost a worker {self._losses} times during one query: see the workers' "
-                f"logs for the cause (often too little memory), fix it, and restart this party"
+                f"logs for the cause (often too little memory), fix it, and start this process again"
             )
         self._lost[worker.address] = time.monotonic() + LISTED_SECONDS
         self._log.warning("a worker was lost", worker=worker.address, reason=quoted(str(error)))
@@ -262,7 +262,7 @@ class WorkersHolder:
             if time.monotonic() > until:
                 raise DurabilityError(
                     f"{self._engine.name} has had no worker for {WORKERS_WITHIN:.0f} s; start at least one, "
-                    f"and restart this party"
+                    f"and start this process again"
                 )
             time.sleep(LOOKS_EVERY)
         rows = {worker.address: 0 for worker in workers}
