@@ -410,7 +410,7 @@ def test_what_cannot_be_is_one_line(model, tmp_path):
     other.write_text(terms_to_toml(terms(columns={**COLUMNS, "numeric": ["dose", "age"]})))
     for words, why in (
         ((tmp_path / "none.json",), "none.json: cannot read the model: No such file or directory"),
-        ((bare,), "bare.json: the model has no reference: train it with reference = true in the terms"),
+        ((bare,), "bare.json has no reference distribution: train it with reference = true in the terms"),
         (
             (file, "--terms", other),
             "fedboost: terms: xgb_model cannot be compared with these rows: its feature 1 is 'age'",

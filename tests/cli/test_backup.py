@@ -505,5 +505,9 @@ def test_a_part_that_was_changed_in_a_backup_is_refused(site, part):
             text = content.replace(b'"version":1', b'"version":9') if "models/" in member.name else content
             archive.addfile(member, io.BytesIO(text))
     lose(site)
-    refused(site.parent, ("restore", out, "--config", site), f"is damaged: models/{kept.name}: a part of")
+    refused(
+        site.parent,
+        ("restore", out, "--config", site),
+        f"is damaged: models/{kept.name} is a model part from",
+    )
     assert not kept.exists()

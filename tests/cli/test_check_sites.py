@@ -301,7 +301,7 @@ async def test_sites_that_cannot_answer_are_named(tmp_path, monkeypatch):
         code, sites = await replies(one, terms(["north", "south"]))
     assert code == 1
     assert sites["north"]["reasons"] == [
-        "it cannot be asked: it runs an older version of fedboost; update it there"
+        "it runs an older fedboost version, which does not support checks; update fedboost there"
     ]
     assert sites["south"]["reasons"] == ["it did not answer within 0.05 s"]
 
@@ -319,7 +319,7 @@ async def test_only_so_many_checks_at_a_time(tmp_path, monkeypatch):
     async with asked(tmp_path / "one", None, {"north": ANYTHING}) as one:
         end = await check(one, terms(["north"]))
     assert (end.code, end.out) == (2, "")
-    assert end.err == "fedboost: 0 checks are under way already; try again later\n"
+    assert end.err == "fedboost: 0 checks are already in progress; try again later\n"
     assert one.log.named("check refused")
 
 
@@ -338,7 +338,7 @@ async def test_no_analyst_takes_all_checks(tmp_path, bundles, monkeypatch):
         await until(lambda: sum(one.server._services[channel.SERVICE]["Check"].__self__._open.values()) == 3)
         go_on.set()
         third, codes, other = third, [end.code for end in await asyncio.gather(*first)], (await other).code
-    assert third.err == "fedboost: 2 checks of yours are under way; try again later\n"
+    assert third.err == "fedboost: you already have 2 checks in progress; try again later\n"
     assert (codes, other) == ([0, 0], 1)
 
 
@@ -346,7 +346,7 @@ async def test_a_party_may_not_check_terms(tmp_path, bundles):
     async with asked(tmp_path / "one", bundles, {"north": NAMED}) as one:
         end = await check(one, terms(["north"]), "south")
     assert end.code == 2
-    assert "is the bundle of a party; give an analyst's" in end.err
+    assert "is the bundle of a party; use an analyst's" in end.err
 
 
 async def test_the_analyst_of_an_offer_is_in_log_and_audit(tmp_path, bundles):
@@ -372,5 +372,5 @@ async def test_a_party_that_answers_what_nobody_asked_is_cut_off(tmp_path, monke
                 await call.write(encode_objections(Objections(number, ("no",))))
         (code, details), reviewers = await status_of(call), reviewers_of(one)
     assert code == grpc.StatusCode.DATA_LOSS
-    assert details == "it keeps sending what nobody asked for"
+    assert details == "it keeps sending answers that were not requested"
     assert reviewers == {}

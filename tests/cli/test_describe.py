@@ -64,7 +64,7 @@ def test_commands_that_train_do_not_take_such_terms(tmp_path, command, program):
         "compare": ("--data", "a.csv", "--site", "s"),
         "simulate": ("--data", "a.csv", "--site", "s"),
     }
-    assert f"program = '{program}' does not train; use fedboost {program}" in refusal(
+    assert f"program = '{program}', which does not train a model; use fedboost {program}" in refusal(
         command, tmp_path / "terms.toml", *options[command]
     )
 

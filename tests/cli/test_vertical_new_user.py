@@ -121,10 +121,10 @@ def test_a_party_reads_the_names_of_its_own_table(consortium, monkeypatch):
     [
         (
             lambda ids: [i + 0.5 for i in ids],
-            "numbers with a fraction (often caused by a missing value); write whole numbers",
+            "which allows fractions (often because of a missing value); convert it to integers",
         ),
-        (lambda ids: [None, *ids[1:]], "has rows without one; fill them in or drop them: 1 of 1,200"),
-        (lambda ids: [ids[1], *ids[1:]], "keep one row per id: 1 id is in 2 rows"),
+        (lambda ids: [None, *ids[1:]], "has rows without a value; fill them in or drop them: 1 of 1,200"),
+        (lambda ids: [ids[1], *ids[1:]], "keep one row per id: 1 id occurs in 2 rows"),
     ],
     ids=["numbers with a fraction", "a missing id", "an id twice"],
 )

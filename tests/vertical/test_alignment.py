@@ -130,8 +130,8 @@ def test_without_ids_the_terms_say_how_rows_belong_together():
     with pytest.raises(fb.ConfigError) as raised:
         terms_of(LAYOUTS["two holders"], rows=None)
     assert str(raised.value) == (
-        "terms: label_holder: set columns.row_id, the column that the parties' rows are matched by, "
-        'or rows = "in_order" if all tables have the same rows in the same order'
+        "terms: label_holder needs columns.row_id, the column that the parties' rows are matched by; set it, "
+        'or set rows = "in_order" if all tables have the same rows in the same order'
     )
 
 

@@ -636,7 +636,7 @@ def _attempts(session: Session) -> Iterator[AuditWarning]:
 
 
 def _similar_groups(sessions: list[Session], admitted: AdmittedTerms) -> Iterator[AuditWarning]:
-    """Yield warnings for pairs, then triples, of groups whose sums together reveal those of few parties."""
+    """Yield warnings about two or three party groups whose sums together reveal those of few parties."""
     groups: dict[frozenset[str], tuple[Session, int]] = {}
     for session in sessions:
         known = session.admitted

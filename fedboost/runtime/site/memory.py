@@ -72,7 +72,7 @@ def costs(file: sqlite3.Connection, *session: str) -> float:
 
 
 def read_spent(path: Path) -> Spent:
-    """Read the privacy spent on a memory's dataset. Raises ConfigError if the memory cannot be read."""
+    """Read the privacy spent on a dataset from its memory file. Raises ConfigError if it cannot be read."""
     with reading(path) as file:
         assert file is not None
         return spent_in(file)
@@ -107,7 +107,7 @@ _ABOUT = (
 )
 _OF_ONE = "WHERE (party, session) = (?, ?)"
 Write = Callable[[sqlite3.Connection], None]
-"""A write within a transaction."""
+"""Function that writes within a transaction."""
 
 T = TypeVar("T")
 
@@ -168,7 +168,8 @@ def keep_terms(file: sqlite3.Connection, terms: Terms) -> None:
 
 
 class FileMemory(Store):
-    """One party's memory of one dataset, in a file: a `protocol.site.SiteMemory`."""
+    """A site's memory: the SQLite record of one party's sessions with one dataset. Implements
+    `protocol.site.SiteMemory`."""
 
     def __init__(
         self,
@@ -335,7 +336,8 @@ class FileMemory(Store):
 
 
 class FileSession:
-    """A session in a FileMemory: a `protocol.site.SessionMemory`."""
+    """One session in a `FileMemory`: its secret, state, questions and charges. Implements
+    `protocol.site.SessionMemory`."""
 
     def __init__(
         self, memory: FileMemory, offer: SessionOffer, limits: Limits, file: sqlite3.Connection
@@ -518,7 +520,7 @@ def check_alone(path: Path, party: str, remedy: str = "") -> None:
 
 
 def check_dataset(path: Path, file: sqlite3.Connection, dataset: str) -> None:
-    """Raise ConfigError if the memory is for a different dataset."""
+    """Raise ConfigError if a memory file belongs to a different dataset."""
     name, _ = dataset_of(file)
     if name != dataset:
         raise ConfigError(

@@ -359,7 +359,7 @@ def _allowing(names: tuple[str, ...] | None) -> str:
 
 
 def _not_chosen(key: str, allowed: tuple[str, ...], setting: str, value: str) -> Breach | None:
-    """Return the breach if the policy does not list this setting of the terms. '' is always allowed."""
+    """Return the breach if the policy does not list this setting, else None. '' is always allowed."""
     if not value or value in allowed:
         return None
     instead = f'set {setting} = "{allowed[0]}"'
@@ -367,7 +367,7 @@ def _not_chosen(key: str, allowed: tuple[str, ...], setting: str, value: str) ->
 
 
 def _not_among(key: str, allowed: tuple[str, ...] | None, names: Sequence[str]) -> Breach | None:
-    """Return the breach if the policy does not list all of these names."""
+    """Return the breach if the policy does not list all of these names, else None."""
     strange = [name for name in names if name not in set(allowed or ())]
     if not strange:
         return None

@@ -178,7 +178,7 @@ class CheckStream:
             call.cancel()
 
     def _answer(self, data: bytes) -> bytes:
-        """Answer one check, in a thread."""
+        """Answer one encoded check, in a thread; returns the encoded answer."""
         review = decode_review(data)
         if not self._answering.acquire(blocking=False):
             return encode_objections(Objections(review.number, (LATER,)))
@@ -222,7 +222,7 @@ class CheckStream:
         return Objections(review.number, short, () if short else tuple(notes))
 
     def _reasons(self, terms: Terms, policy: Policy, analyst: str, notes: list[str]) -> Iterator[str]:
-        """Yield the reasons, and add other information for the analyst to `notes`."""
+        """Yield this site's reasons against the terms. Adds other information for the analyst to `notes`."""
         party, rows = self._config.party, self._rows
         signers = signers_at(self._config, terms, self._credentials())
         breaches = [*policy.breaches(terms, analyst, party, signers)]

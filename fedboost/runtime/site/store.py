@@ -85,7 +85,7 @@ class Entry(Frozen):
 
     @property
     def due_hash(self) -> str:
-        """SHA-256 of the entry without its hash, as 64 hex digits."""
+        """Hash that the entry must have: SHA-256 of everything else in it, as 64 hex digits."""
         return hashlib.sha256(_canonical(self._values(exclude={"hash"}))).hexdigest()
 
     @property
@@ -418,7 +418,7 @@ _SCHEMA = {
 
 
 class Store:
-    """An open store, in which one party writes."""
+    """An open store (the SQLite file of a dataset), to which one party writes."""
 
     def __init__(self, path: Path, party: str, restored: bool = False) -> None:
         """Open and check an existing file. restored: accept a file that is older than its counter; the next
@@ -734,7 +734,7 @@ def _seal(row: tuple[Value, ...]) -> bytes:
 
 
 def _extent(file: int) -> tuple[int, ...]:
-    """Return the identity and the size of an open file."""
+    """Return device, inode and size in bytes of an open file."""
     status = os.fstat(file)
     return status.st_dev, status.st_ino, status.st_size
 

@@ -225,11 +225,12 @@ def test_groups_whose_sums_show_a_party_are_said_and_approved(folder):
     four = terms((*THREE, "west"), protection="masked", colluding=0)
     assert run("--yes").code == 0
     remember(four)
-    assert "would reveal fewer than 2 of them" in may_begin(offered())
+    assert "would reveal the sum of fewer than 2 of them" in may_begin(offered())
     end = run("--yes")
     assert (
-        "similar_groups = false With the sums of earlier sessions, those over these parties would reveal "
-        "fewer than 2 of them; they would reveal west. Purpose of the rule: "
+        "similar_groups = false Together with the sums of earlier sessions, the sums over these parties "
+        "would reveal the sum of fewer than 2 of them; the sum of west would be revealed. Purpose of the "
+        "rule: "
     ) in " ".join(end.out.split())
     assert may_begin(offered()) == ""
     (folder / "fedboost.state" / "north" / "memory.sqlite").write_text("none")
@@ -251,8 +252,8 @@ def test_terms_beyond_the_budget_are_not_approved(folder):
     end = run("--yes")
     assert (end.code, approvals(folder)) == (2, [])
     assert end.err.startswith(
-        "fedboost: not approved: party north: the terms ask for epsilon 2 at delta 1e-05, and its budget for "
-        "these rows, epsilon 1.2 at delta 1e-05, has 1.2 left; lower the epsilon of the noise to 1.2 at most"
+        "fedboost: not approved: party north: the terms ask for epsilon 2 at delta 1e-05, but its budget for "
+        "these rows (epsilon 1.2 at delta 1e-05) has only 1.2 left; lower the epsilon of the noise to at most"
     )
     assert "break no rule of this site's policy" not in end.out
     assert fedboost("privacy", "init", "--config", "party.toml").code == 0
@@ -267,14 +268,14 @@ def test_terms_beyond_the_budget_are_not_approved(folder):
         put(file, "charges", "north", "session 0", "tree 1", noisy(1.0).plan.cost, "")
     end = run("--yes")
     assert end.code == 2
-    assert "has 0.6" in end.err
+    assert "has only 0.6" in end.err
 
 
 def test_files_in_each_others_place(folder):
     end = fedboost("approve", "party.toml", "--config", "terms.toml")
     assert (end.code, end.err) == (
         2,
-        "fedboost: party.toml: is a site's file; give terms instead\n",
+        "fedboost: party.toml is a site's file; specify terms instead\n",
     )
 
 
@@ -290,7 +291,7 @@ def test_an_approval_that_cannot_be_read_is_replaced(folder):
     ("file", "content", "said"),
     [
         ("terms.toml", None, "terms.toml: cannot read"),
-        ("terms.toml", "rounds = [", "terms.toml: not TOML"),
+        ("terms.toml", "rounds = [", "terms.toml is not valid TOML"),
         ("party.toml", None, "party.toml: cannot read"),
         ("party.toml", SITE + "policy = { columns = ['age'] }\n", "specify columns by role"),
         (

@@ -38,9 +38,9 @@ def test_what_does_not_fit_is_refused_when_it_is_offered_with_what_is_left(path)
             begun(memory, "t")
     left = BUDGET.left(cost_of(path))
     assert str(error.value) == (
-        "party north: the terms ask for epsilon 1 at delta 1e-05, and its budget for these rows, epsilon 1.2 "
-        f"at delta 1e-05, has {math.floor(left * 1e4) / 1e4:g} left; lower the epsilon of the noise to "
-        f"{math.floor(left * 1e4) / 1e4:g} at most at delta 1e-05, unless the site "
+        "party north: the terms ask for epsilon 1 at delta 1e-05, but its budget for these rows (epsilon 1.2 "
+        f"at delta 1e-05) has only {math.floor(left * 1e4) / 1e4:g} left; lower the epsilon of the noise to "
+        f"at most {math.floor(left * 1e4) / 1e4:g} at delta 1e-05, unless the site "
         "raises `epsilon` in its policy"
     )
     assert 0.2 < left < 1.0
@@ -52,7 +52,7 @@ def test_a_refusal_says_which_epsilon_fits_at_the_delta_of_the_terms(path):
         asked = noisy(noise={"epsilon": 1.0, "delta": 1e-7})
         with pytest.raises(Refused) as error:
             begun(memory, "t", asked)
-        fits = float(re.search(r"to (\S+) at most at delta 1e-07", str(error.value))[1])
+        fits = float(re.search(r"to at most (\S+) at delta 1e-07", str(error.value))[1])
         assert fits > BUDGET.left(cost_of(path))
         with pytest.raises(Refused):
             begun(memory, "u", noisy(noise={"epsilon": fits + 0.002, "delta": 1e-7}))

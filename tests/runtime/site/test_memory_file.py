@@ -194,7 +194,7 @@ def test_a_session_goes_on_with_the_rows_it_began_with_and_no_others(path, noise
         outside, own = joined(session, **other)
         assert outside == f"party north does not continue session {session}; train again"
         assert "its rows differ from those that the session started with" in own
-    assert "has ended here" in joined("s")[0]
+    assert "has already ended session s" in joined("s")[0]
 
 
 def test_a_memory_that_cannot_be_written_lets_nothing_leave(path):

@@ -103,7 +103,9 @@ def test_bins_of_free_choice_are_not_those_that_were_signed(model):
     assert names(asked(numeric, score)) == {"north"}
     moved = [[*numeric[0][:-1], numeric[0][-1] + 1e-6], *numeric[1:]]
     assert names(asked(moved, score)) == set()
-    with pytest.raises(ConfigError, match="its score bins are not those of its reference"):
+    with pytest.raises(
+        ConfigError, match="the score bins of xgb_model do not match its reference distribution"
+    ):
         asked(numeric, [score[0] + 1e-4, *score[1:]])
     with pytest.raises(ConfigError, match="not as fedboost writes it"):
         asked([[*range(40)], *numeric[1:]], score)

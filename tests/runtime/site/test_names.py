@@ -136,8 +136,8 @@ def test_a_site_that_names_nothing_is_told_how_it_could(tmp_path):
         said[which.names is None] = str(refusal.value)
         assert "names in" not in refusal.value.public
     assert (
-        f"; if the column has a different name at this site, rename it in the table, or map it in "
-        f"{site.names}; " in said[False]
+        f"; if the column has a different name at this site, rename it in the table, or map it in {site.names}; "
+        in said[False]
     )
     names = f"the file set as `names` in {tmp_path / 'party.toml'}, with all other columns; "
     assert f"map it in {names}if the site does not have it, ask the analyst to remove it from" in said[True]
@@ -149,7 +149,7 @@ def test_others_read_names_of_the_terms_alone_and_the_site_both(tmp_path):
     rows = SiteRows(config(tmp_path, "csv", table=table), Log())
     with pytest.raises(SchemaMismatch) as refusal:
         rows.read(terms())
-    assert "column 'telco.1' (in the table 'minutes') is string here" in refusal.value.detail
+    assert "column 'telco.1' (in the table 'minutes') has type string," in refusal.value.detail
     assert "'many' in row 2 (line 3 of the file)" in refusal.value.detail
     assert "minutes" not in refusal.value.public
 

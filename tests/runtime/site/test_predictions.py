@@ -183,9 +183,9 @@ def test_bins_of_few_rows_are_refused_where_labels_are_hidden_unless_a_site_says
         ("south", "party", predicting(), None),
         ("marie", "analyst", trained(), None),
         ("south", "party", trained(), "signed by party south, not by an analyst"),
-        ("marie", "analyst", predicting(), "signed by analyst marie, but a prediction is requested by label"),
-        ("south", "analyst", predicting(), "signed by analyst south, but a prediction"),
-        ("north", "party", predicting(), "signed by party north, but a prediction is requested by label"),
+        ("marie", "analyst", predicting(), "signed by analyst marie, but label holder"),
+        ("south", "analyst", predicting(), "signed by analyst south, but label holder"),
+        ("north", "party", predicting(), "signed by party north, but label holder"),
     ],
 )
 def test_a_prediction_is_asked_for_by_the_label_holder_itself(name, role, agreement, fault):

@@ -148,12 +148,12 @@ def test_a_check_is_about_the_names_and_types_of_columns(tmp_path):
     parquet.write_table(dates, file)
     known.refresh()
     assert known.faults(terms(TWO)) == [
-        "column 'age' is date32[day] here, but the terms declare it numeric; convert it to numbers"
+        "column 'age' has type date32[day], but the terms declare it numeric; convert it to numbers"
     ]
     lacks = terms(TWO, columns={"label": "y", "numeric": ["height"], "categorical": {"age": ["old"]}})
     missing, kind = known.faults(lacks)
     assert missing == "column 'height' is missing"
-    assert kind.startswith("column 'age' is date32[day] here, but a categorical column must be")
+    assert kind.startswith("column 'age' has type date32[day], but a categorical column must be")
 
 
 async def test_the_next_session_has_the_rows_as_they_are_now(tmp_path):

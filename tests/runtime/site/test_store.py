@@ -397,7 +397,7 @@ def test_whatever_of_the_unsynced_writes_is_on_the_disk_what_was_synced_is_known
             assert fedboost("privacy", "init", "--restored", "--config", site).code == 0
             starts(site)
             ends["asked"] += 1
-            with Running(site) as running, pytest.raises(Refused, match="has ended here"):
+            with Running(site) as running, pytest.raises(Refused, match="has already ended session s"):
                 running.begin("s", AGREED)
         with reading(store) as file:
             charged = {name for (name,) in file.execute("SELECT release FROM charges")}
