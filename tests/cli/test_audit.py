@@ -63,10 +63,10 @@ def test_the_audit_tells_what_left_in_plain_words(path, capsys):
         "No entry was changed or removed inside it; only --expect shows whether its end was cut off or "
         "rewritten."
     )
-    assert "\n! 1. ABUSE? Session one: sums over fewer or other parties than the terms allow" in warnings
+    assert "\n! 1. ABUSE? Session one: the site took part in sums over fewer or different\n" in warnings
     assert "\nABUSE?       a training that keeps its terms never leaves this behind" in warnings
     assert (
-        "2. ABUSE? Session one: row count; magnitudes of labels, weights (2 times, where the terms allow "
+        "2. ABUSE? Session one: row count; magnitudes of labels, weights (2 times, but the terms allow only "
         in (" ".join(warnings.split()))
     )
     assert "session three had" not in warnings.lower()  # plain hides nothing
@@ -133,7 +133,7 @@ def test_a_session_is_listed_answer_by_answer(path):
     for arguments in ((), ("--json",)):
         assert (
             refusal("audit", path, "--session", "three", *arguments)
-            == f"fedboost: {path}: has no session 'three'; it has one, two\n"
+            == f"fedboost: {path} has no session 'three', only: one, two\n"
         )
 
 
@@ -147,7 +147,7 @@ def test_the_beginning_of_a_name_is_enough_where_no_other_session_has_it(path):
     (cut,) = {name.split()[0] for name, *_ in rows_of(out) if name.startswith("session-")}
     assert cut.endswith("…")
     line = fedboost("audit", path, "--session", cut).err
-    assert f"2 sessions begin with '{cut[:-1]}': {names[0]}, {names[1]}; write more" in line
+    assert f"2 sessions start with '{cut[:-1]}': {names[0]}, {names[1]}; specify more of the name" in line
     for given, name in (("ot", "other"), (names[0][:-2], names[0]), (names[1][:-3] + "…", names[1])):
         end = fedboost("audit", path, "--session", given)
         assert (end.code, f"Session {name} " in end.out) == (0, True)

@@ -145,13 +145,13 @@ def test_predictions_are_those_of_the_whole_model_on_all_columns(site):
             "telco",
             "new.csv",
             [],
-            "label holder bank predicts, with its own part of the model: this is the part",
+            "only label holder bank can predict, with its own part of the model, but this is the part",
         ),
         (
             "analyst",
             "new.csv",
             [],
-            "label holder bank predicts, with its own part of the model: this is the str",
+            "label holder bank can predict, with its own part of the model, but this is the str",
         ),
         ("bank", "telco.csv", [], "/telco.csv: column 'age' is missing: the columns are"),
         ("bank", "new.csv", ["--keep", "nobody"], "column 'nobody' is missing"),
@@ -165,7 +165,7 @@ def test_predictions_are_those_of_the_whole_model_on_all_columns(site):
             "bank",
             "few.csv",
             ["--min-common-rows", "50"],
-            "; --min-common-rows 100, or set min_common_rows = 50 in [policy] there and restart",
+            "; --min-common-rows 100, or set min_common_rows = 50 in its [policy] and restart",
         ),
         (
             "bank",
@@ -173,7 +173,7 @@ def test_predictions_are_those_of_the_whole_model_on_all_columns(site):
             [],
             "parties bank, telco have 60 rows in common, and the terms need min_common_rows = 100",
         ),
-        ("bank", "many.csv", [], "site telco refuses: its policy has max_predicted_rows = 2000, and"),
+        ("bank", "many.csv", [], "site telco refuses: its policy has max_predicted_rows = 2000, but"),
     ],
 )
 def test_what_cannot_be_is_one_line(site, model, table, more, words):

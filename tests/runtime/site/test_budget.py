@@ -156,9 +156,9 @@ def test_of_two_that_were_admitted_the_later_is_refused_in_the_middle(path):
 def test_a_budget_refuses_what_has_no_noise_or_a_larger_delta():
     named = {"parties": "any", "columns": "any", "min_rows_per_leaf": 1}
     rules = read_model(Policy, {**named, "epsilon": 3.0, "delta": 1e-6}, "party.toml")
-    with pytest.raises(Refused, match=r"policy has epsilon = 3, and the terms have no noise"):
+    with pytest.raises(Refused, match=r"policy has epsilon = 3, but the terms have no noise"):
         rules.permit(terms(THREE, protection="masked"), "north")
-    with pytest.raises(Refused, match=r"policy has delta = 1e-06, and the noise .* has delta = 1e-05"):
+    with pytest.raises(Refused, match=r"policy has delta = 1e-06, but the noise .* has delta = 1e-05"):
         rules.permit(noisy(), "north")
     rules.permit(noisy(noise={"epsilon": 9.0, "delta": 1e-6}), "north")
     read_model(Policy, named, "party.toml").permit(noisy(), "north")
@@ -168,8 +168,8 @@ def test_a_budget_refuses_what_has_no_noise_or_a_larger_delta():
 @pytest.mark.parametrize(
     ("rules", "words"),
     [
-        ({"epsilon": 3.0}, "epsilon is only half of a budget: add delta = 1e-5"),
-        ({"delta": 1e-5}, "delta is only half of a budget: add epsilon = 3.0"),
+        ({"epsilon": 3.0}, "epsilon alone does not set a budget: add delta = 1e-5"),
+        ({"delta": 1e-5}, "delta alone does not set a budget: add epsilon = 3.0"),
         ({"epsilon": 0, "delta": 1e-5}, "greater than 0"),
         ({"epsilon": 1, "delta": 0.5}, "0.001"),
     ],

@@ -152,10 +152,10 @@ CHANGED = [
     ({"key": "0" * 64}, 403, "does not belong to this login"),
     ({"token": ""}, 401, "is not valid for this process"),
     ({"token": "wrong"}, 401, "is not valid for this process"),
-    ({"digest": "0" * 64}, 409, "of another request"),
-    ({"analyst": "mallory"}, 409, "of another request"),
+    ({"digest": "0" * 64}, 409, "a different request"),
+    ({"analyst": "mallory"}, 409, "a different request"),
     ({"seen": "0" * 64}, 409, "have changed since"),
-    ({"decision": "maybe"}, 400, "neither approve nor refuse"),
+    ({"decision": "maybe"}, 400, "the decision must be to approve or to refuse"),
     ({"padding": "x" * 5000}, 413, "body has more than 4096 bytes"),
 ]
 
@@ -370,7 +370,7 @@ def test_a_flood_of_requests_has_bounds_and_drops_its_own(site, officer, monkeyp
     monkeypatch.setattr(asked, "MAX_TERMS_BYTES", 10)
     site.node.watch.page_state.checked(offered(rounds=50), "marie", ("no",))
     assert len(request_paths(officer.get("/requests"))) == 6
-    assert site.log.named("a request is not kept: its terms are too long")
+    assert site.log.named("a request was not stored: its terms are too long")
 
 
 def config_of(folder):
@@ -408,7 +408,7 @@ def test_requests_outlive_the_process_and_a_damaged_one_harms_no_other(tmp_path)
     with SiteWithPage(tmp_path, NOBODY, rows()).in_thread() as again:
         officer = Visitor(again.address).log_in(again.token)
         assert request_paths(officer.get("/requests")) == [path]
-        assert again.log.named("a request that was kept cannot be read")
+        assert again.log.named("a stored request cannot be read")
 
 
 def test_a_damaged_audit_log_is_said_on_its_page(site, officer):
@@ -472,7 +472,7 @@ def test_rows_are_not_counted_while_a_session_is_under_way(site, officer):
     assert ("label, rows</dt>" in page, " rows of north.parquet" in page) == (True, True)
     site.node.watch.page_state.live.session = LiveSession("session-1", "marie", offered(), 0.0)
     page = officer.get(path)
-    assert "The rows of this site were not counted: a session is under way." in page
+    assert "The rows of this site were not counted, because a session is in progress." in page
     assert ("label, rows</dt>" in page, " rows of north.parquet" in page) == (False, False)
     assert officer.decide(path, "approve", site.token)[0] == 303
 
@@ -497,7 +497,7 @@ def test_what_cannot_be_kept_is_a_line_in_the_log(tmp_path, monkeypatch):
         monkeypatch.setattr("fedboost.runtime.site.review.put", full)
         site.node.watch.page_state.checked(offered(), "marie", ("no",))
         assert "No requests." in Visitor(site.address).log_in(site.token).get("/requests")
-    assert "disk is full" in site.log.named("a request is not kept")[0]["reason"]
+    assert "disk is full" in site.log.named("a request was not stored")[0]["reason"]
 
 
 def test_decisions_that_cannot_be_read_are_said(site, officer):

@@ -16,7 +16,7 @@ from fedboost.runtime.site import rows as site_rows
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.rows import SiteRows
 
-READ, AGAIN = "rows read", "rows read again, for the file has changed"
+READ, AGAIN = "rows read", "rows read again, because the file has changed"
 
 
 @pytest.fixture(autouse=True)
@@ -201,5 +201,6 @@ def test_a_session_under_way_keeps_its_rows_and_one_that_is_resumed_refuses_othe
     assert in_time(scenario(False)).to_bytes() == expected(tables, rounds=60)
     (left,) = in_time(scenario(True))
     assert (
-        "its rows are not those that the session began with; put them back, or train again" in left["reason"]
+        "its rows differ from those that the session started with; restore them, or train again"
+        in left["reason"]
     )
