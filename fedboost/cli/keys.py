@@ -228,7 +228,7 @@ def sign(
         f"fingerprint of its key, which you must get from its owner in another way:\n    {asked.fingerprint}"
     )
     question = f"Admit {asked.role} {asked.name!r} with this key? [y/N] "
-    if not yes and not is_agreed(question, "--yes signs without asking"):
+    if not yes and not is_agreed(question, "use --yes to sign without asking"):
         notice("not signed: nothing was written")
         raise typer.Exit(NOT_SIGNED)
     certificate = certify(root_key, root, asked.key, asked.name, asked.role, now, days)
