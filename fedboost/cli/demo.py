@@ -336,7 +336,7 @@ def _features(table: Any) -> tuple[str, ...]:
 
 
 def columns_terms(apart: Apart, rounds: int, protection: str) -> Terms:
-    """Return the terms of the demo with different columns. Trees are small and bins are few, because
+    """Return the terms of the demo with different columns. They use small trees and few bins, because
     gradients are encrypted row by row.
 
     Args:

@@ -72,7 +72,9 @@ def plan(
     rows: Annotated[
         int | None,
         typer.Option(
-            help="Total number of rows across all parties (default: three examples).", min=1, max=10**12
+            help="Total number of rows across all parties (default: 1,000, 10,000 and 100,000).",
+            min=1,
+            max=10**12,
         ),
     ] = None,
     parties: Annotated[

@@ -197,8 +197,8 @@ def audit(
         str | None,
         typer.Option(
             metavar="HASH",
-            help="Last hash of an earlier audit. Exits with code 2 if no entry has this hash, e.g. because the "
-            "log was truncated.",
+            help="Last hash of an earlier audit. Exits with code 2 if no entry has this hash, e.g. because "
+            "the log was truncated.",
         ),
     ] = None,
     party: Annotated[
@@ -286,8 +286,8 @@ def restore(
 
 
 # ---- `fedboost columns`: an offer of columns, from which an analyst drafts terms ------------------------
-# Guarantees: the command writes two files: the offer for the analyst, and the site's own names for the columns,
-# which only the owner of that file can read. With an alias, the offer contains no name or level of the table.
+# Guarantees: the command writes two files: the offer for the analyst, and the site's own names for the
+# columns, readable by their owner only. With an alias, the offer contains no name or level of the table.
 
 
 COLUMNS_EPILOG = "Example: fedboost columns customers.parquet --row-id customer_no --alias telco"
