@@ -30,7 +30,7 @@ SiteFile = Annotated[Path, typer.Option(help="This site's configuration file (TO
 Tables = Annotated[
     list[str],
     typer.Option(
-        help="Table whose rows or columns are split among sites, or PARTY=TABLE for each party (repeated)."
+        help="Table whose rows or columns are split among sites, or PARTY=TABLE for each party (may be repeated)."
     ),
 ]
 Site = Annotated[str | None, typer.Option("--site", help="Column that contains the site of each row.")]
@@ -57,7 +57,7 @@ Once = Annotated[bool, typer.Option("--once", help="Exit after one session.")]
 LogFormat = Annotated[
     str, typer.Option(metavar="text|json", help="Log format: text, or one JSON object per line.")
 ]
-LogLevel = Annotated[str, typer.Option(metavar="debug|info|warning|error", help="Least severe level to log.")]
+LogLevel = Annotated[str, typer.Option(metavar="debug|info|warning|error", help="Minimum severity to log.")]
 MIN_ROWS_PER_LEVEL = 10
 """Default minimum number of rows of a level in a draft of terms or an offer of columns. The name of a rare
 level can identify a person, and so can a split on it. The default policy requires as many rows per leaf."""

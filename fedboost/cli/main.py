@@ -40,7 +40,7 @@ has the same name; its epilog is a constant in the same module, such as `TRAIN_E
 MODULES = {name: module for commands in COMMANDS.values() for name, module in commands.items()}
 GROUPS = {
     "keys": "Create and show keys, certificates and tokens.",
-    "privacy": "Show a site's privacy budget, create its session record, or plan private training.",
+    "privacy": "Show a site's privacy budget, create its memory, or plan differentially private training.",
 }
 """Command with sub-commands -> its help. Its module contains its app, such as `keys_app` for `keys`."""
 

@@ -82,8 +82,8 @@ def plan(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Plan a differentially private training. Shows what training under the terms would release, how much
-    noise each release gets, and how much the noise affects the model."""
+    """Plan differentially private training. Shows what training under the terms would release, how much noise
+    each release gets, and how much the noise affects the model."""
     agreed = read_terms(terms)
     noise = agreed.noise
     if noise is None:
@@ -126,15 +126,15 @@ def estimate(
         int | None, typer.Option(help="Number of parties, overriding the terms.", min=1)
     ] = None,
     rtt: Annotated[
-        float | None, typer.Option(help="Network round-trip time in milliseconds; adds the comparison.")
+        float | None, typer.Option(help="Network round-trip time in milliseconds (enables the comparison).")
     ] = None,
     bandwidth: Annotated[
-        float | None, typer.Option(help="Bandwidth of each party's link in Mbit/s; adds the comparison.")
+        float | None, typer.Option(help="Bandwidth of each party's link in Mbit/s (enables the comparison).")
     ] = None,
     workers: Annotated[
         int | None,
         typer.Option(
-            help="Number of workers at a site, with one thread each; adds their memory and traffic.", min=1
+            help="Number of workers at a site, with one thread each (enables the estimate of workers).", min=1
         ),
     ] = None,
     json: Json = False,

@@ -166,8 +166,8 @@ KEYHOLDER_EPILOG = "Example: fedboost keyholder --config keyholder.toml"
 def keyholder(
     config: Annotated[Path, typer.Option(help="Key holder's configuration file (TOML).")], part: Part
 ) -> None:
-    """Take part in sessions as the key holder, without rows. It holds the decryption key, and decrypts sums
-    that the aggregator has blinded, so that it cannot read them."""
+    """Take part in sessions as the key holder, without rows. It holds the decryption key. The
+    aggregator blinds sums before the key holder decrypts them, so that the key holder cannot read them."""
     part.take("keyholder", config)
 
 

@@ -215,7 +215,7 @@ def audit(
 ) -> None:
     """Show what data has left a site, according to its audit log. Warnings come first, the most serious at
     the top. Then, for each session, the command shows what left and what the terms allow. If there are no
-    warnings, nothing left except what the agreed terms allow."""
+    warnings, nothing has left the site except what the agreed terms allow."""
     if session is not None and last is not None:
         raise ConfigError("option-conflict", "--session and --last cannot be combined; remove one of them")
     if last is not None and last < 1:
