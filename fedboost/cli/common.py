@@ -30,7 +30,8 @@ SiteFile = Annotated[Path, typer.Option(help="This site's configuration file (TO
 Tables = Annotated[
     list[str],
     typer.Option(
-        help="Table whose rows or columns are split among sites, or PARTY=TABLE for each party (may be repeated)."
+        help="Table whose rows or columns are split among sites, or PARTY=TABLE for each party (may be "
+        "repeated)."
     ),
 ]
 Site = Annotated[str | None, typer.Option("--site", help="Column that contains the site of each row.")]

@@ -372,8 +372,8 @@ def _prediction(terms: Terms) -> list[Entry]:
         ("rows", rows_of_blocks(terms)),
         (
             "label holder",
-            "requests the session with its own certificate; learns for each of these rows which leaves of each "
-            "tree the splits of each other site rule out, i.e. which way the row goes at these splits",
+            "requests the session with its own certificate; learns for each of these rows which leaves of "
+            "each tree the splits of each other site rule out, i.e. which way the row goes at these splits",
         ),
         ("aggregator", PREDICTION_SEEN),
     ]
@@ -410,7 +410,7 @@ def _participants(terms: Terms) -> list[Entry]:
         (
             "aggregator",
             f"sees {terms.protection.aggregator_observes}"
-            + (", but also this site's own metrics" if hidden else ""),
+            + (", except this site's own metrics" if hidden else ""),
         ),
         *_other_sites(terms),
         (
@@ -662,9 +662,8 @@ def _sums(terms: Terms, alone: str) -> str:
 
 
 # ---- What a person at a site decides on -----------------------------------------------------------------
-# Guarantees: rules of the site that the terms break come first, each with the reason, its purpose, and a change
-# of the terms that would satisfy it. All names are included. If there are many, a terminal shows only the first
-# ones unless all are requested.
+# Guarantees: rules that the terms break come first, each with the reason, its purpose, and a change of the
+# terms that would satisfy it. All names are included; a terminal shows all of a long list only on request.
 
 
 MAX_LEVELS_SHOWN = 5
@@ -770,15 +769,15 @@ def rows_of_blocks(terms: Terms) -> str:
     if vertical.takes_all_rows:
         holder = delimited(vertical.label_holder or "")
         return (
-            f"all rows of label holder {holder}, matched by {name}{form}; if another site does not have a row, "
-            f"its columns are treated as missing, and {holder} learns which rows these are; each other site "
-            f"must have at least {vertical.fewest_common_rows:,} of the rows, and learns which of its own rows "
-            f"these are; a site may enter at most {vertical.most_ids:,} ids; the aggregator learns how many "
-            f"ids each site has, and how many are common to which sites{_repeats(terms)}"
+            f"all rows of label holder {holder}, matched by {name}{form}; if another site does not have a "
+            f"row, its columns are treated as missing, and {holder} learns which rows these are; each other "
+            f"site must have at least {vertical.fewest_common_rows:,} of the rows, and learns which of its "
+            f"own rows these are; a site may enter at most {vertical.most_ids:,} ids; the aggregator learns "
+            f"how many ids each site has, and how many are common to which sites{_repeats(terms)}"
         )
     return (
-        f"rows whose {name} {sites} have{form}, at least {vertical.fewest_common_rows:,}; a site may enter at "
-        f"most {vertical.most_ids:,} ids, and learns which of them all others have; the aggregator learns "
+        f"rows whose {name} {sites} have{form}, at least {vertical.fewest_common_rows:,}; a site may enter "
+        f"at most {vertical.most_ids:,} ids, and learns which of them all others have; the aggregator learns "
         f"how many ids each site has, and how many are common to which sites{_repeats(terms)}"
     )
 

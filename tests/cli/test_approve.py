@@ -235,12 +235,12 @@ def test_rows_with_categories_that_nobody_declared_are_counted(folder):
 @pytest.mark.parametrize(
     ("parties", "settings", "said"),
     [
-        (3, {}, "if another site works with the aggregator, they can learn this site's numbers"),
-        (4, {}, "1 other site may work with the aggregator without learning this site's numbers"),
+        (3, {}, "if another site colludes with the aggregator, they can learn this site's numbers"),
+        (4, {}, "1 other site may collude with the aggregator without learning this site's numbers"),
         (
             7,
             {"colluding": 2},
-            "up to 2 other sites may work with the aggregator without learning this site's numbers",
+            "up to 2 other sites may collude with the aggregator without learning this site's numbers",
         ),
     ],
 )
@@ -253,11 +253,11 @@ def test_nobody_to_ask(folder, monkeypatch):
     monkeypatch.setattr(sys, "stdin", None)
     end = run()
     assert (end.code, approvals(folder)) == (2, [])
-    assert end.err.endswith("--yes approves without asking\n")
+    assert end.err.endswith("use --yes to approve without asking\n")
     (folder / "party.toml").write_text(SITE + 'keys = "keys/north"\n')
     end = run("--yes")
     assert (end.code, approvals(folder)) == (2, [])
-    assert end.err == "fedboost: no analyst: name who may train under these terms with --analyst NAME\n"
+    assert end.err == "fedboost: no analyst was named; specify who may use these terms with --analyst NAME\n"
 
 
 def test_a_key_holder_approves_without_rows(folder):

@@ -60,11 +60,11 @@ def test_the_audit_tells_what_left_in_plain_words(path, capsys):
     warnings, table, first, second, third, again, foot = sections
     assert head.startswith(f"{path}: unbroken, 10 entries\n\n3 WARNINGS: 3 of possible abuse.\n")
     assert " ".join(head.split()).endswith(
-        "No entry was changed or removed inside it; only --expect shows whether its end was cut off or "
+        "No entry within it was changed or removed; only --expect shows whether its end was cut off or "
         "rewritten."
     )
     assert "\n! 1. ABUSE? Session one: sums over fewer or other parties than the terms allow" in warnings
-    assert "\nABUSE?       a training that keeps its terms never leaves this behind" in warnings
+    assert "\nABUSE?       this never happens in a session that keeps to its terms" in warnings
     assert (
         "2. ABUSE? Session one: row count; magnitudes of labels, weights (2 times, where the terms allow "
         in (" ".join(warnings.split()))
@@ -117,7 +117,7 @@ def test_a_session_is_listed_answer_by_answer(path):
     assert "Session two" in end.out
     assert "Session one" not in end.out
     assert "\nsigned by    anna, the analyst" in end.out
-    assert "2 sessions in this log are under these terms" in fedboost("audit", path).out
+    assert "2 sessions in this log used these terms" in fedboost("audit", path).out
     lines = end.out.splitlines()
     assert max(map(len, lines[1:])) < 80
     rows = [line.split() for line in lines if re.match(r" +\d+ +\d+  ", line)]
@@ -222,15 +222,15 @@ def test_an_answer_that_is_sent_again_is_marked(path):
     marks = [line.partition("cdcdcdc")[2].strip() for line in lines if "abababa   cdcdcdc" in line]
     assert marks == ["", "sent again", "sent again"]
     text = " ".join(" ".join(lines).split())
-    assert "2 of 3 answers repeated an earlier one, 1 of them for a sum over other parties" in text
-    assert "the same answer sent again, which reveals nothing new about rows" in text
+    assert "2 of 3 answers repeated an earlier one, 1 of them for a sum over different parties" in text
+    assert "the same answer was sent again, which reveals nothing new about rows" in text
 
 
 def test_a_refused_session_has_no_table_of_answers(path):
     with AuditLog(path) as log:
         log.ended("one", "site north refuses")
     out = fedboost("audit", path, "--session", "one").out
-    assert "No warnings: no answer left.\n" in out
+    assert "No warnings: no answers have left this site.\n" in out
     assert "\nleft         nothing\n" in out
     assert "turn" not in out
 
@@ -256,7 +256,7 @@ def test_a_log_that_knows_its_party_says_whose_it_is(path):
     assert "The log of party" not in fedboost("audit", path).out
     with AuditLog(path) as log:
         log.admitted("two", terms(PAIR), party="north")
-    assert "\nThe log of party north. No entry was changed" in fedboost("audit", path).out
+    assert "\nThe log of party north. No entry within it was changed" in fedboost("audit", path).out
 
 
 @pytest.mark.slow
@@ -292,7 +292,7 @@ def test_an_empty_log_says_so_and_none_is_an_error(path, capsys):
         audit.audit(path, json=False)
     make_file(path, "rows")
     audit.audit(path, json=False)
-    assert capsys.readouterr().out == f"{path}\n\nThe log is empty: nothing has left.\n"
+    assert capsys.readouterr().out == f"{path}\n\nThe log is empty: nothing has left this site.\n"
 
 
 def test_nothing_is_told_of_a_log_with_a_broken_chain(path, capsys):

@@ -134,7 +134,7 @@ QUIET = {
 @pytest.mark.parametrize("usual", QUIET.values(), ids=QUIET)
 def test_a_table_in_order_is_quiet(usual):
     assert oddities(table(usual), "--label", "label") == {}
-    assert done("check", "t.csv", "--label", "label").out.startswith("Nothing is odd\n\n")
+    assert done("check", "t.csv", "--label", "label").out.startswith("No problems were found\n\n")
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_a_site_checks_its_table_against_terms(tmp_path):
     said = "".join(end.out.split())
     assert f"table{tmp_path / 'rows.csv'}:180rows,5columnslabely:" in said
     assert "counts as 1" in end.out
-    assert end.out.startswith("Nothing is odd\n")
+    assert end.out.startswith("No problems were found\n")
 
 
 def test_all_that_does_not_fit_terms_is_said_at_once(tmp_path):
@@ -315,5 +315,5 @@ def test_a_table_that_stays_in_its_file_is_checked_by_its_first_rows(tmp_path, m
 def test_a_sparse_table_is_checked_against_terms(tmp_path):
     (tmp_path / "t.libsvm").write_text("".join(f"{n % 2} 0:{n % 7} 3:1.5\n" for n in range(40)))
     done("terms", "t.libsvm", "--label", "label", "--out", "terms.toml")
-    assert done("check", "t.libsvm", "--terms", "terms.toml").out.startswith("Nothing is odd\n")
+    assert done("check", "t.libsvm", "--terms", "terms.toml").out.startswith("No problems were found\n")
     assert fedboost("check", "t.libsvm", "--label", "label").code == 0

@@ -99,8 +99,8 @@ def test_what_may_be_the_row_id_is_offered_to_nobody_by_oversight(spelled):
     end = fedboost("columns", "ids.parquet", "--alias", "telco")
     assert end.code == 2
     due = (
-        "fedboost: ids.parquet: column 'customer_no' has a different value in each row: is it the row id? "
-        "Add --row-id customer_no, or --exclude customer_no"
+        "fedboost: ids.parquet: column 'customer_no' has a distinct value in each row and may be the row "
+        "id; add --row-id customer_no if it is, else --exclude customer_no"
     )
     assert due in " ".join(end.err.split())
     assert not Path("telco.offer.toml").exists()
@@ -117,7 +117,7 @@ def test_ids_that_match_no_single_row_are_counted():
     table = csv.read_csv("customers.csv")
     ids = [None, 1, 1, 2, 2, *range(5, ROWS)]
     csv.write_csv(table.set_column(0, "customer_no", pa.array(ids)), "customers.csv")
-    assert "customer_no: 1 row has no id, and 2 ids are in more than one row" in done(*OFFER).err
+    assert "customer_no: 1 row has no id and 2 ids are in more than one row" in done(*OFFER).err
 
 
 # ---- terms with offers --------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ def test_no_key_holder_is_drafted_beside_a_label_holder():
     end = drafted("--protection", "paillier")
     assert 'protection = "paillier"' in Path("terms.toml").read_text()
     assert "keyholder" not in Path("terms.toml").read_text() + end.err
-    floor = "# at least 10 rows in a bin: sites refuse fewer by default\nmin_rows_per_bin = 10\n"
+    floor = "# at least 10 rows in a bin: by default, sites refuse fewer\nmin_rows_per_bin = 10\n"
     assert floor in Path("terms.toml").read_text()
     assert read_terms(Path("terms.toml")).keyholder == "bank"
 
@@ -211,7 +211,7 @@ BANK = ("terms", "bank.csv", "--label", "default")
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("columns", "customers.csv"), "whose columns are these? Add --party NAME"),
+        (("columns", "customers.csv"), "the owner of the columns is not known; add --party NAME"),
         ((*OFFER[:-1], "a[b"), "--alias: column names cannot have '['"),
         ((*OFFER[:2], "--alias", "telco", "--row-id", "customer"), "column 'customer' is missing"),
         ((*OFFER, "--exclude", "nothing"), "column 'nothing' is missing"),
@@ -232,7 +232,7 @@ BANK = ("terms", "bank.csv", "--label", "default")
         ((*BANK, "--with", "a.toml", "--party", "a"), "'a' already has the columns of bank.csv; give one "),
         (
             (*BANK, "--with", "a.toml", "--party", "bank", "--party", "z"),
-            "--party z: has no offer; add it by --with OFFER",
+            "--party z has no offer; add it with --with OFFER",
         ),
         ((*BANK, "--with", "a.toml", "--site", "customer"), "--site is for parties with different rows"),
         ((*BANK, "--with", "a.toml", "--protection", "masked"), "label_holder with protection masked"),

@@ -292,7 +292,9 @@ def test_shap_values_of_odd_names_and_levels(folder):
     arrow_csv.write_csv(table.set_column(WARD, "ward", pa.array(["z"] * 180)), "odd.csv")
     end = fedboost("explain", "odd.json", "--shap", "odd.csv")
     assert end.code == 0
-    assert end.err == "ward has 180 rows with undeclared categories ('z', ...), counted as missing\n"
+    assert (
+        end.err == "ward has 180 rows with undeclared categories ('z', ...), which are treated as missing\n"
+    )
     header, values = read(end.out)
     assert header == ['a,"b"', "ward", "bias"]
     assert values.shape == (180, 3)
@@ -301,15 +303,18 @@ def test_shap_values_of_odd_names_and_levels(folder):
 REFUSED = {
     "no model": (("nowhere.json",), "nowhere.json: cannot read the model: No such file"),
     "no such tree": (("m.json", "--tree", "4"), "there is no tree 4; the model has 4 trees"),
-    "a picture of no tree": (("m.json", "--svg", "t.svg"), "--svg draws one tree; name it"),
+    "a picture of no tree": (("m.json", "--svg", "t.svg"), "--svg draws one tree; specify which"),
     "a picture nowhere": (("m.json", "--tree", "0", "--svg", "no/t.svg"), "no/t.svg: the directory"),
     "a picture over the model": (("m.json", "--tree", "0", "--svg", "m.json"), "an input of this command"),
     "a tree and rows": (("m.json", "--tree", "0", "--shap", "rows.csv"), "--tree or --shap"),
-    "a file for nothing": (("m.json", "--out", "x.csv"), "--out is for the CSV of --shap"),
-    "JSON of a tree": (("m.json", "--tree", "0", "--json"), "--json prints the importances"),
-    "JSON of rows": (("m.json", "--shap", "rows.csv", "--json"), "--json prints the importances"),
-    "a feature without rows": (("m.json", "--partial-dependence", "age"), "--data DATA go together"),
-    "rows without a feature": (("m.json", "--data", "rows.csv"), "--data DATA go together"),
+    "a file for nothing": (("m.json", "--out", "x.csv"), "--out only applies to the CSV of --shap"),
+    "JSON of a tree": (("m.json", "--tree", "0", "--json"), "--json prints feature importance"),
+    "JSON of rows": (("m.json", "--shap", "rows.csv", "--json"), "--json prints feature importance"),
+    "a feature without rows": (
+        ("m.json", "--partial-dependence", "age"),
+        "--data TABLE must be specified together",
+    ),
+    "rows without a feature": (("m.json", "--data", "rows.csv"), "--data TABLE must be specified together"),
     "a feature and a tree": (
         ("m.json", "--partial-dependence", "age", "--data", "rows.csv", "--tree", "0"),
         "give --tree or --partial-dependence, not both",

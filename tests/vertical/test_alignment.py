@@ -205,5 +205,6 @@ def test_a_person_who_approves_is_told_what_ids_are_for():
     text = " ".join(summary(matched(layout).with_parties(["bank", "telco"])).split())
     assert "row id id: rows are matched by it" in text
     assert (
-        f"rows those whose id all sites have: at least {FEWEST}; a site enters at most 10,000,000 ids" in text
+        f"rows rows whose id all sites have, at least {FEWEST}; a site may enter at most 10,000,000 ids"
+        in text
     )

@@ -92,7 +92,7 @@ def test_a_viewer_reads_all_and_is_offered_no_button(site, viewer):
     for path in (*PAGES, request):
         assert "kim: may read" in viewer.get(path)
     page = viewer.get(request)
-    assert "A token of the role officer can approve and refuse." in page
+    assert "A token with the role officer can approve and refuse." in page
     assert 'value="approve"' not in page
 
 
@@ -418,7 +418,7 @@ def test_a_damaged_audit_log_is_said_on_its_page(site, officer):
 
 
 def test_an_empty_audit_log_is_said_on_its_page(site, officer):
-    assert "The log is empty: nothing has left." in officer.get("/audit")
+    assert "The log is empty: nothing has left this site." in officer.get("/audit")
 
 
 @pytest.mark.parametrize(
