@@ -208,7 +208,7 @@ def forty_histograms_under_one_round(path):
         (
             a_refusal_and_a_training,
             [],
-            ["s1 0 refused nothing left", "s2 10 model as agreed", "max_depth = 2 left nothing"],
+            ["s1 0 refused nothing sent", "s2 10 model as agreed", "max_depth = 2 sent nothing"],
         ),
         (
             a_training_with_losses,

@@ -72,7 +72,7 @@ def test_the_audit_tells_what_left_in_plain_words(path, capsys):
     assert "session three had" not in warnings.lower()  # plain hides nothing
     assert {name: verdict for name, *_, verdict in rows_of(table)} == {
         "one (1 of 2)": "warnings 1, 2",
-        "two": "nothing left",
+        "two": "nothing sent",
         "three": "warning 3",
         "one (2 of 2)": "warnings 1, 2",
     }
@@ -174,7 +174,7 @@ def test_many_sessions_have_a_line_each(path):
     assert "was lost" in out
     assert ends["session-00000003"] == "1 open as agreed"
     assert ends["session-refused"].startswith("0 refused")
-    assert ends["session-refused"].endswith("nothing left")
+    assert ends["session-refused"].endswith("nothing sent")
     assert [name for name, line in ends.items() if "warning" in line] == ["session-00000004"]
     assert ends["session-00000004"].endswith(" warning 1")
     assert "1. CHECK Session session-00000004 begins in this log with attempt 2." in " ".join(out.split())
