@@ -36,9 +36,9 @@ reference: $(VENV)/dev
 protos: $(VENV)/dev
 	$(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=. --pyi_out=. protos/fedboost/wire/v1/fedboost.proto
 
-# What docs/benchmarks.md is written from. DATA=folder with the real tables; see benchmarks/README.md.
+# The results from which docs/benchmarks is written. DATA=folder with the real tables; see benchmarks/README.md.
 RESULTS ?= benchmarks/results
-# benchmark,options: if one fails, those after it are measured all the same
+# benchmark,options: the others are measured even if one fails
 measure = -$(BIN)/python $(wildcard benchmarks/*/$(1).py) $(2) --json $(RESULTS)/$(1).json
 
 bench: $(VENV)/dev

@@ -3,7 +3,8 @@
     python .ci/prose.py [--list]
 
 `tool.prose` in pyproject.toml has the limits. Hand-written pages are README.md, CONTRIBUTING.md and those of
-docs, without what `make reference` writes, measurements (benchmarks.md) and decisions. --list prints where.
+docs, without what `make reference` writes and decisions. Measurements (docs/benchmarks and its index) are
+checked for words and sentences, and not counted. --list prints where.
 """
 
 import ast
@@ -47,6 +48,12 @@ def pages() -> dict[str, str]:
     files = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
     known = [path for path in files if path.name not in GENERATED]
     return {str(path.relative_to(ROOT)): _SECTION.sub("", path.read_text()) for path in known}
+
+
+def measurements() -> dict[str, str]:
+    """The text of the pages that benchmarks/report.py writes."""
+    files = [ROOT / "docs" / "benchmarks.md", *sorted((ROOT / "docs" / "benchmarks").glob("*.md"))]
+    return {str(path.relative_to(ROOT)): path.read_text() for path in files}
 
 
 def _length(text: str) -> int:
@@ -112,7 +119,7 @@ def main() -> int:
         for number, text in (*comments(path), *docstrings(path)):
             where = f"{path.relative_to(ROOT)}:{number}"
             found["banned_words"] += (f"{where}: {match[0]}" for match in BANNED.finditer(text))
-    for name, text in texts.items():
+    for name, text in (texts | measurements()).items():
         found["banned_words"] += (f"{name}: {match[0]}" for match in BANNED.finditer(_FENCED.sub("", text)))
         found["long_sentences"] += long_sentences(name, text)
     counts = {key: len(places) for key, places in found.items()}

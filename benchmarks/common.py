@@ -1,9 +1,8 @@
-"""What the benchmarks share: tables real and generated, their splits, and results as tables and as JSON.
+"""Shared code of the benchmarks: real and generated tables, splits into parties, results as tables and JSON.
 
-Promises: the same seed gives the same rows to train and test on and the same parties; the JSON of a benchmark
-holds the tables it printed, word for word, and where and with what they were measured.
-Refuses: data files that are absent, cannot be read or lack the label (one line on standard error, exit
-status 2).
+The same seed gives the same training rows, test rows and parties. The JSON of a benchmark has the printed
+tables, the command, the machine and the versions. A data file that is missing, unreadable or without its
+label ends the script with one line on standard error and exit status 2.
 """
 
 import argparse
@@ -36,12 +35,12 @@ from fedboost.runtime.data.values import column_of
 HERE = Path(__file__).parent
 Float32 = npt.NDArray[np.float32]
 LOAD = round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None
-"""Of the machine before the benchmark began: mean number of processes that ran or waited, in a minute."""
+"""Load average of the machine over the minute before the benchmark."""
 LABEL = "label"
-"""Of generated rows."""
+"""Label column of generated rows."""
 PARTIES = ("north", "south", "west")
 UNEVEN = (6.0, 3.0, 1.0)
-"""Shares of the rows the three parties hold."""
+"""Row shares of the three parties."""
 
 
 PACKAGES = {
@@ -59,14 +58,14 @@ PACKAGES = {
     "opendp": "opendp",
     "dp-accounting": "dp-accounting",
 }
-"""Name to distribution."""
+"""Display name to distribution name."""
 PATHS = {"--data": "FOLDER", "--folder": "FOLDER", "--cgroup": "FOLDER", "--peer-python": "PYTHON"}
-"""Options that are paths, and how they are shown."""
+"""Options with paths, and their placeholders."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """One table: words in the first column, mostly numbers in the others, sentences to read beneath it."""
+    """A table with text in the first column, mostly numbers in the others, and notes."""
 
     title: str
     headings: Sequence[str]
@@ -76,7 +75,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A real table: the stem of its file, the label, and the columns that may not be features."""
+    """A real table: file stem, label, and columns excluded from the features."""
 
     name: str
     label: str
@@ -93,7 +92,7 @@ KDDCUP = Dataset("kddcup99_10pct", "label")
 
 
 def arguments(description: str | None, needs_data: bool = True) -> argparse.ArgumentParser:
-    """The options every benchmark has."""
+    """Argument parser with the options of every benchmark."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
@@ -110,7 +109,7 @@ def arguments(description: str | None, needs_data: bool = True) -> argparse.Argu
 
 
 def _output(name: str) -> Path:
-    """Where results go; a folder that is absent is better known before the training than after it."""
+    """Path of the results; checked before the training."""
     path = Path(name)
     if path.is_dir() or not path.absolute().parent.is_dir():
         fail(f"{path}: cannot write: no such folder, or not a file")
@@ -128,7 +127,7 @@ def generate(rows: int, features: int) -> tuple[dict[str, Float32], Float32]:
 
 
 def equal_parts(table: pa.Table, parties: int) -> list[pa.Table]:
-    """The rows of each party: views of the same arrays."""
+    """Equal row slices for the parties, without copies."""
     ends = np.linspace(0, table.num_rows, parties + 1).astype(int).tolist()
     return [table.slice(begin, end - begin) for begin, end in itertools.pairwise(ends)]
 
@@ -149,7 +148,7 @@ def load(folder: Path, dataset: Dataset) -> pa.Table:
 
 
 def train_and_test(table: pa.Table, seed: int, group: str | None = None) -> tuple[pa.Table, pa.Table]:
-    """80 % and 20 % of the rows, drawn by the seed; of the groups of this column, if one is named."""
+    """Split 80 % and 20 % of the rows by a seed, or of the groups of a column."""
     if group is not None:
         parts = split_by_weights(table, ("train", "test"), (4.0, 1.0), seed, group)
         return parts["train"], parts["test"]
@@ -159,7 +158,7 @@ def train_and_test(table: pa.Table, seed: int, group: str | None = None) -> tupl
 
 
 def parties(table: pa.Table, seed: int, group: str | None = None) -> dict[str, pa.Table]:
-    """The rows, shuffled, shared out unevenly among three parties; or the groups of this column."""
+    """Split shuffled rows, or the groups of a column, unevenly among three parties."""
     return split_by_weights(table, PARTIES, UNEVEN, seed, group)
 
 
@@ -184,7 +183,7 @@ def publish(options: argparse.Namespace, tables: Sequence[Table], values: Mappin
 def record(
     benchmark: str, words: Sequence[str], tables: Sequence[Table], values: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What a JSON file holds: what was run, when, where, the tables, and the values behind them."""
+    """Contents of a JSON file: command, date, machine, versions, tables, and the values behind them."""
     return {
         "benchmark": benchmark,
         "command": command(benchmark, words),
@@ -203,7 +202,7 @@ def script(benchmark: str) -> Path:
 
 
 def command(benchmark: str, words: Sequence[str]) -> str:
-    """What anyone would type for the same results: paths are theirs, and where the JSON goes is no matter."""
+    """The command for the same results, with placeholders for paths and without --json."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--json")
     for option in PATHS:
@@ -215,7 +214,7 @@ def command(benchmark: str, words: Sequence[str]) -> str:
 
 
 def machine() -> dict[str, Any]:
-    """The processor, how many cores this process may use, GiB of memory, and how busy it was before."""
+    """Processor, usable cores, GiB of memory, system, and the load before the run."""
     facts = {}
     for file in ("/proc/cpuinfo", "/proc/meminfo"):
         if Path(file).exists():
@@ -231,7 +230,7 @@ def machine() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Of Python and of every library a benchmark may use; those that are not installed are left out."""
+    """Versions of Python and of the installed libraries in PACKAGES."""
     found = {"Python": platform.python_version(), "fedboost": fb.__version__}
     for name, package in PACKAGES.items():
         try:
@@ -242,18 +241,18 @@ def versions() -> dict[str, str]:
 
 
 def spread(values: Sequence[float], digits: int) -> str:
-    """Median, least and greatest."""
+    """Median (least - most)."""
     shown = [f"{value:.{digits}f}" for value in (statistics.median(values), min(values), max(values))]
     return f"{shown[0]} ({shown[1]} - {shown[2]})"
 
 
 def verdict(holds: bool) -> str:
-    """How a table says whether a claim holds."""
+    """How a table shows whether a claim holds."""
     return "yes" if holds else "NO"
 
 
 def by_peer(python: str, script: Path, package: str, *words: str) -> Any:
-    """The JSON in the last line a script prints, run by the interpreter that has the peer's package."""
+    """Run a script with another interpreter and parse the JSON in its last line of output."""
     try:
         done = subprocess.run([python, str(script), *words], capture_output=True, text=True, check=False)
     except OSError as error:
@@ -265,12 +264,12 @@ def by_peer(python: str, script: Path, package: str, *words: str) -> Any:
 
 
 def own_memory() -> int:
-    """Bytes of memory of this process that are no file's (Linux)."""
+    """Bytes of anonymous memory of this process (Linux)."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
 
 
 def fail(message: str) -> NoReturn:
-    """End with one line of what went wrong."""
+    """Print the error in one line and exit with status 2."""
     print(f"error: {message}", file=sys.stderr)
     sys.exit(2)

@@ -36,6 +36,8 @@ class Scale:
     @property
     def limit(self) -> int:
         """Largest magnitude of an encoded value: 2**(bits - 1)."""
+        # The limit itself is included, one more than a two's complement integer of `bits` bits holds.
+        # `cell_bits` therefore takes the limit, not a number of bits.
         return 1 << (self.bits - 1)
 
     @property
@@ -45,6 +47,8 @@ class Scale:
 
     def encode(self, values: Float64) -> Int64:
         """Round to the nearest unit, ties to even, and clip to [-limit, limit]."""
+        # The factor is a power of two, so the product only shifts the exponent: rint is the only rounding.
+        # The clip comes before the conversion, which is undefined for floats beyond int64.
         units = np.rint(np.asarray(values, np.float64) * self.factor)
         return np.clip(units, -self.limit, self.limit).astype(np.int64)
 
@@ -64,6 +68,8 @@ def cell_bits(limit: int, rows: int) -> int:
     |sum| <= limit * rows, and a signed cell of w bits holds magnitudes up to 2**(w - 1) - 1. So the sum is
     recovered exactly from its residue modulo 2**w, whatever the order in which the residues are added.
     """
+    # A sum of magnitude m needs m <= 2**(w - 1) - 1, which is w = bit_length(m) + 1: two bits for m = 1, and
+    # k + 2 bits for m = 2**k.
     bits = (limit * max(rows, 1)).bit_length() + 1
     if bits > MAX_CELL_BITS:
         raise ConfigError(
@@ -85,7 +91,12 @@ def exponent_counts(values: Float64) -> Int64:
     the first or the last one. The parties' counts add up, and the highest non-empty cell yields one bound for
     all parties (`bound_exponent`) without any party revealing its own largest value.
     """
-    magnitudes = np.abs(np.asarray(values, np.float64))
+    # frexp writes a value as f * 2**e with 1/2 <= f < 1, so 2**e is the next power of two above it. NaN fails
+    # the comparison with 0.
+    #     cell       0              1                     63             127
+    #     |value|    below 2**-63   [2**-63, 2**-62) ...  [1/2, 1) ...   2**63 and more
+    # frexp gives infinity the exponent 0, so it is replaced by the largest finite value.
+    magnitudes = np.minimum(np.abs(np.asarray(values, np.float64)), np.finfo(np.float64).max)
     exponents = np.frexp(magnitudes[magnitudes > 0])[1].astype(np.int64)
     cells = np.clip(exponents - _LOWEST_EXPONENT, 0, EXPONENT_CELLS - 1)
     return np.bincount(cells, minlength=EXPONENT_CELLS).astype(np.int64)
@@ -94,11 +105,15 @@ def exponent_counts(values: Float64) -> Int64:
 def bound_exponent(counts: Int64, beyond: int = 0) -> int:
     """Return the smallest e such that at most `beyond` counted values exceed 2**e in magnitude; 0 if no more
     than `beyond` values are counted."""
+    # The cumulative sum from the right counts, at cell i, the values in this cell and above it. At most
+    # `beyond` values lie above the last cell where it exceeds `beyond`. The last of all cells has no upper
+    # end: values beyond 2**64 are clipped by `Scale.encode`.
     used = np.flatnonzero(np.cumsum(counts[::-1])[::-1] > beyond)
     return int(used[-1]) + _LOWEST_EXPONENT if used.size else 0
 
 
 def lower_bound(counts: Int64) -> float:
     """Return the largest power of two that no counted value is below in magnitude; 0 without such a bound."""
+    # The first cell has no lower end, so a count in it leaves no bound.
     used = np.flatnonzero(counts)
     return math.ldexp(1.0, int(used[0]) + _LOWEST_EXPONENT - 1) if used.size and used[0] else 0.0

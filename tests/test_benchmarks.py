@@ -1,7 +1,8 @@
-"""The page of what was measured: every benchmark has a section there, and results reach it word for word."""
+"""The pages of measurements: every benchmark has a section, and results reach it word for word."""
 
 import io
 import json
+import shutil
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
@@ -32,15 +33,15 @@ def left(folder: Path, benchmark: str, *tables: common.Table, words: tuple[str, 
     (folder / f"{benchmark}.json").write_text(json.dumps(common.record(benchmark, words, tables, {})))
 
 
-def typed(folder: Path, page: Path) -> list[str]:
+def typed(folder: Path, docs: Path) -> list[str]:
     """The generator's command line."""
-    return [str(BENCHMARKS / "report.py"), str(folder), "--page", str(page)]
+    return [str(BENCHMARKS / "report.py"), str(folder), "--docs", str(docs)]
 
 
-def write(folder: Path, page: Path) -> SimpleNamespace:
+def write(folder: Path, docs: Path) -> SimpleNamespace:
     """Run the generator, in this process."""
     out, err, code = io.StringIO(), io.StringIO(), 0
-    with patch.object(sys, "argv", typed(folder, page)), redirect_stdout(out), redirect_stderr(err):
+    with patch.object(sys, "argv", typed(folder, docs)), redirect_stdout(out), redirect_stderr(err):
         try:
             code = report.main()
         except SystemExit as ended:
@@ -50,7 +51,20 @@ def write(folder: Path, page: Path) -> SimpleNamespace:
 
 def test_every_script_has_a_section_and_every_section_a_script():
     assert SCRIPTS - set(report.ELSEWHERE) == set(report.SECTIONS)
-    assert [*report.sections(report.PAGE.read_text())] == [*report.SECTIONS]
+    assert report.read_sections(report.DOCS).keys() == report.SECTIONS.keys()
+
+
+def test_the_pages_are_what_their_sections_give():
+    kept = report.read_sections(report.DOCS)
+    pages = report.pages(report.written(kept, {}))
+    folders = {path.parent.name for path in BENCHMARKS.glob("*/*.py") if path.stem in SCRIPTS}
+    assert {*pages} == {"benchmarks.md", *(f"benchmarks/{area}.md" for area in folders)}
+    assert {name: (report.DOCS / name).read_text() for name in pages} == pages
+    assert all(report.headline(name, text) for name, text in kept.items())
+
+
+def test_a_headline_without_its_figures_is_empty():
+    assert report.headline("predict", "## Prediction\n\nNot measured yet.\n") == ""
 
 
 def test_every_script_is_described_and_run_by_make():
@@ -65,22 +79,22 @@ def test_every_script_is_described_and_run_by_make():
 
 @pytest.mark.slow
 def test_a_section_is_what_was_printed_and_the_others_stay(tmp_path):
-    page, results = tmp_path / "page.md", tmp_path / "results"
-    page.write_text(report.PAGE.read_text())
-    before = report.sections(page.read_text())
+    docs, results = tmp_path / "docs", tmp_path / "results"
+    shutil.copytree(report.DOCS / "benchmarks", docs / "benchmarks")
+    before = report.read_sections(docs)
     left(results, "speed", SPREAD, words=("--data", "/somewhere/private", "--json=x", "--repeats", "3"))
     done = subprocess.run(
-        [sys.executable, *typed(results, page)], capture_output=True, text=True, check=False
+        [sys.executable, *typed(results, docs)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    after = report.sections(page.read_text())
+    after = report.read_sections(docs)
     assert {name: text for name, text in after.items() if name != "speed"} == {
         name: text for name, text in before.items() if name != "speed"
     }
     assert "    python benchmarks/speed/speed.py --data FOLDER --repeats 3\n" in after["speed"]
     table = "| side | a tree | holds |\n|---|--:|---|\n| fedboost \\| one | 0.12 | yes |\n| b | 1 |  |\n"
     assert f"\n\nCPU seconds:\n\n{table}\nA note\\*.\n" in after["speed"]
-    assert page.read_text().startswith("# What was measured\n")
+    assert (docs / "benchmarks.md").read_text().startswith("# Benchmarks\n")
     assert common.machine()["processor"] in after["speed"]
     assert f"numpy {common.versions()['numpy']}" in after["speed"]
 
@@ -95,7 +109,8 @@ def test_a_section_is_what_was_printed_and_the_others_stay(tmp_path):
 )
 def test_a_claim_that_does_not_hold_is_named(tmp_path, table):
     left(tmp_path / "results", "memory", table)
-    done = write(tmp_path / "results", tmp_path / "page.md")
+    done = write(tmp_path / "results", tmp_path)
     assert done.returncode == 1
     assert "does not hold: memory: " in done.stdout
-    assert "## Memory" in (tmp_path / "page.md").read_text()
+    assert "## Memory" in (tmp_path / "benchmarks" / "speed.md").read_text()
+    assert "| [Memory](benchmarks/speed.md#memory) |  | 1 |" in (tmp_path / "benchmarks.md").read_text()

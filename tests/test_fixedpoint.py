@@ -117,7 +117,7 @@ def test_exponent_counts_add_over_parties_and_bound_every_value(parties):
 
 
 def test_exponents_beyond_the_cells_are_counted_at_the_ends():
-    counts = exponent_counts(np.array([2.0**-200, 2.0**200, 0.0]))
-    assert (counts[0], counts[-1], counts.sum()) == (1, 1, 2)
+    counts = exponent_counts(np.array([2.0**-200, 2.0**200, -np.inf, 0.0]))
+    assert (counts[0], counts[-1], counts.sum()) == (1, 2, 3)
     assert bound_exponent(exponent_counts(np.array([2.0**-200]))) == -63
     assert bound_exponent(np.zeros(EXPONENT_CELLS, np.int64)) == 0

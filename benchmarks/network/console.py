@@ -1,14 +1,16 @@
 """Does a console with many open pages slow a training?
 
-Generated dense float32 rows, shared by three parties, binary:logistic, `masked`, with keys; every process on
-this machine, which also has the pages: clients in a process of their own that ask for them every two seconds
-as a browser does. Trainings without and with pages take turns in one run, with the console served in both.
+    python benchmarks/network/console.py
 
-A turn's milliseconds are those of the median round of a training, divided by the turns of a round; beside it
-those of the mean round, which drawings that hold a round up would show in. The first rounds are left out. CPU
-seconds are those of the aggregator, of a whole training.
+Three parties with keys share generated dense float32 rows: binary:logistic, `masked`. All processes run on
+this machine, including the pages: clients in a process of their own that poll every two seconds as a
+browser does. Trainings without and with pages alternate in one run. The console is served in both.
 
-The claim: with 50 pages open the median turn takes at most 1.05 times as long.
+The time per turn is the median round of a training divided by the turns of a round. The mean round would
+also show rendering that delays a round. The first rounds are left out. CPU seconds are those of the
+aggregator over a whole training.
+
+The claim: with 50 open pages, the median turn takes at most 1.05 times as long.
 """
 
 # One thread in every process, and that must be said before the libraries are imported.
@@ -47,7 +49,7 @@ PARTIES, ROUNDS, EARLY = 3, 300, 10
 AT_MOST = 1.05
 READY = "ready"
 PAUSE = 2.0
-"""Seconds until a page that is open asks again."""
+"""Seconds between two requests of an open page."""
 
 
 class WithConsole(LocalCluster):
@@ -59,13 +61,13 @@ class WithConsole(LocalCluster):
 
     @property
     def console(self) -> str:
-        """The address of the console, as the aggregator's log has it."""
+        """Address of the console, from the aggregator's log."""
         log = (self._folder / "aggregator.log").read_text()
         return re.findall(r"console is served.*?(http://[\w.:]+)", log)[-1]
 
 
 def main() -> None:
-    """Measure, or be the process that has the pages."""
+    """Measure, or run as the process of the pages."""
     parser = common.arguments(__doc__ or "", needs_data=False)
     parser.add_argument("--repeats", type=int, default=7, help="trainings of each kind (default 7)")
     parser.add_argument("--pages", type=int, default=50, help="open pages (default 50)")
@@ -126,13 +128,13 @@ def turns_of(console: str) -> float:
 
 
 def cpu_seconds(process: int) -> float:
-    """Seconds that all threads of a process have run so far (Linux: its clock is known by its id)."""
+    """CPU seconds of all threads of a process so far (Linux)."""
     return time.clock_gettime(~process << 3 | 2)
 
 
 @contextmanager
 def pages(console: str, count: int) -> Iterator[None]:
-    """So many pages are open at this address."""
+    """Keep this many pages open at an address."""
     if not count:
         yield
         return
@@ -148,7 +150,7 @@ def pages(console: str, count: int) -> Iterator[None]:
 
 
 def look(console: str, count: int) -> None:
-    """Ask for so many pages every two seconds, two of three the overview, until killed."""
+    """Request this many pages every two seconds, two of three the overview, until killed."""
     place = urlsplit(console)
     paths = ["/sites" if number % 3 == 2 else "/" for number in range(count)]
     clients = [http.client.HTTPConnection(str(place.hostname), place.port, timeout=30) for _ in paths]

@@ -1,8 +1,7 @@
-"""What a tree costs, on paper: seconds and bytes from rows, features, bins, depth, parties and the links.
+"""Cost model of a tree: seconds and bytes from rows, features, bins, depth, parties and links.
 
-Promises: plain arithmetic, each term with its reason; the constants come from measurements (`parties.py`) and
-nowhere else.
-Refuses: nothing. It is a model of full trees on dense numeric rows: real trees are smaller.
+`parties.py` measures the constants and prints predictions. The model is of full trees on dense numeric
+rows; real trees are smaller.
 """
 
 import math
@@ -18,9 +17,9 @@ PART_CELLS = 1 << 16
 """Cells of a part of a report (`privacy.packing`)."""
 GRADIENT_BITS = 16
 SMALLER = 0.33
-"""Of a node's rows, what its smaller child has: the mean in trees of generated rows."""
+"""Row share of the smaller child: the mean in trees of generated rows."""
 READ_AHEAD = 1 << 20
-"""Bytes of a report that travel unasked (`runtime.aggregator.limits`)."""
+"""Bytes of a report that are sent without a request (`runtime.aggregator.limits`)."""
 OF_NODE = 28.7
 """Bits of a node's pair of sums but for 2 log2(rows): what generated rows take with 16 bits a gradient."""
 SPARSE = 0.5
@@ -55,7 +54,7 @@ class Case:
 
     @property
     def neighbours(self) -> int:
-        """Parties that a party shares masks with, where one may collude."""
+        """Parties with which a party shares masks, if one party may collude."""
         return degree(self.parties, 1) if self.masked else 0
 
     @property
@@ -82,18 +81,18 @@ class Case:
 
     @property
     def cells(self) -> float:
-        """Integers a party sends a tree."""
+        """Integers that a party sends per tree."""
         return sum(nodes * features * self.bins * 2 for nodes, features, _ in self.levels)
 
     @property
     def dense(self) -> float:
-        """Bytes these take, if none is left out: what masks are added to."""
+        """Bytes of all cells, to which masks are added."""
         pairs = (nodes * features * self.bins for nodes, features, _ in self.levels)
         return sum(number * self.pair_bits(level) / 8 for level, number in enumerate(pairs))
 
     @property
     def parts(self) -> int:
-        """Messages these travel in."""
+        """Messages of a report."""
         pairs = (nodes * features * self.bins for nodes, features, _ in self.levels)
         return self.turns - self.depth + sum(math.ceil(number / PART_CELLS) for number in pairs)
 
@@ -117,7 +116,7 @@ class Case:
 
     @property
     def windows(self) -> int:
-        """Round trips that reports of more than READ_AHEAD wait for."""
+        """Additional round trips of reports above READ_AHEAD."""
         return sum(max(math.ceil(size / READ_AHEAD) - 1, 0) for size in self.level_bytes)
 
     @property
@@ -163,7 +162,7 @@ class Constants:
 
 
 def party_counts(case: Case) -> dict[str, float]:
-    """How often a party's constants count in a tree, for all parties together."""
+    """Multiples of a party's constants in a tree, for all parties together."""
     parties = case.parties
     return {
         "update": case.updates,
@@ -175,7 +174,7 @@ def party_counts(case: Case) -> dict[str, float]:
 
 
 def aggregator_counts(case: Case) -> dict[str, float]:
-    """The same of the aggregator's session."""
+    """Multiples of the constants of the aggregator's session."""
     return {
         "add": case.sent * case.parties,
         "decide": case.cells,
@@ -185,12 +184,12 @@ def aggregator_counts(case: Case) -> dict[str, float]:
 
 
 def rpc_counts(case: Case) -> dict[str, float]:
-    """What the network adds at the aggregator: messages, and bytes."""
+    """Messages and bytes of the network at the aggregator."""
     return {"rpc": case.parts * case.parties, "byte": case.sent * case.parties}
 
 
 def fit(counts: Sequence[Mapping[str, float]], seconds: Sequence[float]) -> dict[str, float]:
-    """Constants, none below 0, that make the relative errors small."""
+    """Fit nonnegative constants that minimise the relative errors."""
     names = list(counts[0])
     table = np.array([[one[name] for name in names] for one in counts])
     measured = np.array(seconds)
@@ -201,7 +200,7 @@ def fit(counts: Sequence[Mapping[str, float]], seconds: Sequence[float]) -> dict
 
 
 def total(counts: Mapping[str, float], constants: Constants) -> float:
-    """Seconds of these counts."""
+    """Total seconds of the counts."""
     return sum(number * getattr(constants, name) for name, number in counts.items())
 
 
@@ -223,14 +222,14 @@ class Cost:
 
     @property
     def bottleneck(self) -> str:
-        """The largest of them."""
+        """Name of the largest part."""
         rest = {"rows": self.party - self.masks, "masks": self.masks, "aggregator": self.aggregator}
         parts = rest | {"round trips": self.trips, "bandwidth": self.transfer}
         return max(parts, key=lambda name: parts[name])
 
 
 def simulated(case: Case, constants: Constants) -> float:
-    """Seconds of a tree where one thread is all parties and the aggregator in turn."""
+    """Seconds of a tree with all parties and the aggregator in one thread."""
     return total(party_counts(case), constants) + total(aggregator_counts(case), constants)
 
 
@@ -266,5 +265,5 @@ def predict(case: Case, constants: Constants) -> Cost:
 
 
 def as_json(case: Case) -> dict[str, object]:
-    """A case for a file."""
+    """A case as JSON values."""
     return asdict(case)

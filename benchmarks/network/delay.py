@@ -1,10 +1,10 @@
-"""A network between two ends of loopback: whatever passes takes half a round trip each way.
+"""A proxy that simulates a distant network on loopback: all bytes take half a round trip in each direction.
 
-Promises: bytes arrive unchanged, in order, and not before their time; a link that carries so many bytes a
-second carries them one after the other, in each direction of each connection. TLS passes through: the ends
-see each other's certificates.
-Refuses: nothing. It is no model of TCP over a distance: there is no loss and no slow start, and what the ends
-write is taken at once, so what holds a sender back is gRPC's flow control alone.
+Bytes arrive unchanged, in order, and not before their time. A link with a bandwidth transmits sequentially,
+in each direction of each connection. TLS passes through: both ends see each other's certificates.
+
+The proxy does not simulate TCP over a distance: it has no loss and no slow start, and accepts written bytes
+at once. Only the flow control of gRPC delays a sender.
 """
 
 import asyncio
@@ -65,7 +65,7 @@ class DelayProxy:
         await asyncio.gather(*others, return_exceptions=True)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, until either end hangs up."""
+        """Forward one connection until either end closes it."""
         host, _, port = self._target.rpartition(":")
         try:
             onward, back = await asyncio.open_connection(host, int(port), limit=READ_BYTES)
@@ -92,7 +92,7 @@ class DelayProxy:
     async def _carry(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, count: Callable[[int], None]
     ) -> None:
-        """One direction: read at once, hand on when it is due."""
+        """Forward one direction: read at once, write when due."""
         loop = asyncio.get_running_loop()
         on_the_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
         delivering = asyncio.create_task(_deliver(on_the_way, writer))
@@ -112,7 +112,7 @@ class DelayProxy:
 
 
 async def _deliver(on_the_way: "asyncio.Queue[tuple[float, bytes]]", writer: asyncio.StreamWriter) -> None:
-    """Write what is on the way when its time has come; it ends with nothing."""
+    """Write queued bytes when they are due; empty bytes end it."""
     loop = asyncio.get_running_loop()
     with contextlib.suppress(ConnectionError):
         while True:

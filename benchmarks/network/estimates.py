@@ -1,12 +1,15 @@
-"""Is `fedboost estimate` near what a training takes?
+"""Is `fedboost estimate` close to the cost of a training?
 
-Trains over gRPC on loopback, three parties and an aggregator as processes with keys, on generated dense
-float32 rows, 50 rounds, 256 bins, under `plain` and `masked`; and asks `fedboost estimate --data` about the
-same terms and rows. MB are 10^6 bytes, the mean of the parties, with all that comes before the first round.
-Seconds of a round are the median of the rounds after the second; seconds in all run from the analyst's
-request to the model.
+    python benchmarks/network/estimates.py
 
-The claim: bytes and seconds, of a round and in all, are within 1.5 times of the estimate, either way.
+Trains over gRPC on loopback with three parties and an aggregator as processes with keys, on generated dense
+float32 rows: 50 rounds, 256 bins, `plain` and `masked`. Compares with `fedboost estimate --data` for the
+same terms and rows. MB are 10^6 bytes, the mean of the parties, including all messages before the first
+round. Seconds per round are the median of the rounds after the second. Seconds in all are those from the
+analyst's request to the model.
+
+The claim: bytes and seconds, per round and in all, are within 1.5 times of the estimate, in either
+direction.
 """
 
 import json
@@ -32,7 +35,7 @@ from fedboost.runtime.tasks import terms_to_toml
 ROWS, FEATURES, ROUNDS = 30_000, 14, 50
 DEPTHS, PROTECTIONS = (3, 8), ("plain", "masked")
 AT_MOST = 1.5
-"""Claimed at most: the larger of a figure and its estimate, in times of the smaller."""
+"""Claimed limit of the ratio between a figure and its estimate, in either direction."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Figures:
     seconds: float
 
     def apart(self, other: "Figures") -> float:
-        """How many times one of the figures is the other's, at most."""
+        """Largest ratio between a figure and its estimate."""
         pairs = zip(asdict(self).values(), asdict(other).values(), strict=True)
         return max(max(one / another, another / one) for one, another in pairs)
 
@@ -105,7 +108,7 @@ def main() -> None:
                 print(*lines[-1], sep="   ", flush=True)
     headings = ("depth, protection", "MB a round", "s a round", "s in all", "apart at most")
     title = f"{ROWS:,} x {FEATURES}, {ROUNDS} rounds, three parties: measured / estimated"
-    notes = (f"{verdict(holds)}: each within {AT_MOST} times of its estimate",)
+    notes = (f"Each within {AT_MOST} times of its estimate: {verdict(holds)}.",)
     common.publish(options, [common.Table(title, headings, tuple(lines), notes)], values)
 
 

@@ -1,12 +1,15 @@
 """What does a turn inside a site cost, by the number of holders that share its rows?
 
-Generated dense float32 rows on workers of Dask, processes of one thread that share the cores of this machine;
-binary:logistic, depth 6, 256 bins, protection `plain`. For 1, 2, 4 and 8 holders: the wall time of a turn
-with nothing in it (holders are told to go where they are), of a tree, the CPU time of the site's own process
-a tree, and the bytes that a holder answers a tree, beside those that the cells of the questions take
-(docs/scaling.md: the bytes S that a party sends).
+    python benchmarks/network/holders.py
 
-The claim: the bytes are those of the cells, and one for each answer.
+Generated dense float32 rows lie on Dask workers, processes with one thread that share the cores of this
+machine: binary:logistic, depth 6, 256 bins, `plain`. For 1, 2, 4 and 8 holders the script measures:
+
+- the wall time of an empty turn and of a tree;
+- the CPU time of the site's own process per tree;
+- the bytes that a holder answers per tree, and the bytes of the requested cells (S in docs/scaling.md).
+
+The claim: the bytes are those of the cells, plus one per answer.
 """
 
 import os
@@ -67,7 +70,7 @@ def main() -> None:
 
 
 def measured(holders: int, large: Path, small: Path, case: on_workers.Case, rounds: int) -> Measured:
-    """A training with so many holders, and empty turns before it."""
+    """Time empty turns and a training with this many holders."""
     exchange, turns, empty = WorkersHolder._exchange, list[tuple[float, int, int]](), list[float]()
 
     def timed(holder: WorkersHolder, placed: Any, request: bytes) -> Any:
@@ -113,7 +116,7 @@ def report(found: list[Measured], case: on_workers.Case, options: Any) -> None:
             *("MB a tree of a holder", "by its cells", "holds"),
         ),
         rows,
-        ["All holders share the cores of one machine: a tree gets no faster with their number here."],
+        ["All holders share the cores of one machine, so more holders do not make a tree faster here."],
     )
     common.publish(options, [table], {"holders": [asdict(each) for each in found]})
 

@@ -1,17 +1,23 @@
-"""What does a tree cost over the network, beside XGBoost's allreduce, beside one process, and with masks?
+"""What does a tree cost over the network, compared with XGBoost's allreduce and with one process?
 
-Trains on generated dense float32 rows, binary:logistic, depth 6, 256 bins. Every party is a process that
-computes in one thread, and so is the aggregator; they talk gRPC over loopback: `plain` without keys, `masked`
-with mutual TLS. XGBoost's workers are processes with one thread, too, joined by its tracker (rabit). The
-sides train in turns; fedboost's models are compared.
+    python benchmarks/network/network.py
 
-A tree's seconds are the median of rounds 6 to 25 of one training; its CPU seconds are those of all processes
-of the side together in these rounds, divided by 20. All share the cores of one machine here.
+Trains on generated dense float32 rows: binary:logistic, depth 6, 256 bins. Every party and the aggregator
+is a process with one thread, connected by gRPC over loopback: `plain` without keys, `masked` with mutual
+TLS. XGBoost's workers are processes with one thread, connected by its tracker (rabit). The sides alternate,
+and fedboost's models are compared. All processes share the cores of one machine.
 
-The claims: 200,000 x 50, three processes: `plain` takes at most 0.9 times as long as XGBoost, `masked` at
-most 1.2 times. 1,000,000 x 50, four processes: `plain` takes at most 1.3 times one process with the same rows
-and two threads, `masked` at most 1.15 times `plain`. 20,000 x 20, three processes behind links of 50 ms
-(`delay.py`): `plain` takes at most 0.36 s a tree, `masked` at most 1.1 times as long.
+The seconds of a tree are the median of rounds 6 to 25 of one training. Its CPU seconds are the sum over all
+processes of the side in these rounds, divided by 20.
+
+The claims:
+
+- 200,000 x 50, three processes: `plain` takes at most 0.9 times as long as XGBoost, `masked` at most 1.2
+  times.
+- 1,000,000 x 50, four processes: `plain` takes at most 1.3 times one process with the same rows and two
+  threads, and `masked` at most 1.15 times `plain`.
+- 20,000 x 20, three processes on links of 50 ms (`delay.py`): `plain` takes at most 0.36 s per tree,
+  `masked` at most 1.1 times as long.
 """
 
 # One thread in every process, none that spins, and that must be said before the libraries are imported.
@@ -53,10 +59,10 @@ from fedboost.runtime.local.cluster import LocalCluster
 EARLY, LATE = 5, 25
 """Rounds between whose ends trees are timed."""
 WORKER_SECONDS = 300.0
-"""So long a worker of XGBoost may take."""
+"""Timeout of an XGBoost worker in seconds."""
 
 THREADS = 2
-"""Of the one process."""
+"""Threads of the one process."""
 ONE, XGBOOST, PLAIN, MASKED = "one process", "XGBoost", "plain", "masked, mTLS"
 
 
@@ -114,7 +120,7 @@ def main() -> None:
 
 
 def measure(case: Case, repeats: int) -> list[dict[str, Cost]]:
-    """Train on every side in turn, so many times."""
+    """Train on all sides alternately, for each repeat."""
     columns, label = generate(case.rows, case.features)
     table = pa.table({**columns, LABEL: label})
     names = [f"party-{i + 1}" for i in range(case.processes)]
@@ -152,7 +158,7 @@ def _sides(
     running: ExitStack,
     boosters: list[Any],
 ) -> dict[str, Callable[[], Cost]]:
-    """How each side of a case trains once; the processes of fedboost run until `running` is closed."""
+    """Function of each side that trains once. fedboost's processes run until `running` is closed."""
 
     def over_grpc(kind: type["OneThread"], protection: str) -> Callable[[], Cost]:
         folder = Path(running.enter_context(TemporaryDirectory(prefix="fedboost-")))
@@ -195,7 +201,7 @@ class OneThread(LocalCluster):
 
 
 class WithoutKeys(OneThread):
-    """The same without keys and encryption."""
+    """A consortium without keys and encryption."""
 
     @property
     def analyst(self) -> Any:
@@ -208,7 +214,7 @@ class WithoutKeys(OneThread):
 
 
 def time_network(one: LocalCluster, terms: fb.Terms, boosters: list[Any]) -> Cost:
-    """One training by processes that run already. The aggregator's own seconds count."""
+    """Time one training by running processes, including the aggregator's seconds."""
     processes = [one.aggregator.pid, *(process.pid for process in one.parties.values())]
     marks, wall = [], 0.0
     training = one.analyst.train(terms)
@@ -220,12 +226,12 @@ def time_network(one: LocalCluster, terms: fb.Terms, boosters: list[Any]) -> Cos
 
 
 def cpu_seconds(process: int) -> float:
-    """Seconds that all threads of a process have run so far (Linux: its clock is known by its id)."""
+    """CPU seconds of all threads of a process so far (Linux)."""
     return time.clock_gettime(~process << 3 | 2)
 
 
 def time_one_process(terms: fb.Terms, table: pa.Table, boosters: list[Any]) -> Cost:
-    """One training in this process, by one party with all rows."""
+    """Time one training in this process, by one party with all rows."""
     marks: list[tuple[float, float]] = []
 
     def mark(row: Mapping[str, float]) -> None:
@@ -247,13 +253,13 @@ class Clock(xgb.callback.TrainingCallback):
         self.marks: list[tuple[float, float]] = []
 
     def after_iteration(self, model: object, epoch: int, evals_log: object) -> bool:
-        """Go on in any case."""
+        """Read the clocks; never stop the training."""
         self.marks.append((time.monotonic(), time.process_time()))
         return False
 
 
 def time_xgboost(files: list[Path]) -> Cost:
-    """One training by a worker a file: the slowest one's seconds, and the CPU seconds of all."""
+    """Time one training with one worker per file: wall seconds of the slowest, CPU seconds of all."""
     tracker = RabitTracker(n_workers=len(files), host_ip="127.0.0.1")
     tracker.start()
     with ExitStack() as running:
@@ -269,7 +275,7 @@ def time_xgboost(files: list[Path]) -> Cost:
 
 @contextmanager
 def worker(args: dict[str, Any], path: Path) -> Iterator[Connection]:
-    """A process of XGBoost, which sends its cost through the pipe, and is over afterwards."""
+    """Process of an XGBoost worker that sends its cost through the pipe and ends."""
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe(duplex=False)
     process = spawn.Process(target=train_xgboost, args=(theirs, args, path), daemon=True)
@@ -284,7 +290,7 @@ def worker(args: dict[str, Any], path: Path) -> Iterator[Connection]:
 
 
 def train_xgboost(pipe: Connection, args: dict[str, Any], path: Path) -> None:
-    """What a worker does."""
+    """Train as a worker."""
     table = parquet.read_table(path)
     label = table.column(LABEL).to_numpy()
     rows = np.ascontiguousarray(np.column_stack([c.to_numpy() for c in table.drop_columns([LABEL]).columns]))
@@ -341,7 +347,7 @@ def report(results: dict[str, list[dict[str, Cost]]], options: Any) -> None:
 
 
 def _place(case: Case, side: str) -> str:
-    """How the rows are shared, and the link."""
+    """Text of the processes and the link."""
     if side == ONE:
         return side
     link = f", {1e3 * case.link.round_trip:g} ms" if case.link else ""

@@ -1,19 +1,21 @@
-"""What do more parties, and distance, cost? And is that what a model on paper says?
+"""What do more parties and distance cost, and does the cost model predict it?
 
-Generated dense float32 rows, binary:logistic, depth 6, 256 bins; a tree's seconds are the median over rounds
-after the second. Every model is compared with the others of the same rows: they are equal.
+    python benchmarks/network/parties.py [--page docs/scaling.md] [--runs FILE]
 
-- simulate: 3 to 100 parties in one process, one thread; CPU seconds, the mean of these rounds. What the
-  aggregator's session takes of it (adding, opening, finding splits) is told apart.
-- processes: 3, 10, 30 parties as processes on loopback with keys, one thread each, and the aggregator's
-  resident memory (Linux). Claim: at most 2 MB more a party.
-- links: three parties behind a proxy that takes half a round trip each way (`delay.py`), with 1, 20 and
-  50 ms, and with 100 Mbit/s a party. Claim: 50 ms add one round trip a turn, plain and masked, and in all at
-  most one more.
-- model: constants from the runs of up to ten parties in one process, the processes of three parties, and the
-  link of 1 ms (`costs.py`); then what it says of every run, and of consortia nobody has here.
+Trains on generated dense float32 rows: binary:logistic, depth 6, 256 bins. The seconds of a tree are the
+median over rounds after the second. All models of the same rows must be equal.
 
-With --page FILE the tables are written into docs/scaling.md. Exit status 1 if a claim does not hold.
+- simulate: 3 to 100 parties in one process with one thread; mean CPU seconds of these rounds. The share of
+  the aggregator's session (adding, opening, finding splits) is measured separately.
+- processes: 3, 10, 30 parties as processes on loopback with keys and one thread each, and the aggregator's
+  resident memory (Linux). Claim: at most 2 MB more per party.
+- links: three parties behind a proxy (`delay.py`) with 1, 20 and 50 ms, and with 100 Mbit/s per party.
+  Claim: 50 ms add one round trip per turn, plain and masked, and at most one more in all.
+- model: constants from the runs with up to ten parties in one process, the processes of three parties, and
+  the link of 1 ms (`costs.py`); then predictions for every run and for larger consortia.
+
+--page writes the tables into a page, --runs reads the runs of an earlier --json FILE. Exit status 1 if a
+claim does not hold.
 """
 
 # One thread in every process, and that must be said before the libraries are imported.
@@ -90,7 +92,7 @@ class Run:
 
     @property
     def known(self) -> bool:
-        """Whether the constants come from it."""
+        """Whether the constants are fitted to this run."""
         if self.kind == "simulate":
             return self.case.parties <= CALIBRATED
         return self.case.parties == 3 and self.case.round_trip <= 0.001
@@ -136,7 +138,7 @@ def table_of(rows: int, features: int) -> pa.Table:
 
 
 def cut(table: pa.Table, parties: int) -> dict[str, pa.Table]:
-    """As many parties as are wanted, with rows as equal as can be."""
+    """Divide the rows among parties as equally as possible."""
     ends = np.linspace(0, table.num_rows, parties + 1).astype(int).tolist()
     return {
         f"party-{i + 1}": table.slice(begin, end - begin)
@@ -152,7 +154,7 @@ def terms_of(table: pa.Table, rounds: int) -> fb.Terms:
 
 
 def simulate(rounds: int) -> list[Run]:
-    """All parties in this process."""
+    """Measure trainings with all parties in this process."""
     small = table_of(300, 5)
     for protection in ("plain", "masked"):  # compile
         fb.simulate(terms_of(small, 2).changed(protection=protection), cut(small, 3))
@@ -172,7 +174,7 @@ def simulate(rounds: int) -> list[Run]:
 
 
 def simulate_once(terms: fb.Terms, shards: Mapping[str, pa.Table], case: Case) -> tuple[Run, Any]:
-    """One training, its aggregator's session timed."""
+    """Train once and time the aggregator's session."""
     spent, meters = [0.0], []
 
     class Timed(AggregatorSession):
@@ -204,13 +206,13 @@ def simulate_once(terms: fb.Terms, shards: Mapping[str, pa.Table], case: Case) -
 
 
 def check_equal(boosters: list[Any]) -> None:
-    """End unless all models are the same."""
+    """End the script if models differ."""
     if any(booster != boosters[0] for booster in boosters):
         common.fail("the models of two runs with the same rows differ")
 
 
 def processes(rounds: int) -> list[Run]:
-    """Parties as processes, on loopback as it is."""
+    """Measure parties as processes on loopback."""
     table, runs, boosters = table_of(ROWS, FEATURES), [], []
     for parties in PROCESSES:
         of_these, models = train_far(table, parties, None, rounds)
@@ -221,7 +223,7 @@ def processes(rounds: int) -> list[Run]:
 
 
 def links(rounds: int) -> list[Run]:
-    """Three parties behind a link."""
+    """Measure three parties behind a link."""
     table, runs, boosters = table_of(ROWS, FEATURES), [], []
     for link in LINKS:
         of_these, models = train_far(table, 3, link, rounds)
@@ -232,7 +234,7 @@ def links(rounds: int) -> list[Run]:
 
 
 def train_far(table: pa.Table, parties: int, link: Link | None, rounds: int) -> tuple[list[Run], list[Any]]:
-    """Plain, then masked, by the same processes."""
+    """Train plain, then masked, with the same processes."""
     shards = cut(table, parties)
     terms = terms_of(table, rounds).changed(parties=list(shards))
     runs, boosters = [], []
@@ -266,8 +268,8 @@ def train_far(table: pa.Table, parties: int, link: Link | None, rounds: int) -> 
 
 
 def train_once(one: OneThread, terms: fb.Terms, case: Case, at_rest: int) -> tuple[Run, Any]:
-    """One training by processes that run already."""
-    Path(f"/proc/{one.aggregator.pid}/clear_refs").write_text("5")  # the peak begins anew
+    """Train once with running processes."""
+    Path(f"/proc/{one.aggregator.pid}/clear_refs").write_text("5")  # resets the peak
     ids = [process.pid for process in one.parties.values()]
     seconds, marks = [], []
     training = one.analyst.train(terms)
@@ -290,7 +292,7 @@ def resident(process: int, which: str) -> int:
 
 
 def read(path: Path) -> list[Run]:
-    """The runs of an earlier --json."""
+    """Read the runs of an earlier --json FILE."""
     return [
         Run(**{**run, "case": Case(**run["case"]), "memory": tuple(run["memory"])})
         for run in json.loads(path.read_text())["runs"]
@@ -301,7 +303,7 @@ def read(path: Path) -> list[Run]:
 
 
 def calibrate(runs: list[Run]) -> Constants:
-    """The constants, from the runs that are for them."""
+    """Fit the constants to the calibration runs."""
     known = [run for run in runs if run.known]
     alone = [run for run in known if run.kind == "simulate"]
     party = costs.fit([costs.party_counts(r.case) for r in alone], [r.party for r in alone])
@@ -327,7 +329,7 @@ def calibrate(runs: list[Run]) -> Constants:
 
 
 def claims(runs: list[Run]) -> bool:
-    """Whether what was measured is as claimed; says so."""
+    """Print each claim; return whether all hold."""
     holds = True
     for masked in (False, True):
         ours = [run for run in runs if run.kind == "processes" and run.case.masked == masked]
@@ -362,12 +364,12 @@ Shown = tuple[str, str, tuple[str, ...], list[tuple[str, ...]]]
 
 
 def shown(mark: str, title: str, headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> Shown:
-    """A table, and where on the page it stands."""
+    """A table and its mark on the page."""
     return mark, title, headings, rows
 
 
 def place(case: Case) -> str:
-    """A case in words."""
+    """Text of a case."""
     link = []
     if case.round_trip:
         link.append(f"{1000 * case.round_trip:g} ms")
@@ -378,7 +380,7 @@ def place(case: Case) -> str:
 
 
 def page(runs: list[Run]) -> Shown:
-    """What was measured."""
+    """Tables of the measurements."""
     rows = []
     for run in runs:
         memory = f"{run.memory[0] / 1e6:.0f}, {run.memory[1] / 1e6:.0f}" if run.memory[1] else ""
@@ -460,7 +462,7 @@ def consortia() -> list[tuple[str, Case]]:
 
 
 def show_predictions(constants: Constants) -> Shown:
-    """What nobody has here."""
+    """Predictions for consortia larger than those measured."""
     rows = []
     for name, case in consortia():
         cost = costs.predict(case, constants)
@@ -484,7 +486,7 @@ def show_predictions(constants: Constants) -> Shown:
 
 
 def write_page(path: Path, pages: list[Shown]) -> None:
-    """Put each table between its marks."""
+    """Write each table between its marks."""
     text = path.read_text(encoding="utf-8")
     for mark, _, headings, rows in pages:
         begin, end = f"<!-- {mark} -->\n", f"<!-- /{mark} -->"

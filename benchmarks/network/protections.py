@@ -1,10 +1,12 @@
 """What does a whole training cost under each protection, over the network?
 
-Trains adult, all rows, at three parties with equal shares, 20 rounds of depth 4 with 32 bins: an aggregator
-and the parties are processes of their own, one thread each, that talk gRPC over loopback with mutual TLS
-(`plain`, too). Paillier keys have 2048 bits; the first party holds the key. Seconds are those on the wall
-from the submission of the terms to the model, so keys are made in them; all processes share the cores of one
-machine. The models are compared, byte for byte. No claim is made of the seconds.
+    python benchmarks/network/protections.py --data FOLDER
+
+Trains all rows of adult at three parties with equal shares: 20 rounds, depth 4, 32 bins. The aggregator and
+the parties are processes with one thread on one machine, connected by gRPC over loopback with mutual TLS,
+also for `plain`. Paillier keys have 2048 bits, and the first party holds the key. Seconds are wall time
+from submitting the terms to the model, including key generation. The models are compared byte for byte.
+There is no claim.
 """
 
 import os

@@ -1,15 +1,16 @@
 """How many bytes does a party send per round?
 
-Trains on all rows of a table, shared out unevenly among three parties: 100 rounds, depth 6, 256 bins,
-protection `masked`. Counts whole messages as they are on the wire. MB are 10^6 bytes; the party that sends
-most counts. The generated rows are 200,000 x 50 dense ones (benchmarks/speed/speed.py).
+    python benchmarks/network/wire.py --data FOLDER
 
-Everything but the rounds (joining, cut points, base score) is told apart by training twice: the messages of a
-training of one round are those a longer one begins with, so sent(100 rounds) - sent(1 round) is exactly what
-99 rounds send.
+Trains on all rows of a table at three uneven parties: 100 rounds, depth 6, 256 bins, `masked`. Counts whole
+messages on the wire, in MB of 10^6 bytes, of the party that sends most. The generated table is 200,000 x
+50.
 
-The claims: at most 0.13 MB per round for adult, 0.58 MB for default_credit, 0.20 MB
-for it with vote_top_k 5, 3.3 MB for the generated rows.
+Training twice separates the rounds from joining, cut points and base score. A longer training begins with
+the messages of a training of one round, so sent(100 rounds) - sent(1 round) is what 99 rounds send.
+
+The claims: at most 0.13 MB per round for adult, 0.58 MB for default_credit, 0.20 MB for default_credit with
+vote_top_k 5, 3.3 MB for the generated rows.
 """
 
 import sys
@@ -76,12 +77,12 @@ class Traffic:
 
 
 def main() -> None:
-    """Train on both tables and count."""
+    """Train on all tables and count bytes."""
     parser = common.arguments(__doc__ or "")
     parser.add_argument("--rounds", type=int, default=100, help="trees (default 100)")
     options = parser.parse_args()
     if options.rounds < 2:
-        common.fail("--rounds must be at least 2: the first round is what the others are told apart from")
+        common.fail("--rounds must be at least 2: the first round is subtracted from the others")
     tables = [(claim, table_of(claim.dataset, options.data)) for claim in CLAIMS]
     results = []
     for claim, table in tables:
@@ -118,7 +119,7 @@ def main() -> None:
 
 
 def table_of(dataset: common.Dataset, folder: Path) -> pa.Table:
-    """The rows of a table, or those that are generated."""
+    """Read or generate the rows of a table."""
     if dataset != GENERATED:
         return common.load(folder, dataset)
     columns, label = generate(GENERATED_ROWS, GENERATED_FEATURES)

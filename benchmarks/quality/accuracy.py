@@ -1,11 +1,12 @@
 """Are federated models as good as XGBoost's on the pooled rows?
 
-Trains both with the same parameters on the same rows and features, and compares them on the same test rows:
-100 rounds, depth 6, 256 bins, learning rates 0.1 and 0.3, every other parameter at its default; one 80/20
-split per seed. fedboost sees the training rows through three uneven parties, XGBoost (`hist`) sees them
-pooled. Both split categories by sets of levels (XGBoost with `enable_categorical`), and missing values reach
-both as missing values. Where there are categories, fedboost is shown also with the numbers of their levels
-as numeric features.
+    python benchmarks/quality/accuracy.py --data FOLDER
+
+Trains both with the same parameters on the same rows and features, and scores both on the same test rows:
+100 rounds, depth 6, 256 bins, learning rates 0.1 and 0.3, defaults otherwise, one 80/20 split per seed.
+fedboost has three uneven parties, XGBoost (`hist`) the pooled rows. Both split categories by sets of levels
+(XGBoost with `enable_categorical`), and missing values stay missing. Tables with categories are also
+trained in fedboost with level numbers as numeric features.
 
 The claim: the mean difference over the seeds is at most 0.002 AUC, or 1 % of XGBoost's RMSE.
 """
@@ -48,7 +49,7 @@ class Comparison:
     xgboost: list[float]
     fedboost: list[float]
     as_numbers: list[float]
-    """fedboost with levels as numbers; empty where there are none."""
+    """fedboost's scores with level numbers; empty without categories."""
 
     @property
     def mean(self) -> float:
@@ -72,7 +73,7 @@ class Comparison:
 
 
 def main() -> None:
-    """Compare on the tables that were asked for."""
+    """Compare on the selected tables."""
     parser = common.arguments(__doc__ or "")
     names = [dataset.name for dataset in DATASETS]
     parser.add_argument("--datasets", nargs="+", choices=names, default=names, metavar="NAME")
@@ -131,7 +132,7 @@ def main() -> None:
 def score(
     dataset: common.Dataset, table: pa.Table, learning_rate: float, rounds: int, seed: int
 ) -> tuple[float, ...]:
-    """XGBoost's and fedboost's score on the test rows of one split; fedboost's with levels as numbers."""
+    """Scores of XGBoost, fedboost, and fedboost with level numbers on one split."""
     terms = fb.Terms.draft(table, dataset.label, rounds=rounds, learning_rate=learning_rate)
     train, test = common.train_and_test(table, seed)
     labels = [to_shard(part, terms, "all").label for part in (train, test)]

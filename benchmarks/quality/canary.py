@@ -1,16 +1,15 @@
-"""The canary audit: how well can anyone tell from all releases of a session whether one row was in it?
+"""The canary audit: how well do all releases of a session reveal whether it had one more row?
 
-A session is played many times over the same few rows, in half of the runs with one row more. The attacker
-knows every other row, the seed and each question, so it knows what each sum would be with the row and
-without; its statistic is the logarithm of the ratio of the likelihoods of all noisy sums, which no attack
-beats. A threshold is chosen on the first half of the runs; the other half says how often the statistic is
-above it with the row and without, of which the 97.5 % bounds of Clopper and Pearson are taken, both at once
-95 %. They give a lower bound on epsilon, of which nothing is assumed, and a sharper one that takes the pair
-for one that Gaussian privacy allows.
+`privacy.py` runs it. A session runs many times over the same few rows, in half of the runs with one more
+row. The attacker knows every other row, the seed and each question, and thus each sum with and without the
+row. Its statistic is the log likelihood ratio of all noisy sums, which is optimal. Noise shares that the
+attacker draws itself are left out.
 
-Promises: noise, bounds, program and the sums of a party are those of real sessions; the same seed
-gives the same runs. Where a share of the noise is the attacker's own, it is left out.
-Refuses: nothing.
+The first half of the runs chooses a threshold. The other half gives the rates at which the statistic is
+above it with and without the row, with 97.5 % Clopper-Pearson bounds, 95 % for both. They imply a lower
+bound on epsilon without assumptions, and a sharper one that assumes Gaussian privacy.
+
+Noise, bounds, program and sums of a party are those of real sessions. The same seed gives the same runs.
 """
 
 import math
@@ -40,15 +39,15 @@ DELTA = 1e-5
 
 @dataclass(frozen=True)
 class Found:
-    """Lower bounds of an audit, beside what was stated, all at the same delta."""
+    """Lower bounds of an audit and the stated epsilon, at the same delta."""
 
     stated: float
     epsilon: float
-    """Of which nothing is assumed."""
+    """Lower bound without assumptions."""
     gaussian: float
-    """For releases that are Gaussian private."""
+    """Lower bound that assumes Gaussian privacy."""
     above: tuple[float, float]
-    """How often the statistic was above the threshold without the row, and with it."""
+    """Rates of the statistic above the threshold without and with the row."""
     runs: int
 
     @property
@@ -87,7 +86,7 @@ def of_rows(values: npt.NDArray[np.float32], labels: npt.NDArray[np.float32]) ->
 
 
 def play(terms: fb.Terms, session: str, present: bool, draw: Callable[[int], bytes]) -> float:
-    """A session; the attacker's statistic: the larger, the likelier was the row in it."""
+    """Run a session and compute the attacker's statistic: larger values favour the row."""
     without, with_row = (HorizontalHolder(lambda shard=shard: shard, terms) for shard in shards())
     offer = SessionOffer(session, terms)
     memories = [TransientMemory(draw).begin(offer, Limits()) for _ in range(shares_of(terms))]
@@ -111,17 +110,17 @@ def play(terms: fb.Terms, session: str, present: bool, draw: Callable[[int], byt
 
 
 def shares_of(terms: fb.Terms) -> int:
-    """Of the noise in a sum, those that the attacker does not know."""
+    """Number of noise shares that the attacker does not know."""
     return next(iter(terms.plan.releases.values())).honest
 
 
 def variance(release: Release) -> float:
-    """Of the noise that the attacker does not know."""
+    """Variance of the noise that the attacker does not know."""
     return float(release.share) ** 2 * release.honest
 
 
 def audit(terms: fb.Terms, runs: int, seed: int = 0) -> Found:
-    """Play so many sessions with the row, and as many without."""
+    """Run this many sessions with the row, and as many without."""
     draw = random.Random(seed).randbytes
     statistics = {
         present: np.array([play(terms, f"{present} {run}", present, draw) for run in range(runs)])
@@ -131,7 +130,7 @@ def audit(terms: fb.Terms, runs: int, seed: int = 0) -> Found:
 
 
 def judge(terms: fb.Terms, without: Float64, with_row: Float64) -> Found:
-    """What the statistics of the runs say."""
+    """Compute the lower bounds from the statistics of the runs."""
     assert terms.noise is not None
     epsilon, delta, half = terms.noise.epsilon, terms.noise.delta, without.size // 2
     thresholds = np.sort(without[:half])[:: max(half // 200, 1)]
@@ -145,7 +144,7 @@ def judge(terms: fb.Terms, without: Float64, with_row: Float64) -> Found:
 
 
 def share(values: Float64, threshold: float) -> float:
-    """How many are above it."""
+    """Share of the statistics above the threshold."""
     return float(np.mean(values > threshold))
 
 

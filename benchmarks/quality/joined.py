@@ -1,12 +1,14 @@
-"""Is it worth it to join columns, and is the joined model that of pooled rows?
+"""Is joining columns worthwhile, and does the joined model equal the model of pooled rows?
 
-Each table is parted by columns: the label holder has those of one kind, a feature holder those of the other.
-On the same training rows it trains the label holder alone, both together by columns (`plain` unless told
-otherwise), with a third party that takes half of the feature holder's columns, and one party with all
-columns; 50 rounds, depth 5, 32 bins, one 80/20 split per seed.
+    python benchmarks/quality/joined.py --data FOLDER
 
-The claims: the models of two and of three holders are the pooled model, byte for byte; joining raises the
-AUC on the test rows in every split, but of kddcup99_10pct, which each half tells apart.
+Each table is divided by columns: a label holder has those of one kind, a feature holder those of the other.
+On the same training rows the script trains the label holder alone, both holders, three holders (the third
+has half of the feature holder's columns), and one party with all columns. Trainings have 50 rounds, depth
+5, 32 bins, one 80/20 split per seed, and protection `plain` unless --protection names another.
+
+The claims: the models of two and three holders equal the pooled model byte for byte. Joining raises the
+test AUC in every split, except on kddcup99_10pct, where either half separates the classes.
 """
 
 import argparse
@@ -30,7 +32,7 @@ HOLDER, OTHER, THIRD = "label_holder", "feature_holder", "third"
 
 @dataclass(frozen=True)
 class Parted:
-    """A table, and the columns that the label holder does not have."""
+    """A table and the columns of the feature holder."""
 
     dataset: common.Dataset
     parted: str
@@ -80,7 +82,7 @@ class Joined:
 
 
 def main() -> None:
-    """Train on the tables that were asked for."""
+    """Train on the selected tables."""
     parser = common.arguments(__doc__ or "")
     names = [parted.dataset.name for parted in PARTED]
     parser.add_argument("--datasets", nargs="+", choices=names, default=names, metavar="NAME")
@@ -152,7 +154,7 @@ def compare(parted: Parted, table: pa.Table, others: tuple[str, ...], options: a
 
 
 def without(terms: fb.Terms, features: list[str]) -> fb.Terms:
-    """The same terms without some features."""
+    """The terms without some features."""
     columns = terms.columns.model_dump(mode="json", exclude_defaults=True)
     columns["numeric"] = [name for name in terms.columns.numeric if name not in features]
     kept = {n: levels for n, levels in terms.columns.categorical.items() if n not in features}
@@ -160,7 +162,7 @@ def without(terms: fb.Terms, features: list[str]) -> fb.Terms:
 
 
 def apart_terms(terms: fb.Terms, held: dict[str, list[str]]) -> fb.Terms:
-    """The same terms with columns held apart."""
+    """The terms with columns held by different parties."""
     columns = terms.columns.model_dump(mode="json", exclude_defaults=True)
     apart = {"label_holder": HOLDER, "rows": "in_order", "parties": (HOLDER, *held)}
     return terms.changed(columns={**columns, "held": held}, **apart)

@@ -1,17 +1,21 @@
 """Does every objective and option learn as well as in XGBoost?
 
-Trains both with the same parameters on the same rows and features, and scores them on the same test rows; one
-80/20 split per seed, depth 6, 256 bins, every parameter that is not named at its default. fedboost sees the
-training rows through three uneven parties, XGBoost (`hist`) sees them pooled. Both split categories by
-sets of their levels; missing values reach both as missing values.
+    python benchmarks/quality/parity.py --data FOLDER [--cases WORD ...]
 
-Tables to rank: the hours of a day (bike_sharing; label: the fifth of its day an hour's count is in), the
-insured of a postcode (beMTPL97; label: the number of claims), the districts of half a degree by half a degree
-(california_housing; label: the fifth of its square a district's median value is in). A group is trained on or
-tested on as a whole, and one party has it.
+Trains both with the same parameters on the same rows and features, and scores both on the same test rows:
+one 80/20 split per seed, depth 6, 256 bins, defaults otherwise. fedboost has three uneven parties, XGBoost
+(`hist`) the pooled rows. Both split categories by sets of levels, and missing values stay missing.
 
-The claim: the mean difference over the seeds is at most its standard deviation, or in fedboost's favour. And:
-claims per exposure (beMTPL97, `count:poisson`) come within 0.5 % of XGBoost's deviance; the 23 classes of
+Ranking tables keep each group at one party, and wholly in training or in test. The groups and labels are:
+
+- bike_sharing: the hours of a day; the label is the fifth of the day's counts that contains the hour's
+  count.
+- beMTPL97: the policyholders of a postcode; the label is the number of claims.
+- california_housing: districts in a square of half a degree; the label is the fifth of the square's median
+  values that contains the district's.
+
+The claims: the mean difference over the seeds is at most its standard deviation, or in fedboost's favour.
+Claims per exposure (beMTPL97, `count:poisson`) are within 0.5 % of XGBoost's deviance. The 23 classes of
 kddcup99 do not diverge at the default settings.
 """
 
@@ -42,7 +46,7 @@ Float64 = npt.NDArray[np.float64]
 Score = Callable[[npt.NDArray[np.float32], Float64], float]
 
 UPPER = "upper"
-"""The column of upper bounds, where labels are intervals."""
+"""Column of upper bounds, if labels are intervals."""
 
 CLAIMS = common.Dataset("beMTPL97", "nclaims", ("id", "claim", "amount", "average", "postcode"))
 AMOUNTS = common.Dataset("beMTPL97", "amount", ("id", "claim", "nclaims", "average", "postcode"))
@@ -52,11 +56,11 @@ POSTCODES = common.Dataset("beMTPL97", "nclaims", ("id", "claim", "amount", "ave
 SQUARES = common.Dataset("california_housing", "MedHouseVal")
 FIFTHS = 5
 TOP = 32
-"""Rows of a group that count."""
+"""Cutoff of NDCG."""
 DEVIANCE_WITHIN = 0.005
 CENSORING_SEED = 0
 DIVERGED = 0.1
-"""A log loss of 23 classes beyond this is no model: that of the shares of the classes alone is 1.1."""
+"""A log loss of 23 classes above this counts as diverged. Predicting the class shares has 1.1."""
 
 
 def _pseudo_huber(label: npt.NDArray[np.float32], predicted: Float64) -> float:
@@ -97,7 +101,7 @@ SCORES: dict[str, Score] = {
     "aft-nloglik, 0.3": partial(_aft_loss, scale=0.3),
     "class log loss": _classes_loss,
 }
-"""Of labels and predictions; all but these are the better the lower:"""
+"""Metrics of labels and predictions. Lower is better, except for:"""
 GROWS = ("AUC", "NDCG@32")
 
 
@@ -113,12 +117,12 @@ def with_exposure(table: pa.Table) -> pa.Table:
 
 
 def with_claims(table: pa.Table) -> pa.Table:
-    """The rows of some amount, whatever the exposure."""
+    """The rows with an amount above 0, without the exposure."""
     return table.filter(compute.greater(table.column("amount"), 0.0)).drop_columns(["expo"])
 
 
 def with_capped_prices(table: pa.Table) -> pa.Table:
-    """Prices as intervals: of those that the table caps at 5 it is known that they are above."""
+    """Prices as intervals; a price that the table caps at 5 has no upper bound."""
     price = table.column("MedHouseVal").to_numpy()
     return _with_bounds(table, "MedHouseVal", np.minimum(price, 5.0), np.where(price < 5.0, price, np.inf))
 
@@ -135,26 +139,26 @@ def with_censored_amounts(table: pa.Table) -> pa.Table:
 
 
 def _with_bounds(table: pa.Table, label: str, lower: Float64, upper: Float64) -> pa.Table:
-    """Lower bounds in place of the labels, and beside them upper ones."""
+    """The table with lower bounds as labels and a column of upper bounds."""
     return table.drop_columns([label]).append_column(label, [lower]).append_column(UPPER, [upper])
 
 
 def with_numbered_labels(table: pa.Table) -> pa.Table:
-    """The place of each label among all of them in place of the label."""
+    """The table with labels replaced by their index in the sorted label values."""
     codes, found = texts(column_of(table, "label"), "label")
     rank = np.argsort(np.argsort(found))
     return table.drop_columns(["label"]).append_column("label", [rank[codes]])
 
 
 def with_squares(table: pa.Table) -> pa.Table:
-    """The square of half a degree by half a degree a row lies in, as a column; labels as `with_fifths`."""
+    """The table with a column for the row's square of half a degree; labels as `with_fifths`."""
     sides = [np.floor(2.0 * column_of(table, name).to_numpy()) for name in ("Latitude", "Longitude")]
     squares = [f"{north:.0f} {east:.0f}" for north, east in zip(*sides, strict=True)]
     return with_fifths(table.append_column("square", [squares]), "MedHouseVal", "square")
 
 
 def with_fifths(table: pa.Table, label: str, group: str) -> pa.Table:
-    """Each label as the fifth of its group it is in: 0 to 4."""
+    """The table with labels replaced by their fifth within the group: 0 to 4."""
     values, codes = column_of(table, label).to_numpy(), texts(column_of(table, group), group)[0]
     fifth = np.empty(values.size, np.int64)
     for code in range(int(codes.max()) + 1):
@@ -166,7 +170,7 @@ def with_fifths(table: pa.Table, label: str, group: str) -> pa.Table:
 
 @dataclass(frozen=True)
 class Case:
-    """One row of the table: a real table, an objective, how it is scored, what else both are told."""
+    """One row of the table: a real table, an objective, its metric, and further settings of both sides."""
 
     name: str
     dataset: common.Dataset
@@ -177,9 +181,9 @@ class Case:
     base_margin: str | None = None
     rounds: int = 100
     group: str | None = None
-    """The column of groups, where rows are ranked: scores are means over those of more than one label."""
+    """Column of groups in ranking tables. Scores are means over groups with more than one label."""
     of_xgboost: Mapping[str, Any] = field(default_factory=dict)
-    """What XGBoost is told instead, where it has no such setting."""
+    """Replacement settings for XGBoost, which lacks some of fedboost's."""
 
 
 SLOW = {"learning_rate": 0.1}
@@ -306,7 +310,7 @@ class Comparison:
 
 
 def main() -> None:
-    """Compare the cases that were asked for."""
+    """Compare the selected cases."""
     parser = common.arguments(__doc__ or "")
     parser.add_argument("--seeds", type=int, default=5, help="number of splits (default 5)")
     parser.add_argument("--rounds", type=int, help="trees (default: those of each case)")
@@ -363,7 +367,7 @@ def main() -> None:
 
 
 def notes(comparisons: list[Comparison]) -> list[str]:
-    """The two claims on single cases, where they were measured."""
+    """Notes on the two claims on single cases, if these were measured."""
     found = []
     for c in comparisons:
         if c.case.dataset == CLAIMS:
@@ -401,7 +405,7 @@ def compare(case: Case, table: pa.Table, rounds: int, seed: int) -> tuple[float,
 
 
 def _order(shard: Shard) -> npt.NDArray[np.int64]:
-    """The rows of one group after those of the other, as XGBoost wants them."""
+    """Row order with contiguous groups, which XGBoost requires."""
     return np.arange(shard.rows) if shard.group is None else np.argsort(shard.group, kind="stable")
 
 
@@ -420,7 +424,7 @@ def _data(features: npt.NDArray[np.float32], shard: Shard, names: Any, kinds: li
 
 
 def _score(case: Case, shard: Shard, predicted: Float64) -> float:
-    """Of predictions in that order."""
+    """The score of predictions in that order."""
     score, order = SCORES[case.score], _order(shard)
     label = shard.label[..., order]
     if shard.group is None:
@@ -431,7 +435,7 @@ def _score(case: Case, shard: Shard, predicted: Float64) -> float:
 
 
 def _labels(label: npt.NDArray[np.float32]) -> dict[str, npt.NDArray[np.float32]]:
-    """As XGBoost takes them."""
+    """Labels in XGBoost's format."""
     if label.ndim == 1:
         return {"label": label}
     return {"label_lower_bound": label[0], "label_upper_bound": label[1]}

@@ -1,18 +1,23 @@
-"""What does differential privacy cost in AUC, and is what is stated of it true?
+"""What does differential privacy cost in AUC, and does its stated epsilon hold?
 
-AUC: 70 % of the rows, drawn by a seed, are shared out equally among three parties that train under masks with
-distributed noise, delta 1e-5, every other term at its default. interpret's DP-EBM has all their rows, the
-same epsilon, delta and declared ranges, its defaults otherwise, and no noise for parties that collude; of the
-same splits XGBoost without privacy (100 rounds, learning rate 0.3). Scored on the other 30 %. Ranges are
-declared in `private_tables.py`: round numbers that hold every value of these public tables, and as
-little covered by epsilon as the words of categories, for both.
+    python benchmarks/quality/privacy.py --data FOLDER [--parts WORD ...]
 
-The canary: sessions of one feature and twelve rows, with and without one row more, and the largest epsilon
-that telling them apart proves (`canary.py`).
+AUC: 70 % of the rows, drawn by a seed, train at three equal parties under masks with distributed noise,
+delta 1e-5, other terms at their defaults. The other 30 % are scored. interpret's DP-EBM has all training
+rows, the same epsilon, delta and declared ranges, defaults otherwise, and no noise against collusion.
+XGBoost trains the same splits without privacy (100 rounds, learning rate 0.3). `private_tables.py` declares
+the ranges: round numbers that hold every value of these public tables. Epsilon covers neither them nor the
+category names, in either program.
 
-The claims: AUC on adult at least 0.903 at epsilon 1 and 0.86 at 0.1, on default_credit 0.762 at 1; ahead of
-DP-EBM in the mean of the splits; no epsilon of the canary above the stated one; epsilon of a list of releases
-within 0.001 of dp-accounting's.
+Canary: sessions of one feature and twelve rows, with and without one more row, and the largest epsilon that
+distinguishing them proves (`canary.py`).
+
+The claims:
+
+- AUC on adult at least 0.903 at epsilon 1 and 0.86 at 0.1, on default_credit 0.762 at 1;
+- ahead of DP-EBM in the mean of the splits;
+- no canary proves more than the stated epsilon;
+- the epsilon of a list of releases is within 0.001 of dp-accounting's.
 """
 
 import argparse
@@ -45,13 +50,13 @@ EPSILONS = (0.1, 1.0, 8.0)
 AUC_AT_LEAST = {("adult", 1.0): 0.903, ("adult", 0.1): 0.86, ("default_credit", 1.0): 0.762}
 AUDITS = ((1.0, "local"), (4.0, "local"), (4.0, "distributed"))
 WITHIN = 1e-3
-"""Of dp-accounting's epsilon."""
+"""Claimed distance from dp-accounting's epsilon."""
 PARTS = ("auc", "canary", "sampler", "accountant")
 ABSENT = "not installed"
 
 
 def main() -> None:
-    """Measure the parts that were asked for."""
+    """Measure the selected parts."""
     parser = common.arguments(__doc__)
     names = [dataset.name for dataset in tables.DECLARED]
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, metavar="PART")
@@ -70,7 +75,7 @@ def main() -> None:
 
 
 def auc(options: argparse.Namespace) -> tuple[common.Table, list[dict[str, Any]]]:
-    """Of all three on each table, split and epsilon."""
+    """AUC of all three sides on each table, split and epsilon."""
     found = []
     for dataset in tables.DECLARED:
         if dataset.name not in options.datasets:
@@ -102,10 +107,11 @@ def auc(options: argparse.Namespace) -> tuple[common.Table, list[dict[str, Any]]
             [row_of(one) for one in found],
             [
                 "Noise is drawn again in every run, so the last digits differ from run to run.",
-                "DP-EBM's noise is central: one who holds all rows draws it. Of fedboost's three shares two "
-                "are enough, since a party can subtract its own: its sums have 1.5 times the variance.",
-                "DP-EBM takes no missing cells: it was given the middle of the declared range, or a word of "
-                "their own, in their place.",
+                "DP-EBM's noise is central: drawn by one holder of all rows. Two of fedboost's three "
+                "shares are enough, since a party can subtract its own: its sums have 1.5 times the "
+                "variance.",
+                "DP-EBM accepts no missing cells: they were replaced by the middle of the declared range, or "
+                "by a category of their own.",
             ],
         ),
         found,
@@ -113,7 +119,7 @@ def auc(options: argparse.Namespace) -> tuple[common.Table, list[dict[str, Any]]
 
 
 def row_of(one: dict[str, Any]) -> list[str]:
-    """Of the table."""
+    """One row of the table of AUCs."""
     ours, theirs = statistics.mean(one["fedboost"]), one["DP-EBM"]
     least = AUC_AT_LEAST.get((one["dataset"], one["epsilon"]))
     ahead = [mine - other for mine, other in zip(one["fedboost"], theirs, strict=bool(theirs))]
@@ -130,18 +136,18 @@ def row_of(one: dict[str, Any]) -> list[str]:
 
 
 def mean_and_deviation(values: list[float]) -> str:
-    """Over the splits."""
+    """Mean (standard deviation) over the splits."""
     return f"{statistics.mean(values):.4f} ({statistics.stdev(values) if len(values) > 1 else 0.0:.4f})"
 
 
 def by_fedboost(terms: fb.Terms, train: pa.Table, test: pa.Table, seed: int) -> float:
-    """Three equal parties, masks, distributed noise."""
+    """AUC of fedboost: three equal parties, masks, distributed noise."""
     model = fb.simulate(terms.changed(seed=seed), common.equal_parts(train, 3)).model
     return float(roc_auc_score(labels_of(terms, test), model.predict(test)))
 
 
 def by_xgboost(terms: fb.Terms, train: pa.Table, test: pa.Table) -> float:
-    """All rows, no privacy."""
+    """AUC of XGBoost on all rows, without privacy."""
     kinds = ["c" if name in terms.columns.categorical else "q" for name in terms.columns.features]
     matrices = [
         xgb.DMatrix(
@@ -157,7 +163,7 @@ def by_xgboost(terms: fb.Terms, train: pa.Table, test: pa.Table) -> float:
 
 
 def by_ebm(terms: fb.Terms, train: pa.Table, test: pa.Table, seed: int) -> float | None:
-    """All rows, the same ranges; None where interpret is not installed."""
+    """AUC of DP-EBM on all rows with the same ranges; None if interpret is not installed."""
     try:
         from interpret.privacy import DPExplainableBoostingClassifier
     except ImportError:
@@ -191,12 +197,12 @@ def filled(terms: fb.Terms, table: pa.Table) -> Any:
 
 
 def labels_of(terms: fb.Terms, table: pa.Table) -> common.Float32:
-    """0 and 1."""
+    """The label column as 0 and 1."""
     return to_shard(table, terms, "all").label
 
 
 def canaries(options: argparse.Namespace) -> tuple[common.Table, list[dict[str, Any]]]:
-    """What the audits prove, and what is stated."""
+    """Proved and stated epsilon of each audit."""
     found = []
     for epsilon, placement in AUDITS:
         print(f"canary, epsilon {epsilon:g}, {placement} ...", file=sys.stderr)
@@ -204,7 +210,7 @@ def canaries(options: argparse.Namespace) -> tuple[common.Table, list[dict[str, 
         found.append({**asdict(one), "placement": placement, "holds": one.holds})
     return (
         common.Table(
-            f"The canary: epsilon that {2 * options.runs:,} sessions prove, delta {canary.DELTA:g}",
+            f"Canary audit: epsilon proved by {2 * options.runs:,} sessions, delta {canary.DELTA:g}",
             ("placement", "stated", "proved", "if Gaussian", "above without", "with", "holds"),
             [
                 [
@@ -218,8 +224,8 @@ def canaries(options: argparse.Namespace) -> tuple[common.Table, list[dict[str, 
                 for one in found
             ],
             [
-                "Lower bounds at 95 % confidence; `if Gaussian` takes it that the pair of error rates is one "
-                "that Gaussian privacy allows. Distributed: of three parties one subtracts its share."
+                "Lower bounds at 95 % confidence; `if Gaussian` assumes a pair of error rates that "
+                "Gaussian privacy allows. Distributed: one of three parties subtracts its share."
             ],
         ),
         found,
@@ -227,7 +233,7 @@ def canaries(options: argparse.Namespace) -> tuple[common.Table, list[dict[str, 
 
 
 def sampler(_: argparse.Namespace) -> tuple[common.Table, dict[str, float]]:
-    """Numbers a second on one core."""
+    """Samples per second on one core."""
     sigma, key = 1 << 24, bytes(32)
     noise_of(key, sigma, 1000)
     ours = []
@@ -257,7 +263,7 @@ def sampler(_: argparse.Namespace) -> tuple[common.Table, dict[str, float]]:
 
 
 def by_opendp(sigma: int) -> Any:
-    """Draws so many numbers; None where it is not installed."""
+    """A function that draws n numbers; None if opendp is not installed."""
     try:
         import opendp.prelude as dp
     except ImportError:
@@ -270,7 +276,7 @@ def by_opendp(sigma: int) -> Any:
 
 
 def accountant(_: argparse.Namespace) -> tuple[common.Table, list[dict[str, Any]]]:
-    """Epsilon of lists of releases, beside dp-accounting's by privacy loss distributions."""
+    """Epsilon of lists of releases, compared with dp-accounting's privacy loss distributions."""
     plan = canary.terms_of(1.0, "distributed", 56).plan
     of_plan = [(1.0 / math.sqrt(one.cost), one.times) for one in plan.releases.values()]
     lists = {
@@ -311,7 +317,7 @@ def accountant(_: argparse.Namespace) -> tuple[common.Table, list[dict[str, Any]
 
 
 def by_dp_accounting(releases: list[tuple[float, int]]) -> float | None:
-    """None where it is not installed."""
+    """Epsilon from dp-accounting; None if it is not installed."""
     try:
         from dp_accounting.pld import privacy_loss_distribution as pld
     except ImportError:

@@ -1,10 +1,9 @@
-"""The real tables of benchmarks/quality/privacy.py, and what is declared of their columns.
+"""The real tables of `privacy.py` and the declared ranges of their columns.
 
-Promises: every range is written down here, nothing is computed from rows when the benchmark runs. They are
-round numbers at or beyond the least and the greatest value of these public tables, as a consortium would take
-them from a data dictionary. The words of categories are read off the whole table. Neither is covered by
-epsilon, of fedboost as of what it is compared with.
-Refuses: what `common.load` refuses.
+All ranges are constants; none is computed from rows when the benchmark runs. They are round numbers at or
+beyond the minimum and maximum of these public tables, as a consortium would take them from a data
+dictionary. Category names come from the whole table. Epsilon covers neither, in fedboost and in the
+compared programs.
 """
 
 from pathlib import Path
@@ -73,7 +72,7 @@ DECLARED = {
 
 
 def load(folder: Path, dataset: common.Dataset) -> pa.Table:
-    """The rows; a label of two values."""
+    """The table with a binary label."""
     table = common.load(folder, dataset)
     if dataset is HEART:
         place = table.column_names.index(HEART.label)

@@ -1,13 +1,15 @@
-"""Does a session that tries candidates side by side find as good settings as random search on pooled rows?
+"""Does a session that compares candidates find settings as good as random search on pooled rows?
 
-`fb.tune` tries 27 candidates in one session of three uneven parties, and drops a third at a time. XGBoost
-(`hist`) draws as many at random from the same space, trains each for all rounds on pooled rows, and keeps the
-best round of the best. Both watch the AUC of the same validation rows, a fifth of the table by one split a
-seed. XGBoost searches with so many seeds of its own, since luck decides among few candidates; their mean
-counts.
+    python benchmarks/quality/tune.py --data FOLDER
 
-The claims: over the seeds the mean validation AUC is no lower; the turns are at most half of those of a
-session for each candidate (those that are dropped included).
+`fb.tune` compares 27 candidates in one session of three uneven parties, and drops a third at a time.
+XGBoost (`hist`) draws 27 at random from the same space, trains each for all rounds on pooled rows, and
+keeps the best round of the best. Both use the AUC of the same validation rows, a fifth of the table, one
+split per seed. XGBoost searches with as many seeds of its own and counts their mean, because the draw
+decides among few candidates.
+
+The claims: the mean validation AUC over the seeds is at least as high. The turns are at most half of
+those of one session per candidate, including dropped candidates.
 """
 
 import sys
@@ -88,7 +90,7 @@ def main() -> None:
 
 
 def run(dataset: common.Dataset, table: pa.Table, seed: int, rounds: int, trials: int) -> Run:
-    """Both on one split."""
+    """Run both on one split."""
     train, held = common.train_and_test(table, seed)
     split = pa.concat_tables(
         [part.append_column(HELD, pa.array([flag] * part.num_rows)) for part, flag in ((train, 0), (held, 1))]
@@ -142,7 +144,7 @@ def search(terms: fb.Terms, train: pa.Table, held: pa.Table, seed: int, rounds: 
 
 
 def value(draws: np.random.Generator, low: float, high: float) -> float | int:
-    """A setting: whole numbers evenly, shares evenly, others by their logarithm."""
+    """Draw a setting: integers and shares uniformly, others log-uniformly."""
     if isinstance(low, int) and isinstance(high, int):
         return int(draws.integers(low, high + 1))
     if high <= 1.0 and low >= 0.5:

@@ -1,14 +1,18 @@
-"""Does a training whose processes are killed end with the same model, and how fast does it go on?
+"""Does a training whose processes are killed end with the same model, and how fast does it continue?
 
-A consortium on loopback with keys, one process a member, trains 30 rounds over 20,000 rows while `kill -9`
-hits the aggregator and the parties 20 times at random moments, drawn by a seed; whoever was killed is started
-again at once. Then the same with a party that sleeps (SIGSTOP) for longer than gRPC's keepalive waits. Both
-with each protection, and where three parties hold different columns of the same rows, in one order or matched
-by their ids.
+    python benchmarks/robustness/crashes.py [--seeds N]
 
-The claim: the model file is that of a training in one process that nobody disturbed, signatures apart, and
-every party has signed it. Exit status 1 if it is not. Seconds to go on are those from the restart to the next
-round the analyst hears of: Python starts, libraries load, the party computes its margins anew.
+A consortium on loopback with keys and one process per member trains 30 rounds over 20,000 rows. `kill -9`
+hits the aggregator and the parties 20 times at random moments drawn by a seed, and each killed process is
+restarted at once. Then a party is suspended (SIGSTOP) for longer than gRPC's keepalive timeout. Both run
+with each protection, and with three parties that hold different columns of the same rows, in one order or
+matched by ids.
+
+Prints the seconds from a restart to the next round that the analyst receives. They include the start of
+Python, loading libraries and recomputing the party's margins.
+
+The claim: the model file equals that of an undisturbed training in one process, except for signatures, and
+every party has signed it. Exit status 1 if it does not hold.
 """
 
 import sys
@@ -36,10 +40,10 @@ from tests.helpers.columns_apart import LAYOUTS, matched, pooled, scattered, ter
 
 ROWS, ROUNDS, KILLS = 20_000, 30, 20
 COLUMN_ROWS = 100_000
-"""Where parties hold different columns, so that a round takes long enough to kill somebody in."""
+"""Rows of the cases with different columns: enough for a kill within a round."""
 PROTECTIONS = ("plain", "masked")
 ASLEEP = 2 * KEEPALIVE_MS / 1000 + 10
-"""Seconds: a connection is probed after one keepalive, and given up after another."""
+"""Seconds of suspension: gRPC probes after one keepalive and closes the connection after another."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Case:
-    """What is trained. is_due: true of the model file that nobody disturbed, signatures apart."""
+    """A training. is_due: whether a model equals the undisturbed one, except for signatures."""
 
     name: str
     tables: Mapping[str, Any]
@@ -64,7 +68,7 @@ class Case:
 
 
 def cases() -> Iterator[Case]:
-    """Rows shared out, with each protection; then columns."""
+    """Cases with divided rows for each protection, then with divided columns."""
     tables = shared_out(3, rows(ROWS))
     for protection in PROTECTIONS:
         agreed = terms(tables, rounds=ROUNDS, protection=protection)
@@ -91,7 +95,7 @@ def cases() -> Iterator[Case]:
 
 
 def trainings(seeds: int, first: int) -> Iterator[Result]:
-    """Train each case with each seed, then with a party that sleeps."""
+    """Train each case with each seed, then with a suspended party."""
     for case in cases():
         tables, agreed = case.tables, case.terms
         for seed in [*range(first, first + seeds), None]:
@@ -100,7 +104,7 @@ def trainings(seeds: int, first: int) -> Iterator[Result]:
                 folder = Path(name)
                 files = written(folder, tables)
                 if seed is None:
-                    what = f"a party asleep for {ASLEEP:g} s"
+                    what = f"a party suspended for {ASLEEP:g} s"
                     model, after = stopped(folder, files, agreed, ASLEEP, ANYTHING)
                     goes_on = [after]
                 else:

@@ -1,11 +1,13 @@
-"""Can an aggregator that keeps everything open less than the sum over a whole roster?
+"""Can an aggregator that keeps all messages open less than the sum over a whole roster?
 
-Plays seeds of tests/helpers/curious.py, with masks in one leg and in two: an aggregator asks parties to seal
-in any order, over any roster, in any attempt, tells some of them other questions, has one or two of them on
-its side, and tries to open every set of the vectors that it got.
+    python benchmarks/robustness/curious.py [--seeds N]
 
-The claim: no set but the honest parties of a whole roster opens. Seeds that break it are printed, and make
-the exit status 1.
+Runs seeds of tests/helpers/curious.py, with masks in one leg and in two. An aggregator makes parties seal
+in any order, over any roster, in any attempt, and sends some of them different questions. It has one or two
+accomplices, and tries to open every set of vectors that it received.
+
+The claim: only sums over the honest parties of a whole roster open. Prints the outcomes and the seeds that
+break the claim; exit status 1 if there are any.
 """
 
 import collections
@@ -25,7 +27,7 @@ BATCH = 100
 
 
 def batch(first: int) -> tuple[collections.Counter[str], list[str]]:
-    """How many sums a hundred seeds opened, in each way, and the seeds that opened less than a roster."""
+    """Run a hundred seeds; return the counts of outcomes and the violating seeds."""
     seen: collections.Counter[str] = collections.Counter()
     broken = []
     for seed in range(first, first + BATCH):
@@ -63,7 +65,7 @@ def main() -> int:
     seconds = time.monotonic() - began
     shown = common.Table(
         f"{arguments.seeds:,} seeds in {seconds:.0f} s",
-        ("what an aggregator that keeps everything got, and what opened", "count"),
+        ("outcome", "count"),
         [(name, f"{count:,}") for name, count in sorted(seen.items())],
         [f"Violations: {len(broken)}; claimed none: {common.verdict(not broken)}."],
     )

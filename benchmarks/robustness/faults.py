@@ -1,13 +1,15 @@
-"""Whatever goes wrong when, does a session end with the right model, or a named error?
+"""Does a session with faults end with the right model or with a named error?
 
-Plays seeds of the simulator of faults (tests/helpers/faults.py) and counts how they came out: messages lost
-and said twice, parties and the aggregator killed or out of memory at any moment, and every opened sum held to
-what the rows give. With --vertical parties hold different columns of the same rows
-(tests/helpers/faults_apart.py), in every third seed matched by their ids: what they relay to each other is
-lost and said twice, too, and the model is the pooled one.
+    python benchmarks/robustness/faults.py [--seeds N] [--vertical]
 
-The claim: no seed breaks an invariant. Those that do are printed, belong into tests/protocol/test_faults.py,
-or tests/vertical/test_faults.py, and make the exit status 1.
+Runs seeds of the fault simulator (tests/helpers/faults.py) and counts the outcomes. Messages are lost and
+duplicated, parties and the aggregator are killed or run out of memory at any moment, and every opened sum
+is compared with the rows. With --vertical, parties hold different columns of the same rows, in every third
+seed matched by ids (tests/helpers/faults_apart.py). Their relays are lost and duplicated too, and the model
+is compared with the pooled one.
+
+The claim: no seed breaks an invariant. Prints those that do, with exit status 1; add them to
+tests/protocol/test_faults.py or tests/vertical/test_faults.py.
 """
 
 import collections
@@ -28,7 +30,7 @@ BATCH = 100
 
 
 def batch(vertical: bool, first: int) -> tuple[collections.Counter[str], collections.Counter[str], list[str]]:
-    """How a hundred seeds came out, the faults they had, and the seeds that broke an invariant."""
+    """Run a hundred seeds; return the outcomes, the faults and the violating seeds."""
     ends: collections.Counter[str] = collections.Counter()
     faults: collections.Counter[str] = collections.Counter()
     broken = []
@@ -64,7 +66,7 @@ def main() -> int:
     seconds = time.monotonic() - began
     shown = common.Table(
         f"{arguments.seeds:,} seeds in {seconds:.0f} s",
-        ("what came of them, and what went wrong in them", "count"),
+        ("outcomes, then faults", "count"),
         [(name, f"{count:,}") for counts in (ends, faults) for name, count in sorted(counts.items())],
         [f"Violations: {len(broken)}; claimed none: {common.verdict(not broken)}."],
     )

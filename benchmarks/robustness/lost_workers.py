@@ -1,12 +1,14 @@
-"""Does a site go on, with the same model, when one of its workers is killed?
+"""Does a site continue with the same model when one of its workers is killed?
 
-Generated dense float32 rows in Parquet files, on workers of Dask that are processes of one thread; sessions
-run in this process. A training without faults says what the model is. Then a worker is
-killed with SIGKILL, once in each training, at moments over all trees: before the first question of a round,
-before the last, and while one is answered. Dask's nanny starts it again; what it held is read again by who is
-there, goes where the training stands and answers.
+    python benchmarks/robustness/lost_workers.py
 
-The claims: every model has the same bytes, and the site goes on at most 3 s after the kill.
+Generated dense float32 rows in Parquet files lie on Dask workers, processes with one thread. Sessions run
+in this process. A training without faults gives the reference model. Each further training kills a worker
+once with SIGKILL, at moments over all trees: before the first question of a round, before the last, and
+during one. Dask's nanny restarts the worker. The remaining workers reread its rows, catch up with the
+training and answer.
+
+The claims: every model has the same bytes, and the site continues at most 3 s after the kill.
 """
 
 import os
@@ -49,7 +51,7 @@ class Kill:
 
 
 def main() -> None:
-    """Kill a worker at every moment."""
+    """Kill a worker at each of the moments."""
     parser = common.arguments(__doc__ or "", needs_data=False)
     parser.add_argument("--rows", type=int, default=1_000_000, help="of the table (default 1,000,000)")
     parser.add_argument("--features", type=int, default=50, help="of the table (default 50)")
@@ -74,7 +76,7 @@ def main() -> None:
 def killed(
     client: Any, folder: Path, case: on_workers.Case, rounds: int, tree: int, moment: str, expected: bytes
 ) -> Kill:
-    """One training with a kill."""
+    """Train once with a kill."""
     exchange, seen, times = WorkersHolder._exchange, [-1, 0], list[float]()
 
     def spoiled(holder: WorkersHolder, placed: list[Placed], request: bytes) -> Any:
@@ -126,7 +128,7 @@ def report(kills: list[Kill], case: on_workers.Case, options: Any) -> None:
         holds = same == len(own) and max(seconds) <= SECONDS_AT_MOST
         rows.append((moment, str(len(own)), str(same), spread(seconds, 2), verdict(holds)))
     table = common.Table(
-        f"{case}, 2 workers, one killed: seconds to go on, median (least - most)",
+        f"{case}, 2 workers, one killed: seconds to continue, median (least - most)",
         ("killed", "times", "same bytes", "seconds", "holds"),
         rows,
         [f"All: {statistics.median(kill.seconds for kill in kills):.2f} s; at most {SECONDS_AT_MOST:.0f} s."],

@@ -1,13 +1,15 @@
-"""Do a million malformed messages crash anything, or fill the memory?
+"""Does any of a million malformed messages cause a crash, or does memory grow?
 
-Damages real messages of small trainings (plain, masked, leaf by leaf, row weights) in seeded ways, and gives
-each to the decoder that would meet it. Every second that can be read goes on to a session in the middle of a
-training, the aggregator's or a party's, which real messages brought there. Half are made from the message
-that is due there, the others from any of that training.
+    python benchmarks/robustness/malformed.py [--messages N] [--seed N]
 
-The claims: nothing but fedboost's own errors comes out of a decoder and nothing at all out of a session, not
-even a warning; a session never ends without a reason; resident memory after the first tenth stays where it
-is, up to 32 MiB. Exit status 1 if one of them does not hold. `--seed` repeats a run.
+Damages real messages of small trainings (plain, masked, leafwise, row weights) in seeded ways, and passes
+each to its decoder. Every second message that can be read goes to a session in the middle of a training, at
+the aggregator or a party. Half of these are made from the message that is due there, the others from any
+message of that training. The same seed repeats a run.
+
+The claims: decoders raise only fedboost's own errors. Sessions raise nothing, not even a warning, and never
+end without a reason. Resident memory grows by at most 32 MiB after the first tenth. Exit status 1 if a
+claim does not hold.
 """
 
 import hashlib
@@ -42,7 +44,7 @@ from fedboost.protocol.site import Site
 from fedboost.wire.messages import decode_from_party, decode_to_party
 
 GROWTH_AT_MOST = 32 << 20
-"""Bytes of resident memory: allocators keep some of what they gave back."""
+"""Allowed growth of resident memory in bytes: allocators keep some freed memory."""
 WARM_UP = 10
 """The memory is compared with that after one message in so many: compiled code and caches are there then."""
 ME = "p0"
@@ -77,7 +79,7 @@ def _signers(name: str) -> dict[str, Site]:
 
 
 def places(name: str) -> dict[str, Site]:
-    """The sites of a training, whose randomness starts anew each time."""
+    """The sites of a training, with the same randomness each time."""
     return {
         party: replace(site, draw=Random(hashlib.sha256(party.encode()).digest()).randbytes, memory=None)
         for party, site in _signers(name).items()
@@ -85,7 +87,7 @@ def places(name: str) -> dict[str, Site]:
 
 
 def repeat_keys() -> None:
-    """Let the key holder of each session have the same key, proven in the same way."""
+    """Give the key holder of each session the same key and proof."""
     patch, prove = pytest.MonkeyPatch(), ends.prove
     one_paillier.fix(patch)
     known: dict[bytes, bytes] = {}
@@ -98,13 +100,13 @@ def repeat_keys() -> None:
 
 @cache
 def script(name: str) -> tuple[list[tuple[str, bytes]], list[bytes]]:
-    """What the aggregator hears in a training, and what ME hears."""
+    """Messages that the aggregator receives in a training, and those that ME receives."""
     delivered = train(name, at=places(name)).delivered
     return delivered["up"], [data for party, data in delivered["down"] if party == ME]
 
 
 def at_aggregator(name: str, place: int, message: FromParty) -> str:
-    """What an aggregator's session makes of this message in place of the one that is due there."""
+    """Pass this message to an aggregator's session in place of the one that is due there."""
     up, _ = script(name)
     session = AggregatorSession("fuzz", terms_of(name), boosting.train, INITIAL_STATE)
     session.start()
@@ -119,7 +121,7 @@ def at_aggregator(name: str, place: int, message: FromParty) -> str:
 
 
 def at_party(name: str, place: int, message: ToParty) -> str:
-    """What a party's session makes of it."""
+    """Pass it to a party's session."""
     _, down = script(name)
     session = PartySession(places(name)[ME])
     for data in down[:place]:
@@ -138,7 +140,7 @@ def resident() -> int:
 
 
 def main() -> None:
-    """Send them all."""
+    """Send all messages."""
     parser = common.arguments(__doc__ or "", needs_data=False)
     parser.add_argument("--messages", type=int, default=1_000_000, help="default 1,000,000")
     parser.add_argument("--seed", type=int, default=0, help="default 0")
@@ -163,7 +165,7 @@ def main() -> None:
 
 
 def send(draw: Random) -> tuple[str, str]:
-    """One malformed message: what reads it, and what came of it."""
+    """Send one malformed message; return its decoder and the outcome."""
     shape = draw.randrange(20)
     if shape < 2:
         kind = ("train_event", "train_request")[shape]
@@ -185,7 +187,7 @@ def send(draw: Random) -> tuple[str, str]:
 
 
 def decoded(kind: str, data: bytes) -> Any:
-    """The message, or None if it is refused."""
+    """The decoded message, or None if it is refused."""
     try:
         return DECODERS[kind](data)
     except fb.FedboostError:

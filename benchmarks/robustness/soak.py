@@ -1,11 +1,14 @@
-"""Does an aggregator or a party grow when session follows session?
+"""Do the aggregator and the parties grow over consecutive sessions?
 
-A consortium on loopback with keys, one process a member, trains small models back to back, masked and plain
-in turn. Every few seconds the resident memory and the open files of each process are read from /proc (Linux).
+    python benchmarks/robustness/soak.py [--minutes N]
 
-The claims: from the second quarter of the time to the last the median of memory grows by 8 MiB at
-most, and that of open files not at all; the same terms give the same model every time. Exit status 1 if one
-of them does not hold. In the first quarter libraries load and kernels compile: it is shown, and not judged.
+A consortium on loopback with keys and one process per member trains small models back to back, masked and
+plain alternately. Every few seconds the resident memory and the open files of each process are read from
+/proc (Linux).
+
+The claims: from the second to the last quarter of the time, median memory grows by at most 8 MiB, and the
+median of open files does not grow. The same terms give the same model every time. The first quarter, in
+which libraries load and kernels compile, is shown and not judged. Exit status 1 if a claim does not hold.
 """
 
 import os
@@ -37,7 +40,7 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def table(seed: int) -> pa.Table:
-    """Numbers, and a label of 0 or 1 that depends on the first two."""
+    """Generated numbers and a label of 0 or 1 that depends on the first two."""
     draw = np.random.default_rng(seed)
     x = draw.normal(size=(ROWS, COLUMNS)).astype(np.float32)
     y = (x[:, 0] + x[:, 1] ** 2 + draw.normal(size=ROWS) > 1).astype(np.int64)
@@ -75,7 +78,7 @@ def quarter(values: list[int], number: int) -> list[int]:
 
 
 def train_until(end: float, one: LocalCluster, kinds: Iterable[fb.Terms]) -> tuple[int, bool]:
-    """Sessions back to back until `end`: how many, and whether the same terms always gave the same model."""
+    """Train until `end`; return the number of sessions and whether equal terms gave equal models."""
     count, first, same = 0, {}, True
     while time.monotonic() < end:
         for terms in kinds:

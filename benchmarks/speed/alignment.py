@@ -1,13 +1,17 @@
-"""What does it cost two parties to find the rows they share?
+"""What does it cost two parties to find the rows that they share?
 
-CPU seconds of both parties together, on one core, from the bytes of ids to the places of the common ones: ids
-become points of Curve25519, each party multiplies its own list and then the other's by its secret, tokens are
-made, and intersected. Half of the ids are common. A second multiplication includes the check of the list that
-came from the other. Beside it openmined-psi (ECDH on P-256, two parties of whom one learns), in an
-interpreter of its own that --peer-python names, since it needs another protobuf than fedboost: with the
-server's list raw, and compressed (gcs). Its messages are neither written nor read there.
+    python benchmarks/speed/alignment.py [--peer-python PYTHON]
 
-The claims: fedboost takes no more than the faster of the two in the same run; 1,000,000 ids at each party
+Measures CPU seconds of both parties together on one core, from the bytes of ids to the row indices of
+common ids. Ids become points of Curve25519, each party multiplies its own list and then the other's by its
+secret, and tokens are computed and intersected. Half of the ids are common. The second multiplication
+includes the check of the received list.
+
+openmined-psi (ECDH on P-256, one of two parties gets the result) runs in the interpreter of --peer-python,
+since it needs a different protobuf version. The server's list is raw and compressed (gcs). Its messages are
+neither serialized nor parsed.
+
+The claims: fedboost takes at most the time of the faster variant in the same run. 1,000,000 ids per party
 take less than ten minutes.
 """
 
@@ -36,9 +40,9 @@ PEER = Path(__file__).with_name("alignment_peer.py")
 STRUCTURES = ("raw", "gcs")
 STEPS = ("points of ids", "first multiplication", "second multiplication", "tokens", "intersection")
 MOST = 600.0
-"""CPU seconds that the larger lists may take."""
+"""Claimed limit of the larger lists in CPU seconds."""
 WITHOUT = 2_000
-"""Ids that become points without gmpy2."""
+"""Number of ids in the measurement without gmpy2."""
 
 Seconds = dict[str, float]
 
@@ -76,7 +80,7 @@ def main() -> None:
 
 
 def ours(rows: int) -> Seconds:
-    """One alignment of two parties."""
+    """Time one alignment of two parties."""
     found: Seconds = {}
     context, keys = secrets.token_bytes(32), [secrets.token_bytes(32) for _ in range(2)]
     ids = [ids_between(0, rows), ids_between(rows // 2, rows + rows // 2)]
@@ -94,18 +98,18 @@ def ours(rows: int) -> Seconds:
 
 
 def ids_between(first: int, end: int) -> list[bytes]:
-    """The same ids as the peer's."""
+    """Generate the ids; the peer's script generates the same."""
     return [f"id-{n}".encode() for n in range(first, end)]
 
 
 def checked_product(own: bytes, rows: int, key: bytes) -> bytes:
-    """What a party does with the list of another."""
+    """Check and multiply another party's list."""
     points.check_points(own, rows, "north")
     return points.multiply(own, key)
 
 
 def timed(found: Seconds, what: str, work: Callable[..., Any], *given: Any) -> Any:
-    """The result of the work, whose CPU seconds are added to what was found."""
+    """Run the work and add its CPU seconds to `found`."""
     start = time.process_time()
     result = work(*given)
     found[what] = found.get(what, 0.0) + time.process_time() - start
@@ -113,7 +117,7 @@ def timed(found: Seconds, what: str, work: Callable[..., Any], *given: Any) -> A
 
 
 def theirs(python: str, rows: int, structure: str) -> tuple[Seconds, str]:
-    """One intersection by openmined-psi, both roles, and its version."""
+    """Time one intersection by openmined-psi in both roles; return its version."""
     result = common.by_peer(python, PEER, "openmined-psi", str(rows), structure)
     if result["common"] != rows - rows // 2:
         common.fail(f"openmined-psi finds {result['common']} common ids instead of {rows - rows // 2}")
@@ -121,7 +125,7 @@ def theirs(python: str, rows: int, structure: str) -> tuple[Seconds, str]:
 
 
 def without_gmpy2() -> float:
-    """CPU seconds of making points as where gmpy2 is not installed."""
+    """CPU seconds to compute points without gmpy2."""
     found: Seconds = {}
     with mock.patch.object(points, "jacobi", points.euler):
         timed(found, "all", points.points_of, ids_between(0, WITHOUT), bytes(32))
@@ -129,7 +133,7 @@ def without_gmpy2() -> float:
 
 
 def steps_of(fedboost: list[Seconds], larger: Seconds, options: Any) -> common.Table:
-    """What each step of fedboost takes."""
+    """Table of the steps of fedboost."""
     rows = []
     for step in STEPS:
         rate = 1e6 * statistics.median(found[step] for found in fedboost) / (2 * options.rows)
@@ -151,7 +155,7 @@ def against(
     without: float,
     options: Any,
 ) -> common.Table:
-    """All steps together, and whether the claims hold."""
+    """Table of the totals, with the claims."""
     totals = {name: [sum(one.values()) for one in found] for name, found in peers.items()}
     own, whole = [sum(one.values()) for one in fedboost], sum(larger.values())
     least = min(map(statistics.median, totals.values()), default=None)
@@ -164,10 +168,10 @@ def against(
     ]
     rows.append(("fedboost", f"{options.larger:,}", f"{whole:.1f}", f"< {MOST:.0f}", verdict(whole < MOST)))
     return common.Table(
-        "From ids to the places of the common ones, CPU seconds of two parties on one core",
+        "From ids to the row indices of common ids, CPU seconds of two parties on one core",
         ("side", "ids each", "CPU seconds", "claim", "holds"),
         rows,
-        [f"Points of ids take {without:.0f} us an id where gmpy2 is not installed."],
+        [f"Without gmpy2, points of ids take {without:.0f} us per id."],
     )
 
 

@@ -1,8 +1,8 @@
-"""Both roles of openmined-psi, run by an interpreter that has it: alignment.py starts it, with the number of
-ids and the structure of the server's list as words.
+"""Runs both roles of openmined-psi for `alignment.py`, in an interpreter that has the package.
 
-Promises: one line of JSON: the CPU seconds of each step, the number of common ids, the version. Making the
-texts of ids is not timed, nor is writing and reading messages.
+Arguments: the number of ids and the structure of the server's list. Prints one line of JSON with the CPU
+seconds of each step, the number of common ids, and the version. Generating ids and serializing messages is
+not timed.
 """
 
 import json
@@ -21,7 +21,7 @@ start = time.process_time()
 
 
 def done(what: str) -> None:
-    """A step is over."""
+    """Record the end of a step."""
     global start
     now = time.process_time()
     seconds[what] = now - start

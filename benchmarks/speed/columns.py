@@ -1,17 +1,18 @@
-"""What does a tree cost if the parties hold different columns, beside rows and beside one party with both?
+"""What does a tree cost if the parties hold different columns, compared with rows and with one party?
 
-Generated dense float32 rows, binary:logistic, protection `plain`, one thread, all parties and the aggregator
-in one process. One party has the whole table; then as many parties as there are holders have equal parts of
-its rows; then the same parties have equal parts of its columns, the first of them the labels. The three
-train in turns, and the models are compared. A tree is the median CPU time between the ends of two rounds
-that follow each other, of all roles together; `to the first round` is what comes before: rows, greetings,
-keys, cut points and the first tree.
+    python benchmarks/speed/columns.py [--most-rows N]
 
-Bytes that are relayed are counted as their senders seal them. The formula: gradients take 8 bytes a row, once
-a tree, and row sets a bit a row for each level and holder with a split there.
+Trains generated dense float32 rows in one process with one thread: binary:logistic, `plain`. First one
+party has the whole table, then the parties have equal parts of its rows, then equal parts of its columns,
+the first party with the labels. The three alternate, and the models are compared. The time of a tree is the
+median CPU time between consecutive rounds, of all roles together. `to the first round` covers rows,
+greetings, keys, cut points and the first tree.
+
+Relayed bytes are counted as sealed by their senders. By the formula, gradients take 8 bytes per row and
+tree, and row sets one bit per row, for each level and holder with a split there.
 
 The claims: 100,000 x (10 + 10) by columns, depth 5, 32 bins, takes at most 1.5 times as long as one party
-with all columns; what is relayed is at most 1 % more than the formula.
+with all columns. Relayed bytes exceed the formula by at most 1 %.
 """
 
 # One thread on every side, and that must be said before the libraries are imported.
@@ -47,7 +48,7 @@ PAIR_BYTES, RELAYED_AT_MOST = 8, 1.01
 
 @dataclass(frozen=True)
 class Case:
-    """A table, who holds it, the shape of trees, and the most times that one party's cost is claimed."""
+    """A table, its holders, the tree settings, and the claimed multiple of one party's cost."""
 
     rows: int
     features: int
@@ -111,7 +112,7 @@ def main() -> None:
 
 
 def measure(table: pa.Table, case: Case, rounds: int) -> dict[str, Training]:
-    """A training of each kind, in turns."""
+    """Train each kind alternately."""
     found, boosters = {}, []
     for side, (terms, tables) in sides(table, case, rounds).items():
         found[side], model = train(terms, tables)
@@ -122,7 +123,7 @@ def measure(table: pa.Table, case: Case, rounds: int) -> dict[str, Training]:
 
 
 def sides(table: pa.Table, case: Case, rounds: int) -> dict[str, tuple[fb.Terms, dict[str, pa.Table]]]:
-    """Who holds which part of the table, and terms for these."""
+    """Tables and terms of each kind."""
     parties = [f"party-{i + 1}" for i in range(case.holders)]
     holder, *others = parties
     held = dict(zip(parties, case.parts, strict=True))
@@ -169,13 +170,13 @@ def report(results: dict[Case, list[dict[str, Training]]], options: Any) -> None
             *("one, to the first round, s", "columns, to the first round, s", "holds"),
         ),
         [_times(case, repeats) for case, repeats in results.items()],
-        ["All roles share one core here; by columns the parties wait for each other once a level."],
+        ["All roles share one core. With columns, the parties wait for each other once per level."],
     )
     relayed = common.Table(
         "Bytes relayed a tree, as they are sealed, beside the formula",
         ("case", "gradients, kB", "8 bytes a row", "row sets", "their kB", "a bit a row", "ratio", "holds"),
         [_bytes(case, repeats[0][COLUMNS], options.rounds) for case, repeats in results.items()],
-        ["Each is sent once; the aggregator passes it on to one party or several of the block."],
+        ["Each message is sent once; the aggregator relays it to one or more parties of the block."],
     )
     cases = [
         {**asdict(case), "repeats": [_facts(repeat) for repeat in repeats]}

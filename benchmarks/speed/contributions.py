@@ -1,12 +1,14 @@
-"""What do SHAP values cost beside XGBoost's?
+"""What do SHAP values cost compared with XGBoost's?
+
+    python benchmarks/speed/contributions.py
 
 100 trees of depth 6, trained on 100,000 generated rows, explain 10,000 x 50 float32 values with one thread,
-in turns. fedboost and XGBoost (`pred_contribs`) have the same trees, from the same model file, and their
-values are compared; LightGBM (`pred_contrib`) has trees of its own. fedboost also explains ten times as many
-rows, which shows whether the time grows with the rows alone. Counted is CPU time.
+and the sides alternate. fedboost and XGBoost (`pred_contribs`) load the same model file, and their values
+are compared. LightGBM (`pred_contrib`) has its own trees. fedboost also explains ten times as many rows.
+The times are CPU time.
 
-The claims: fedboost takes at most 0.1 times XGBoost's time, and with ten times the rows at most 1.2 times as
-long for each.
+The claims: fedboost takes at most 0.1 times XGBoost's time. With ten times the rows, the time per row is at
+most 1.2 times as long.
 """
 
 import argparse
@@ -36,7 +38,7 @@ SAME = 1e-4
 
 
 def main() -> None:
-    """Explain the rows on every side in turn."""
+    """Explain the rows with all sides alternately."""
     parser = common.arguments(__doc__, needs_data=False)
     parser.add_argument("--rows", type=int, default=10_000, help="default 10,000")
     parser.add_argument("--repeats", type=int, default=5, help="medians are taken over these (default 5)")
@@ -60,7 +62,7 @@ def main() -> None:
 
 
 def trained(count: int) -> dict[str, Callable[[Float32], Any]]:
-    """How each side explains rows."""
+    """Function of each side that explains rows."""
     rows = Rows.of(*common.generate(count, FEATURES))
     model = fb.simulate(peers.terms_of([*rows.columns], TREES), [rows.table]).model
     booster = xgboost.Booster({"nthread": 1})

@@ -1,16 +1,21 @@
-"""How many cells a second does `paillier` mask, encrypt, add and open, beside plain phe?
+"""How many cells per second does `paillier` mask, encrypt, add and open, compared with plain phe?
 
-Cells of 46 bits of three parties, 48-bit slots, on one core. Seconds are CPU time of the process. `encrypt`
-is what a party does from integers to the bytes it sends, without anything made in advance; `encrypt, full
-pool` the same with all random powers ready, as between two turns. `mask` is what a party does before, with
-the masks of two others: a vector that is opened alone is noise. `add` is the sum of three ciphertexts,
-`check` what is done before with each that arrives, from bytes to numbers known to be ciphertexts. `blind` is
-what the aggregator does with a sum before the key holder sees it, `decrypt` what the key holder does, after a
-`check`, to have the bytes of its answer. phe has one cell in a ciphertext.
+    python benchmarks/speed/encrypted.py
 
-The claims, in cells/s. paillier, 2048 bits: encrypt 50,000, with a full pool 3,000,000, add 3,000,000,
-decrypt 11,000, in constant time; 3072 bits: half of these; at most 13 bytes a cell. Masks take at most a
-hundredth of the time that encrypting takes.
+Three parties have cells of 46 bits in 48-bit slots; CPU seconds on one core. phe has one cell per
+ciphertext. The steps are:
+
+- `mask`: a party adds the masks of two others, so that a vector that is opened alone is noise.
+- `encrypt`: from integers to the sent bytes, with nothing prepared; `encrypt, full pool` with all random
+  powers ready, as between two turns.
+- `add`: the sum of three ciphertexts.
+- `check`: from received bytes to validated ciphertexts, before they are added.
+- `blind`: the aggregator's work on a sum before the key holder receives it.
+- `decrypt`: the key holder's work, after a `check`, up to the bytes of its answer.
+
+The claims, in cells/s with 2048 bits: encrypt 50,000, with a full pool 3,000,000, add 3,000,000, decrypt
+11,000 in constant time; with 3072 bits half of these. A cell takes at most 13 bytes. Masks take at most a
+hundredth of the encryption time.
 """
 
 # One thread on every side, and that must be said before the libraries are imported.
@@ -84,7 +89,7 @@ def phe_alone(bits: int, repeats: int) -> Rates:
 
 
 def ours(bits: int, repeats: int) -> Rates:
-    """Rates of one part of cells, and what it takes."""
+    """Rates of paillier and bytes per cell, for one part of cells."""
     part, rng = Chunk(0, [(CELLS, BITS)]), np.random.default_rng(0)
     words = rng.integers(0, 1 << BITS, CELLS, np.uint64)
     with mock.patch.object(paillier, "POOL", 0):
@@ -123,7 +128,7 @@ def ours(bits: int, repeats: int) -> Rates:
 
 
 def with_a_full_pool(public: Any, cipher: Any, words: Any, size: int, repeats: int, found: Rates) -> None:
-    """The rate of `encrypt` when every power is ready, and the thread that makes them has ended its work."""
+    """Rate of `encrypt` with a full pool, after the thread that fills it has ended."""
     rows = size // (2 * public.bytes)
     with mock.patch.object(paillier, "POOL", repeats * rows):
         pool = public.pool()
@@ -135,7 +140,7 @@ def with_a_full_pool(public: Any, cipher: Any, words: Any, size: int, repeats: i
 
 
 def timed(found: Rates, what: str, cells: int, work: Callable[[], Any]) -> Any:
-    """The result of the work, whose rate is added to what was found."""
+    """Run the work and add its rate to `found`."""
     start = time.process_time()
     result = work()
     found.setdefault(what, []).append(cells / (time.process_time() - start))

@@ -1,15 +1,16 @@
-"""Does a table that is many times as large as the memory train, and how much slower per row?
+"""Does a table that is many times as large as memory train, and how much slower per row?
 
-Generated rows in a Parquet file, one party, protection `plain`, depth 6, 256 bins, one thread. Two processes
-train in turn: one with a twentieth of the rows in memory, one with all of them and a scratch folder. The cost
-of a tree is the wall time between the ends of the first and the last round, per row.
+    python benchmarks/speed/larger.py [--cgroup FOLDER]
 
-The limit is that of a control group of Linux (--cgroup FOLDER, made and limited by whoever runs this; it
-counts what the process has in memory and the part of its files that the system keeps there). Without one the
-script tells how much memory of its own the process took.
+Generates rows in a Parquet file. One party trains with `plain`, depth 6, 256 bins, one thread. One process
+trains a twentieth of the rows in memory, another one all rows with a scratch folder. The cost of a tree is
+the wall time between the ends of the first and the last round, per row.
 
-The claims: with a limit of a tenth of the table's size as float32 the training ends, and a tree costs at most
-three times as much per row.
+--cgroup names a Linux control group with a memory limit, which you create. Its limit includes the cached
+files of the process. Without one, the script reports how much memory of its own the process took.
+
+The claims: with a limit of a tenth of the table's size as float32, the training ends, and a tree costs at
+most three times as much per row.
 """
 
 import argparse
@@ -40,7 +41,7 @@ SLOWER_AT_MOST, LARGER_AT_LEAST = 3.0, 10.0
 
 
 def write(path: Path, rows: int) -> None:
-    """Normal columns and a noisy linear label, a group of rows after the other."""
+    """Write normal columns and a noisy linear label, one row group at a time."""
     draw = np.random.default_rng(0)
     factors = 0.3 * draw.standard_normal(FEATURES)
     writer = None
@@ -98,7 +99,7 @@ def main() -> None:
 
 
 def measure(folder: Path, options: argparse.Namespace) -> list[dict[str, float]]:
-    """Figures of the smaller table in memory, and of the whole one in files."""
+    """Measure the smaller table in memory and the whole table in files."""
     figures = []
     for rows, stored in ((options.rows // SMALLER, False), (options.rows, True)):
         path = folder / f"{rows}.parquet"
@@ -117,7 +118,7 @@ def measure(folder: Path, options: argparse.Namespace) -> list[dict[str, float]]
 
 
 def limit(cgroup: Path) -> int:
-    """Bytes the group may have."""
+    """Memory limit of the control group in bytes."""
     files = (cgroup / "memory.max", cgroup / "memory.limit_in_bytes")
     return int(next(file for file in files if file.exists()).read_text())
 

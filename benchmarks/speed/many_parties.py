@@ -1,11 +1,14 @@
-"""What do masks cost with 100 and with 1,000 parties, beside the same training without?
+"""What do masks cost with 100 and with 1,000 parties, compared with the same training without masks?
 
-Generated dense float32 rows, 20,000 x 20, binary:logistic, depth 6, 256 bins, one thread, all parties and the
-aggregator in one process: protection `masked`, then `plain`, in turns, and the models are compared. A tree is
-the median CPU time between the ends of two rounds that follow each other, of all parties together; `to the
-first round` is what comes before: rows, greetings, keys, cut points and the first tree.
+    python benchmarks/speed/many_parties.py [--parties N ...]
 
-The claim: with 100 parties masked is at most 4 times plain. 1,000 parties work.
+Trains generated dense float32 rows, 20,000 x 20, in one process with one thread: binary:logistic, depth 6,
+256 bins. `masked` and `plain` alternate, and the models are compared. The time of a tree is the median CPU
+time between consecutive rounds, of all parties together. `to the first round` covers rows, greetings, keys,
+cut points and the first tree.
+
+The claims: with 100 parties, masked takes at most 4 times as long as plain. With 1,000 parties, training
+works.
 """
 
 # One thread on every side, and that must be said before the libraries are imported.
@@ -31,7 +34,7 @@ import fedboost as fb
 
 ROWS, FEATURES = 20_000, 20
 CASES = {100: 4.0, 1_000: None}
-"""Parties to how many times plain is claimed at most."""
+"""Claimed multiple of plain by number of parties."""
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,14 @@
-"""What do masks cost, beside the same training without them?
+"""What do masks cost, compared with the same training without them?
 
-Trains on generated dense float32 rows, binary:logistic, depth 6, 256 bins, all parties and the aggregator in
-one process, in turns: protection `masked`, then `plain`. The time of a tree is wall time between the end of
-round 3 and the end of round 23 of the same training, divided by 20; the models are compared. A party's own
-cost is the CPU time its sealer takes a tree (masks, packing, shares), less that of the plain sealer.
+    python benchmarks/speed/masked.py
+
+Trains generated dense float32 rows in one process: binary:logistic, depth 6, 256 bins. `masked` and `plain`
+alternate, and the models are compared. The time of a tree is the wall time between the ends of rounds 3 and
+23, divided by 20. A party's own cost is the CPU time of its sealer per tree (masks, packing, shares), minus
+that of the plain sealer.
 
 The claims: with 3 parties at most 1.2 times plain at 1,000,000 x 50 and 1.5 times at 200,000 x 50; with 10
-parties at most 2.5 times at 200,000 x 50; bytes at most 1.02 times. 50 parties work.
+parties at most 2.5 times at 200,000 x 50; bytes at most 1.02 times. With 50 parties, training works.
 """
 
 # One thread on every side, and that must be said before the libraries are imported.
@@ -35,7 +37,7 @@ from fedboost.privacy.ends import OneLegSealer, PlainSealer
 
 EARLY, LATE = 3, 23
 CASES = ((1_000_000, 3, 1.2), (200_000, 3, 1.5), (200_000, 10, 2.5), (200_000, 50, None))
-"""Rows, parties, and how many times plain is claimed at most."""
+"""Rows, parties, and the claimed multiple of plain."""
 BYTES_AT_MOST = 1.02
 
 
@@ -98,7 +100,7 @@ def train(table: pa.Table, parties: int, protection: str, rounds: int) -> tuple[
 
 
 def timed(kind: Any, spent: list[float]) -> Any:
-    """The same sealer, which adds up the CPU seconds it takes."""
+    """A sealer that accumulates its CPU seconds."""
 
     class Timed(kind):  # type: ignore[misc]
         def seal(self, values: Any, tag: Any) -> Iterator[bytes]:
@@ -114,7 +116,7 @@ def timed(kind: Any, spent: list[float]) -> Any:
 
 
 def count(work: Any, spent: list[float]) -> Any:
-    """The result of the work, whose CPU time is added."""
+    """Run the work and add its CPU time."""
     start = time.process_time()
     result = work()
     spent[0] += time.process_time() - start
@@ -122,7 +124,7 @@ def count(work: Any, spent: list[float]) -> Any:
 
 
 def timed_parts(parts: Iterator[bytes], spent: list[float]) -> Iterator[bytes]:
-    """The same parts, the time to make them added."""
+    """The parts of a report; adds the time to make them."""
     while (part := count(lambda: next(parts, None), spent)) is not None:
         yield part
 

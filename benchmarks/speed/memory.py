@@ -1,14 +1,15 @@
 """How much memory does a training take?
 
-Each side trains 10 rounds in a process of its own, one thread, on 1,000,000 x 50 generated float32 values
-that it reads from a file: depth 6, 256 bins; fedboost with one party and protection `plain`. Counted is what
-the process has in memory that is no file's (Linux: RssAnon), every 5 ms from the end of the first round to
-that of the last, so after binning; the interpreter and the libraries count, too, and so does the table, 4
-bytes for each value and label, where a side keeps it. fedboost does not: it reads a column again if it must.
-pandas is hidden from every side: none needs it, and pyarrow and XGBoost import it, some 30 MB, where it is
-installed.
+    python benchmarks/speed/memory.py
 
-The claim: fedboost takes at most 1.5 bytes x rows x features and 200 MB.
+Each side trains 10 rounds in its own process with one thread, on 1,000,000 x 50 generated float32 values
+read from a file: depth 6, 256 bins, fedboost with one `plain` party. The script samples anonymous memory
+(RssAnon, Linux) every 5 ms from the end of the first round to the end of the last, after binning. It
+includes the interpreter, the libraries, and the table (4 bytes per value and label) if a side keeps it.
+fedboost rereads columns instead. pandas is hidden from all sides: none needs it, and pyarrow and XGBoost
+import it, about 30 MB, if it is installed.
+
+The claim: fedboost takes at most 1.5 bytes x rows x features plus 200 MB.
 """
 
 import argparse
@@ -36,14 +37,14 @@ import fedboost as fb
 
 ROUNDS = 10
 BYTES_A_VALUE, BYTES = 1.5, 200e6
-"""Claimed at most: so many for each value, and so many more."""
+"""Claimed limit: bytes per value, plus bytes."""
 EVERY = 0.005
-"""Seconds between two looks."""
+"""Seconds between samples."""
 SIDES = (FEDBOOST, XGBOOST, LIGHTGBM, SKLEARN)
 
 
 class Peak(threading.Thread):
-    """Watches the memory of this process from the first `mark` on."""
+    """Samples the memory of this process from the first `mark`."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -51,7 +52,7 @@ class Peak(threading.Thread):
         self._over = threading.Event()
 
     def mark(self, *_: object) -> None:
-        """A round is over."""
+        """Record the end of a round."""
         if not self.is_alive():
             self.start()
 
@@ -60,14 +61,14 @@ class Peak(threading.Thread):
             self.bytes = max(self.bytes, own_memory())
 
     def stop(self) -> int:
-        """The most bytes that were seen."""
+        """Stop and return the peak in bytes."""
         self._over.set()
         self.join()
         return max(self.bytes, own_memory())
 
 
 class HidesPandas(MetaPathFinder):
-    """Finds modules: pandas never, and of the others nothing that the finders behind it do not."""
+    """Import finder that hides pandas."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
         """None; ImportError for pandas."""
@@ -76,7 +77,7 @@ class HidesPandas(MetaPathFinder):
 
 
 def train_here(side: str, folder: Path) -> int:
-    """One training in this process, which has nothing else: the most bytes it had in memory."""
+    """Train in this process and return its peak memory in bytes."""
     sys.meta_path.insert(0, HidesPandas())
     peak = Peak()
     if side == FEDBOOST:
@@ -126,7 +127,7 @@ def main() -> None:
 
 
 def child(side: str, folder: Path) -> int:
-    """The most bytes of a training in a process of its own."""
+    """Peak memory of a training in its own process, in bytes."""
     command = [sys.executable, __file__, "--train", side, str(folder)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
@@ -149,7 +150,10 @@ def report(found: dict[str, list[int]], options: argparse.Namespace) -> None:
         f"the table {table / 1e6:.0f}: median (least - most) of {options.repeats}",
         ("side", "in memory", "claim", "holds"),
         rows,
-        ["scikit-learn calls nobody after a round: its figures are of the whole training, binning too."],
+        [
+            "scikit-learn has no callback after a round: its figures cover the whole training, "
+            "including binning."
+        ],
     )
     common.publish(options, [shown], {"table": table, "at_most": most, "peaks": found})
 

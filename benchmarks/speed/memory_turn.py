@@ -1,11 +1,14 @@
-"""What does a site's memory cost a turn?
+"""What does a site's question log cost per turn?
 
-A party notes each question before its answer leaves, in a file that survives the end of the process. Wall
-milliseconds of one such note, in a session of trees of eight questions each, and of what has to survive a
-power failure, too: the start and the end of a session, and the charge of a release with noise.
+    python benchmarks/speed/memory_turn.py
 
-The claim: a note takes less than 0.2 ms, in the median and in the mean over all turns, those among them that
-wait for the disk because the file's log is full.
+Before a party sends an answer, it records the question in a file that survives the process. The script
+measures wall milliseconds per record, in a session of trees with eight questions each. It also measures
+writes that must survive a power failure: the start and end of a session, and the charge for a release with
+noise.
+
+The claim: a record takes less than 0.2 ms, in the median and in the mean, including records that wait for
+the disk because the file's log is full.
 """
 
 import os
@@ -34,7 +37,7 @@ COLUMNS = {"label": "y", "numeric": ["x"], "ranges": {"x": [0, 1]}}
 
 
 def main() -> None:
-    """Note many turns, then hold many short sessions."""
+    """Record many turns, then run many short sessions."""
     parser = common.arguments(__doc__, needs_data=False)
     parser.add_argument("--turns", type=int, default=20_000, help="turns of one session (default 20000)")
     parser.add_argument("--sessions", type=int, default=100, help="other sessions (default 100)")
@@ -79,12 +82,12 @@ def main() -> None:
 
 
 def position(rounds: int, levels: int) -> Position:
-    """Somewhere in a session."""
+    """Position in a session."""
     return Position(1, True, rounds, levels, levels, os.urandom(32), os.urandom(32))
 
 
 def milliseconds(work: Callable[[], object]) -> float:
-    """Of the work, once."""
+    """Run the work once and return its milliseconds."""
     start = time.perf_counter()
     work()
     return 1e3 * (time.perf_counter() - start)

@@ -1,13 +1,12 @@
-"""The same training in fedboost and in the libraries of pooled rows it is compared with.
+"""The same training in fedboost and in libraries that train on pooled rows.
 
-Promises: every side sees the same float32 values and trains binary:logistic with depth 6 and at most 64
-leaves, 256 bins (255 where a side counts the missing one apart), learning rate 0.3, lambda 1, a hessian of 1
-in a leaf where there is such a bound, and the number of threads it is told; a library is imported by the
-process that trains with it.
+Every side trains binary:logistic on the same float32 values: depth 6, at most 64 leaves, 256 bins,
+learning rate 0.3, lambda 1. A side that counts the bin of missing values separately has 255 bins. The minimum
+hessian per leaf is 1 if the side has such a limit. A library is imported by the process that trains with it.
 """
 
-# Each side is told its number of threads. OMP_NUM_THREADS would be a bound for XGBoost, whatever it is told,
-# so it is taken away; this must happen before the libraries are imported.
+# Each side gets its number of threads as a parameter. OMP_NUM_THREADS would limit XGBoost nevertheless, so it
+# is deleted before the libraries are imported.
 import os
 
 os.environ |= {"NUMBA_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
@@ -27,14 +26,14 @@ import fedboost as fb
 
 FEDBOOST, XGBOOST, LIGHTGBM, SKLEARN = "fedboost", "XGBoost", "LightGBM", "scikit-learn"
 Mark = Callable[..., None]
-"""Called at the end of a round, whatever the side hands over then."""
+"""Callback for the end of a round, with any arguments."""
 EARLY, LATE = 5, 25
 """Rounds between whose ends trees are timed."""
 
 
 @dataclass(frozen=True)
 class Seconds:
-    """Of the CPU in all threads of this process, and on the wall."""
+    """CPU seconds of all threads of this process, and wall seconds."""
 
     cpu: float
     wall: float
@@ -47,7 +46,7 @@ class Seconds:
 
 
 def now() -> Seconds:
-    """What both clocks say."""
+    """Read both clocks."""
     return Seconds(time.process_time(), time.perf_counter())
 
 
@@ -59,20 +58,20 @@ class Clock:
     marks: list[Seconds] = field(default_factory=list)
 
     def mark(self, *_: object) -> None:
-        """A round is over."""
+        """Record the end of a round."""
         self.marks.append(now())
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Of a tree, and of all from the raw floats to the end of the first tree."""
+    """Seconds of a tree, and from raw floats to the end of the first tree."""
 
     tree: Seconds
     first: Seconds
 
     @classmethod
     def of(cls, clock: Clock) -> "Cost":
-        """From a training of LATE rounds."""
+        """Cost from a training of LATE rounds."""
         return cls(
             (clock.marks[LATE - 1] - clock.marks[EARLY - 1]) / (LATE - EARLY), clock.marks[0] - clock.start
         )
@@ -88,12 +87,12 @@ class Rows:
 
     @classmethod
     def of(cls, columns: dict[str, Float32], label: Float32) -> "Rows":
-        """Of columns of one length."""
+        """Rows from columns of one length."""
         return cls(columns, np.ascontiguousarray(np.column_stack(list(columns.values()))), label)
 
     @property
     def table(self) -> pa.Table:
-        """As fedboost takes them, without a copy."""
+        """A pyarrow table of the rows, without a copy."""
         return pa.table({**self.columns, common.LABEL: self.label})
 
 
@@ -107,7 +106,7 @@ def terms_of(names: list[str], rounds: int) -> fb.Terms:
 
 
 def time_fedboost(rows: Rows, threads: int, parties: int = 1) -> Cost:
-    """One training in this process with the rows in as many equal parts."""
+    """Time one training in this process with the rows in equal parts."""
     shards, terms = common.equal_parts(rows.table, parties), terms_of([*rows.columns], LATE)
     clock = Clock()
     fb.simulate(terms, shards, on_round=clock.mark, nthread=threads)
@@ -115,7 +114,7 @@ def time_fedboost(rows: Rows, threads: int, parties: int = 1) -> Cost:
 
 
 def compile_kernels() -> None:
-    """Train a little, so that no training that is timed compiles anything."""
+    """Train a small table, so that timed trainings compile nothing."""
     rows = Rows.of(*common.generate(200, 9))
     for threads in (1, 2):
         time_fedboost(rows, threads)
@@ -125,11 +124,11 @@ def compile_kernels() -> None:
 
 
 def train_xgboost(rows: Float32, label: Float32, threads: int, rounds: int, mark: Mark) -> Any:
-    """Bin and train."""
+    """Bin the rows and train."""
     import xgboost
 
     class AfterRound(xgboost.callback.TrainingCallback):
-        """Calls `mark` and goes on."""
+        """Calls `mark` and continues the training."""
 
         def after_iteration(self, model: object, epoch: int, evals_log: object) -> bool:
             mark()
@@ -147,7 +146,7 @@ def train_xgboost(rows: Float32, label: Float32, threads: int, rounds: int, mark
 
 
 def time_xgboost(rows: Rows, threads: int) -> Cost:
-    """One training."""
+    """Time one training."""
     clock = Clock()
     train_xgboost(rows.matrix, rows.label, threads, LATE, clock.mark)
     return Cost.of(clock)
@@ -156,11 +155,11 @@ def time_xgboost(rows: Rows, threads: int) -> Cost:
 # ---- LightGBM ---------------------------------------------------------------------------------------
 
 WISE = ("row", "col")
-"""Its two ways to build a histogram."""
+"""LightGBM's two ways to build a histogram."""
 
 
 def train_lightgbm(rows: Float32, label: Float32, threads: int, rounds: int, mark: Mark, wise: str) -> Any:
-    """Bin and train; wise: which of its two ways it is told to take."""
+    """Bin and train; wise: which of its two ways to use."""
     import lightgbm
 
     settings = {
@@ -182,7 +181,7 @@ def train_lightgbm(rows: Float32, label: Float32, threads: int, rounds: int, mar
 
 
 def time_lightgbm(rows: Rows, threads: int, wise: str) -> Cost:
-    """One training."""
+    """Time one training."""
     clock = Clock()
     train_lightgbm(rows.matrix, rows.label, threads, LATE, clock.mark, wise)
     return Cost.of(clock)
@@ -192,7 +191,7 @@ def time_lightgbm(rows: Rows, threads: int, wise: str) -> Cost:
 
 
 def train_sklearn(rows: Float32, label: Float32, threads: int, rounds: int) -> Any:
-    """Bin and train."""
+    """Bin the rows and train."""
     from sklearn.ensemble import HistGradientBoostingClassifier
     from threadpoolctl import threadpool_limits
 
@@ -211,7 +210,7 @@ def train_sklearn(rows: Float32, label: Float32, threads: int, rounds: int) -> A
 
 
 def time_sklearn(rows: Rows, threads: int) -> Cost:
-    """Two trainings, because it calls nobody after a round: EARLY rounds, and LATE."""
+    """Two trainings of EARLY and of LATE rounds, because it has no callback after a round."""
 
     def timed(rounds: int) -> Seconds:
         start = now()
@@ -228,4 +227,4 @@ TIMED: dict[str, Callable[[Rows, int], Cost]] = {
     XGBOOST: time_xgboost,
     SKLEARN: time_sklearn,
 }
-"""The sides that need no choice first."""
+"""The sides without a choice of variant."""

@@ -1,9 +1,11 @@
-"""What does a prediction cost beside XGBoost's?
+"""What does a prediction cost compared with XGBoost's?
+
+    python benchmarks/speed/predict.py
 
 100 trees of depth 6, trained on 100,000 generated rows, predict 1,000,000 x 50 float32 values with one
-thread, in turns. fedboost and XGBoost (`inplace_predict`, the faster of its two ways) have the same trees,
-from the same model file, and their predictions are compared; LightGBM and scikit-learn have trees of their
-own. Counted is CPU time.
+thread, and the sides alternate. fedboost and XGBoost (`inplace_predict`, the faster of its two ways) load
+the same model file, and their predictions are compared. LightGBM and scikit-learn have their own trees. The
+times are CPU time.
 
 The claim: fedboost takes at most XGBoost's time.
 """
@@ -31,11 +33,11 @@ import fedboost as fb
 AT_MOST = 1.0
 TRAINED_ON, TREES, FEATURES = 100_000, 100, 50
 SAME = 1e-5
-"""Two predictions of the same trees differ by at most so much: XGBoost adds leaf values as float32."""
+"""Tolerance of predictions of the same trees: XGBoost adds leaf values as float32."""
 
 
 def main() -> None:
-    """Predict on every side in turn."""
+    """Predict with all sides alternately."""
     parser = common.arguments(__doc__, needs_data=False)
     parser.add_argument("--rows", type=int, default=1_000_000, help="default 1,000,000")
     parser.add_argument("--repeats", type=int, default=5, help="medians are taken over these (default 5)")
@@ -60,7 +62,7 @@ def main() -> None:
 
 
 def trained(count: int) -> dict[str, Callable[[Float32], Any]]:
-    """How each side predicts probabilities."""
+    """Function of each side that predicts probabilities."""
     rows = Rows.of(*common.generate(count, FEATURES))
     model = fb.simulate(peers.terms_of([*rows.columns], TREES), [rows.table]).model
     booster = xgboost.Booster({"nthread": 1})

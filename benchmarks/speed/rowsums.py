@@ -1,22 +1,28 @@
-"""What do the sums of a tree over encrypted rows cost, beside phe and HEU?
+"""What do the sums of a tree over encrypted rows cost, compared with phe and HEU?
 
-Generated float32 rows, half of the columns the label holder's, half foreign; logistic gradients; a tree that
-splits best by both. Seconds are CPU time of the process, one thread, of all roles together. `encrypt`:
-gradients and hessians of all rows, at the label holder; `take in`: at the feature holder, from bytes to
-checked numbers; `sums`: of the root and the smaller child of each split; `close`: from sums to the bytes of
-reports; `blind`: at the aggregator, with the reading of reports; `open`: at the label holder, with the roots
-that prove it and a look at its own work; `check`: of the answer, at the aggregator, from which sums are read.
-What is made once in a session is not counted: keys, their proof, tables of powers. Every opened cell is
-compared with the plain sum.
+    python benchmarks/speed/rowsums.py [--peer-python PYTHON]
 
-phe, as its documentation has it, encrypts gradient and hessian apart, has no packing, and sums each node:
-measured on a few numbers, scaled to the tree. HEU is what SecretFlow encrypts with: by Okamoto-Uchiyama
-(OU), SecretFlow's default, and by Paillier. Gradient and hessian are packed into one ciphertext, its default
-as well, and the smaller children summed; sums are opened as they are, with neither blinds nor proofs. It is
-measured on a sample of rows, scaled to the tree, in an interpreter of its own that --peer-python names.
+Generated float32 rows with logistic gradients; half of the columns are the label holder's, half are
+foreign. The tree uses the best splits of both. Seconds are CPU time of all roles in one thread. Every
+opened cell is compared with the plain sum. Work done once per session (keys, their proof, tables of powers)
+is not included. The steps:
 
-The claims, for 100,000 rows x 10 foreign columns, depth 5, 32 bins: 10 s with a key of 2048 bits, 26 s with
-3072 bits, where the processor has AVX-512 IFMA; 65 s by gmpy2 alone, 2048 bits; at most a hundredth of phe.
+- `encrypt`: gradients and hessians of all rows, at the label holder.
+- `take in`: at the feature holder, from bytes to checked numbers.
+- `sums`: of the root and the smaller child of each split.
+- `close`: from sums to the bytes of reports.
+- `blind`: at the aggregator, including reading the reports.
+- `open`: at the label holder, including the roots that prove the opening and a check of its own work.
+- `check`: of the answer, at the aggregator, from which the sums are read.
+
+phe, used as its documentation describes, encrypts gradient and hessian separately, without packing, and
+sums each node. It is scaled to the tree from a few numbers. HEU is SecretFlow's library, with
+Okamoto-Uchiyama (OU, its default) and with Paillier. Gradient and hessian are packed into one ciphertext,
+also its default, the smaller children are summed, and sums are opened without blinds and proofs. It is
+scaled to the tree from a sample of rows, in the interpreter of --peer-python.
+
+The claims, for 100,000 rows x 10 foreign columns, depth 5, 32 bins: with AVX-512 IFMA 10 s with 2048 bits
+and 26 s with 3072; 65 s with only gmpy2 and 2048 bits; at most a hundredth of phe's time.
 """
 
 # One thread on every side, and that must be said before the libraries are imported.
@@ -49,15 +55,15 @@ from fedboost.privacy.rowsums.sums import Engine, EngineOf, KernelEngine, RowEnc
 
 ROWS, FOREIGN, DEPTH, BINS = 100_000, 10, 5, 32
 UNITS = 1 << 15
-"""Of a gradient of 1."""
+"""Fixed-point value of a gradient of 1."""
 KERNELS, GMPY2 = "kernels", "gmpy2 alone"
 CLAIMS = {(KERNELS, 2048): 10.0, (KERNELS, 3072): 26.0, (GMPY2, 2048): 65.0}
-"""Seconds at most."""
+"""Claimed limits in seconds."""
 OF_PHE = 0.01
 PHE_NUMBERS = 30
 PEER = Path(__file__).with_name("rowsums_peer.py")
 SCHEMES = ("OU", "ZPaillier")
-"""Of HEU, by its names."""
+"""Schemes of HEU by name."""
 SAMPLE = 5_000
 """Rows that HEU encrypts and sums."""
 STAGES = ("encrypt", "take in", "sums", "close", "blind", "open", "check")
@@ -137,7 +143,7 @@ def grown(rows: int) -> Tree:
 
 
 def split(pairs: Any, codes: Any, rows: Any) -> list[Any]:
-    """The rows of both children of the best split; of none if there is none."""
+    """Row indices of both children of the best split; empty without a split."""
     sums = np.cumsum(histogram(pairs, codes, rows).reshape(len(codes), BINS, 2), axis=1).astype(float)
     rest = sums[:, -1:] - sums
     gain = sum(of[..., 0] ** 2 / (of[..., 1] + UNITS) for of in (sums, rest))
@@ -150,7 +156,7 @@ def split(pairs: Any, codes: Any, rows: Any) -> list[Any]:
 
 
 def ours(secret: PaillierSecret, tree: Tree, engine: EngineOf) -> dict[str, Any]:
-    """Seconds of each stage, and bytes of gradients and of sums."""
+    """Measure seconds of each stage, and bytes of gradients and sums."""
     rows, seconds = tree.pairs.size, dict.fromkeys(STAGES, 0.0)
     slots = Slots.of(UNITS, rows, secret.public.n.bit_length())
     encryption = RowEncryption(secret, slots, ONE, secrets.token_bytes, engine)
@@ -187,7 +193,7 @@ def opened(
 
 
 def of_phe(bits: int, rows: int) -> dict[str, Any]:
-    """Seconds of the stages that phe has, from those of a few numbers."""
+    """Measure phe's stages on a few numbers, scaled to the tree."""
     public, private = generate_paillier_keypair(n_length=bits)
     values, few = [secrets.randbelow(UNITS) for _ in range(PHE_NUMBERS)], dict.fromkeys(STAGES, 0.0)
     encrypted = timed(few, "encrypt", lambda: [public.encrypt(value) for value in values])
@@ -206,7 +212,7 @@ def of_phe(bits: int, rows: int) -> dict[str, Any]:
 
 
 def of_heu(python: str, scheme: str, bits: int, tree: Tree) -> dict[str, Any]:
-    """Seconds of the stages that HEU has, and bytes, from those of a sample of rows; its version."""
+    """Measure HEU's stages and bytes on a sample of rows; return its version too."""
     words = (scheme, *map(str, (bits, SAMPLE, FOREIGN, BINS)))
     few = common.by_peer(python, PEER, "sf-heu", *words)
     nodes = [node.size for level in tree.levels for node in level]
@@ -242,7 +248,7 @@ def report(measured: dict[str, dict[str, Any]], options: Any) -> None:
             holds = verdict(whole[name] <= most and (side == GMPY2 or whole[name] <= OF_PHE * beside))
         claim = f"{most:.0f}" if most else ""
         rows.append((name, *stages, f"{whole[name]:,.2f}", claim, holds, *sent))
-    notes = [f"phe: from {PHE_NUMBERS} numbers, scaled; it sums and opens every node."]
+    notes = [f"phe: scaled from {PHE_NUMBERS} numbers; it sums and opens every node."]
     if release := next((of["version"] for of in measured.values() if "version" in of), None):
         notes += of_peer(release)
     table = common.Table(
@@ -255,12 +261,12 @@ def report(measured: dict[str, dict[str, Any]], options: Any) -> None:
 
 
 def of_peer(release: str) -> list[str]:
-    """What to know of the lines of HEU."""
+    """Notes on HEU."""
     return [
-        f"HEU {release}: from {SAMPLE:,} rows in one node and its {FOREIGN} x {BINS} sums, scaled to the rows"
-        " and nodes summed here; one core. Its sums are opened as they are: no blinds, no proofs.",
-        "OU is not comparable in what it protects: the opening of a plaintext beyond its prime p gives p"
-        " away, with which everything can be read, and who asks for openings can make such a plaintext."
+        f"HEU {release}: scaled from {SAMPLE:,} rows in one node and its {FOREIGN} x {BINS} sums to the rows"
+        " and nodes summed here; one core. Its sums are opened without blinds and proofs.",
+        "OU protects less: opening a plaintext beyond its prime p reveals p, which decrypts everything, and"
+        " the party that requests openings can make such a plaintext."
         " HEU's decrypt_in_range, measured here, refuses those; its decrypt does not.",
     ]
 

@@ -1,11 +1,10 @@
-"""HEU of SecretFlow, run by an interpreter that has it: rowsums.py starts it, with the scheme, bits of the
-key, rows, columns and bins as words.
+"""Runs HEU of SecretFlow for `rowsums.py`, in an interpreter that has the package.
 
-Promises: one line of JSON, the last of standard output: the CPU seconds of each step, of all threads of the
-process, which has one core where the system allows that; the bytes of what is sent; the version. Gradient
-and hessian of a row are packed into one ciphertext, as SecretFlow's SGB does by default (batch encoding).
-What is decrypted is compared with the plain sums. Making keys is not timed, nor is writing messages.
-Refuses: sums that are something else (one line on standard error, exit status 1).
+Arguments: scheme, key bits, rows, columns, bins. The last line on standard output is JSON: the CPU seconds
+of each step over all threads, on one core if the system allows it, the sent bytes, and the version.
+Gradient and hessian of a row are packed into one ciphertext, the default of SecretFlow's SGB (batch
+encoding). Key generation and serialization are not timed. Decrypted sums are compared with plain sums; a
+difference prints one line on standard error, with exit status 1.
 """
 
 import json
@@ -22,7 +21,7 @@ from heu import numpy as heu
 from heu import phe
 
 UNITS = 1 << 15
-"""Of a gradient of 1."""
+"""Fixed-point value of a gradient of 1."""
 scheme, (bits, rows, columns, bins) = sys.argv[1], map(int, sys.argv[2:])
 draw = np.random.default_rng(0)
 gradients = draw.integers(-UNITS // 2, UNITS // 2, rows)
@@ -37,7 +36,7 @@ start = time.process_time()
 
 
 def done(what: str) -> None:
-    """A step is over."""
+    """Record the end of a step."""
     global start
     now = time.process_time()
     seconds[what] = now - start

@@ -1,12 +1,13 @@
-"""How much memory does it take a party to read its rows from PostgreSQL?
+"""How much memory does a party need to read its rows from PostgreSQL?
 
-Generated float64 values in a table of a PostgreSQL server of its own (Debian's packages), read with ORDER BY
-by a party in a process of its own, which then trains 2 rounds, one thread, protection `plain`, depth 6, 256
-bins. Counted is the most memory that the process had, files and libraries included (Linux: VmHWM), above what
-it had before it asked the query, when all code was loaded. Where a scratch folder is named, the bins lie
-there, and count where the process has them in memory.
+    python benchmarks/speed/sources.py
 
-The claim: at most 200 MB above the size of the bins, a byte for each value.
+Starts a PostgreSQL server (Debian's packages) with a table of generated float64 values. A party in its own
+process reads them with ORDER BY, then trains 2 rounds: one thread, `plain`, depth 6, 256 bins. The figure
+is the peak memory (VmHWM, Linux, including files and libraries) minus the memory before the query, when all
+code is loaded. Bins in a scratch folder count while the process has them in memory.
+
+The claim: at most 200 MB above the bins, which take one byte per value.
 """
 
 import argparse
@@ -37,7 +38,7 @@ from fedboost.runtime.data.table import site_table
 from fedboost.runtime.data.values import keep_freed_memory
 
 BYTES, BATCH = 200e6, 1 << 16
-"""Claimed at most, above the bins; rows that are written at a time."""
+"""Claimed bytes above the bins; rows per written batch."""
 QUERY = "SELECT * FROM rows ORDER BY id"
 
 
@@ -67,7 +68,7 @@ def write(uri: str, rows: int, features: int) -> None:
 
 
 def status(key: str) -> int:
-    """Bytes that the system says this process has."""
+    """Bytes of a memory figure of this process."""
     found = re.search(rf"{key}:\s+(\d+) kB", Path("/proc/self/status").read_text())
     return int(found[1]) << 10 if found else 0
 

@@ -1,17 +1,24 @@
-"""What does a tree cost beside XGBoost, LightGBM and scikit-learn, and what do more parties add?
+"""What does a tree cost compared with XGBoost, LightGBM and scikit-learn, and what do more parties add?
 
-All train on the same float32 rows, binary:logistic, depth 6, 256 bins, learning rate 0.3, in turns: fedboost
-(one party, protection `plain`), XGBoost (`hist`, QuantileDMatrix), LightGBM (at most 64 leaves, the faster of
-row-wise and col-wise, which the table names), scikit-learn's HistGradientBoosting, and fedboost with three
-parties that hold the same rows, in one process. Seconds are CPU time with one thread and wall time with two.
-Those of a tree are taken between the ends of rounds 5 and 25 of the same training, divided by 20; fedboost's
-include the metric of each round and the encoding of every message. scikit-learn's are the difference of two
-trainings, of 5 and of 25 rounds. Categories reach all sides as the number of their level; kddcup99_10pct's
-label is normal or not.
+    python benchmarks/speed/speed.py [--data FOLDER] [--tables NAME ...]
+
+All sides train on the same float32 rows: binary:logistic, depth 6, 256 bins, learning rate 0.3.
+The sides alternate:
+
+- fedboost with one `plain` party, and with three parties that hold the same rows in one process;
+- XGBoost (`hist`, QuantileDMatrix);
+- LightGBM (at most 64 leaves, the faster of row-wise and col-wise, shown in the table);
+- scikit-learn's HistGradientBoosting.
+
+Categories are level numbers on all sides. The label of kddcup99_10pct is normal or not normal.
+
+Seconds are CPU time with one thread and wall time with two. The time of a tree is the time between the ends
+of rounds 5 and 25, divided by 20. fedboost's includes the metric of each round and message encoding.
+scikit-learn's is the difference between trainings of 5 and of 25 rounds.
 
 The claims: with one thread a tree costs at most 0.8 times XGBoost's and 0.6 times LightGBM's, with two
-threads at most 0.9 times XGBoost's; from raw floats to the end of the first tree it takes at most half of
-XGBoost's time; three parties cost at most 1.5 times one. The other figures are shown beside.
+threads at most 0.9 times XGBoost's. From raw floats to the end of the first tree takes at most half of
+XGBoost's time. Three parties cost at most 1.5 times one. The other figures have no claim.
 """
 
 import argparse
@@ -41,7 +48,7 @@ Figure = Literal["tree", "first"]
 
 
 def read(dataset: common.Dataset, positive: str | None, options: argparse.Namespace) -> Rows:
-    """A real table as float32: levels by their number, missing values as NaN."""
+    """Read a real table as float32: level numbers, missing values as NaN."""
     table = common.load(options.data, dataset)
     if positive is not None:
         place = table.column_names.index(dataset.label)
@@ -55,19 +62,19 @@ def read(dataset: common.Dataset, positive: str | None, options: argparse.Namesp
 
 @dataclass(frozen=True)
 class Source:
-    """Where rows come from: so many that are generated, or a real table."""
+    """Source of rows: generated, or a real table."""
 
     rows: Callable[[argparse.Namespace], Rows]
     real: bool = False
 
 
 def generated(rows: int, features: int) -> Source:
-    """Dense normal values."""
+    """Source of dense normal values."""
     return Source(lambda options: Rows.of(*generate(min(rows, options.rows or rows), features)))
 
 
 def real(dataset: common.Dataset, positive: str | None = None) -> Source:
-    """A real table, its label the level `positive` against all others, if one is named."""
+    """Source of a real table; its label is the level `positive` against all others, if named."""
     return Source(partial(read, dataset, positive), real=True)
 
 
@@ -78,9 +85,9 @@ SOURCES = {
     "kddcup99_10pct": real(common.KDDCUP, "normal"),
 }
 SHARED = "long"
-"""The table that is also shared out to three parties."""
+"""The table that is also divided among three parties."""
 THREADS: dict[int, Literal["cpu", "wall"]] = {1: "cpu", 2: "wall"}
-"""With so many threads, which seconds count."""
+"""CPU or wall seconds, by number of threads."""
 CLAIMS: dict[tuple[Figure, int], dict[str, float]] = {
     ("tree", 1): {XGBOOST: 0.8, LIGHTGBM: 0.6},
     ("tree", 2): {XGBOOST: 0.9},
@@ -89,14 +96,14 @@ CLAIMS: dict[tuple[Figure, int], dict[str, float]] = {
 }
 """How many times this side's seconds fedboost may take, on the tables CLAIMED."""
 CLAIMED = ("long", "wide", "adult", "kddcup99_10pct")
-"""The others are shown only."""
+"""Tables with claims. The other tables have none."""
 PARTIES_AT_MOST = 1.5
-"""How many times one party's seconds a tree of three may take, with one thread, on the table SHARED."""
+"""Claimed multiple of one party's seconds for three parties, with one thread, on the table SHARED."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What came of a table and a number of threads: the costs of every side, a repeat after the other."""
+    """Costs of every side on a table with a number of threads, for each repeat."""
 
     table: str
     claimed: bool
@@ -105,17 +112,17 @@ class Measured:
     repeats: list[dict[str, Cost]]
 
     def seconds(self, side: str, figure: Figure) -> list[float]:
-        """Of each repeat, by the clock that counts."""
+        """Seconds of each repeat, CPU or wall."""
         return [getattr(getattr(repeat[side], figure), THREADS[self.threads]) for repeat in self.repeats]
 
     def ratios(self, side: str, other: str, figure: Figure) -> list[float]:
-        """How many times the other's seconds, in each repeat."""
+        """Ratio to the other side's seconds in each repeat."""
         pairs = zip(self.seconds(side, figure), self.seconds(other, figure), strict=True)
         return [mine / its for mine, its in pairs]
 
 
 def main() -> None:
-    """Time all sides in turns, on one table after the other."""
+    """Time all sides alternately on each table."""
     parser = common.arguments(__doc__, needs_data=False)
     parser.add_argument(
         "--data",
@@ -146,7 +153,7 @@ def main() -> None:
 
 
 def measure(name: str, rows: Rows, threads: int, repeats: int) -> Measured:
-    """Train with every side in turn, so many times."""
+    """Train with all sides alternately, for each repeat."""
     clock = THREADS[threads]
     wise = min(peers.WISE, key=lambda wise: getattr(peers.time_lightgbm(rows, threads, wise).tree, clock))
     sides = {**peers.TIMED, LIGHTGBM: partial(peers.time_lightgbm, wise=wise)}
@@ -165,12 +172,12 @@ def measure(name: str, rows: Rows, threads: int, repeats: int) -> Measured:
 
 
 def trees(results: Sequence[Measured]) -> common.Table:
-    """What a tree costs."""
+    """Table of the costs of a tree."""
     return beside("Seconds a tree", "tree", results)
 
 
 def firsts(results: Sequence[Measured]) -> common.Table:
-    """What it takes until there is a tree."""
+    """Table of the times to the first tree."""
     return beside("Seconds from raw floats to the end of the first tree", "first", results)
 
 
@@ -196,7 +203,7 @@ def beside(title: str, figure: Figure, results: Sequence[Measured]) -> common.Ta
 
 
 def shards(results: Sequence[Measured]) -> common.Table:
-    """What three parties cost beside one."""
+    """Table of the cost of three parties and one."""
     rows = []
     for result in results:
         if THREE not in result.repeats[0]:

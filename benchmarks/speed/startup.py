@@ -1,16 +1,17 @@
-"""How long does it take until something happens?
+"""How long do a command, an import, the first kernel and the first tree take?
 
-Wall seconds of whole processes, the start of Python included: `fedboost --help`, a Python that does nothing
-but `import fedboost`, and one that calls a compiled kernel and finds it in the cache of an earlier run;
-beside them a Python that does nothing, and those that import XGBoost or LightGBM. Each once to warm up, then
-in turns.
+    python benchmarks/speed/startup.py
 
-Then, in one process, seconds from raw floats to the end of the first tree: `fedboost.simulate` of one party
-and of four, with its warnings about the tables and without, beside XGBoost (`hist`, QuantileDMatrix, 256
-bins); CPU seconds with one thread, wall seconds with two.
+First, wall seconds of whole processes, including Python's start: `fedboost --help`, `import fedboost`, and
+a first call of a compiled kernel from the cache of an earlier run. For comparison: an empty Python, and
+imports of XGBoost and LightGBM. Each runs once to warm up; then all alternate.
 
-The claims: the first two take less than 0.3 s, the first call of a kernel less than 1 s; one party has its
-first tree in a quarter of XGBoost's time, and a tenth of the time at most is for the warnings.
+Then, in one process, seconds from raw floats to the end of the first tree: `fedboost.simulate` with one
+party and with four, with and without its warnings about the tables, and XGBoost (`hist`, QuantileDMatrix,
+256 bins). CPU seconds with one thread, wall seconds with two.
+
+The claims: the first two processes take less than 0.3 s, the first kernel less than 1 s. The first tree of
+one party takes at most a quarter of XGBoost's time. Warnings take at most a tenth of the time.
 """
 
 import argparse
@@ -46,19 +47,19 @@ CASES: dict[str, tuple[list[str], float | None]] = {
     "import xgboost": (["-c", "import xgboost"], None),
     "import lightgbm": (["-c", "import lightgbm"], None),
 }
-"""What Python is told, and less than how many seconds it is claimed to take."""
+"""Python's arguments, and the claimed limit in seconds."""
 SHAPE = 600_000, 50
 PARTIES = (1, 4)
 OF_XGBOOST = 0.25
-"""How many times XGBoost's seconds one party may take to its first tree."""
+"""Claimed multiple of XGBoost's seconds for one party's first tree."""
 OF_WARNINGS = 0.1
-"""The share of these seconds that warnings may take."""
+"""Claimed share of warnings in these seconds."""
 CLOCKS = {1: "cpu", 2: "wall"}
-"""With so many threads, which seconds count."""
+"""CPU or wall seconds, by number of threads."""
 
 
 def main() -> None:
-    """Start all of them in turns."""
+    """Start all processes alternately."""
     parser = common.arguments(__doc__, needs_data=False)
     parser.add_argument("--repeats", type=int, default=5, help="medians are taken over these (default 5)")
     parser.add_argument("--rows", type=int, default=SHAPE[0], help="to the first tree (default 600000)")
@@ -105,7 +106,7 @@ def first_trees(rows: Rows, threads: int, repeats: int) -> dict[str, list[float]
 
 
 def ours(rows: Rows, threads: int, parties: int, **options: Any) -> float:
-    """Of the rows in as many equal parts."""
+    """Time to fedboost's first tree, with the rows in equal parts."""
     shards, terms = common.equal_parts(rows.table, parties), peers.terms_of([*rows.columns], 1)
     clock = Clock()
     fb.simulate(terms, shards, on_round=clock.mark, nthread=threads, **options)
@@ -113,14 +114,14 @@ def ours(rows: Rows, threads: int, parties: int, **options: Any) -> float:
 
 
 def xgboost(rows: Rows, threads: int) -> float:
-    """Of all rows."""
+    """Time to XGBoost's first tree with all rows."""
     clock = Clock()
     peers.train_xgboost(rows.matrix, rows.label, threads, 1, clock.mark)
     return first(clock, threads)
 
 
 def first(clock: Clock, threads: int) -> float:
-    """From the start to the end of the first tree, by the clock that counts."""
+    """Seconds from the start to the end of the first tree, CPU or wall."""
     return float(getattr(clock.marks[0] - clock.start, CLOCKS[threads]))
 
 
@@ -150,7 +151,7 @@ def beside(firsts: dict[int, dict[str, list[float]]], options: argparse.Namespac
 
 
 def seconds(words: list[str]) -> float:
-    """Of a Python from its start to its end."""
+    """Wall seconds of a Python process."""
     start = time.perf_counter()
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
     if done.returncode:

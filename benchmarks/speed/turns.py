@@ -1,9 +1,10 @@
-"""What do turns cost, beside the goals that were set for them?
+"""What do turns cost, compared with their goals?
 
-Counts the round trips of a masked session of one process, from the messages that the aggregator sends to a
-party. Every other figure is taken from the files that the benchmarks named in the table left in a folder
-(`--json FOLDER/NAME.json`, as `make bench` calls them): nothing is measured twice. `before` is what the same
-benchmark said before levels, masks and turns were changed (decisions 0016 to 0020).
+    python benchmarks/speed/turns.py --folder FOLDER
+
+Counts the round trips of a masked session in one process, from the messages that the aggregator sends to a
+party. Every other figure comes from the JSON files in FOLDER that the benchmarks named in the table wrote
+(`--json FOLDER/NAME.json`, as `make bench` does).
 """
 
 import json
@@ -34,11 +35,9 @@ ROUNDS, DEPTH = 10, 6
 
 @dataclass(frozen=True)
 class Goal:
-    """A figure: the work, what it was before, the most it may be, and where it comes from: the benchmark that
-    measures it, and how to read its values."""
+    """A goal: the work, the limit, the benchmark that measures it, and how to read its values."""
 
     work: str
-    before: str
     most: float
     benchmark: str
     figure: Figure
@@ -46,7 +45,7 @@ class Goal:
 
 
 def tree(table: str, side: str, threads: int, clock: str) -> Figure:
-    """Seconds a tree of fedboost, beside another side's, in `speed`."""
+    """Ratio of fedboost's seconds per tree to another side's, from `speed`."""
 
     def ratio(values: Values) -> float:
         [result] = [r for r in values["results"] if r["table"].startswith(table) and r["threads"] == threads]
@@ -57,19 +56,19 @@ def tree(table: str, side: str, threads: int, clock: str) -> Figure:
 
 
 def wall(case: str, side: str, other: str) -> Figure:
-    """Seconds a tree of one side, beside another's, in `network`."""
+    """Ratio of one side's seconds per tree to another's, from `network`."""
     return lambda values: statistics.median(
         repeat[side]["wall"] / repeat[other]["wall"] for repeat in values["cases"][case]
     )
 
 
 def seconds(case: str, side: str) -> Figure:
-    """Seconds a tree of one side, in `network`."""
+    """Seconds per tree of one side, from `network`."""
     return lambda values: statistics.median(repeat[side]["wall"] for repeat in values["cases"][case])
 
 
 def many(parties: int) -> Figure:
-    """CPU seconds a tree with masks, beside those without, in `many_parties`."""
+    """Ratio of CPU seconds per tree with and without masks, from `many_parties`."""
 
     def ratio(values: Values) -> float:
         [case] = [case for case in values["cases"] if case["parties"] == parties]
@@ -85,56 +84,47 @@ MASKED = "masked, mTLS"
 GOALS = (
     Goal(
         "3 parties, 50 ms, 20,000 x 20, masked: s a tree",
-        "0.84",
         0.36,
         "network",
         seconds("distance", MASKED),
     ),
-    Goal("the same beside plain", "2.05", 1.1, "network", wall("distance", MASKED, "plain")),
+    Goal("the same beside plain", 1.1, "network", wall("distance", MASKED, "plain")),
     Goal(
         "200,000 x 50, 3 processes, plain, of XGBoost's allreduce",
-        "1.04 to 1.24",
         0.9,
         "network",
         wall("allreduce", "plain", "XGBoost"),
     ),
-    Goal("the same, masked with mTLS", "1.6 to 1.8", 1.2, "network", wall("allreduce", MASKED, "XGBoost")),
+    Goal("the same, masked with mTLS", 1.2, "network", wall("allreduce", MASKED, "XGBoost")),
     Goal(
         "1,000,000 x 50, 4 processes, masked beside plain",
-        "1.36",
         1.15,
         "network",
         wall("processes", MASKED, "plain"),
     ),
     Goal(
         "100 parties, one process, 20,000 x 20, masked beside plain",
-        "12.6",
         4.0,
         "many_parties",
         many(100),
         1,
     ),
-    Goal("adult, one thread, of XGBoost's CPU", "2.2 to 2.6", 1.0, "speed", tree("adult", XGBOOST, 1, "cpu")),
+    Goal("adult, one thread, of XGBoost's CPU", 1.0, "speed", tree("adult", XGBOOST, 1, "cpu")),
     Goal(
         "kddcup99_10pct, one thread, of LightGBM's",
-        "1.38",
         0.9,
         "speed",
         tree("kddcup99_10pct", LIGHTGBM, 1, "cpu"),
     ),
     Goal(
         "1,000,000 x 50, one thread, of XGBoost's",
-        "0.73",
         0.65,
         "speed",
         tree("1,000,000 x 50", XGBOOST, 1, "cpu"),
     ),
-    Goal(
-        "1,000,000 x 50, two threads, wall", "1.02", 0.8, "speed", tree("1,000,000 x 50", XGBOOST, 2, "wall")
-    ),
+    Goal("1,000,000 x 50, two threads, wall", 0.8, "speed", tree("1,000,000 x 50", XGBOOST, 2, "wall")),
     Goal(
         "1,000,000 x 50: MB of memory",
-        "302",
         240,
         "memory",
         lambda values: statistics.median(values["peaks"][FEDBOOST]) / 1e6,
@@ -142,7 +132,6 @@ GOALS = (
     ),
     Goal(
         "15,626 one-hot columns: s to the end of the first tree",
-        "30",
         3.0,
         "wide",
         lambda values: float(values["first tree"]["1"]),
@@ -152,15 +141,15 @@ GOALS = (
 
 
 def main() -> None:
-    """Count round trips, read the other figures, and show all beside their goals."""
+    """Count round trips, read the other figures, and print all with their goals."""
     parser = common.arguments(__doc__, needs_data=False)
     parser.add_argument("--folder", type=Path, required=True, metavar="FOLDER", help="of the JSON files")
     options = parser.parse_args()
     trips, start = round_trips()
     own = common.command("turns", sys.argv[1:])
     rows = [
-        ("depth 6, masked: round trips a tree", "14", "6", f"{trips:.1f}", verdict(trips <= DEPTH), own),
-        ("the same: round trips before the first tree", "", "", f"{start}", "", own),
+        ("depth 6, masked: round trips per tree", "6", f"{trips:.1f}", verdict(trips <= DEPTH), own),
+        ("the same: round trips before the first tree", "", f"{start}", "", own),
     ]
     values: dict[str, float | None] = {
         "round trips a tree": trips,
@@ -168,15 +157,15 @@ def main() -> None:
     }
     for goal in GOALS:
         path = options.folder / f"{goal.benchmark}.json"
-        row = goal.work, goal.before, f"{goal.most:g}"
+        row = goal.work, f"{goal.most:g}"
         if not path.exists():
             rows.append((*row, "not measured", "", ""))
             continue
         result = json.loads(path.read_text())
         reached = values[goal.work] = goal.figure(result["values"])
         rows.append((*row, f"{reached:.{goal.digits}f}", verdict(reached <= goal.most), result["command"]))
-    headings = "work", "before", "goal: at most", "reached", "holds", "command"
-    common.publish(options, [common.Table("Turns, and what they cost", headings, rows)], values)
+    headings = "work", "goal: at most", "reached", "holds", "command"
+    common.publish(options, [common.Table("Turns and their costs", headings, rows)], values)
 
 
 def round_trips() -> tuple[float, int]:

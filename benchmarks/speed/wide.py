@@ -1,12 +1,14 @@
-"""Does a table of 15,626 columns, nearly all of them 0, train with little memory, and as well as in XGBoost?
+"""Does a sparse table of 15,626 columns train with little memory, and as well as in XGBoost?
 
-The rows of amazon_access_onehot are split by a seed into 80 % to train on and 20 % to test on, and shared out
-equally among four parties, protection `plain`, depth 6, learning rate 0.3; XGBoost has all rows of the four,
-as a sparse matrix: what is 0 is missing to it, which parts columns of 0 and 1 the same way. Then the parties
-are processes of their own that read their rows from a LIBSVM file and talk gRPC over loopback (Linux): the
-most memory each had, all files and libraries counted (VmHWM).
+    python benchmarks/speed/wide.py --data FOLDER
 
-The claims: the AUC is at most 0.005 below XGBoost's in the mean of the splits; a party stays under 1 GB; one
+A seed splits amazon_access_onehot into 80 % training and 20 % test rows. Four equal parties train with
+`plain`, depth 6, learning rate 0.3. XGBoost has all rows as a sparse matrix and treats 0 as missing, which
+splits columns of 0 and 1 the same way. Then the parties run as processes that read their rows from a LIBSVM
+file and are connected by gRPC over loopback (Linux). Memory is the peak of each process, including files
+and libraries (VmHWM).
+
+The claims: the mean AUC over the splits is at most 0.005 below XGBoost's. A party stays under 1 GB. One
 party with all rows has its first tree after 3 seconds of CPU.
 """
 
@@ -38,10 +40,10 @@ NAME = "amazon_access_onehot"
 PARTIES = 4
 MAX_AUC_LOSS, MAX_BYTES = 0.005, 1e9
 MAX_SECONDS = 3
-"""Of the first tree."""
+"""Claimed CPU seconds of the first tree."""
 COLUMNS = 15_626
 MEMORY_ROUNDS = 5
-"""The memory of later rounds is that of the first."""
+"""Rounds; later rounds need no more memory than the first."""
 
 
 def main() -> None:
@@ -72,21 +74,21 @@ def read(path: Path) -> tuple[Any, Float32]:
 
 
 def terms_of(X: Any, rounds: int) -> fb.Terms:
-    """Those of every training here."""
+    """Terms of all trainings."""
     names = [f"f{place}" for place in range(X.shape[1])]
     columns = {"label": LABEL, "numeric": names}
     return fb.Terms.read({"columns": columns, "rounds": rounds, "protection": "plain"})
 
 
 def shares(rows: int, seed: int) -> tuple[list[Any], Any]:
-    """The rows of each party, and those to test on."""
+    """Training rows of each party, and the test rows."""
     order = np.random.default_rng(seed).permutation(rows)
     cut = rows * 4 // 5
     return np.array_split(order[:cut], PARTIES), order[cut:]
 
 
 def compare(X: Any, y: Float32, seed: int, rounds: int) -> dict[str, float]:
-    """AUC of both sides on the rows to test on, and seconds of the whole training."""
+    """AUC of both sides on the test rows, and seconds of the whole training."""
     parts, test = shares(len(y), seed)
     train = np.concatenate(parts)
     start = time.perf_counter()
@@ -120,7 +122,7 @@ def first_tree(X: Any, y: Float32, parties: int) -> float:
 
 
 def most_memory(X: Any, y: Float32) -> list[int]:
-    """The most bytes of each party's process while it trains."""
+    """Peak memory of each party's process in bytes."""
     parts, _ = shares(len(y), 0)
     with TemporaryDirectory(prefix="fedboost-") as name:
         folder = Path(name)
@@ -134,12 +136,12 @@ def most_memory(X: Any, y: Float32) -> list[int]:
 
 
 def held(parties: int, seconds: float) -> str:
-    """The verdict on the first tree: of one party alone."""
+    """Verdict on the first tree, only for one party."""
     return verdict(seconds <= MAX_SECONDS) if parties == 1 else ""
 
 
 def peak_memory(pid: int) -> int:
-    """The most bytes a process ever had in memory (Linux)."""
+    """Peak memory of a process in bytes (Linux)."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM"))
 
@@ -175,7 +177,10 @@ def report(
                 "",
             ],
         ],
-        ["All four parties and the aggregator train in one process here, one thread; XGBoost has one, too."],
+        [
+            "The four parties and the aggregator train in one process with one thread; "
+            "XGBoost also has one thread."
+        ],
     )
     peaks = common.Table(
         f"MB (10^6 bytes) of a party's process at most, {MEMORY_ROUNDS} rounds over gRPC",

@@ -1,16 +1,17 @@
-"""What does a tree cost on workers of Dask, beside xgboost.dask and lightgbm.dask?
+"""What does a tree cost on Dask workers, compared with xgboost.dask and lightgbm.dask?
 
-Generated dense float32 rows in Parquet files, binary:logistic, depth 6, 256 bins, on a cluster of
-processes of one thread on this machine. Each side reads the files itself: fedboost as a site whose file
-names workers, protection `plain`; XGBoost, into a DaskQuantileDMatrix, and LightGBM as a DataFrame of Dask,
-a file a partition. The sides train in turns, each on a cluster of its own that has just started, with
-compiled kernels. A tree is the median wall time between the ends of two rounds; `to the first tree` is from
-the start to the end of the first round. Memory is the resident memory of the largest worker: its median
-while trees grow, and its peak.
+    python benchmarks/speed/workers.py
 
-The claims: a tree takes at most .9 times as long as xgboost.dask's at 1,000,000 x 50 and .75 at 4,000,000 x
-50, and at most .85 and .7 times lightgbm.dask's; to the first tree at most .45 times; memory while trees grow
-at most .5 times that of xgboost.dask.
+Generated dense float32 rows lie in Parquet files: binary:logistic, depth 6, 256 bins, on a cluster of
+processes with one thread on this machine. Each side reads the files itself: fedboost as a site with
+workers, `plain`; XGBoost into a DaskQuantileDMatrix; LightGBM as a Dask DataFrame, one file per partition.
+The sides alternate, each on a fresh cluster with compiled kernels. The time of a tree is the median wall
+time between consecutive rounds; `to the first tree` is the time to the end of the first round. Memory is
+the resident memory of the largest worker: the median while trees grow, and the peak.
+
+The claims: a tree takes at most 0.9 times as long as xgboost.dask's at 1,000,000 x 50 and 0.75 at 4,000,000
+x 50, and at most 0.85 and 0.7 times lightgbm.dask's. The first tree takes at most 0.45 times as long as
+xgboost.dask's. Memory while trees grow is at most 0.5 times xgboost.dask's.
 """
 
 import os
@@ -50,7 +51,7 @@ LOADING_AT_MOST, MEMORY_AT_MOST = 0.45, 0.5
 
 @dataclass(frozen=True)
 class Case:
-    """A table, and the most that a tree may take of those of XGBoost and LightGBM."""
+    """A table, and the claimed multiples of XGBoost's and LightGBM's time per tree."""
 
     rows: int
     features: int
@@ -76,7 +77,7 @@ class Training:
 
     @property
     def tree(self) -> float:
-        """Seconds of a tree."""
+        """Seconds per tree."""
         return statistics.median(self.trees)
 
 
@@ -107,7 +108,7 @@ def main() -> None:
 
 
 def write(folder: Path, rows: int, features: int) -> None:
-    """A table, in files."""
+    """Write a table as Parquet files."""
     folder.mkdir()
     columns, label = generate(rows, features)
     table = pa.table({**columns, LABEL: label})
@@ -117,7 +118,7 @@ def write(folder: Path, rows: int, features: int) -> None:
 
 
 def measured(side: str, folder: Path, small: Path, case: Case, options: Any) -> Training:
-    """One training on a new cluster, after one of a small table."""
+    """Train once on a fresh cluster, after training a small table."""
     with cluster(options.workers) as client:
         SIDES[side](client, small, case, 2)  # libraries are imported, kernels loaded
         pids = list(client.run(os.getpid).values())
@@ -133,7 +134,7 @@ def measured(side: str, folder: Path, small: Path, case: Case, options: Any) -> 
 
 @contextlib.contextmanager
 def cluster(workers: int) -> Iterator[Any]:
-    """A client of workers that the command of Dask starts: they import nothing of this file."""
+    """A client of workers started by Dask's command line, which import nothing from this file."""
     from distributed import Client, LocalCluster
 
     with LocalCluster(n_workers=0, host="127.0.0.1", dashboard_address=":0") as own, Client(own) as client:
@@ -150,7 +151,7 @@ def cluster(workers: int) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _sampled(pids: list[int]) -> Iterator[list[tuple[float, int]]]:
-    """Moments, and the resident bytes of the largest of these processes at them."""
+    """Sample times and the resident bytes of the largest process."""
     processes, samples, over = (
         [psutil.Process(pid) for pid in pids],
         list[tuple[float, int]](),
@@ -171,12 +172,12 @@ def _sampled(pids: list[int]) -> Iterator[list[tuple[float, int]]]:
 
 
 def ours(client: Any, folder: Path, case: Case, rounds: int) -> list[float]:
-    """A site with workers, its session and the aggregator's in this process."""
+    """Train fedboost: a site with workers, with its session and the aggregator's in this process."""
     return trained(client, folder, case, rounds)[0]
 
 
 def trained(client: Any, folder: Path, case: Case, rounds: int) -> tuple[list[float], bytes]:
-    """The ends of rounds, and the model."""
+    """Train; return the end times of rounds and the model."""
     from fedboost.boosting.state import INITIAL_STATE
     from fedboost.protocol.aggregator import AggregatorSession
     from fedboost.runtime.aggregator.programs import program_of
@@ -203,11 +204,11 @@ def trained(client: Any, folder: Path, case: Case, rounds: int) -> tuple[list[fl
 
 
 def _nothing(terms: fb.Terms) -> Any:
-    """No label noise, and no model to predict with."""
+    """Stand-in without label noise and prediction."""
 
 
 def _frame(folder: Path) -> Any:
-    """The files as a DataFrame, a partition each."""
+    """The files as a Dask DataFrame, one partition per file."""
     import dask.dataframe as dd
     import pandas as pd
 
@@ -216,7 +217,7 @@ def _frame(folder: Path) -> Any:
 
 
 def of_xgboost(client: Any, folder: Path, case: Case, rounds: int) -> list[float]:
-    """XGBoost, which notes the ends of rounds in a file."""
+    """Train XGBoost, which records the end times of rounds in a file."""
     import xgboost
     from xgboost import dask as dxgb
 
@@ -243,7 +244,7 @@ def of_xgboost(client: Any, folder: Path, case: Case, rounds: int) -> list[float
 
 
 def of_lightgbm(client: Any, folder: Path, case: Case, rounds: int) -> list[float]:
-    """LightGBM, in the same way."""
+    """Train LightGBM, which records the end times of rounds in a file."""
     from lightgbm import DaskLGBMClassifier
 
     frame = _frame(folder)
@@ -269,7 +270,7 @@ def of_lightgbm(client: Any, folder: Path, case: Case, rounds: int) -> list[floa
 
 
 def _noted(notes: Path) -> list[float]:
-    """The ends of rounds: at each the moment of the last worker."""
+    """End times of rounds, those of the last worker."""
     files = list(notes.parent.glob(f"{notes.name}.*"))
     own = [[float(moment) for moment in file.read_text().split()] for file in files]
     for file in files:

@@ -1,4 +1,4 @@
-"""docs/configuration.md, from the fields of the files of a site and an aggregator."""
+"""Generates docs/configuration.md from the fields of site and aggregator files."""
 
 from collections.abc import Iterator
 from copy import copy
@@ -16,28 +16,32 @@ HEAD = """# Files of a site and an aggregator
 
 <!-- Written by `make reference`: change the fields in fedboost/runtime. -->
 
-Every key of the TOML files that `fedboost party`, `fedboost keyholder` and `fedboost aggregator` take by
-`--config`. Paths count from the folder of the file. A key that does not exist is refused, with the
-nearest one that does. The terms of a training are another file: [terms](terms.md).
+All keys of the TOML files that are passed to `fedboost party`, `fedboost keyholder` and `fedboost aggregator`
+with `--config`. Relative paths are relative to the folder that contains the file. Unknown keys are rejected,
+with a suggestion for the closest valid key. Training terms are in a separate file: [terms](terms.md).
 """
-POLICY = """What the site agrees to, whatever terms say, with what each key protects against.
-[Policy](policy.md) says what each allows. `epsilon` and `delta` are given together."""
+POLICY = """Limits on what this site agrees to, regardless of the terms, with the risk that each one
+addresses. [Policy](policy.md) explains them. Set `epsilon` and `delta` together or not at all."""
 
 
 def page() -> str:
-    """The whole page, as Markdown."""
+    """Return the whole page as Markdown."""
     site = dict(PartyConfig.model_fields)
     site["data"] = changed(site["data"], annotation=str)
     site["nthread"] = changed(site["nthread"], default_factory=None, default=None)
     roles = {
-        key: changed(field, description=f"Columns that terms may name as {key.replace('_', ' ')}.")
+        key: changed(field, description=f"Columns that terms may use as {key.replace('_', ' ')}.")
         for key, field in ColumnRules.model_fields.items()
     }
     sections = (
-        ("A site: `party.toml`", "A key holder's file is the same, without `data`.", site),
+        ("A site: `party.toml`", "A key holder uses the same keys, except `data`.", site),
         *tables(PartyConfig, "a site"),
         ("Table `[policy]` of a site", POLICY, Policy.model_fields),
-        ("Table `[policy.columns]` of a site", 'In place of it, `columns = "any"` allows all.', roles),
+        (
+            "Table `[policy.columns]` of a site",
+            'Alternatively, set `columns = "any"` to allow all columns.',
+            roles,
+        ),
         ("An aggregator: `aggregator.toml`", "", AggregatorConfig.model_fields),
         *tables(AggregatorConfig, "an aggregator"),
     )
@@ -45,7 +49,7 @@ def page() -> str:
 
 
 def tables(model: type[Frozen], whose: str) -> Iterator[tuple[str, str, dict[str, FieldInfo]]]:
-    """The sections of the tables in a file, but for the policy."""
+    """Yield a section (title, introduction, fields) for each table of a file, except the policy."""
     for key, field in model.model_fields.items():
         kinds = get_args(field.annotation) or (field.annotation,)
         for kind in kinds:
@@ -55,7 +59,7 @@ def tables(model: type[Frozen], whose: str) -> Iterator[tuple[str, str, dict[str
 
 
 def changed(field: FieldInfo, **attributes: Any) -> FieldInfo:
-    """A copy of a field with other attributes."""
+    """Return a copy of a field with these attributes replaced."""
     other = copy(field)
     for name, value in attributes.items():
         setattr(other, name, value)

@@ -1,4 +1,4 @@
-"""The rules of both ends of a session, which docs/protocol.md has in one of its sections."""
+"""Generates the section of docs/protocol.md with the rules of both ends of a session."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from fedboost.protocol import aggregator, party
 from fedboost.protocol.messages import PHASES
 
 BEGIN, END = "<!-- Written by `make reference`: change the rules in fedboost/protocol. -->", "<!-- end -->"
-"""The lines of docs/protocol.md between which they stand."""
+"""The lines of docs/protocol.md that enclose the section."""
 
 
 def _words(handler: Callable[..., object]) -> str:
@@ -15,7 +15,7 @@ def _words(handler: Callable[..., object]) -> str:
 
 
 def diagram() -> str:
-    """The phases of the aggregator and the events that lead from one to another, as a Mermaid diagram."""
+    """Return a Mermaid diagram of the aggregator's phases and the events that lead from one to another."""
     events: dict[tuple[str, str], list[str]] = defaultdict(list)
     for (phase, event), rule in aggregator.RULES.items():
         for target in rule.leads_to:
@@ -27,7 +27,7 @@ def diagram() -> str:
 
 
 def aggregator_table() -> str:
-    """The effect of each event at the aggregator, by phase."""
+    """Return a table of what each event does at the aggregator, by phase."""
     lines = ["| phase | event | at the aggregator | next |", "|---|---|---|---|"]
     for (phase, event), rule in aggregator.RULES.items():
         lines.append(f"| {phase} | {event.__name__} | {_words(rule.handler)} | {', '.join(rule.leads_to)} |")
@@ -35,7 +35,7 @@ def aggregator_table() -> str:
 
 
 def party_table() -> str:
-    """The effect of each message at a party, by phase."""
+    """Return a table of what each message does at a party, by phase."""
     lines = ["| phase | message | at a party |", "|---|---|---|"]
     for (phase, message), handler in party.RULES.items():
         lines.append(f"| {phase} | {message.__name__} | {_words(handler)} |")
@@ -43,12 +43,12 @@ def party_table() -> str:
 
 
 def reference() -> str:
-    """All of it."""
+    """Return the diagram and both tables."""
     return "\n\n".join((diagram(), aggregator_table(), party_table()))
 
 
 def page(text: str) -> str:
-    """The page with the rules in their place. text: of the page as it is."""
+    """Return the page with its rules section replaced. text: the current page."""
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     assert end, "docs/protocol.md has no place for the rules"

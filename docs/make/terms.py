@@ -1,4 +1,4 @@
-"""docs/terms.md, from the fields of the terms."""
+"""Generates docs/terms.md from the fields of the terms."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -16,19 +16,20 @@ _HEAD = """# Terms
 
 <!-- Written by `make reference`: change the fields in fedboost/terms. -->
 
-What every party agrees to for one session: one TOML file, which `fedboost terms` drafts from a table. Keys
-have the names and defaults of XGBoost where XGBoost has them, but for `rounds`. In the file all keys stand at
-the top, except those of the tables `columns` and `noise`. In Python `fb.Terms(max_depth=3, ...)` and
-`terms.changed(max_depth=3)` take the keys of the file, and values are read by group: `terms.trees.max_depth`.
-The keys `objective`, `objective_params` and `objective_package` are read as `terms.objective.name`, `.params`
-and `.package`.
+The terms of a session are the settings that all parties agree to, in one TOML file. `fedboost terms` drafts
+this file from a table. Keys have the same names and defaults as in XGBoost, if XGBoost has them, except
+`rounds`. All keys are at the top level of the file, except those in the tables `columns` and `noise`.
+
+In Python, `fb.Terms(max_depth=3, ...)` and `terms.changed(max_depth=3)` accept the keys of the file. Values
+are read by group, e.g. `terms.trees.max_depth`. The keys `objective`, `objective_params` and
+`objective_package` are read as `terms.objective.name`, `.params` and `.package`.
 """
-_KINDS = {int: "whole number", float: "number", str: "text", bool: "true or false"}
-_LIMITS = (("ge", "from {}"), ("gt", "above {}"), ("le", "to {}"), ("lt", "below {}"))
+_KINDS = {int: "integer", float: "number", str: "string", bool: "true or false"}
+_LIMITS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 
 
 def page() -> str:
-    """The whole page, as Markdown."""
+    """Return the whole page as Markdown."""
     own = {key: field for key, field in Terms.model_fields.items() if key not in Terms.groups()}
     parts = [_HEAD, section("The session as a whole", "", own)]
     for name, group in Terms.groups().items():
@@ -39,7 +40,7 @@ def page() -> str:
 
 
 def section(title: str, about: str, fields: Mapping[str, FieldInfo]) -> str:
-    """A heading and a table of the keys: type, default, description."""
+    """Return a heading and a table with the type, default and description of each key."""
     head = f"## {title}\n\n" + (f"{about}\n\n" if about else "")
     rows = [_row(key, field) for key, field in fields.items()]
     return head + "\n".join(["| key | type | default | meaning |", "|---|---|---|---|", *rows]) + "\n"
@@ -55,18 +56,20 @@ def _first_line(model: type[Frozen]) -> str:
 
 
 def _type_of(field: FieldInfo) -> str:
-    limits = [
-        words.format(f"{limit:.15g}" if isinstance(limit, float) else f"{limit}")
-        for words, limit in _limits_of(field)
-    ]
-    return " ".join([_kind_of(field.annotation), *limits])
+    limits = {
+        name: f"{limit:.15g}" if isinstance(limit, float) else f"{limit}" for name, limit in _limits_of(field)
+    }
+    kind = _kind_of(field.annotation)
+    if "ge" in limits and "le" in limits:
+        return f"{kind} from {limits['ge']} to {limits['le']}"
+    return ", ".join([kind, *(f"{_LIMITS[name]} {limit}" for name, limit in limits.items())])
 
 
 def _limits_of(field: FieldInfo) -> Iterator[tuple[str, float]]:
-    for name, words in _LIMITS:
+    for name in _LIMITS:
         for each in field.metadata:
             if (limit := getattr(each, name, None)) is not None:
-                yield words, limit
+                yield name, limit
 
 
 def _kind_of(annotation: Any) -> str:
@@ -79,7 +82,7 @@ def _kind_of(annotation: Any) -> str:
     if origin is tuple:
         if inner[-1] is not Ellipsis:
             return f"{len(inner)} {_kind_of(inner[0])}s"
-        return "list of " + {"text": "texts"}.get(
+        return "list of " + {"string": "strings"}.get(
             kind := _kind_of(inner[0]), kind.replace("list of", "lists of")
         )
     if hasattr(annotation, "__metadata__"):
@@ -93,7 +96,7 @@ def _kind_of(annotation: Any) -> str:
 
 def _default_of(field: FieldInfo) -> str:
     if field.is_required():
-        return "must be set"
+        return "required"
     value = field.get_default(call_default_factory=True)
     if value is None or value == () or value == {} or isinstance(value, Frozen):
         return ""

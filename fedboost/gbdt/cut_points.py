@@ -117,6 +117,8 @@ def ends_of(sizes: npt.ArrayLike) -> Int64:
 
 def first_bits(features: int) -> int:
     """Subdivision of the first grid for this many features: at least 9 bits, the sign and the exponent."""
+    # The highest 9 bits of a key are the sign and the 8 bits of the exponent. bit_length - 1 rounds the
+    # logarithm down, so features * 2**bits stays within MAX_SUBCELLS as long as 9 bits do.
     return max(min(FIRST_BITS, (MAX_SUBCELLS // max(features, 1)).bit_length() - 1), 9)
 
 
@@ -127,6 +129,7 @@ def count_cells(
     each row; None if each counts 1."""
     out = np.zeros(grids.cells, np.int64)
     stored = StoredValues.of(columns)
+    # Sparse columns take one call: the cost of each is its stored values, not its rows.
     kernels.count_stored(
         *(stored.features, *stored.counts(units), stored.ends, stored.keys),
         *(grids.offsets, grids.starts, grids.widths, grids.subdivisions, grids.bases, out),
@@ -162,6 +165,8 @@ def range_edges(declared: tuple[float, float]) -> Float32:
     even = np.linspace(low, high, RANGE_PARTS // 2 + 1)[1:-1]
     middle = 0.0 if low < 0.0 < high else low
     sides = [end for end in (low, high) if end != middle]
+    # The k-th of `each` edges on a side is at 2**(-16 k / each) of the way from the middle to its end: 32
+    # edges per side if 0 is inside, else 64. With the 63 even ones these are RANGE_PARTS - 1.
     each = RANGE_PARTS // 2 // len(sides)
     ratios = 2.0 ** (-_HALVINGS * np.arange(1, each + 1) / each)
     near = np.concatenate([middle + (end - middle) * ratios for end in sides])
@@ -195,6 +200,8 @@ class Quantiles:
 
         two_rows: if rows count by weight, the least count of two rows with a weight; `rows` is then the
         largest possible total, below 2**52."""
+        # The budget is 256 to 2048 subcells, as max_bin is at most 256. budget * rows is below 2**63 for rows
+        # below 2**52 (`kernels.choose_cells`).
         every_feature = features if among is None else among
         self._max_bin = max_bin
         self._budget = max(min(max_bin * SUBCELLS_PER_BIN, MAX_SUBCELLS // max(every_feature, 1)), 1 << 8)
@@ -277,6 +284,8 @@ class Quantiles:
 
 def keys_to_floats(keys: Int64) -> Float32:
     """Inverse of `kernels.bins.float_keys`."""
+    # Keys from 2**31 on are floats from 0.0 on, with the sign bit set. The others are negative floats with
+    # all bits flipped: 2**32 - 1 - key flips them back.
     words = np.asarray(keys, np.int64)
     bits = np.where(words >= 1 << 31, words - (1 << 31), (1 << 32) - 1 - words)
     return bits.astype(np.uint32).view(np.float32)
@@ -477,6 +486,12 @@ class DisclosedQuantiles:
     def _cut(self, first: int, last: int) -> int | None:
         """The key at which the interval of these cells is cut; None if it is not cut, or if the place is
         unknown."""
+        # For T rows in the interval, the cut must leave at least T // 3 on each side:
+        #     rows      begin             begin + third        end - third            end
+        #     cells     [ ...   |  after - 1  ][  ...             ][  before  |  ...  ]
+        #                               below ^                     ^ above
+        # `after` is the first cell with a third of the rows before it, `before` the last with a third from it
+        # on. So any key above `below` and up to `above` is allowed.
         begin, end = int(self._until[first]), int(self._until[last])
         third = (end - begin) // 3
         after = int(np.searchsorted(self._until, begin + third))
@@ -486,6 +501,13 @@ class DisclosedQuantiles:
                 return None
             below = int(self._starts[after - 1]) + (1 << int(self._widths[after - 1])) - 1
             above = int(self._starts[before])
+            # The highest bit in which they differ is 1 in `above` and 0 in `below`. Clearing the bits under
+            # it leaves the only key between them with that many trailing zeros:
+            #     below     1 0 1 0 1 1 0
+            #     above     1 0 1 1 0 1 0
+            #     cut       1 0 1 1 0 0 0
+            # Such a key is never inside a cell: cells are aligned, so the start of the cell, which is above
+            # `below` as well, would have more trailing zeros. The rows on either side are therefore known.
             bits = (below ^ above).bit_length() - 1
             return above >> bits << bits
         if self._widths[before]:
@@ -494,4 +516,5 @@ class DisclosedQuantiles:
         smaller, larger = int(self._until[before]) - begin, end - int(self._until[after])
         if max(smaller, larger) < self._floor:
             return None
+        # Cutting at the number sends it right, with the rows above it; cutting at its key + 1 sends it left.
         return int(self._starts[before]) + (smaller < larger)

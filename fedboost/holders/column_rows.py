@@ -80,6 +80,8 @@ class LabelRows(HorizontalHolder):
         if sampled is None:
             return pairs.repeat(self._terms.trees.num_parallel_tree, axis=0)
         counts = [np.bincount(rows, minlength=self.rows) for rows in sampled]
+        # One product multiplies both packed halves. Neither overflows its 32 bits: a gradient or hessian has
+        # at most 24 bits (gradient_bits), and is drawn at most MAX_BOOTSTRAP_COUNT = 15 times.
         return np.stack([of_output * times for of_output in pairs for times in counts])
 
     def drawn(self, tree: int) -> Mask:
@@ -291,6 +293,7 @@ class RowSets:
                     f"a split uses another party's column in a round that may use only those of label holder "
                     f"{self._label_holder}",
                 )
+        # Every party sends its own row sets before it waits for others', so no two wait for each other.
         if len(own):
             rows.growing.apply(_by_features(own, np.searchsorted(self._own, own.feature)), rows.bins)
             told = [party for party in self.others if to_all or party == self._label_holder]
@@ -315,6 +318,7 @@ class RowSets:
 
     def _follow(self, splits: Splits) -> None:
         """Record the roots of children. PeerError for splits of nodes that do not exist yet."""
+        # Children are added after the loop: the splits of a query are of leaves before it.
         known, root_of = {}, self._root_of
         for node, left in zip(splits.node.tolist(), splits.left.tolist(), strict=True):
             if node not in root_of:
@@ -324,6 +328,10 @@ class RowSets:
 
     def _packed(self, rows: OwnRows, splits: Splits) -> bytes:
         """The row set of own splits, which have been applied."""
+        #     bits      root 0: row 0, row 1, ...  | root 1: row 0, row 1, ...  | ... | 0 to 7 unused
+        #
+        # Below each root a row is in one node at a time, so a bit per row and root is enough for all splits
+        # of a query.
         bits = np.zeros(self.size(rows.rows), np.uint8)
         for left in splits.left.tolist():
             set_bits(rows.growing.all_of(left), self._root_of[left] * rows.rows, bits)
@@ -332,6 +340,7 @@ class RowSets:
     def _split_foreign(self, rows: OwnRows, splits: Splits, slot: int, packed: bytes) -> None:
         """Send rows to the children of another party's splits, by its row set. slot: see `others`."""
         bits = np.unpackbits(np.frombuffer(packed, np.uint8), count=self._roots * rows.rows)
+        #     columns   own features | roots 0, 1, ... of others[0] | roots 0, 1, ... of others[1] | ...
         first = self._own.size + slot * self._roots
         # In the columns of row sets, behind the party's own: bin 0 goes left, bin 1 right.
         rows.bins.rows.by_feature[first : first + self._roots] = 1 - bits.reshape(self._roots, rows.rows)
@@ -407,6 +416,7 @@ class GradientExchange:
         keys: Keys = yield NeedKeys()
         if self._sums is None or self._made_for is None:
             raise LocalProtocolError("gradients-missing", "sums are asked for before gradients have arrived")
+        # The sums would be products of ciphertexts under two keys, and decrypt to noise.
         if keys.public.n != self._made_for[0]:
             raise PeerError(
                 "key-changed", "the label holder's key has changed since it relayed the gradients"
@@ -585,6 +595,7 @@ class BinFloor:
 
     def _count(self, node: int, family: "_Family", rows: OwnRows) -> Int64:
         """Number of ids of a node in each own bin, among the rows that the tree grows on: int64 [bins]."""
+        # A node that was split has no rows of its own any more.
         if node in family.left:
             left = family.left[node]
             return self._count(left, family, rows) + self._count(left + 1, family, rows)

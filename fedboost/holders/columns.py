@@ -186,6 +186,9 @@ class PredictionHolder(BaseHolder):
         ends = np.concatenate([[0], np.cumsum(times)])
         features, parts = self._features(order), list[Float64]()
         base = None if self._shard.base_margin is None else self._shard.base_margin[order]
+        # All parties cut the same list into the same batches, and each feature holder relays one after the
+        # other. So memory is bounded by a batch, and the order of the relays determines the rows that they
+        # are about. A batch is of ids, and `batch` has the rows of these ids.
         for ids in self._batches(query.total):
             each = times[ids]
             batch = slice(ends[ids.start], ends[ids.start + each.size])
@@ -237,6 +240,13 @@ class OwnBins(NamedTuple):
 
     def among_all(self, query: HistogramQuery, sums: Int64, has_labels: bool) -> Int64:
         """Put histograms of own columns into those of all columns, with 0 elsewhere."""
+        # With a party's own columns a and c between those of others, b:
+        #
+        #     all bins     a0 a1 a2 | b0 b1 | c0 c1 | last pair     places   0 1 2 5 6
+        #     this party   a0 a1 a2 |  0  0 | c0 c1 | 0 without labels
+        #
+        # In each block, one party alone has a number other than 0 in a place. So sums over parties put
+        # columns side by side, and sums over blocks add rows.
         nodes = len(query.nodes)
         own = sums.reshape(nodes, -1, STATS)
         out = np.zeros((nodes, query.bins + 1, STATS), np.int64)
@@ -299,6 +309,16 @@ class VerticalHolder(BaseHolder):
         """Move to this state. What this needs from other parties is relayed before the next answer."""
         # The label holder relays again how often ids are repeated, since another party may have lost it.
         repeats = state.places is not None and self._terms.vertical.repeated_ids
+        # The flags from one introduction to the next (True: T, False: F):
+        #
+        #                        _has_met   _is_whole
+        #     go_to              F          F, or T if this party has the state already
+        #     _catch_up          T          T      relays until all parties of the block have the state
+        #     within answering   T          F      some rows have moved and others have not
+        #     after answering    T          T
+        #
+        # A party that lacks nothing still has to catch up: others may lack row sets that only it can relay.
+        # Up to the constant, and without repeated ids, nothing can be missing, and _has_met is True at once.
         self._has_met = len(state.rounds) <= 1 and not state.levels and not repeats
         if state.position == self.state.position and self._is_whole:
             return
@@ -329,6 +349,8 @@ class VerticalHolder(BaseHolder):
         own, finished = self._own, self.state.rounds[: self._finished]
         if finished and rounds[: len(finished)] == finished:
             return
+        # The usual case after a loss: this party answered the query that ends a tree, but its sum was not
+        # opened, so the session stands before it.
         if finished and rounds == finished[:-1] and own.take_back():
             self._finished -= 1
             return
@@ -387,6 +409,8 @@ class VerticalHolder(BaseHolder):
             raise PeerError("query-bins", f"the query has {query.bins} bins, and the cut points make {bins}")
         if alone and isinstance(own, FeatureRows):
             return np.zeros(query.cells, np.int64)
+        # Gradients are relayed once per tree, and again after a catch-up that began the tree again, since all
+        # parties have forgotten them then.
         if not own.has_gradients:  # at the root: the rows of the tree first, then their gradients
             yield from self._floor.share(own, query.tree)
             if not alone:
@@ -452,6 +476,12 @@ class VerticalHolder(BaseHolder):
             self._stand(state)
         own = np.array([self._finished, self._is_whole], _WHOLE).tobytes()
         yield Send(STANDING, others, own, 0)
+        # Each party sends the same bytes to all others before it waits for theirs. So all have the same
+        # table, derive the same relays from it, and none waits for one that is never sent:
+        #
+        #     STANDING from each to all
+        #     finished trees that the label holder lacks     row sets, level by level
+        #     the growing tree, if any party lacks it        its rows (with a floor), then row sets
         standing = {self._name: own}
         for other in others:
             standing[other] = yield Receive(STANDING, other, len(own))
@@ -460,6 +490,8 @@ class VerticalHolder(BaseHolder):
         again = range(max(1, finished), len(state.rounds))
         if again or not all(is_whole for _, is_whole in read.values()):
             self._is_whole = False
+            # Every party follows these trees, not only the label holder: the holder of a split must have the
+            # rows of its node to relay which of them go left.
             for tree in again:
                 self._begin_tree(tree - 1)
                 yield from self._follow(state.rounds[tree].splits, to_all=False)

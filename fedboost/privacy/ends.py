@@ -130,6 +130,7 @@ class OneLegSealer(_MaskingSealer):
     def seal(self, values: Int64, tag: Tag) -> Iterator[bytes]:
         # Check first, then replace keys, then yield: keys are gone before the first masked byte leaves, so no
         # later request can make this party expand the same streams for another vector.
+        # `seal` itself has no `yield`, so this happens in the call and not when the first chunk is taken.
         self._pairs.check(tag)
         check_whole(tag, self._group)
         streams = self._pairs.streams(tag)
@@ -216,10 +217,21 @@ class TwoLegSealer(_MaskingSealer):
         """(sender, receiver) -> key of a share of this turn."""
 
     def seal(self, values: Int64, tag: Tag) -> Iterator[bytes]:
+        # What one turn looks like at this party, and what its state is after each message:
+        #
+        #     aggregator                      this party u
+        #     Ask                     ->      seal: keys replaced, b_u drawn    _mask set, _shares None
+        #                             <-      y_u, then the note
+        #     OpenRequest commit      ->      all shares for u open             _shares set: committed
+        #                             <-      b_u
+        #     OpenRequest recover w   ->      the aggregator reports w as lost
+        #                             <-      u's share of b_w, never a key of a pair
         self._check(tag)
         self._pairs.begin(tag)
         peers = set(tag.roster) - {self._me}
         ways = [(peer, way) for peer in peers for way in ((self._me, peer), (peer, self._me))]
+        # A key per direction: NONCE is constant, and the two shares of a pair are different plaintexts. They
+        # are derived before `replace_keys`, after which the keys of this context are gone.
         self._share_keys = {way: self._pairs.derived(peer, b"share", *way) for peer, way in ways}
         streams = self._pairs.masks(tag)
         self._pairs.replace_keys()
@@ -241,6 +253,8 @@ class TwoLegSealer(_MaskingSealer):
             return self._note
         assert self._mask is not None
         peers = [peer for peer in sorted(tag.roster) if peer != self._me]
+        # A point follows from the party's place among all members, so it is the same under every roster. The
+        # own point lets a roster of just `threshold` parties seal; it can then open only if no party is lost.
         points = [self._group.point(party) for party in (*peers, self._me)]  # its own share is discarded
         shares = pairwise.split(int.from_bytes(self._mask), self._group.threshold, points, self._draw)
         sealed = []
@@ -281,6 +295,12 @@ class TwoLegSealer(_MaskingSealer):
     def _commit(self, sealed: dict[str, bytes]) -> bytes:
         assert self._pairs.tag is not None
         assert self._mask is not None
+        # Exactly one share for each peer. With one fewer, self masks could be disclosed before d has sealed.
+        # If the attempt is then abandoned and d seals late, two sums open that differ by d:
+        #
+        #     attempt 1    a  b  c       upload, and disclose their self masks too early
+        #     attempt 2    a  b  c       upload for the smaller roster, and commit           a + b + c
+        #     attempt 1             d    uploads late                                        a + b + c + d
         peers = set(self._pairs.tag.roster) - {self._me}
         if set(sealed) != peers:
             raise PeerError("commit-shares-missing", "asked to commit without every party's share")
@@ -296,6 +316,8 @@ class TwoLegSealer(_MaskingSealer):
                     f"the share of party {peer} is not authentic: it was sealed under another session, turn "
                     f"or roster, or was changed in transit",
                 ) from None
+        # Another authentic share in place of the first means that its sender sealed two. `_recover` must not
+        # answer about both.
         if self._shares is not None and shares != self._shares:
             raise PeerError("commit-repeated", "asked to commit twice with different shares")
         self._shares = shares
@@ -385,6 +407,7 @@ class TwoLegOpener(Opener):
 
     def requests(self) -> dict[str, bytes]:
         present = [party for party in sorted(self._tag.roster) if party not in self._lost]
+        # Lost is not missing: a party that was lost after its commit has disclosed its mask.
         missing = sorted(party for party in self._lost if party not in self._masks)
         if missing and len(present) < self._group.threshold:
             raise RosterTooSmall(
@@ -395,6 +418,8 @@ class TwoLegOpener(Opener):
         uncommitted = [party for party in present if party not in self._masks]
         if uncommitted:
             sealed = sorted(self._sealed.items())
+            # All present parties commit before any is asked to recover. Shares of lost parties are relayed,
+            # too: their vectors are in the sum, and a commit requires the shares of the whole roster.
             relayed = {
                 to: [part for sender, own in sealed if sender != to for part in (sender.encode(), own[to])]
                 for to in uncommitted
@@ -415,6 +440,7 @@ class TwoLegOpener(Opener):
         shares do not recover a lost party's mask."""
         if party not in self._commitments:
             raise PeerError("help-without-report", "it sent help without a report")
+        # A party's first help is always its own mask, since only parties without one were asked to commit.
         if party not in self._masks:
             if not self._is_of(party, answer):
                 raise PeerError("self-mask-wrong", f"party {party} did not commit to this self mask")
@@ -531,6 +557,8 @@ class KeyHolder:
         parties = len(self._group.members)
         ciphers = [self._secret.public.cipher(chunk, parties) for chunk in tag.checked]
         read = [cipher.read(chunk) for cipher, chunk in zip(ciphers, sealed, strict=True)]
+        # A malformed request has raised by now, and costs nothing. From here on the turn counts as opened. If
+        # decryption fails, `_request` is set and `_answer` is empty: the turn stays shut.
         self._opened_turn = tag.turn
         self._request = request_digest  # no other request is answered from here on
         self.openings += 1
@@ -635,6 +663,7 @@ class EncryptedOpener(Opener):
             raise RosterTooSmall("key-holder-lost", f"{self._keyholder} is lost: no one else can open sums")
         if any(total is None for total in self._sums):
             raise LocalProtocolError("sum-empty", "a sum to which no party has added cannot be opened")
+        # Blinded once per sum: the key holder answers only one request per turn.
         if not self._request:
             blinded = [
                 cipher.blind(total, self._draw)

@@ -58,6 +58,8 @@ def split(secret: int, threshold: int, points: Sequence[int], draw: RandomBytes)
     """Return the values at `points` of a random polynomial of degree threshold - 1 that is `secret` at 0."""
     if not (0 <= secret < PRIME and 0 < threshold <= len(points)):
         raise PeerError("share-threshold", f"cannot make {len(points)} shares with threshold {threshold}")
+    # The share at 0 would be the secret. Two shares at one point are one equation, so `threshold` shares with
+    # a repeated point would not determine the polynomial.
     if len(set(points)) != len(points) or any(not 0 < point < PRIME for point in points):
         raise PeerError("share-points-invalid", "the points of shares must be distinct and nonzero")
     coefficients = [secret, *(draw_number(draw) for _ in range(threshold - 1))]
@@ -76,6 +78,8 @@ def combine(shares: Mapping[int, int]) -> int:
     for point, share in shares.items():
         if not (0 < point < PRIME and 0 <= share < PRIME):
             raise PeerError("share-invalid", "a share is outside the field")
+        # Lagrange at 0: the share at x_i has the factor prod x_j / (x_j - x_i) over all other points x_j.
+        # Points are distinct and lie between 0 and the prime, so `below` is never 0 and has an inverse.
         above, below = 1, 1
         for other in shares:
             if other != point:
@@ -117,6 +121,12 @@ def neighbours(me: str, members: tuple[str, ...], colluding: int, session: bytes
     count = degree(len(members), colluding)
     if count == len(members) - 1:
         return tuple(member for member in members if member != me)
+    # With reach 2, d shares masks with b, c, e and f:
+    #
+    #     ring, closed to a circle    a  [b  c]  d  [e  f]  g  ...
+    #
+    # If w is s steps after u, u is s steps before w: both ends compute the same pair. The degree is below the
+    # number of parties, so no party is reached from both sides and counted twice.
     places, ring = _ring(members, session)
     place, reach = places[me], count // 2
     steps = (step for step in range(-reach, reach + 1) if step)
@@ -182,6 +192,12 @@ def zeros(tag: Tag) -> Words:
 
 def with_checks(values: Int64, tag: Tag) -> Words:
     """Copy a vector into words with check cells, uint64 [cells + chunks]."""
+    # Two chunks, the first with cells a and b, the second with cell c:
+    #
+    #     whole    a  b  c
+    #     words    a  b  1  c  1
+    #
+    # A negative integer is stored as its two's complement. Modulo the cell's 2**bits it is the same residue.
     words, whole = zeros(tag), values.view(np.uint64)
     for chunk, checked in zip(tag.chunks, tag.checked, strict=True):
         cells = checked.of(words)
@@ -208,6 +224,8 @@ def checked_sum(words: Words, tag: Tag) -> Int64:
             f"aggregator run the same version of fedboost",
         )
     for chunk, checked in zip(tag.chunks, tag.checked, strict=True):
+        # Chunk number i moves i words to the left, the first chunk first. It ends at or before the place
+        # where the next one still begins, so nothing is overwritten before it has moved.
         chunk.of(words)[:] = checked.of(words)[:-1]
     return signed(words[: tag.cells], tag.segments)
 
@@ -246,6 +264,9 @@ class Group:
     @property
     def majority(self) -> int:
         """Size of a set of parties such that any two sets share an honest party, and each has two of them."""
+        # With n members, c colluding and sets of m > (n + c) / 2, two sets have at least 2 m - n > c parties
+        # in common, so one of these is honest. The second bound leaves two honest parties in each set: with
+        # only one, the colluding parties could subtract their own vectors and keep its.
         return max((len(self.members) + self.colluding) // 2 + 1, self.colluding + 2)
 
     @property
@@ -366,6 +387,8 @@ class Handshake:
         keys = {}
         for peer in (publics.keys() & peers) - {me}:
             try:
+                # Raises ValueError for keys of small order, too: the secret would be all zeros, and everyone
+                # could compute the masks of this pair.
                 secret = private.exchange(X25519PublicKey.from_public_bytes(publics[peer]))
             except ValueError:
                 raise PeerError("key-not-x25519", f"the key of party {peer} is not an X25519 key") from None
@@ -414,6 +437,8 @@ class Stream:
     (docs/decisions/0006-masks-from-gcms-counter-mode.md). GCM allows 2**36 bytes under a key."""
 
     def __init__(self, key: bytes) -> None:
+        # A vector has at most MAX_CELLS cells (protocol/contracts.py) of 8 bytes and one check cell per
+        # chunk: about 2**30 bytes, far below that limit.
         self._encryptor = Cipher(algorithms.AES(key), modes.GCM(_NONCE)).encryptor()
 
     def next(self, size: int, scratch: memoryview | None = None) -> memoryview:
@@ -440,6 +465,9 @@ def masked_chunks(
 ) -> Iterator[tuple[Chunk, Words]]:
     """Yield each chunk with its masked cells and check cell, uint64 [cells]; only the lowest `bits` bits of a
     cell are valid. streams: (stream, True if added, False if subtracted); no one else uses them."""
+    # Chunks are masked lazily, when the consumer takes them, after the keys were replaced: each stream has
+    # its own key. Invariant: before each chunk, all streams have advanced by the sizes of the chunks before
+    # it. One scratch is enough, since its bytes are added before the next stream writes there.
     scratch, whole, streams = scratch_of(tag), with_checks(values, tag), tuple(streams)
     for chunk in tag.checked:
         words = chunk.of(whole)
@@ -454,6 +482,8 @@ class PairMasks:
 
     def __init__(self, setup: PartySetup, way: bytes) -> None:
         self._me, self._group, self._session = setup.me, setup.group, setup.session
+        # Only one leg uses the sparse graph. In two legs every party seals a share for every other, so it
+        # needs all keys. Encrypted groups have at most MAX_GROUP_PARTIES, few enough for a key of every pair.
         self._keys = setup.pair_keys(setup.group.peers(setup.me, setup.session, way != ONE_LEG))
         self._way = way
         self.tag: Tag | None = None
@@ -502,6 +532,15 @@ class PairMasks:
 
     def replace_keys(self) -> None:
         """Replace every key, so that this party's later memory opens no earlier vector."""
+        # The keys of one pair. Each arrow is one way, so an intruder with k_2 has neither k_1 nor the first
+        # masks:
+        #
+        #     k_1 --- next, ctx 1 ---> k_2 --- next, ctx 2 ---> k_3
+        #      |                        |
+        #     masks under ctx 1        masks under ctx 2
+        #
+        # If two parties once sealed under different contexts, their keys differ from then on. No later mask
+        # of theirs cancels until a new attempt exchanges keys.
         info = packing.pack(b"next", self.ctx)
         self._keys = {peer: _expand(key, info) for peer, key in self._keys.items()}
 
@@ -547,6 +586,12 @@ def seal(content: bytes, sender: str, keys: Mapping[str, bytes], context: bytes,
     Args:
         keys: receiver -> secret that it shares with the sender.
         context: everything both ends must agree on; never used twice."""
+    # Packed, each field after its length:
+    #
+    #     ciphertext | receiver a | key wrapped for a | receiver b | key wrapped for b | ...
+    #
+    # A receiver knows `key`, and could encrypt other content under it. But the wrapped keys of the others
+    # authenticate the ciphertext, and it cannot wrap under a secret that it does not share.
     key = draw(KEY_BYTES)
     ciphertext = AESGCM(key).encrypt(_NONCE, content, context)
     wrapped = []

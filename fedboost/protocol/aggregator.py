@@ -148,6 +148,9 @@ class Turn:
                 f"its report answers another query, roster or attempt than the others' reports in turn "
                 f"{report.turn}",
             )
+        # All checks come before `add`: nothing can be taken out of the running sum again. For the same
+        # reason, a party that is lost between its parts spoils the sum, and the attempt starts over
+        # (`lose_in_turn`).
         self._opener.add(party, report.part, report.cells)
         if report.part + 1 == self._opener.chunks:
             self._opener.note(party, report.note)
@@ -416,6 +419,10 @@ class AggregatorSession:
 
     def restart_attempt(self) -> Outbox:
         """Send all connected parties an offer: they exchange new keys, then the query is asked."""
+        #     Gathered(n) in the journal -> Offer(n) -> every Join(n) -> Introduce -> Ask
+        #
+        # If the process dies after the first step, the next one calls attempt n + 1, and n is skipped. In the
+        # reverse order it would call n again, and the sites that met in n would refuse it.
         self.run.restart_attempt()  # recorded before the offers leave
         self.phase, self.current_turn, self.introduction = "joining", None, Introduction()
         self.attendance.introduced = set()
@@ -558,6 +565,8 @@ class AggregatorSession:
         left = tuple(member for member in self.roster if member not in lost)
         if len(left) < self.terms.min_roster:
             return self.fail(f"{reason}; {len(left)} parties are left, {self.terms.min_roster} are needed")
+        # The query that ends the tree replaces the pending one. It belongs to a later stage, and no sum of it
+        # was opened, so help with the pending sum does not matter any more.
         if self.run.grows_a_tree:
             self.run.cut()
             self.helped = False
@@ -664,6 +673,7 @@ class AggregatorSession:
                 "relay-late",
                 f"it relays bytes to party {answered[0]}, which already answered turn {relay.turn}",
             )
+        # The sender is named by its connection, so no party can relay under another's name.
         told = replace(relay, to=(), sender=party)
         return [(other, told) for other in relay.to]
 
@@ -682,6 +692,8 @@ class AggregatorSession:
             return self.restart_attempt()
         if not requests:
             return self.open_sum()
+        # From here on, the aggregator may be able to open this sum. So the pending query is not asked of a
+        # smaller roster any more, in any attempt (`give_up`).
         self.phase, self.helped = "opening", True
         self.set_deadline()
         return [(party, OpenRequest(self.turn, self.attempt, request)) for party, request in requests.items()]
@@ -704,11 +716,13 @@ class AggregatorSession:
         """The sum is opened, and the program goes on to its next query or its model."""
         assert self.current_turn is not None
         run, attendance = self.run, self.attendance
-        total = run.pending.from_cells(self.current_turn.open())
+        total = exact = run.pending.from_cells(self.current_turn.open())
         if self.draw is not None and self.terms.noise is not None:
-            total = with_central_noise(run.pending, self.terms, total, self.draw)
+            total = with_central_noise(run.pending, self.terms, exact, self.draw)
+        # The program has ended, and the turn was repeated only for signatures. Central noise is drawn afresh,
+        # so a noisy sum differs from the recorded one. It is dropped here, which makes it no second release.
         if run.last is not None:
-            if np.array_equal(total, run.last):
+            if total is not exact or np.array_equal(total, run.last):
                 return self.close()
             if self.attestations:  # signed before, under the model that there is
                 return self.conclude()

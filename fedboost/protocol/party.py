@@ -99,6 +99,12 @@ class Membership:
             analyst = key_exchange.check_request(site.credentials, terms, request)
             key_exchange.check_age(request, site.credentials.clock())
         nonce = b"" if request is None else request.nonce
+        # What happens, in order, and what a crash or a refusal after each step leaves:
+        #
+        #     site.permit       no row was read, nothing is remembered
+        #     memory.begin      the offer is remembered and counts in MAX_OFFERS; it may come again
+        #     site.holder       rows were read; a refusal reveals if they fit, and ends the session here
+        #     memory.bind       the session goes on only with these rows, also after a restart
         offer = SessionOffer(admit.session, terms, admit.attempt, analyst, nonce)
         limits = site.permit(offer)
         has_rows = site.holder is not None
@@ -180,6 +186,17 @@ def check_rows(party: str, terms: Terms, has_rows: bool) -> None:
 # remembers.
 # Refuses: any other query, and those that show the party more than its view (PeerError); queries that the
 # terms do not allow (Refused).
+#
+# The memory of a growing tree. P are positions, and turn 7 ends the tree:
+#
+#     turn          5 (its root)      6            7 (ends it)        8 (root of the next tree)
+#     position   P5 ---------> P6 ---------> P7 ------------> P8 ------------> P9
+#     base          P5            P5            P5                P8
+#     reached       P6            P7            P8                P9
+#     questions     5             5 6           5 6 7             8
+#
+# After turn 7, a new attempt may begin with 5 at P5, 6 at P6, 7 at P7, each with the same query, or with 8 at
+# P8. Turn 5 with the same query at P8 would be another vector: its gradients follow from another model.
 
 
 @dataclass(frozen=True)
@@ -224,6 +241,8 @@ def check_due(ask: Ask, now: QueryContext) -> None:
     # This party helped to open a sum over `helped`. Another roster is safe only at a later stage, after a
     # tree has moved every margin: then the vectors are others, and the two sums do not differ by a party's
     # vector.
+    # Stages are compared, not turns: turns may be missing where the roster may shrink, so an aggregator that
+    # lies could ask the same query over a smaller roster under a later number.
     if standing.helped is not None:
         stage, helped = standing.helped
         moved = ask.query.stage > stage and state.may_change(ask.query)
@@ -244,6 +263,7 @@ def check_due(ask: Ask, now: QueryContext) -> None:
             state.check_next(terms, query)
         if query is not parts[-1]:
             state = state.after(query)
+    # The view of a view is the view itself. So a query passes exactly if it contains nothing beyond it.
     check_view(ask.query.digest, ask.query.seen_by(terms, now.me).digest)
 
 
@@ -274,9 +294,12 @@ def _is_due(ask: Ask, now: QueryContext) -> bool:
     # new.
     last_known = standing.last_turn
     if ask.turn <= last_known:
+        # A turn that is not among the questions belongs to a finished tree, or was answered by the others
+        # while this party was away. It falls through, and comparisons with `last_known` below refuse it.
         for known in standing.questions:
             if known.turn == ask.turn:
                 return state.position == known.before and _repeats(ask.query, known, terms)
+    # Only new queries: a remembered one, above, may be asked again where signatures are missing.
     if standing.signed:
         raise PeerError("query-after-signature", "a query after the model was signed")
     if last is not None and ask.attempt == last.attempt:
@@ -319,6 +342,8 @@ def remember(
     """Remember a query and its position, before its answer leaves. received: see `Question`; what is
     remembered from an earlier attempt stays."""
     standing, query = memory.standing, ask.query
+    # The hashes are compared one by one as relays arrive (`Underway.new`). A query that is asked again knows
+    # fewer of them at first, and must not erase the others.
     known = next((known.received for known in standing.questions if known.turn == ask.turn), ())
     received = max(received, known, key=len)
     question = Question(ask.turn, query.digest, query.of_tree, before.position, after.position, received)
@@ -326,6 +351,7 @@ def remember(
     base, last = standing.base, standing.last_turn
     if len(before.rounds) > base.rounds:
         base, last = before.before_tree.position, 0
+    # An earlier turn that is asked again does not take `reached` back.
     memory.ask(question, base, after.position if ask.turn >= last else standing.reached)
     return question
 
@@ -393,6 +419,8 @@ class Answer:
         if not member.protection.hides and not query.fits(values):
             raise PeerError("cells-too-narrow", "the cells are too narrow for this site's own sums")
         if member.spending is not None:
+            # Where parties draw the noise, it is in the integers before they are sealed. A refused charge
+            # ends the session here or when the transaction ends, in each case before a part is yielded.
             values, self.charge = member.spending.release(query, state, tag, values)
         parts: Iterable[bytes] = self._sealer.seal(query.to_cells(values), tag)
         if member.protection.sealed_size is None:
@@ -489,6 +517,9 @@ class PartySession:
     def hang_up(self) -> None:
         """Drop the keys of the attempt after introduction: the connection was lost, and the parties meet
         again in another attempt."""
+        # After a join, the phase is `joined` again. Before the introduction, the handshake still exists and
+        # the same offer gets the same Join. After it, the handshake is used up, and only an offer of a later
+        # attempt leads on.
         self._introduced = self._underway = self._answer = None
 
     @property
@@ -546,6 +577,8 @@ class PartySession:
             raise PeerError(
                 "state-impossible", "the session cannot be in this state after this site's answers"
             )
+        # From here on this attempt counts as met, also after a crash: `_join` and `judge` refuse to join it
+        # again, so there are never two sets of keys, and two vectors, under one attempt.
         member.memory.meet(self._attempt)
         member.holder.go_to(state)
         site, terms, public = self._site, member.terms, member.secret.public if member.secret else None
@@ -592,6 +625,8 @@ class PartySession:
 
     def _stray_relay(self, relay: Relay) -> Iterator[FromParty]:
         """A repeated relay, or one of an earlier turn or attempt, is ignored; any other is refused."""
+        # A party's stream is ordered, and the aggregator sends the query before it passes on relays for it.
+        # So a relay beyond the last query is not early but wrong.
         last = (self._asked.attempt, self._asked.turn) if self._asked else (0, 0)
         if relay.attempt >= self._attempt and (relay.attempt, relay.turn) > last:
             name = quoted(relay.sender, MAX_QUOTE)
@@ -605,6 +640,7 @@ class PartySession:
         now = QueryContext(me, member.terms, self._attempt, introduced.roster, self._asked, before, standing)
         check_due(ask, now)
         introduced.transcript = next_transcript(introduced.transcript, ask.query)
+        # Not under masks: there the refusal alone would reveal something about the rows of this party.
         if not member.protection.hides and ask.query.rows < member.holder.rows:
             raise PeerError("query-rows-few", "the query has fewer rows than this site: cells could overflow")
         if introduced.relays is not None:
@@ -633,6 +669,11 @@ class PartySession:
             return
         self._underway, member = None, self._member
         tag = tag_of(ask, introduced.transcript)
+        #     keys replaced, vector sealed -> question, charge, log entry committed -> part 0 leaves
+        #
+        # A crash before the commit: the answer never existed, and in the next attempt it is computed from the
+        # same rows. A crash after it: the same query is still due, gets the same noise, and is not charged
+        # again.
         with memory.together():
             answer = Answer(ask, tag, member, introduced.sealer, underway.answered, before)
             question = self._remember(underway, member.holder.state)
@@ -659,6 +700,8 @@ class PartySession:
             size = len(answer.help(request.request))
             self._openings += self._member.secret is not None
             member, ask, memory = self._member, answer.ask, self._member.memory
+            # Written before the help leaves. In the reverse order, a site that crashed in between could be
+            # asked for the same turn over a smaller roster, and would not know that a sum had been opened.
             with memory.together():
                 stage, helped = ask.query.stage, memory.standing.helped
                 if member.terms.session.on_loss == "shrink" and (helped is None or stage >= helped[0]):
@@ -679,6 +722,7 @@ class PartySession:
             keeps, introduced = self._member.terms.keeps_parts, self._introduced
             told = introduced.relays if keeps and introduced.relays else introduced  # `Transcripts.signed`
             with self._member.memory.together():
+                # Before the signature leaves: no new query is answered after it, not even after a restart.
                 self._member.memory.sign()
                 self._attested = self._member.attest(
                     self._site, close, introduced.digest, self._answered, told.transcript

@@ -121,6 +121,7 @@ class Order:
         """Take in a part. Returns False if it repeats the last one. Raises PeerError for a part out of order
         or of an invalid size, and for more than `most` bytes in total."""
         number, part = self._number, relay.content
+        # Relays are ciphertext, so two parts in a row are equal only if one repeats the other.
         if (relay.number, relay.to, relay.last, part) == (number, self._to, not self._is_open, self._part):
             return False
         if self._is_open:
@@ -184,6 +185,10 @@ class PendingAnswer:
     def advance(self) -> Iterator[tuple[Send | Receive, Iterable[Relay], bytes]]:
         """Compute until something is missing. Yields each relay to send with its messages, and each received
         relay that must be the same when the query is asked again with its hash."""
+        # Invariant: `_waits` is the Receive that the holder's generator is stopped at, or None. It outlives
+        # this call: if its bytes are missing, the call ends, and the next one continues at the same place. A
+        # hash is yielded before the holder receives the bytes, so it is remembered before anything that
+        # follows from them leaves.
         content: bytes | Keys | None = None
         while True:
             if self._waits is not None:

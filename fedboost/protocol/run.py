@@ -174,6 +174,18 @@ def replay(run: "TrainingRun", terms: Terms, past: tuple[Record, ...]) -> None:
     The records must lead to the same state as the messages that were sent: the same sequence of queries by
     digest, with the same turn numbers, totals, rosters and trees. Otherwise the next query would contradict
     what the parties remember. So each record is checked at the place where the program asks for it."""
+    # A session whose first tree (T0) was queried from its root in turn 4 and ended in turn 7. The process
+    # died in turn 9, while the second tree grew:
+    #
+    #     turn               1    2    3    4      5    6    7           8      9
+    #     query              ...  ...  ...  root   ..   ..   ends T0     root   ..
+    #     journal   Begun,   sum  sum  sum                   tree, sum
+    #               attempt
+    #     replay    run.advance(sum) each   skipped          advance     asked again, in attempt 2
+    #
+    # The skipped queries were answered and their sums are in the tree. Their place in the state and in the
+    # count of turns comes from the tree's record (`TrainingRun.advance`), so turn 8 has the same number and
+    # position as before, which the parties compare with their memory.
     log = run.trees
     # All trees are given to the program before it starts: it asks nothing for a tree that is in its list, so
     # that it goes from the query before a tree straight to the one that ends it.
@@ -219,6 +231,8 @@ def _check_gathered(run: "TrainingRun", terms: Terms, record: AttemptStarted) ->
     members = tuple(party for party in terms.parties if party in roster)
     enough = roster == members and len(roster) >= terms.min_roster
     lacking = roster != terms.parties and not run.state.may_lack_parties(run.pending)
+    # `moved` is for a roster that changed at a tree's root: if the records have that tree, the program has
+    # skipped the root and already stands at the tree's end.
     changed = roster != run.roster and not (run.state.moved or run.may_change)
     if not (run.attempt < record.attempt <= MAX_ATTEMPTS and enough) or lacking or changed:
         raise ConfigError("journal-attempt", f"attempt {record.attempt} of {len(roster)} parties is invalid")
@@ -362,6 +376,14 @@ class TrainingRun:
         # before the next query, which follows from it, can be sent. A crash in between repeats the turn: none
         # of them was sent, and parties answer the query that ends the tree with the same integers.
         query = self.pending
+        # What a crash leaves, by the last record that was written:
+        #
+        #     none of them          the growing tree is asked for again
+        #     TreeGrown             the query that ends it is asked again, maybe over a smaller roster
+        #     Stopped               the same, and the training ends with it whatever the callbacks return then
+        #     Opened                the turn is over
+        #
+        # Callbacks may be called twice for a round: they run before its sum is recorded.
         self._write_tree()
         if self.ends_round:
             self.enough = self._watch(query, total) or self.enough
@@ -380,6 +402,8 @@ class TrainingRun:
             query = None
         if query is None or not query.ends_tree:
             raise Refused("program-tree", f"program {self._terms.session.program!r} cannot end a tree early")
+        # The pending turn keeps its number, and its state: its sum was not opened. Parties accept another
+        # query in its place because it ends the tree (`_repeats` in party.py).
         self._pending = query
 
     def change_roster(self, roster: tuple[str, ...]) -> None:
@@ -396,6 +420,9 @@ class TrainingRun:
         """Record the tree that is about to end, once."""
         query, log = self.pending, self.trees
         if query.ends_tree and query.tree == log.written and log.durable:
+            # The program appends a tree to the list before it asks the query that ends it. If it did not, it
+            # keeps its trees to itself. From then on no tree and no later sum is recorded, since `replay`
+            # could not reach them.
             log.durable = len(log.grown) == log.written + 1
             if log.durable:
                 log.written += 1
@@ -410,6 +437,7 @@ class TrainingRun:
             self.history.append(self._round(asked, total))
         try:
             query = next(self._program) if total is None else self._program.send(total)
+            # The query that follows the round was computed, but no party receives it.
             if self.enough and ended:
                 query = self._program.throw(TrainingStopped("training-stopped", "no more rounds are wanted"))
         except StopIteration as end:
@@ -422,6 +450,8 @@ class TrainingRun:
                 raise Refused(
                     "program-without-query", f"program {self._terms.session.program!r} asked nothing"
                 ) from None
+            # `_pending`, `state` and `turn` stay at the last query. It is asked again where a signature is
+            # missing, and must then have the sum `last`: the model that others signed follows from it.
             self.outcome, self.last = made, total
             return
         except TrainingStopped:

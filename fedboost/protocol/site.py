@@ -136,6 +136,7 @@ class Standing:
 
     def after(self, question: Question, base: Position, reached: Position) -> "Standing":
         """Return the standing after this query. Another base means another tree: queries start over."""
+        # A turn that is asked again replaces its entry. Others that were asked after it stay.
         questions = (*(self.questions if base == self.base else ()), question)
         if len(questions) > 1 and question.turn <= questions[-2].turn:
             questions = tuple(asked for _, asked in sorted({each.turn: each for each in questions}.items()))
@@ -373,6 +374,8 @@ def splits_told(sessions: Iterable[KnownSession]) -> int:
 def check_group(session: KnownSession, others: Iterable[KnownSession], limits: Limits, party: str) -> None:
     """Raise Refused if the sums over this session's group and those of other sessions that met would together
     reveal few parties."""
+    # Sessions that hide nothing revealed each party's sums anyway, and an offer whose parties never met led
+    # to no sums. The same group twice allows no new combination: its sums differ by no party.
     met = [other for other in others if other.hides and other.attempt]
     groups = {frozenset(other.holders) for other in met}
     mine = frozenset(session.holders)
@@ -384,6 +387,7 @@ def check_group(session: KnownSession, others: Iterable[KnownSession], limits: L
             f"party {party} took part in {len(groups)} different groups of parties, and refuses any more: "
             f"the differences of their sums would reveal single parties",
         )
+    # The strictest assumption of all sessions: parties that collude in one of them can use the sums of all.
     colluding = max(known.colluding for known in (session, *met))
     shown = smallest_revealed_set((*groups, mine), colluding)
     if shown:
@@ -511,7 +515,7 @@ class Spending:
             return values, None
         key = self._key(query, state, tag, values)
         charge = Charge(hmac.digest(key, b"name", "sha256").hex()[:32], release.cost)
-        self.memory.charge(charge.name, charge.cost)  # before the answer exists: a crash never loses a charge
+        self.memory.charge(charge.name, charge.cost)  # committed before the answer leaves: no crash loses it
         return values + noise_of(hmac.digest(key, b"noise", "sha256"), release.share, values.size), charge
 
     def _key(self, query: Query, state: TrainingState, tag: Tag, values: Int64) -> bytes:
@@ -654,6 +658,8 @@ class Budget:
         delta: that of the request."""
         if spent + cost <= self.cost * (1.0 + ROUNDING):
             return
+        # What this session has already been charged counts as room: the error names the epsilon of the whole
+        # session.
         room = math.sqrt(max(self.cost - spent + charged, 0.0))
         fits = _rounded_down(epsilon_of(room, delta))
         remedy = (

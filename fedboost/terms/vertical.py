@@ -152,7 +152,7 @@ class Vertical(Group):
         ge=1,
         le=MAX_ROWS_PER_BIN,
         description="With `label_holder`: parties report a node's sums over groups of bins. Each group has "
-        "at least this many rows of the node, or none ([vertical](vertical.md#a-floor-under-bins)).",
+        "at least this many rows of the node, or none ([vertical](vertical.md#minimum-rows-per-bin)).",
     )
     predict_with: str | None = Field(
         default=None,

@@ -5,7 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 from gathering import Together, begun, reason_of
-from liar import Left, Liar, never, root_of
+from inprocess import session_of, shard_of, sites_of, terms_of
+from liar import ROWS, Left, Liar, X, Y, never, root_of
 
 from fedboost.boosting.programs import boosting
 from fedboost.boosting.queries.labels import RowsQuery
@@ -15,8 +16,10 @@ from fedboost.errors import ConfigError
 from fedboost.gbdt.tree import NO_SPLITS, Tree
 from fedboost.protocol import run
 from fedboost.protocol.aggregator import AggregatorSession
-from fedboost.protocol.messages import Ask, Disconnected
+from fedboost.protocol.messages import Ask, Close, Disconnected
 from fedboost.protocol.run import AttemptStarted, Begun, Opened, TreeGrown
+from fedboost.runtime.aggregator.programs import program_of
+from fedboost.terms.tasks import terms_to_describe
 
 
 @pytest.fixture(scope="module")
@@ -169,3 +172,21 @@ def test_turns_beyond_those_of_the_terms_are_not_asked():
         liar.ask(RowsQuery())
     with pytest.raises(Left, match="but the terms have only"):
         liar.ask(RowsQuery())
+
+
+def test_signatures_are_collected_after_a_crash_although_central_noise_is_drawn_again():
+    """The last turn is repeated for the signatures; its sum differs from the recorded one by new noise."""
+    noise = {"epsilon": 1.0, "delta": 1e-6, "placement": "central"}
+    terms = terms_to_describe(terms_of(X, 3, ranges=[[-3, 3]] * 2, noise=noise))
+    shards = {name: shard_of(X, Y, rows=slice(place, ROWS, 3)) for place, name in enumerate(terms.parties)}
+    sites, records = sites_of(terms, shards), []
+
+    def killed(name, message):
+        if isinstance(message, Close):
+            raise ConnectionError
+        return message
+
+    with pytest.raises(ConnectionError):
+        session_of(terms, sites, program_of(terms, ()), record=records.append, told=killed)
+    session = session_of(terms, sites, program_of(terms, ()), past=records)
+    assert (session.phase, session.error, len(session.attestations)) == ("done", None, 3)

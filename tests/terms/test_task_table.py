@@ -31,7 +31,7 @@ COLUMNS = {
     # functions and the policy's rule `evaluate`, which have the name of a task
     "__init__.py": {"_HOMES", "__all__"},
 }
-"""Where a floor keeps what it does for each task: by file the names that it is assigned to."""
+"""Where a layer keeps what it does for each task: by file the names that it is assigned to."""
 MOST_PREDICTS = 5
 SEARCH = Search("TASKS", TASKS)
 

@@ -77,6 +77,8 @@ class BinGroups:
             apart = self._checked(node, own, self._of[node], of_node)
             self._of[left] = self._of[left + 1] = apart
             parent = histograms[family["slot"]]
+            # The finer sums of the parent are lost here. Nothing needs them later: all groups below are
+            # unions of these.
             parent[:] = histogram.grouped(parent, apart, self._layout)
         return sums
 
@@ -94,6 +96,8 @@ class BinGroups:
             levels, with_missing = histogram.joined_levels(apart, layout, feature)
             if not levels:
                 continue
+            # The sum of the joined levels is in the lowest one, so the kernel chose a side for that one. The
+            # others have sums of 0 and may lie on either side: they follow the lowest.
             right = bool(bitmaps[number, levels[0] >> 3] >> (levels[0] & 7) & 1)
             for level in levels:
                 bit = np.uint8(1 << (level & 7))
@@ -137,6 +141,12 @@ class BinGroups:
 #
 # With `vote_top_k` a slot knows only some features. A child can be subtracted for features that are known of
 # the parent; for the others both open children are asked.
+#
+# One level, with the leaves that each call moves:
+#
+#     split    fresh, waiting  ->  families, waiting (lossguide: it is not their turn yet), final
+#     query    families        ->  asks: one child of each, or both
+#     take     families, asks  ->  fresh
 
 REASONS = {
     level_kernels.FEATURES_DISAGREE: "the bins of feature {feature} do not sum to the same total as those "
@@ -283,6 +293,8 @@ class GrowingTree:
             ground.limits,
         )
         self._size += 2 * made
+        # A view: what the lines below change in `columns` is what parties receive. The nodes have copies of
+        # these numbers, so each change is made there as well.
         columns = splits[:, :made]
         if self._groups is not None:
             self._widen(self._groups, columns)
@@ -298,9 +310,11 @@ class GrowingTree:
         ground, (node, feature, *_) = self._ground, columns
         bitmaps = self._bitmaps[node[: len(node) * ground.categorical]]
         groups.widen(columns, bitmaps, feature)
+        # Indexing by an array has copied the bitmaps, so they are written back.
         self._bitmaps[node[: len(bitmaps)]] = bitmaps
         values, starts = ground.cuts
         cuts = np.append(values, np.inf)
+        # After the last bin there is no cut point: all present values go left (x < inf).
         is_last = columns[2] == ground.layout.value_bins[feature] - 1
         thresholds = cuts[np.where(is_last, values.size, starts[feature] + columns[2])]
         self._nodes["threshold"][node] = np.where(ground.layout.categorical[feature], 0.0, thresholds)
@@ -390,6 +404,8 @@ class Frontier:
         """Elect features for the children of each family together; ties go to the lowest feature."""
         self.growing.new_splits = NO_SPLITS  # the votes' query has sent them
         by_voter = votes.reshape(-1, len(self._ground.sizes))
+        # Families are in the order of their left children, each followed by its right one. So the family of a
+        # child is the last one whose left child is not after it.
         family = np.searchsorted(self._families["left"], self._voters, side="right") - 1
         totals = np.zeros((self._families.size, by_voter.shape[1]), np.int64)
         np.add.at(totals, family, by_voter)
@@ -433,6 +449,8 @@ class Frontier:
             cells = self._groups.take(cells, self._asks, self._families, self._histograms.cells)
         asked = self._asks, self._families, self._both
         (reason, node, feature), self._fresh = self._histograms.take(cells, *asked, self._elected)
+        # With blocks, a split's totals come from the party that has its column, and the sums over the rows of
+        # its children from the label holder, too. They differ if the first ones were made up.
         if reason == level_kernels.OTHER_TOTAL and self._terms.blocks:
             refuse_made_up(self._terms, self.growing.new_splits, node)
         self._refuse(reason, node, feature)

@@ -15,6 +15,11 @@ searches."""
 @elementwise
 def _key(word):
     """The key of the float32 with these bits, which must not be NaN."""
+    # The order of IEEE 754 floats as integers: M. Herf, "Radix tricks", 2001.
+    #     float   -inf      -1.0      -0.0      0.0       1.0       inf       NaN
+    #     bits    ff800000  bf800000  80000000  00000000  3f800000  7f800000
+    #     key     007fffff  407fffff  80000000  80000000  bf800000  ff800000  ffffffff (`float_keys`)
+    #
     # Negative floats: all bits are flipped, so that a larger magnitude is a lower key. Others: only the sign
     # bit, so that they come above. The bits of -0.0 happen to be the key of 0.0.
     if word == np.uint32(0x80000000):
@@ -44,12 +49,15 @@ def _heads(keys, searches):
     A key at distance d from the first one has the head d >> bits, below H. Entry h is the number of keys with
     a head below h. A search for a key with head h therefore ends after a step or two between entries h and h
     + 1. A search through all keys takes ten steps, each a branch that no processor predicts."""
+    # The shift is the smallest that leaves fewer than `table_size` heads. The keys below span 2**32 at most,
+    # so int64 holds every difference, also that of a searched key below the first one.
     first = np.int64(keys[0]) if keys.size else np.int64(0)
     span = np.int64(keys[-1]) - first if keys.size else np.int64(0)
     table_size = 1 << (16 if searches >= _MANY_SEARCHES else 8)
     shift = 0
     while span >> shift >= table_size:
         shift += 1
+    # Counting by head + 1 and summing up turns counts into starts, as in a counting sort.
     table = np.zeros((span >> shift) + 2, np.int64)
     for i in range(keys.size):
         table[((np.int64(keys[i]) - first) >> shift) + 1] += 1
@@ -94,6 +102,7 @@ def count_cells(keys, units, starts, widths, subdivisions, out):
         width = np.int64(widths[c])
         if into >> width:  # in the gap after cell c
             continue
+        # into < 2**width, so the subcell is its highest `subdivision` bits, below 2**subdivision.
         out[base[c] + (into >> (width - np.int64(subdivisions[c])))] += rows
 
 
@@ -128,6 +137,8 @@ def bin_column(values, cuts, missing_bin, out):
             out[i] = missing_bin
             continue
         key = np.int64(_key(words[i]))
+        # A key outside the table's range is searched under its first or last head, and ends at 0 cuts or at
+        # all of them. The invariant is that of `count_cells`.
         head = (key - first) >> shift
         head = min(max(head, 0), last)
         low, high = table[head], table[head + 1]
@@ -156,6 +167,7 @@ def transpose(by_feature, features, by_row):
 @loop
 def _all_equal(column, i, code):
     """True if eight rows from row i on have this code."""
+    # The product repeats the code in each of the eight bytes: 255 * 0x01 is the largest digit, so no carry.
     ones = np.uint64(0x0101010101010101)
     return i + 8 <= column.size and load_word(column, np.uint64(i)) == np.uint64(code) * ones
 
@@ -190,6 +202,9 @@ def join_codes(codes, bins, out, parts):
 
     Returns the number of joint codes. If there are too many, returns -1 minus the number of rows for which
     MAX_CODES suffice."""
+    # A table with an entry for each of the 65,536 possible pairs, 128 KB, replaces hashing. Numbers by first
+    # occurrence depend on the order of rows, but only within a party: histograms are by bin, not by joint
+    # code.
     unknown = np.uint16(MAX_CODES)
     numbers, count = np.full(MAX_CODES * MAX_CODES, unknown, np.uint16), 0
     for i in range(codes.size):
@@ -208,6 +223,13 @@ def join_codes(codes, bins, out, parts):
 @loop
 def count_sparse(by_feature, features, most_frequent, starts):
     """starts[i + 1] = number of values outside their most frequent bin in the rows up to and including i."""
+    # With `list_sparse` this is a counting sort by row, in compressed sparse rows:
+    #     row        0         1    2
+    #     starts     0         2    2         5
+    #     entries    [ e   e ] [ ]  [ e  e  e ]
+    # `list_sparse` advances starts[i] while it fills row i. In the end starts[i] is where row i + 1 begins,
+    # and one shift to the right restores it. Columns are read one after the other, so entries ascend within a
+    # row.
     starts[:] = 0
     for r in range(features.size):
         column, usual = by_feature[features[r]], np.uint8(most_frequent[r])
@@ -322,6 +344,8 @@ def refine(known, grid, sums, key_bits, missing, refined):
             subcells = 1 << np.int64(subdivisions[g])
             width, total = widths[c] - np.int64(subdivisions[g]), 0
             for s in range(subcells):
+                # Counts by weight are below 2**52, and a cell has at most 2**11 subcells (2**FIRST_BITS, or
+                # the largest budget, 8 * 256). A larger count is refused, so `total` remains below 2**63.
                 count = sums[base + s]
                 total += count
                 if count < 0 or count > rows[c]:
@@ -383,6 +407,9 @@ def choose_cells(known, max_bin, budget, two_rows, chosen):
                     share = (share + budget // (n - begin)) // 2
                 # The largest power of two within the share, at least two subcells, at most one for each key.
                 bits = max(_bit_length(share) - 1, 1)
+                # Unless cells are left over, a chosen cell has more than 2 / budget of the rows, so fewer
+                # than budget / 2 cells are chosen. The minimum of two adds at most 2 for each: a feature has
+                # fewer than 2 * budget subcells.
                 out_subdivisions[g] = np.uint8(min(bits, widths[c]))
                 g += 1
     return n
@@ -406,6 +433,13 @@ def cut_keys(offsets, starts, rows, missing, max_bin, max_codes, sizes, keys):
         total = 0
         for c in range(first, last):
             total += rows[c]
+        # A cut is the start of the first cell at whose end at least b / bins of the rows have passed. For
+        # example, 23 rows in 3 bins (step 7.67):
+        #     rows      3    1    4    1    5    9
+        #     until     3    4    8    9   14   23
+        #     cuts             |              |           cells 2 (8 >= 7.67) and 5 (23 >= 15.33)
+        # Totals are below 2**53, so the floats are exact up to the rounding of b * step. That is below the
+        # total for b < bins, so c stops at the last cell at the latest.
         step = total / bins
         c, until, latest = first, rows[first], first
         for b in range(1, bins):
@@ -439,6 +473,8 @@ def _join_neighbours(apart, counts, least):
     What is left over at the end joins the groups before it.
 
     apart: bool [bins]; counts: int64 [bins, nodes]."""
+    # Invariant: bins from `start` on are the group that is growing, `rows` its rows in each node. The first
+    # bin always begins a group. A group ends as soon as it passes.
     rows, start = counts[0].copy(), 0
     for b in range(1, apart.size):
         if apart[b] and _holds(rows, least):
@@ -446,6 +482,9 @@ def _join_neighbours(apart, counts, least):
             rows[:] = 0
         apart[b] = start == b
         rows += counts[b]
+    # Joining one passing group may not suffice: it passes in a node without rows, too, where the rest still
+    # has too few. So groups are joined from the right until the sum passes. The inner loop walks to the
+    # first bin of the group before.
     while start > 0 and not _holds(rows, least):
         apart[start] = False
         start -= 1
@@ -469,6 +508,7 @@ def _join_levels(apart, counts, least, missing):
         apart[apart.size - 1] = False
         rows += counts[apart.size - 1]
     while joined and not _holds(rows, least):
+        # Each pass sums up all levels: quadratic in the levels, of which there are at most 255.
         fewest, chosen = np.int64(-1), -1
         for b in range(apart.size):
             total = counts[b].sum()

@@ -17,6 +17,7 @@ _MAX_FLOAT32 = float(np.finfo(np.float32).max)
 def step_within(gradient, hessian, penalties, lower, upper):
     """The best leaf value before the learning rate: -T(G) / (H + lambda), with T the soft threshold at
     reg_alpha. It is clipped to max_delta_step in magnitude, then to `lower` and `upper`."""
+    # Equation 5 of the paper named in split.py.
     reg_lambda, reg_alpha, _, most = penalties
     h = hessian + reg_lambda
     best = -_soft_threshold(gradient, reg_alpha) / h if h > 0.0 else 0.0
@@ -29,6 +30,7 @@ def step_within(gradient, hessian, penalties, lower, upper):
 @loop
 def add_node(nodes, at, gradient, hessian, lower, upper, factors, penalties, rate):
     node = nodes[at]
+    # The factors are powers of two, so only the conversion of sums beyond 2**53 rounds, and it does so once.
     g, h = gradient / factors[0], hessian / factors[1]
     node.left, node.feature, node.threshold, node.missing_left, node.gain = -1, 0, 0.0, 0, 0.0
     node.value = np.float32(step_within(g, h, penalties, lower, upper) * rate)
@@ -39,6 +41,9 @@ def add_node(nodes, at, gradient, hessian, lower, upper, factors, penalties, rat
 def _check(cells, chosen, sizes):
     """Check a node's cells: the bins of the chosen features, and a last pair. Returns (reason or 0, feature,
     gradient, hessian)."""
+    #     cells    [ g h  g h  g h | g h  g h | ...      | P h ]
+    #                feature 0       feature 1            last pair: positive gradients, hessians
+    # The OR of integers is negative exactly if one of them is, so that bins need no branch.
     at, gradient, hessian, first = 0, np.int64(0), np.int64(0), True
     for f in range(sizes.size):
         if chosen.size == 0 or chosen[f]:
@@ -94,6 +99,8 @@ def _choose(waiting, counts, max_leaves, by_gain):
         gains[i] = -waiting[i].gain if by_gain else 0.0
         budgets[waiting[i].root] += 1
     for root in range(counts.size):
+        # Strictly best-first growth would take a turn for each split. Rounding half up leaves at least one
+        # leaf, so that growth does not stop. A split replaces one leaf by two: it adds one to the count.
         better = (budgets[root] + 1) // 2 if by_gain else budgets[root]
         budgets[root] = min(better, max_leaves - counts[root])
     # The sort is stable: leaves of equal gain are taken in node order, until their root's budget is spent.
@@ -114,6 +121,8 @@ def _grow(families, tree, made, sums, features, cuts, signs, rule, max_cat_to_on
     nodes, size, bitmaps, splits = tree
     offsets, value_bins, _, categorical = features
     (values, starts), (factors, penalties, rate), (histograms, pooled) = cuts, rule, sums
+    # Children are numbered in the order of splits, left before right, so that all parties derive the same
+    # numbers: split i of this level has the children size + 2 i and size + 2 i + 1.
     for number in range(families.size):
         i, count, leaf = made + number, size + 2 * (made + number), families[number]
         f, lower, upper = leaf.feature, leaf.lower, leaf.upper
@@ -145,7 +154,7 @@ def _grow(families, tree, made, sums, features, cuts, signs, rule, max_cat_to_on
             g, h = leaf.left_gradient / factors[0], leaf.left_hessian / factors[1]
             other_g, other_h = right_gradient / factors[0], right_hessian / factors[1]
             # The midpoint of the children's values separates their subtrees: one side stays below it, the
-            # other above.
+            # other above, as in XGBoost's TreeEvaluator::AddSplit.
             low = step_within(g, h, penalties, lower, upper)
             leaf.middle = (low + step_within(other_g, other_h, penalties, lower, upper)) / 2.0
 
@@ -208,6 +217,7 @@ def split_level(
 
 @elementwise
 def _bits(value):
+    # The bit length. Only an impossible sum is negative; it never becomes 0, and the loop ends at 63.
     bits = 0
     while value >> bits and bits < 63:
         bits += 1
@@ -247,6 +257,8 @@ def list_queried_children(families, known, elected):
                 several = 2
             else:
                 side = np.int64(leaf.open_right)
+        # `side ^ 1` is the other child. Widths must bound the sums, which are recovered from residues modulo
+        # a power of two (`histogram.pack_level`).
         for number in range(several):
             own = side ^ number
             asks[count, 0], asks[count, 1], asks[count, 2], asks[count, 3] = leaf.left + own, i, own, number
@@ -304,6 +316,9 @@ def _add_children(leaf, children, count, asked, own_slot, positives):
         new.hessian = leaf.hessian - leaf.left_hessian if child else leaf.left_hessian
         new.positive = positives[0] if child == asked else positives[1]
         new.lower, new.upper = leaf.lower, leaf.upper
+        # Bounds after a split of a constrained feature, m being the midpoint of the children's values:
+        #     sign 1      left [ lower ..... m ]    right [ m ..... upper ]     values must not fall
+        #     sign -1     left [ m ..... upper ]    right [ lower ..... m ]     values must not rise
         if leaf.sign != 0 and (leaf.sign > 0) == (child == 0):
             new.upper = leaf.middle
         elif leaf.sign != 0:
@@ -340,6 +355,8 @@ def write_children(cells, asks, families, children, histograms, slots, offsets, 
         gradients = (leaf.left_gradient, leaf.gradient - leaf.left_gradient)
         hessians = (leaf.left_hessian, leaf.hessian - leaf.left_hessian)
         positives = (np.int64(0), np.int64(0))
+        # Invariant: `ask` and `at` are the next ask and its first cell. Asks are in the order of families,
+        # the sibling's after that of the child that is subtracted. A family has one ask or two.
         while ask < asks.shape[0] and asks[ask, 1] == i:
             other = asks[ask, 3]
             chosen = features & ~before if other and elected.size else features
@@ -387,6 +404,10 @@ def check_splits(columns, bitmaps, roots, max_depth, category_counts):
 
     columns, bitmaps: as in `tree.Splits`; category_counts: int64 [F], 0 for a numeric feature."""
     count = columns.shape[1]
+    # Split i makes the nodes roots + 2 i and roots + 2 i + 1, so it can only split a node below roots + 2 i.
+    # `depths` is also the set of current leaves: a split takes its node out and puts the children in. A
+    # bitmap has a category that the feature lacks if bits remain after those of its categories are shifted
+    # out.
     depths = np.full(roots + 2 * count, -1, np.int64)  # of leaves; -1: not a leaf now
     depths[:roots] = 0
     for i in range(count):

@@ -51,10 +51,15 @@ def predict_margins(
         for t in range(roots.size):
             at[:] = roots[t]  # a row at a leaf stays there, as a leaf is its own child
             for _ in range(deepest[t]):
+                # The last loop, for trees without categories and blocks of rows without missing values, is
+                # one comparison per row. NaN >= threshold is False, so the others test for NaN as well.
                 if has_sets[t]:
                     for i in range(size):
                         node = at[i]
                         x = block[i, column[node]]
+                        # Converting NaN or a float out of range to an integer is undefined, so x is first
+                        # clamped to 0 to 255, and `chosen` tests x itself. Of the three terms only one
+                        # can be True: a category node has threshold NaN, any other node an empty set.
                         within = x if x > 0.0 else np.float32(0.0)
                         level = np.uint64(within if within < MAX_CODES - 1 else np.float32(MAX_CODES - 1))
                         bit = words[set_of[node] * per_set + (level >> np.uint64(6))] >> (
@@ -76,10 +81,14 @@ def predict_margins(
                         goes_right = block[i, column[node]] >= threshold[node]
                         at[i] = child[2 * node + np.uint32(goes_right)]
             for i in range(size):
+                # Each row adds up its trees in the same order, whatever the block: floats depend on it.
                 margin[start + i] += value[at[i]]
 
 
 # ---- Kernels for prediction by several parties ----------------------------------------------------------
+# Unlike in `predict_margins` no row descends: a party cannot know whether a row reaches its nodes, so it
+# decides all of them for every row. A tree costs a comparison per row and own node, and one `_shut` for each
+# word of 32 leaves below the node.
 # Each party's decisions leave some leaves open; the row's leaf is open for all parties. Leaves are numbered
 # within their tree from the left, so that those below a node are consecutive. A row has a bit for each leaf
 # of a tree, in whole bytes, lowest bit first; the bits after the last leaf are 0.
@@ -116,6 +125,8 @@ def leaf_bits(
     right = np.empty(_ROWS, np.uint32)
     columns = np.empty((features.shape[1], _ROWS), np.float32)
     for start in range(0, features.shape[0], _ROWS):
+        # The kernels below always work on _ROWS rows, so that their loops have a constant length. In the last
+        # block, what lies beyond `rows` is left over from earlier, and its bits are not written.
         rows = min(_ROWS, features.shape[0] - start)
         for i in range(rows):
             for f in range(columns.shape[0]):
@@ -160,6 +171,11 @@ def _by_level(x, levels, missing_right, right):
 @loop
 def _outside(word, first, end):
     """The bits of a word for leaves before `first` or from `end` on."""
+    # Bit j is leaf 32 word + j. (1 << high) - (1 << low) has ones from `low` to `high` - 1, the leaves
+    # within; int64, as 1 << 32 does not fit the word.
+    #     leaves              first       end
+    #     within         [0 0 1 1 1 1 1 1 0 0]     lowest bit on the left
+    #     result         [1 1 0 0 0 0 0 0 1 1]
     low = min(max(first - _WORD * word, 0), _WORD)
     high = min(max(end - _WORD * word, 0), _WORD)
     return np.uint32(~((1 << high) - (1 << low)) & 0xFFFFFFFF)
@@ -175,6 +191,7 @@ def _shut(bits, right, if_left, if_right):
 @loop
 def _write(open_, rows, leaves, bits, place):
     """Write the bits of a tree from byte `place` on. Returns where the next tree begins."""
+    # 32 is a multiple of 8, so the eight leaves of a byte lie in one word.
     for first in range(0, leaves, 8):
         last = np.uint32((1 << min(leaves - first, 8)) - 1)
         word, shift = open_[first // _WORD], np.uint32(first % _WORD)
@@ -203,6 +220,8 @@ def exit_leaves(open_, byte_ends, leaf_ends, nodes, leaf):
 
     byte_ends, leaf_ends: int64 [trees + 1], where the bytes and leaves of each tree begin and end; nodes:
     int32, the node of each leaf."""
+    # Tables by byte: how many bits are set, and the number of the highest. `found` adds up the numbers over
+    # all bytes. If exactly one bit is set, which `count` checks, the sum has a single term: that leaf.
     ones, highest = np.zeros(256, np.int64), np.zeros(256, np.int64)
     for byte in range(1, 256):
         ones[byte] = ones[byte >> 1] + (byte & 1)
@@ -233,6 +252,10 @@ def exit_leaves(open_, byte_ends, leaf_ends, nodes, leaf):
 #     value * (o - z) * product over the other features of (z (1 - t) + o t),
 # a polynomial in t that a few Gauss-Legendre points integrate exactly. At each point, one walk through the
 # tree collects these products. The cost of a row is the number of nodes times half the depth.
+# Sources: the integral of t**k (1 - t)**m is k! m! / (k + m + 1)!, Shapley's weight of a set of k among
+# k + m + 1 features (G. Owen, "Multilinear extensions of games", 1972). TreeSHAP (S. Lundberg et al., 2020)
+# keeps a weight for each number of known features instead. With d distinct features on a path the polynomial
+# has degree d - 1, and p points are exact up to degree 2 p - 1, so d / 2 points suffice.
 
 
 _TOGETHER = 64
@@ -286,6 +309,8 @@ def _edges(left, right, feature, cover):
     parent, edge_to = np.full(left.size, -1, np.int64), np.full(left.size, -1, np.int64)
     waiting = np.zeros(left.size, np.int64)
     count, edge = 1, 0
+    # A stack yields depth-first order: the right child is pushed first, so the left one and all below it come
+    # first. An edge follows the one into its begin, so `edge_to[above]` is known.
     while count > 0:
         count -= 1
         node = waiting[count]
@@ -300,6 +325,8 @@ def _edges(left, right, feature, cover):
         depth[edge] = depth[edge_to[above]] + 1 if above > 0 else 1
         rows = cover[left[above]] + cover[right[above]]
         share[edge] = product[edge] = cover[node] / rows if rows > 0.0 else 0.5
+        # Find the nearest edge above whose begin splits by the same feature: a walk up the path, so this
+        # takes edges times depth, once per tree and block of rows. Edges into `at` begin at parent[at].
         at = above
         while at > 0 and feature[parent[at]] != feature[above]:
             at = parent[at]
@@ -391,6 +418,8 @@ def _add_tree(
             way[at] = edge
             node = begin[edge]
             x = columns[feature[node], first : first + _TOGETHER]
+            # The edge above with this feature is on the path, so its state is at its level. stands[0] is
+            # always _ALONG: for the first edge of a feature, nothing above has turned the row away.
             earlier = stands[depth[again[edge]] if again[edge] >= 0 else 0]
             _go_left(x, node, threshold, default_left, set_of, sets, lefts)
             for i in range(_TOGETHER):
@@ -406,6 +435,7 @@ def _add_tree(
 @loop
 def _mean(left, value, begin, end, share):
     """The mean value of a tree: its value for a row without known features."""
+    # reach: the share of the training rows that reach a node. An edge comes after the one into its begin.
     reach, mean = np.ones(left.size), 0.0
     for edge in range(begin.size):
         reach[end[edge]] = reach[begin[edge]] * share[edge]
@@ -426,6 +456,7 @@ def _enter(stands, change, above, products, leaf, below):
 
 @loop
 def _leave(stands, adds, below, above, feature, out):
+    # The factor is the same for all leaves below the edge: one product per edge and point, not per leaf.
     contribution = np.zeros(_TOGETHER)
     for q in range(adds.shape[1]):
         along, off, away = adds[_ALONG, q], adds[_OFF, q], adds[_AWAY, q]

@@ -41,6 +41,11 @@ def cut_pieces(places, whole, pieces, edges):
 
     pieces: room for places + shares; edges: int64 [shares + 1], where in `pieces` each share ends and the
     next begins."""
+    # For example, places with 5, 0 and 7 rows in three shares:
+    #     places    [ A  A  A  A  A ][ B ][ C  C  C  C  C  C  C ]
+    #     shares    [ A  A  A  A | A   B    C  C  C | C  C  C  C ]
+    #     pieces    [ 0          ][1][ 2 ][ 3       ][ 4         ]      edges 0, 1, 4, 5
+    # A share cuts at most one place, so there are fewer than places + shares pieces.
     total, count, taken, share = 0, 0, 0, 0
     for number in range(places.shape[0]):
         total += places[number, 1] - places[number, 0]
@@ -98,6 +103,8 @@ def check_splits(columns, categories, first, leaves, value_bins, categorical):
     """Check splits from `first` until one that touches the nodes of those already checked, such as a child's
     split. `leaves` has room for all children. Returns the end of the sound splits, and the fault of the next,
     or SOUND."""
+    # Splits that touch different nodes move different rows, so threads may apply them in any order. The
+    # splits of a level usually take one call. In a chain of children each call checks a single one.
     touched = np.zeros(leaves.shape[0], np.bool_)
     for at in range(first, columns.shape[1]):
         parent, child = columns[PARENT, at], columns[LEFT, at]
@@ -119,6 +126,8 @@ def check_splits(columns, categories, first, leaves, value_bins, categorical):
 @loop
 def _fill_table(goes_left, at, columns, categories, value_bins, missing, categorical):
     """goes_left[code] = 1 for the codes that a split sends left, else 0."""
+    # One lookup per row then serves numeric and categorical features alike. The entry of missing values is
+    # the code after the value bins, which both branches fill as well: it is written last.
     if categorical[columns[BY, at]]:
         for code in range(MAX_CODES):
             goes_left[code] = 1 - (categories[at, code >> 3] >> (code & 7) & 1)
@@ -154,6 +163,7 @@ def _partition(codes, goes_left, rows, scratch):
     #
     # Each row is written to both, and one end moves on: no branch. `left <= i`, so no unread row is lost.
     # Then R is copied to the end of L.
+    # Indices are uint64: numba then leaves out the test for negative ones.
     for i in range(rows.size):
         row = rows[i]
         rows[left] = row
@@ -167,6 +177,9 @@ def _partition(codes, goes_left, rows, scratch):
 def _partition_into_scratch(codes, goes_left, rows, scratch):
     """Write rows that go left to the start of `scratch`, the others to its end in reverse. Returns how many
     go left."""
+    # Unlike `_partition`, this only reads `rows`, as a thread does not know yet where its rows belong: that
+    # depends on how many rows of earlier pieces go left. R grows downwards, because its size is not known
+    # either. `join_level` restores its order.
     left, right = np.uint64(0), np.uint64(rows.size)
     #     scratch    [ L in order ....... | free | ....... R in reverse ]
     #                0                  left   right                  size
@@ -202,6 +215,7 @@ def split_level(
             begin, end_of_rows = leaves[columns[PARENT, at], 0], leaves[columns[PARENT, at], 1]
             codes = by_feature[columns[BY, at]]
             count = _partition(codes, goes_left, rows[begin:end_of_rows], scratch[begin:end_of_rows])
+            # Last, because it replaces the parent's place by those of the children.
             _grow(columns[PARENT, at], columns[LEFT, at], np.int64(count), leaves)
         if fault != SOUND or end == columns.shape[1]:
             return end, fault
@@ -276,6 +290,7 @@ def last_child(columns):
 def list_leaves(columns, leaves, output_roots, tree):
     """The leaves of one of the `output_roots` trees of each output: the last split that splits it or NO_LEAF,
     the node, the output and the place, all int64."""
+    # Roots are numbered by output, then by tree: root = output * output_roots + tree.
     split_of, count = np.full(leaves.shape[0], NO_LEAF), 0
     for at in range(columns.shape[1]):
         split_of[columns[PARENT, at]] = at
@@ -293,6 +308,7 @@ def list_leaves(columns, leaves, output_roots, tree):
 def match_values(columns, leaves, value_nodes, values, by_node):
     """Write the leaf values after these splits to by_node, float64 of each node. Returns False unless every
     such leaf has exactly one value, and no other node has one."""
+    # Invariant: due[node] is True for a leaf after these splits that has no value so far.
     due = leaves[:, 0] != NO_LEAF
     for at in range(columns.shape[1]):
         due[columns[PARENT, at]], due[columns[LEFT, at]], due[columns[LEFT, at] + 1] = False, True, True

@@ -14,6 +14,8 @@ import numpy as np
 from fedboost.gbdt.kernels import elementwise, loop
 from fedboost.gbdt.kernels.bins import MAX_CODES
 
+# The lowest 10 bits of a code are 9 for the bin or partition, which is at most MAX_CODES = 256, and one for
+# missing values. In an int32 this leaves room for 2**21 features.
 _TOGETHER = 512
 """Number of candidates from which on gains are computed, so that the list stays in the cache."""
 # Gains are computed once the list has _TOGETHER candidates. One more feature adds at most 2 for each code.
@@ -27,6 +29,8 @@ vectorised, unlike a cast."""
 @elementwise
 def _soft_threshold(gradient, reg_alpha):
     """The gradient, soft-thresholded at alpha."""
+    # XGBoost's ThresholdL1, sign(G) max(|G| - alpha, 0): the loss G w + (H + lambda) w**2 / 2 + alpha |w| is
+    # least at w = -T(G) / (H + lambda).
     above, below = gradient - reg_alpha, gradient + reg_alpha
     return above if above > 0.0 else (below if below < 0.0 else 0.0)
 
@@ -35,6 +39,10 @@ def _soft_threshold(gradient, reg_alpha):
 def _score(gradient, hessian, reg_lambda, reg_alpha, max_delta_step):
     """Twice the loss reduction of a leaf: T(G)**2 / (H + lambda), with T the soft threshold at alpha; less if
     the step exceeds max_delta_step."""
+    # T. Chen and C. Guestrin, "XGBoost: A scalable tree boosting system", KDD 2016, equation 6, without its
+    # 1/2. If the best step is longer than s = max_delta_step, the leaf takes the step s in the same
+    # direction, which reduces twice the loss by 2 |T| s - (H + lambda) s**2. An infinite s gives limit = inf,
+    # or NaN for h = 0, and neither is ever exceeded.
     g = _soft_threshold(gradient, reg_alpha)
     h = hessian + reg_lambda
     best = g * g / h if h > 0.0 else 0.0
@@ -57,6 +65,11 @@ def _order_categories(cells, factors, penalties):
         if hessian >= min_child_weight and hessian > 0.0:
             value = -_soft_threshold(cells[2 * category] * g_unit, reg_alpha) / (hessian + reg_lambda)
         values[category] = value
+    # With B categories there are 2**(B - 1) - 1 ways to divide them. Without penalties, the best one is
+    # contiguous in this order (W. D. Fisher, "On grouping for maximum homogeneity", 1958), so that B - 1
+    # candidates suffice. With penalties this is a heuristic, and the same one as XGBoost's.
+    # Of equal values the earlier category gets the lower rank (<= before, < after), so ranks are a
+    # permutation.
     for category in range(order.size):  # counting ranks needs no branch prediction, unlike sorting
         value, rank = values[category], 0
         for other in values[:category]:
@@ -91,6 +104,9 @@ def _order(cells, max_categories, factors, penalties):
 def _sum_categories(cells, order, gradient, hessian):
     """Write the sums of the categories that go left in each partition to `gradient` and `hessian`: int64 [B +
     1]. order: as from `_order`."""
+    #     one-hot      entry b < B: all but category b        entry B: none
+    #     by order     entry b < B: all but the first b + 1   entry B: not used, as entry B - 1 is none
+    # An entry with none left separates present from missing values.
     categories = cells.size // 2
     total_gradient, total_hessian = 0, 0
     for category in range(categories):
@@ -131,6 +147,11 @@ def _list_bins(cells, absent, code, shift, sums, codes, count):
     cells: int64 [2 B]; absent: gradient and hessian of the missing values; sums: int64 [2, list], the sums
     that go left; codes: int64 [list], code + 2 * bin + (1 if missing values go left). Bins without rows are
     left out: they split like the bin below them. Returns the number listed so far."""
+    # For example, with R or L for missing values right or left:
+    #     bin           0       1       2       3       missing
+    #     rows          5       0       2       4       3
+    #     candidates    0R 0L   -       2R 2L   3R
+    # 3L would send all rows left, and R and L are the same split if no value is missing.
     gradients, hessians = sums[0], sums[1]
     gradient, hessian, last = shift, shift, cells.size // 2 - 1
     if absent[0] == 0 and absent[1] == 0:
@@ -194,6 +215,9 @@ def _gains(sums, count, total, units, penalties, bounds, constrained, sign, shif
     bounds: the smallest and the largest value of leaves below, before the learning rate; sign: 1 for a
     feature along which they must not fall, -1 for one along which they must not rise. Both apply only if
     `constrained`. The loops have no branches, so that several gains are computed together."""
+    # The gain is score(left) + score(right) - score(parent), equation 7 of the paper above, again without
+    # 1/2. The sums of the right child are differences of integers, or in the last loop of floats below 2**52
+    # that are integers: they are exact, and cannot overflow, as they are sums over some rows of the node.
     reg_lambda, reg_alpha, min_child_weight, step = penalties
     g_unit, h_unit = units
     gradients, hessians, shifted = sums[0, :count], sums[1, :count], sums.view(np.float64)
@@ -223,6 +247,9 @@ def _gains(sums, count, total, units, penalties, bounds, constrained, sign, shif
             both += _score(gr, hr, reg_lambda, reg_alpha, step)
             gains[i] = both - root if allowed else 0.0
     else:
+        # The same floats as in the loop above, for the penalties that `_best` calls simple: reg_alpha = 0
+        # makes the soft threshold the identity, and h > 0 holds wherever a gain is allowed. Elsewhere a
+        # division by 0 gives NaN or infinity, which the last line discards.
         # The list was summed from _MAGIC on: seen as float64 the sums are _MAGIC_FLOAT + i, and the
         # subtraction is exact.
         left_gradients, left_hessians = shifted[0, :count], shifted[1, :count]
@@ -255,6 +282,10 @@ def _best(cells, allowed, layout, factors, penalties, max_categories, total, lar
     units = 1.0 / factors[0], 1.0 / factors[1]  # powers of two: exact, and faster than dividing
     features, constrained = offsets.size, signs.size > 0
     simple = not constrained and penalties[1] == 0.0 and penalties[3] == np.inf
+    # The float _MAGIC_FLOAT is 1.5 * 2**52, in the middle of the floats that are 1 apart: 2**52 to 2**53.
+    # Adding an integer i with |i| < 2**51 stays among them and changes only the lowest bits, so an int64
+    # addition to the bits does the same as a float addition. Partial sums are over some rows of the node, so
+    # that `largest` bounds them, too.
     shift = _MAGIC if simple and largest < _NARROW else np.int64(0)
     best_gain, best_feature, best_bin, best_missing_left = 0.0, np.int64(-1), np.int64(-1), False
     left_gradient, left_hessian = np.int64(0), np.int64(0)
@@ -275,6 +306,8 @@ def _best(cells, allowed, layout, factors, penalties, max_categories, total, lar
                 count = _list_bins(own, absent, code, shift, sums, codes, count)
             if constrained:
                 sign = signs[f]
+        # Features share a list, as one with few candidates would leave vectors half empty. With constraints
+        # each has its own sign, and so its own list. `top` carries over: a later list must exceed it.
         if count >= _TOGETHER or f == features - 1 or constrained:
             gain, top, at = _gains(
                 sums, count, total, units, penalties, bounds, constrained, sign, shift, gains, top
@@ -320,6 +353,8 @@ def best_split(
     """
     layout, largest = (offsets, value_bins, missing, categorical), max(abs(total[0]), abs(total[1]))
     gradients, hessians = 0, 0
+    # The sum of positive gradients is not known here. The magnitudes of all bins bound any partial sum, too;
+    # that they cover every feature makes the bound larger than needed, which may select the slower loop.
     for i in range(histogram.size // 2):
         gradients += abs(histogram[2 * i])
         hessians += abs(histogram[2 * i + 1])
@@ -450,6 +485,8 @@ def _find(leaves, histograms, features, layout, rule, signs, lists, pooled):
         count = 0
         if constrained:
             sign = signs[f]
+        # `_list_feature` lists the same candidates in the same places for every leaf, so gains are added by
+        # place. The leaves come in node order, so the float sum is the same in every run.
         for leaf in leaves:
             cells, total, bounds = (
                 histograms[leaf.slot],

@@ -195,6 +195,13 @@ def _product(work, x, y, out, q, modulus, inverse):
     limbs, minus = modulus.size, spread(inverse)
     for i in range(limbs):
         store(work, out + 8 * i, zero())
+    # Step i with L = 3, where lo and hi are the halves of a product of two limbs:
+    #     column    3           2                       1                       0
+    #     out                   out[2]                  out[1]                  out[0]
+    #     + xi y    hi(xi y2)   lo(xi y2) + hi(xi y1)   lo(xi y1) + hi(xi y0)   lo(xi y0)
+    #     + qi n    hi(qi n2)   lo(qi n2) + hi(qi n1)   lo(qi n1) + hi(qi n0)   lo(qi n0)
+    #     becomes   out[2]      out[1]                  out[0]                  a carry into column 1
+    #
     # Before step i: out * 2**(52 i) = (the i lowest limbs of x) * y + (the i lowest limbs of q) * n, where
     # the columns of out may exceed 52 bits. So after the last step out * R = x y + q n.
     for i in range(limbs):
@@ -240,6 +247,7 @@ def _two_products(work, x, y, z, w, out, q, modulus, inverse):
 @_loop
 def _normalise(work, out, limbs):
     # The number is below 4 n < R, so nothing is carried out of the highest limb.
+    # A carry is below 2**12, and a column at most (6 L + 2) * 2**52: with L = 158 far below 2**64 - 2**12.
     carry = zero()
     for j in range(limbs):
         total = plus(load(work, out + 8 * j), carry)
@@ -259,6 +267,8 @@ def _minus(work, q, out, constants):
 def _multiply(work, x, y, out, q, constants, inverse):
     """out = x y / R modulo n**2, of numbers of two parts. out must not overlap x or y."""
     modulus, half = constants[0], 8 * constants.shape[1]
+    # The order matters: the first product leaves its q in the room that the second uses as well, so `_minus`
+    # reads it in between. The second product starts from these columns in the upper half of `out`.
     _product(work, x, y, out, q, modulus, inverse)
     _minus(work, q, out + half, constants)
     _two_products(work, x, y + half, x + half, y, out + half, q, modulus, inverse)
@@ -271,12 +281,17 @@ def _multiply(work, x, y, out, q, constants, inverse):
 def _room(numbers, limbs):
     """Allocate zeros for `numbers` numbers of two parts and a q. Also returns the start of the first, which
     is aligned to a cache line of 64 bytes."""
+    # An address is a multiple of 8, as words are. -(address / 8) modulo 8 is the number of words up to the
+    # next multiple of 64 bytes, at most 7, for which there is room. A vector is one cache line; none
+    # straddles two.
     work = np.zeros((2 * numbers + 1) * LANES * limbs + LANES, np.uint64)
     return work, (-(work.ctypes.data >> 3)) & (LANES - 1)
 
 
 @_loop
 def _put(work, at, lane, number):
+    #     work    [ limb 0 of lanes 0 - 7 ][ limb 1 of lanes 0 - 7 ][ ...
+    # One instruction thus works on the same limb of eight numbers, and no carry crosses lanes.
     for j in range(number.size):
         work[at + LANES * j + lane] = number[j]
 
@@ -290,6 +305,8 @@ def _get(work, at, lane, number):
 @_loop
 def _to_limbs(words, limbs):
     """Split 64-bit words, at least one more than the limbs need, into limbs."""
+    #     words    [ 64 bits        ][ 64 bits        ][ 64 bits ...
+    #     limbs    [ 52 bits    ][ 52 bits     ][ 52 bits     ][ ...     limb j begins at bit 52 j
     for j in range(limbs.size):
         word, bit = (LIMB_BITS * j) >> 6, np.uint64((LIMB_BITS * j) & 63)
         limb = words[word] >> bit
@@ -301,6 +318,7 @@ def _to_limbs(words, limbs):
 @_loop
 def _to_words(limbs, words):
     """Join normalised limbs into as many 64-bit words as they need."""
+    # Invariant: `held` has the lowest `bits` bits, fewer than 64, of the word that is next.
     word, held, bits = 0, np.uint64(0), 0
     for j in range(limbs.size):
         held |= limbs[j] << np.uint64(bits)  # what exceeds 64 bits is lost here, and taken below
@@ -317,6 +335,7 @@ def _to_words(limbs, words):
 @_loop
 def _is_below(number, limit):
     """True if 0 < number < limit, both normalised."""
+    # From the highest limb down, the first difference decides.
     for j in range(number.size - 1, -1, -1):
         if number[j] != limit[j]:
             return number[j] < limit[j] and number.any()
@@ -395,6 +414,12 @@ def multiply_segments(numbers, members, starts, constants, inverse, one, out):
     segment = np.full(LANES, -1, np.int64)
     at, end = np.zeros(LANES, np.int64), np.zeros(LANES, np.int64)
     todo, last = 0, starts.size - 1
+    #     lane 0    [ segment 0         ][ segment 3 ][ segment 5 ...
+    #     lane 1    [ segment 1 ][ segment 2                ][ ...
+    # Lanes differ only in what they multiply, so segments of different lengths keep all of them at work. The
+    # last one may run alone for as long as it is, which is why `sums.products` cuts segments at PIECE
+    # members.
+    #
     # In lane l, `total` is the product of the members of segment[l] (-1: none) before position at[l]; those
     # from there to end[l] are to be multiplied. A lane without work multiplies what is left in it, which is
     # not read.
@@ -430,6 +455,9 @@ def multiply_segments(numbers, members, starts, constants, inverse, one, out):
 def pack_cells(numbers, cells, shift, constants, inverse, one, out):
     """out[i] = the product of numbers[cells * i + k] ** (2 ** (shift * k)) over k < cells, as far as there
     are numbers. Exponents of ciphertexts shift plaintexts: cell k moves up by shift * k bits."""
+    # With cells c0, c1, c2 and s = 2**shift: c0 c1**s c2**(s * s) = (c2**s c1)**s c0. This takes shift + 1
+    # products per cell after the first, for eight results at once.
+    #
     # Horner's rule, from the highest cell down: total = total ** (2 ** shift) * next. Numbers beyond the end
     # are 1, the ciphertext of empty slots.
     limbs = constants.shape[1]

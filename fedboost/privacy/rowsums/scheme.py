@@ -91,6 +91,8 @@ class Slots:
 
     def bias(self, cells: int) -> int:
         """Return the number added to a plaintext of `cells` cells to make each gradient sum positive."""
+        #     slots    [ G0 + half ][ H0 ][ G1 + half ][ H1 ] ...
+        # A negative G has borrowed 1 from the H above it; G + half is not negative, so that H gets it back.
         half = 1 << (8 * self.width - 1)
         return sum(half << (self.shift * cell) for cell in range(cells))
 
@@ -109,6 +111,8 @@ class Slots:
         words = np.zeros((cells, 2, _WORD_BYTES), np.uint8)
         words[..., : self.width] = slots[:cells]
         sums = words.view("<u8")[..., 0]
+        # The subtraction wraps modulo 2**64, and int64 reads the result in two's complement. So it is right
+        # for slots of 8 bytes, too, whose bias 2**63 is beyond int64.
         sums[:, 0] -= np.uint64(1 << (8 * self.width - 1))
         found = sums.view("<i8").astype(np.int64, copy=False)
         if _magnitude(*found.T) > self.largest or (found[:, 1] < 0).any():
@@ -164,12 +168,19 @@ def plan(nodes: Sequence[Node], codes: Codes, bins: Sequence[int]) -> tuple[Segm
 def _pair(codes: Codes, bins: Sequence[int]) -> tuple[Segments, list[Segments]]:
     """Segment a node's rows by joint bins of two columns, or one, and their products by the bins of each."""
     width = bins[1] if len(bins) == 2 else 1
+    # The largest joint bin is 255 * 256 + 255 = 2**16 - 1, so that uint16 suffices.
     joint: Joint = codes[0].astype(np.uint16) * np.uint16(width)
     if len(bins) == 2:
         joint += codes[1]
     order = np.argsort(joint, kind="stable")  # a radix sort, as codes have 16 bits
     ordered = joint[order]
+    # What is prepended differs from the first bin, so that one begins a segment, too. uint16 differences
+    # wrap, but are 0 only between equal bins.
     begins = np.flatnonzero(np.diff(ordered, prepend=ordered[:1] + np.uint16(1))) if ordered.size else order
+    # For example, with bins of a column of 3 and one of 2 (width 2):
+    #     joint bin    0 = (0, 0)   2 = (1, 0)   3 = (1, 1)   5 = (2, 1)      used
+    #     column 0     [ 0 ]        [ 1            1 ]        [ 2 ]           used // 2
+    #     column 1     [ 0            0 ]        [ 1            1 ]           used % 2
     used = ordered[begins].astype(np.int64)
     folds = [by_bin(of_column, size) for of_column, size in zip(divmod(used, width), bins, strict=False)]
     return Segments(order, np.append(begins, ordered.size)), folds
@@ -191,6 +202,9 @@ def _joined(parts: Sequence[Segments]) -> Segments:
 def cut(starts: Int64, longest: int) -> tuple[Int64, Int64]:
     """Cut segments into pieces of at most `longest` members. Returns the starts of the pieces among members,
     and the starts of the segments among pieces."""
+    # For example, longest = 4:
+    #     segments    [ 0 1 2 3 4 5 ][ 6 7 8 ]      starts 0, 6, 9
+    #     pieces      [ 0 1 2 3 ][ 4 5 ][ 6 7 8 ]   starts 0, 4, 6, 9; segments start at pieces 0, 2 (end: 3)
     sizes = np.diff(starts)
     pieces = -(-sizes // longest)
     ends = np.append(0, np.cumsum(pieces))

@@ -128,6 +128,7 @@ class KernelEngine(Engine):
         self._limbs = limbs = -(-(n.bit_length() + _SPARE_BITS) // LIMB_BITS)
         radix = mpz(1) << (LIMB_BITS * limbs)
         squared, cubed = radix * radix % square, radix * radix * radix % square
+        # x modulo n**2 has the parts x % n and x // n, both below n.
         parts = n, (1 - radix) % n, squared % n, squared // n, cubed % n, cubed // n
         self._constants = np.stack([_limbs_of(part, limbs) for part in parts])
         self._inverse = np.uint64(int(-gmpy2.invert(n, 1 << LIMB_BITS) % (1 << LIMB_BITS)))
@@ -172,6 +173,11 @@ class KernelEngine(Engine):
         return out
 
     def powers(self, numbers: Words, exponent: Any) -> Words:
+        # The 2**k-ary method (D. Knuth, "The Art of Computer Programming", volume 2, 4.6.3) with digits of 6
+        # bits: 62 products for the table, then 6 squares and a product per digit. Bit by bit, an exponent of
+        # |e| bits takes 1.5 |e| products on average, and here 7/6 |e| + 62. All numbers share the exponent,
+        # so lanes never differ.
+        #
         # Digit by digit, the highest first: total = total ** 64 * (power of the digit), which is what
         # `packed` computes of the pair (power, total) with a shift of 6.
         count = len(numbers)
@@ -290,15 +296,23 @@ class RandomPowers:
     def _table(self, base: Any, digit_bits: int, engine: Engine) -> Numbers:
         """Compute the power for each value of each digit: a product of those of its two halves, which are
         products of the powers for single bits."""
+        # With h = half, a table entry is base**(code * 2**(2 h d)) for digit d. Its code is low + 2**h high:
+        #     bits      base**(2**k)                  k from 0 to digits * 2 h - 1
+        #     halves    base**(v * 2**(h i))          v < 2**h, of half i: the products of the bits of v
+        #     table     halves[2 d][low] * halves[2 d + 1][high]
+        # So an entry costs one product, where the bits of the code would take up to 2 h - 1.
         half = digit_bits // 2
         squares = [base % engine.square]
         while len(squares) < self._digits * digit_bits:
             squares.append(squares[-1] * squares[-1] % engine.square)
         bits = engine.read(b"".join([square.to_bytes(engine.size, "little") for square in squares]))
+        # used[v] has the bits of v, lowest first; their indices in `bits` begin at h i for half i.
         used = np.arange(1 << half)[:, None] >> np.arange(half) & 1
         firsts = half * np.arange(2 * self._digits)[:, None]
         starts = np.append(0, np.cumsum(np.tile(used.sum(axis=1), 2 * self._digits)))
         halves = products(engine, bits, Segments((np.nonzero(used)[1] + firsts).reshape(-1), starts))
+        # Half i begins at entry 2**h i of `halves`. Digit d thus begins at 2**(h + 1) d = (2 << half) d, and
+        # its high half 2**h entries later.
         low, high = np.arange(self._codes) & ((1 << half) - 1), (np.arange(self._codes) >> half) + (1 << half)
         pairs = np.stack([low, high], axis=1) + (2 << half) * np.arange(self._digits)[:, None, None]
         return products(engine, halves, Segments(pairs.reshape(-1), 2 * np.arange(pairs.size // 2 + 1)))
@@ -309,6 +323,8 @@ class RandomPowers:
         return [*chain.from_iterable(blocks)]
 
     def _block(self, count: int) -> list[Any]:
+        # A digit is the lowest bits of 16 random ones, so it is uniform. Digit d of a row, c, is entry
+        # 2**digit_bits d + c.
         drawn = np.frombuffer(self._draw(2 * count * self._digits), "<u2").reshape(count, self._digits)
         members = (drawn & (self._codes - 1)).astype(np.int64) + self._codes * np.arange(self._digits)
         segments = Segments(members.reshape(-1), np.arange(count + 1) * self._digits)
@@ -319,6 +335,8 @@ class RandomPowers:
         if len(found) == 1:
             return found[0]
         first, second = (engine.square for engine in self._engines)
+        # Garner's form of the Chinese remainder theorem: a + first * x is a modulo `first`, and b modulo
+        # `second` for x = (b - a) / first modulo `second`. It is below n**2 without a reduction.
         inverse = self._inverse
         return [a + first * ((b - a) * inverse % second) for a, b in zip(*found, strict=True)]
 

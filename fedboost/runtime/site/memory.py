@@ -201,6 +201,10 @@ class FileMemory(Store):
     def together(self) -> Iterator[None]:
         """Collect the writes of the session's thread and do them in one transaction at the end; after an
         error none is done. Refused, DurabilityError."""
+        # Only the session's thread uses `write`; entries of other threads are transactions of their own.
+        # Collected writes run at the end, and a refusal by one of them undoes all. `FileSession` has noted
+        # the new standing in RAM by then. That is harmless: a refusal ends the session, and no answer is made
+        # from the standing again.
         self._later = later = list[tuple[Write, bool]]()
         try:
             yield
@@ -221,6 +225,8 @@ class FileMemory(Store):
 
     def record(self, release: Release | Relayed) -> None:
         """Record a release or relay that is about to leave. After a DurabilityError it must not leave."""
+        # Without waiting for the disk, a kill loses nothing, and a power failure may lose the last entries. A
+        # lost charge could be spent again, so a charge always waits.
         charged = isinstance(release, Release) and release.charge is not None
         self.write(lambda file: self.append(file, release), durable=charged)
 
@@ -271,6 +277,7 @@ class FileMemory(Store):
                 self.promise(file, "standings", *name, *as_row(b"", Standing()), None)
                 keep_terms(file, terms)
             self.append(file, admission(offer, self.party, self.dataset, self._names(terms)))
+            # Within the transaction, so that it reads the rows written above.
             return FileSession(self, offer, limits, file)
 
     def key_for(self, what: bytes, about: bytes) -> bytes:
@@ -321,6 +328,8 @@ class FileSession:
         questions = tuple(QUESTION.read(text) for (text,) in file.execute(query, self._name))
         self._standing = standing = replace(STANDING.read(text), questions=questions)
         if questions:
+            # Within a tree, `ask` writes the question alone, so the stored `reached` lags behind that of the
+            # last question.
             self._standing = replace(standing, reached=questions[-1].after)
 
     @property
@@ -379,6 +388,7 @@ class FileSession:
             row = *self._name, *as_row(self._rows, standing), None
             self._memory.promise(file, "standings", *row)
 
+        # With different columns a meeting charges splits or predicted rows: no power failure may undo it.
         self._write(write, durable=bool(self._offer.terms.blocks))
         self._standing = standing
 
@@ -432,6 +442,8 @@ class FileSession:
             return
         store = self._memory
         with store.transaction() as file:
+            # Noise follows from this secret and the exact integers. With it, a reader of the file could check
+            # guesses of the integers of every answer.
             file.execute(f"DELETE FROM secrets {_OF_ONE}", self._name)
             file.execute(f"DELETE FROM questions {_OF_ONE}", self._name)
             ended = _end(self._session, reason)
@@ -549,6 +561,8 @@ def label_key(memory: FileMemory, terms: Terms) -> bytes:
         query = "SELECT epsilon, classes, mark FROM labels WHERE (party, label) = (?, ?)"
         known = file.execute(query, name).fetchone()
         if known is None:
+            # The counter keeps the hash of the key, too. A new memory takes it over from there but has
+            # another key, and the difference is found below before the same labels get other noise.
             memory.promise(file, "labels", *name, *row)
     if known is not None and known[2] != row[2]:
         raise Refused(

@@ -208,6 +208,7 @@ class SessionThread:
         early: Early = asyncio.Queue()
         loop = asyncio.get_running_loop()
         computing = self._thread.submit(self._compute, session, message, early, loop)
+        # Callbacks run in the order of `call_soon_threadsafe`, so None arrives after every early batch.
         computing.add_done_callback(lambda _: loop.call_soon_threadsafe(early.put_nowait, None))
         try:
             while (replies := await early.get()) is not None:
@@ -412,6 +413,10 @@ class PartyNode:
         """Use a connection until it is lost."""
         metadata = ((channel.PARTY_KEY, self._config.party.encode()), *channel.VERSIONS)
         self._thread.hung_up.clear()
+        # Two tasks share the connection, and a thread computes:
+        #
+        #     _read     gRPC -> Inbox; sets `hung_up` when the answer under way is not wanted any more
+        #     _attend   Inbox -> SessionThread -> gRPC, one message after the other
         call = opened.stream_stream(channel.ATTEND)(metadata=metadata)
         inbox = Inbox()
         reader = asyncio.create_task(self._read(call, inbox, opened))
@@ -440,6 +445,7 @@ class PartyNode:
         finally:
             self._thread.hung_up.set()
             reader.cancel()
+            # `replies` has waited for the thread, which does not use the session any more.
             if self._session is not None:
                 self._session.hang_up()
 
@@ -485,6 +491,7 @@ class PartyNode:
         if isinstance(message, PeerError):  # an unreadable message ends the session, not the node
             await call.write(encode_from_party(Leave(quoted(message.public))))
             message = SessionEnded(str(message))
+        # None after this party has left: what the aggregator sent before it received the Leave is ignored.
         session = self._session_for(message)
         if session is None:
             return

@@ -187,6 +187,8 @@ class Counter:
             if file is None:
                 return None
             # Read from the end in growing steps: a counter has a line for each entry ever written.
+            # The first line of a tail may have lost its beginning, so it is dropped unless the tail is the
+            # whole file.
             size, step = file.seek(0, os.SEEK_END), _TAIL_BYTES
             while True:
                 start = file.seek(max(size - step, 0))
@@ -461,7 +463,12 @@ class Store:
         """A transaction that excludes other processes and is rolled back on error. DurabilityError."""
         # The lock orders this party's writers, threads of this process included: entries are chained and
         # counted in the same order.
+        # A crash between COMMIT and the count leaves the store ahead:
+        #
+        #     lock the counter -> BEGIN -> writes -> COMMIT -> count -> unlock -> bytes may leave
         with self._counter.held() as counter:
+            # SQLite would go on writing to the file that was removed: the entries would end with this
+            # process, while the counter, which is opened by its name each time, would keep them.
             if self._inodes != self._now():
                 raise DurabilityError(
                     f"{self.path}: this memory was removed or replaced while the party runs; put it back and "
@@ -492,6 +499,8 @@ class Store:
         if durable != self._durable:
             self._file.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             self._durable = durable
+        # IMMEDIATE takes the write lock now. A transaction that becomes a writer later could find that
+        # another process has appended since it read the head, and would have to fail.
         self._file.execute("BEGIN IMMEDIATE")
         try:
             self._before = head_of(self._file, self.party)
@@ -517,6 +526,8 @@ class Store:
         """Overwrite deleted content on the disk: now or, while another process reads the file, after a later
         transaction."""
         try:
+            # secure_delete overwrites deleted rows in their pages, but the write-ahead log still has older
+            # copies of these pages. The checkpoint writes all pages to the file and cuts the log to nothing.
             ((busy, *_),) = self._file.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             self._to_overwrite = bool(busy)
         except sqlite3.Error as error:
