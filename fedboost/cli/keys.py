@@ -130,7 +130,7 @@ def analyst(
 def show(folder: Annotated[Path, typer.Argument(help="Folder of a key bundle or of a consortium.")]) -> None:
     """Show whose key bundle a folder contains, and how long it is valid. Exits with code 2 if the bundle
     cannot be used."""
-    check_folder(folder, "a bundle, or the folder where `fedboost keys init-consortium` ran")
+    check_folder(folder, "a key bundle, or the folder where `fedboost keys init-consortium` was run")
     has_leaf, fault = (folder / CERTIFICATE).exists(), None
     if has_leaf:
         leaf = read_certificates(folder / CERTIFICATE)[0]
