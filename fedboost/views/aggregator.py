@@ -491,7 +491,7 @@ READ = {
 }
 SUBMIT = Operation(
     "Submit signed terms; requires a token with the role analyst and the analyst's own signature",
-    "the session is running or waiting to begin",
+    "the session is running or waiting to start",
     Submitted,
     [400, 413, 422],
     202,

@@ -760,7 +760,7 @@ def _of_columns(lines: Lines, counts: Counts | None) -> Sequence[Block]:
 
 
 def rows_of_blocks(terms: Terms) -> str:
-    """Return how the rows of the parties are matched."""
+    """Return text that says how the rows of the parties are matched, and who learns what from that."""
     if not terms.vertical.aligns:
         return "all rows of all tables, which are in the same order"
     vertical, name = terms.vertical, delimited(terms.columns.row_id or "")

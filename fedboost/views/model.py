@@ -422,8 +422,8 @@ def signatures(model: ModelSummary) -> str:
 
 
 def absences(model: ModelSummary) -> Iterator[str]:
-    """Yield a clause for each change of the roster: the round from which parties are missing, and their
-    names."""
+    """Yield a clause for each change of the roster (the parties that take part): the first round of the new
+    roster, and the parties that are missing from it."""
     for first, roster in model.rosters.items():
         away = [party for party in model.terms.parties if party not in roster]
         yield f"from round {first + 1}: " + (

@@ -202,7 +202,7 @@ def plan(result: Plan) -> Document:
         [
             Verdict(
                 f"Epsilon {report.epsilon:g} at delta {report.delta:g}: {strength(report.epsilon)}; "
-                f"{parties}, {report.placement} noise, of which that of {report.honest} is enough.",
+                f"{parties}, {report.placement} noise; the noise of {report.honest} is enough.",
                 more=[f"The guarantee holds against {report.against}."],
             ),
             Items([*map(_outlook, result.outlooks), *([hist] if report.method == "hist" else [])]),
