@@ -338,7 +338,7 @@ def groups(
     """
     columns = [*_columns(terms), *_categories(terms, counts)]
     if not terms.task.by_analyst:
-        row_id = f"{delimited(terms.columns.row_id or '')}: rows are matched by it"
+        row_id = f"{delimited(terms.columns.row_id or '')}: the id by which rows are matched"
         return [(WHO_LEARNS_WHAT, _prediction(terms)), (COLUMNS, [("row id", row_id), _features(terms)])]
     if not terms.task.trains:
         columns = [line for line in columns if line[0] in _OF_FEATURES or terms.task.reads_labels]
@@ -381,7 +381,9 @@ def _prediction(terms: Terms) -> list[Entry]:
 
 def _held(held: Mapping[str, Sequence[str]]) -> tuple[Inline, ...]:
     """Return the columns of each party as text."""
-    parts = [part for party, names in held.items() for part in ("; ", f"{delimited(party)} ", Names(names))]
+    parts = [
+        part for party, names in held.items() for part in ("; ", f"{delimited(party)} has ", Names(names))
+    ]
     return tuple(parts[1:])
 
 
@@ -480,7 +482,7 @@ def _model(terms: Terms) -> list[tuple[str, str]]:
         + f", {counted(terms.trees.rounds, 'round')} of depth {terms.trees.max_depth}"
         + (f", {len(terms.roots)} trees each" if len(terms.roots) > 1 else "")
         + (f", continuing a model of {len(terms.earlier.trees)} trees" if terms.earlier else "")
-        + ("" if terms.session.is_built_in else f", by the program {delimited(terms.session.program)}")
+        + ("" if terms.session.is_built_in else f", using the program {delimited(terms.session.program)}")
     )
     settings = [
         f"min_child_weight {terms.trees.min_child_weight:g}",
@@ -512,10 +514,10 @@ def _noise(terms: Terms) -> list[tuple[str, str]]:
     if terms.noise is None:
         return [("noise", "none: the model, and sums over few rows, reveal something about these rows")]
     noise, releases = terms.noise, sum(release.times for release in terms.plan.releases.values())
-    strength = f"epsilon {noise.epsilon:g} at delta {noise.delta:g} for every single row, {releases} sums"
+    strength = f"epsilon {noise.epsilon:g} at delta {noise.delta:g} for every single row, over {counted(releases, 'sum')}"
     if noise.placement == "central":
-        return [("noise", f"{strength}, central: THE AGGREGATOR SEES EXACT SUMS and adds the noise later")]
-    return [("noise", f"{strength}, {noise.placement}: added at this site, before anything leaves it")]
+        return [("noise", f"{strength}; central: THE AGGREGATOR SEES EXACT SUMS and adds the noise later")]
+    return [("noise", f"{strength}; {noise.placement}: added at this site, before anything leaves it")]
 
 
 def _metrics(terms: Terms) -> list[tuple[str, str]]:
@@ -538,11 +540,11 @@ def _metrics(terms: Terms) -> list[tuple[str, str]]:
 
 
 _ROLES = {
-    "to": ("label_upper_bound", ": the label's upper bound"),
+    "upper bound": ("label_upper_bound", ": the upper bound of the label"),
     "weight": ("weight", ""),
     "base margin": ("base_margin", ": the margin from which boosting starts"),
     "group": ("group", ": rows that are ranked against each other"),
-    "row id": ("row_id", ": rows are {ids} by it"),
+    "row id": ("row_id", ": the id by which rows are {ids}"),
     "validation": ("validation", ": 1 marks rows for metrics only"),
 }
 """Columns other than label and features: key of the line -> (role, description)."""
@@ -765,7 +767,9 @@ def rows_of_blocks(terms: Terms) -> str:
         return "all rows of all tables, which are in the same order"
     vertical, name = terms.vertical, delimited(terms.columns.row_id or "")
     sites = "all sites of a block" if len(terms.blocks) > 1 else "all sites"
-    form = {"digits": ", by their digits", "lower": ", in lower case"}.get(vertical.id_form or "", "")
+    form = {"digits": " (compared by digits only)", "lower": " (compared in lower case)"}.get(
+        vertical.id_form or "", ""
+    )
     if vertical.takes_all_rows:
         holder = delimited(vertical.label_holder or "")
         return (

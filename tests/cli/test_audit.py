@@ -123,7 +123,7 @@ def test_a_session_is_listed_answer_by_answer(path):
     rows = [line.split() for line in lines if re.match(r" +\d+ +\d+  ", line)]
     row, help = (line for line in rows if len(line) > 5)
     assert (row[:4], row[-2:]) == (["1", "1", "row", "count;"], ["abababa", "cdcdcdc"])
-    assert help == ["7", "1", "help", "to", "open", "a", "sum:", "keys,", "no", "data", "-", "-"]
+    assert help == ["7", "1", "help", "with", "revealing", "a", "sum:", "keys,", "no", "data", "-", "-"]
     assert "RowsQuery" not in end.out
     events = [
         json.loads(line) for line in fedboost("audit", path, "--session", "two", "--json").out.splitlines()

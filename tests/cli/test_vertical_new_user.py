@@ -179,5 +179,5 @@ def test_a_person_who_approves_reads_how_rows_are_matched(consortium, tmp_path, 
         in text
     )
     assert "the aggregator learns how many ids each site has, and how many are common to which sites" in text
-    assert "row id customer: rows are matched by it" in text
+    assert "row id customer: the id by which rows are matched" in text
     assert "set protection" not in text  # these terms go with no other
