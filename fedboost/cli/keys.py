@@ -71,7 +71,7 @@ def init_consortium(
     days: Days = 3650,
     passphrase_file: Passphrase = None,
 ) -> None:
-    """Create the root of a new consortium. Whoever has the root key decides who is a member, so run this
+    """Create the root of a new consortium. Anyone who has the root key can admit members, so run this
     once, on an offline machine."""
     passphrase = read_passphrase(passphrase_file) if passphrase_file else None
     key, root = new_root(name, datetime.now(UTC), days)

@@ -129,7 +129,7 @@ def test_a_level_of_one_person_is_marked(folder):
     end = run("--yes")
     others = table.num_rows - 1
     assert f'categories   who: "person 4" 1 (!), others {others}, elsewhere 0\n' in end.out
-    assert "(!) fewer than 10 rows here" in end.out
+    assert "(!) fewer than 10 rows at this site" in end.out
     assert "(!)" not in summary(agreement)
 
 
@@ -167,7 +167,7 @@ def test_the_rows_of_each_label_value_are_counted(folder, labels, columns, setti
     assert end.code == 0, end.err
     lines = [line for line in end.out.splitlines() if line.startswith("label, rows")]
     assert lines == [shown] * bool(shown)
-    assert ("(!) fewer than 10 rows here" in end.out) == ("(!)" in shown)
+    assert ("(!) fewer than 10 rows at this site" in end.out) == ("(!)" in shown)
 
 
 def test_label_values_that_the_terms_name_are_shown_without_a_table():

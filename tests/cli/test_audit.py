@@ -89,10 +89,10 @@ def test_the_audit_tells_what_left_in_plain_words(path, capsys):
     assert "over 1 of 2 parties: north" in text
     assert "ended with a model, according to the aggregator" in text
     assert "max_rounds = 50" in second
-    assert second.endswith("left         nothing")
+    assert second.endswith("sent         nothing")
     assert "masked: the aggregator could see sums over the parties, never" in third
     assert "\nended        without a model: party east was lost\n" in third
-    assert "left         nothing" in again
+    assert "sent         nothing" in again
     assert "no end recorded" in again
     assert read_log(path)[-1].hash in foot
 
@@ -231,7 +231,7 @@ def test_a_refused_session_has_no_table_of_answers(path):
         log.ended("one", "site north refuses")
     out = fedboost("audit", path, "--session", "one").out
     assert "No warnings: no answers have left this site.\n" in out
-    assert "\nleft         nothing\n" in out
+    assert "\nsent         nothing\n" in out
     assert "turn" not in out
 
 

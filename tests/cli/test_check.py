@@ -244,7 +244,7 @@ def test_many_columns_with_the_same_oddity_take_a_few_lines():
     csv.write_csv(wide, "t.csv")
     said = done("check", "t.csv", "--label", "label").out
     assert said.count("in every row") == 5
-    assert "The same of 25 more columns: c5, c6, c7, c8, c9, …" in " ".join(said.split())
+    assert "The same applies to 25 more columns: c5, c6, c7, c8, c9, …" in " ".join(said.split())
     assert "30 notes" in said
 
 

@@ -61,7 +61,7 @@ def test_an_offer_under_an_alias_says_nothing_of_the_tables_own_words():
         "categorical": {"telco.2": ["1", "2", "3"]},
     }
     assert not any(word in text for word in OWN_WORDS)
-    assert "telco.2 plan categorical 3, and 1 with fewer than 10 rows" in " ".join(end.out.split())
+    assert "telco.2 plan categorical 3 (1 with fewer than 10 rows not offered)" in " ".join(end.out.split())
     assert "opened: " in end.err
     assert "left out" in end.err
 
@@ -134,7 +134,7 @@ def test_terms_are_drafted_with_the_columns_of_offers():
     assert terms.columns.held == {"telco": ("telco.1", "telco.2")}
     assert MAX_SPLITS - 63 < splits_by(terms, "telco") <= MAX_SPLITS
     assert (terms.trees.rounds, terms.trees.max_depth) == (31, 6)
-    assert "label_holder = 'bank' is drafted" in end.err
+    assert "label_holder = 'bank' is taken from the file's name" in end.err
     assert "every party learns the labels" in end.err
 
 
@@ -215,7 +215,7 @@ BANK = ("terms", "bank.csv", "--label", "default")
         ((*OFFER[:-1], "a[b"), "--alias: column names cannot have '['"),
         ((*OFFER[:2], "--alias", "telco", "--row-id", "customer"), "column 'customer' is missing"),
         ((*OFFER, "--exclude", "nothing"), "column 'nothing' is missing"),
-        ((*OFFER, "--out", "both.toml", "--names-out", "both.toml"), "both.toml cannot be both"),
+        ((*OFFER, "--out", "both.toml", "--names-out", "both.toml"), "must be different files, not both both.toml"),
         ((*OFFER, "--exclude", "minutes_abroad", "--exclude", "plan"), "no column can be a feature"),
         ((*OFFER, "--out", "customers.csv", "--force"), "is an input of this command"),
         ((*BANK, "--with", "nowhere.toml"), "nowhere.toml: cannot read: No such file"),
@@ -234,7 +234,7 @@ BANK = ("terms", "bank.csv", "--label", "default")
             (*BANK, "--with", "a.toml", "--party", "bank", "--party", "z"),
             "--party z has no offer; add it with --with OFFER",
         ),
-        ((*BANK, "--with", "a.toml", "--site", "customer"), "--site is for parties with different rows"),
+        ((*BANK, "--with", "a.toml", "--site", "customer"), "--site and --with cannot be combined"),
         ((*BANK, "--with", "a.toml", "--protection", "masked"), "label_holder with protection masked"),
         ((*BANK, "--row-id", "nothing"), "column 'nothing' is missing"),
     ],

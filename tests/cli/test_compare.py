@@ -135,7 +135,7 @@ def test_people_read_the_verdict_then_all_sites_then_each(twice):
     assert "The 3 sites that can train alone: means per row over 1,640 rows, 1,148 of them held out" in joined
     assert "one-label has no site-alone model (the label is 1 in every row of every party" in joined
     assert "more rounds, or column 'site' among the features of the terms, may change that." in joined
-    assert "The federated model is the pooled model, byte for byte." in joined
+    assert "The federated model equals the pooled model, byte for byte." in joined
     start = next(n for n, line in enumerate(lines) if line.split()[:2] == ["site", "rows"])
     assert lines[start].endswith("federated  better by  at least  at most  worth it?")
     shown = {line.split()[0]: line.rstrip().split()[1:] for line in lines[start + 1 : start + 6]}
@@ -281,7 +281,7 @@ def test_terms_of_a_network_are_compared_without_it(folder):
         (("--data", "bad.libsvm"), "bad.libsvm is a sparse table and has no column of names"),
         (
             ("named.toml",),
-            "named.toml names the parties 'north', 'south', but column 'site' of all.csv names 'like-1'",
+            "named.toml names the parties 'north', 'south', but column 'site' of all.csv contains 'like-1'",
         ),
     ],
 )

@@ -69,7 +69,7 @@ def test_rows_in_common_are_found_by_their_ids():
     assert "600 rows in common, 150 of them held out each time" in text
     assert "rows were held out in each of 2 splits" in text
     assert "Rows of the tables: bank 900, telco 600, shop 600" in text
-    assert "The federated model is the pooled model, byte for byte." in text
+    assert "The federated model equals the pooled model, byte for byte." in text
     assert "Models were trained without protection; paillier would yield the same models." in text
     assert max(map(len, matched.splitlines())) <= 80
 

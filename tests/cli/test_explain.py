@@ -228,7 +228,7 @@ def test_importances(folder, model):
     (said, _, _, heading, *lines) = done("m.json").splitlines()
     used = model.importance("weight")
     first, *_ = model.importance()
-    assert said == f"{len(used)} of 3 features split in 4 trees, {first} with the highest gain"
+    assert said == f"{len(used)} of 3 features used in 4 trees, {first} with the highest gain"
     assert heading.split() == ["feature", "gain", "cover", "weight"]
     assert [line.split()[0] for line in lines] == list(model.importance("gain"))
     objects = [json.loads(line) for line in done("m.json", "--json").splitlines()]
@@ -317,7 +317,7 @@ REFUSED = {
     "rows without a feature": (("m.json", "--data", "rows.csv"), "--data TABLE must be specified together"),
     "a feature and a tree": (
         ("m.json", "--partial-dependence", "age", "--data", "rows.csv", "--tree", "0"),
-        "give --tree or --partial-dependence, not both",
+        "specify only one of --tree and --partial-dependence",
     ),
     "no such feature": (
         ("m.json", "--partial-dependence", "ages", "--data", "rows.csv"),
@@ -344,7 +344,7 @@ def test_a_tree_below_0_is_refused(folder):
 def test_a_model_without_trees_that_split(folder, model):
     lonely = simulate(terms(rounds=1, min_child_weight=1e6), [rows()]).model
     lonely.save("lonely.json")
-    assert done("lonely.json") == "0 of 3 features split in 1 tree\n"
+    assert done("lonely.json") == "0 of 3 features used in 1 tree\n"
     assert done("lonely.json", "--json") == ""
     assert done("lonely.json", "--tree", "0").startswith("0:leaf=")
     assert Model.load("lonely.json").shap_values(rows())[:, :3].tolist() == [[0.0] * 3] * 180

@@ -73,7 +73,7 @@ def test_a_digest_of_terms_that_nobody_is_offered(folder):
     (folder / "alone.toml").write_text(terms_to_toml(terms()))
     for name, said in (("alone.toml", "names no parties"), ("nowhere.toml", "No such file")):
         end = refusal("terms", name, "--digest")
-        assert end.startswith(f"fedboost: {name}: ")
+        assert end.startswith(f"fedboost: {name}")
         assert said in end
 
 

@@ -383,7 +383,7 @@ def test_who_saw_what_follows_from_the_terms():
     trio = ["a", "b", "c"]
     masked = said(terms(trio, protection="masked", colluding=1))
     assert "sees sums over the parties, never this site" in masked
-    assert "1 other site may work with the aggregator without learning this site" in masked
+    assert "1 other site may collude with the aggregator without learning this site" in masked
     own = said(terms(trio, protection="masked", party_metrics=True))
     assert ", except this site&#x27;s own metrics</dd>" in own
     columns = {**terms().columns.model_dump(mode="json"), "held": {"b": ["dose", "ward"]}, "row_id": "id"}

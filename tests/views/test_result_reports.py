@@ -91,7 +91,7 @@ def test_drift_names_the_columns_that_moved_and_where_to(drift):
     page = drift.report()
     head = check(page).text.partition("What moved")[2]
     assert "1 column moved since the training: age." in page
-    assert "The score of the model moved" in page
+    assert "The score of the model shifted" in page
     age = next(each for each in drift.columns if each.name == "age")
     assert f"age {age.psi:.3f} {age.by_chance:.3f} shifted" in section(page, "columns")
     assert "Percentage of rows by age" in section(page, "columns")

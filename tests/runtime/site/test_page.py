@@ -245,7 +245,7 @@ def test_approve_writes_what_the_command_writes_and_shows_what_it_shows(site, of
         assert theirs.pop(key)
     assert ours == theirs
     assert ours["analysts"] == ["marie"]
-    for word in ("min_rows_per_leaf = 10", "leaves 4 rows in a leaf", "(!) fewer than 10 rows here"):
+    for word in ("min_rows_per_leaf = 10", "leaves 4 rows in a leaf", "(!) fewer than 10 rows at this site"):
         assert (word in page) == (word in " ".join(said.split())), word
     (event,) = site.log.named("terms approved on the page")
     assert (event["by"], event["analyst"], event["terms"]) == ("jo", "marie", offered().digest)
