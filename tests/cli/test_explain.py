@@ -306,7 +306,7 @@ REFUSED = {
     "a picture of no tree": (("m.json", "--svg", "t.svg"), "--svg draws one tree; specify which"),
     "a picture nowhere": (("m.json", "--tree", "0", "--svg", "no/t.svg"), "no/t.svg: the directory"),
     "a picture over the model": (("m.json", "--tree", "0", "--svg", "m.json"), "an input of this command"),
-    "a tree and rows": (("m.json", "--tree", "0", "--shap", "rows.csv"), "--tree or --shap"),
+    "a tree and rows": (("m.json", "--tree", "0", "--shap", "rows.csv"), "--tree and --shap"),
     "a file for nothing": (("m.json", "--out", "x.csv"), "--out only applies to the CSV of --shap"),
     "JSON of a tree": (("m.json", "--tree", "0", "--json"), "--json prints feature importance"),
     "JSON of rows": (("m.json", "--shap", "rows.csv", "--json"), "--json prints feature importance"),
