@@ -393,7 +393,7 @@ def _of_columns(rounds: int, protection: str | None, out: Path, force: bool, jso
     for line in views.beginning(about, terms):
         say(line)
     if protection is None and not encrypts:
-        notice('pip install "fedboost[paillier]" would hide the labels from the laboratory')
+        notice('to hide the labels from the laboratory, run pip install "fedboost[paillier]" first')
     compile_usual(say)
     few = apart.common.slice(0, WARM_UP_ROWS)
     shares = {party: few.select(table.column_names) for party, table in apart.tables.items()}
