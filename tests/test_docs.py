@@ -430,7 +430,7 @@ def test_the_notebook_runs(tmp_path, monkeypatch, capsys):
     said = capsys.readouterr().out
     assert "427 rows" in said
     assert "column mean_texture is missing in 61% of the rows" in said
-    assert "column mean_radius has values up to about 22 and from about 1500 on" in said
+    assert "column mean_radius has values up to about 22 and above about 1500" in said
     assert "\n()\n{'0': 160, '1': 270}\n" in said
     assert "'logloss': 0." in said
     moved, later = (line for line in said.splitlines()[-2:])

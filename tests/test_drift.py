@@ -356,9 +356,9 @@ def test_a_site_refuses_by_its_policy(model):
     agreed = drift_terms(model, three)[0]
     assert not [*Policy(**features).breaches(agreed)]
     text = " ".join(summary_of(agreed).split())
-    assert "against those that a model was trained on; labels are not read" in text
+    assert "taken together, to the training rows of a model; labels are not read" in text
     assert "label y" not in text
-    assert "reference after the last round, rows by bin of each column" in " ".join(
+    assert "reference after the last round, number of rows in each bin of each column" in " ".join(
         summary_of(training).split()
     )
 

@@ -329,10 +329,10 @@ async def test_over_grpc_it_is_the_same_each_party_signs_it_and_the_audit_log_sa
     told = fedboost("audit", tmp_path / "c" / "state" / "p0" / "memory.sqlite")
     assert told.code == 0
     assert "to evaluate  a model of binary:logistic on the rows of all parties" in told.out
-    assert "error of a model: all rows, this site's 1 1" in " ".join(told.out.split())
-    assert "except its metrics" in told.out
+    assert "evaluation: all rows and this site's rows 1 1" in " ".join(told.out.split())
+    assert "except this site's own metrics" in told.out
     assert "with an evaluation, according to the aggregator" in told.out
-    assert "No warnings: everything that left is allowed by the agreed terms." in told.out
+    assert "No warnings: everything that left this site is allowed by the agreed terms." in told.out
 
 
 def test_small_groups_are_left_out_and_no_others(model):
@@ -638,7 +638,7 @@ def test_a_person_reads_what_is_asked_and_what_is_found(model, capsys):
 
     agreed = evaluation_terms(model, terms(["north", "south", "east"], protection="masked"), ["ward"], True)
     text = " ".join(summary_of(agreed, ["marie"]).split())
-    assert "evaluates a model on the rows of all sites, taken together; nothing is trained" in text
+    assert "evaluates a model on the rows of all sites; nothing is trained" in text
     assert (
         "rows by label and prediction at threshold 0.5; also for each level of ward and for each site" in text
     )
@@ -650,7 +650,9 @@ def test_a_person_reads_what_is_asked_and_what_is_found(model, capsys):
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 80
     assert "900 rows of all parties" in out
-    assert re.search(r"^difference .*-.*\n\nA dash: the difference may be due to rounding", out, re.MULTILINE)
+    assert re.search(
+        r"^difference .*-.*\n\nA dash means that the difference may be due to rounding", out, re.MULTILINE
+    )
     print_text(blocks_of(view(fb.evaluate(model, among(3), min_count=1, by=["ward"]))))
     assert re.search(r"^difference +0\.\d", capsys.readouterr().out, re.MULTILINE)
 
@@ -676,7 +678,7 @@ def test_what_rounding_decides_is_not_told_of_a_group(model):
     assert None not in {*large["metrics"].values(), *large["rates"].values()}
     assert summary["subgroups"]["ward"]["gaps"] == {}
     text = " ".join(remarks(known))
-    assert "“…” of a group: fewer than 100 rows, or rows of a label, determine it." in text
+    assert "For groups, “…” means fewer than 100 rows, in total or with one label." in text
     assert "--min-count" in text
 
 
@@ -699,7 +701,7 @@ def test_the_command(model, tmp_path):
     assert json.loads(as_json.out) == json.loads(json.dumps(here))
     assert "900 rows of all parties" in text.out
     assert "900 rows of all parties: 100% of unknown use" in text.out
-    assert "It is not known whether trees were grown on 100% of these rows" in " ".join(text.out.split())
+    assert "It is not known whether the model was trained on 100% of these rows" in " ".join(text.out.split())
     assert (few.code, few.out) == (2, "")
     assert "the parties have fewer rows than min_count = 901" in few.err
 

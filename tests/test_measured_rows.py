@@ -84,7 +84,7 @@ def test_which_rows_is_said_with_each_figure(capsys):
         assert f"900 rows of all parties: {about}" in out
         assert re.search(rf"^rows +900 +\({about}\)$", out, re.MULTILINE)
     for said in (" ".join(out.split()), mixed.report()):
-        assert "Trees were grown on 70% of these rows, and fit them better than others." in said
+        assert "The model was trained on 70% of these rows, and fits them better than other rows." in said
 
 
 def test_what_cannot_be_told_apart_is_refused():

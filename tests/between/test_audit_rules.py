@@ -151,7 +151,7 @@ def test_a_session_that_ended_goes_on(reason, path):
         log.ended("s1", "")
     text = " ".join(fedboost("audit", path).out.split())
     assert "Session s1 (2 of 2), after it had ended: see warning 1" in text
-    assert "in all, after it had ended 1 34 200 B" in text
+    assert "in all, after the session ended 1 34 200 B" in text
     assert "ended again, with a model, according to the aggregator" in text
 
 

@@ -129,7 +129,7 @@ def test_a_level_of_one_person_is_marked(folder):
     end = run("--yes")
     others = table.num_rows - 1
     assert f'categories   who: "person 4" 1 (!), others {others}, elsewhere 0\n' in end.out
-    assert "(!) fewer than 10 rows here" in end.out
+    assert "(!) fewer than 10 rows at this site" in end.out
     assert "(!)" not in summary(agreement)
 
 
@@ -167,7 +167,7 @@ def test_the_rows_of_each_label_value_are_counted(folder, labels, columns, setti
     assert end.code == 0, end.err
     lines = [line for line in end.out.splitlines() if line.startswith("label, rows")]
     assert lines == [shown] * bool(shown)
-    assert ("(!) fewer than 10 rows here" in end.out) == ("(!)" in shown)
+    assert ("(!) fewer than 10 rows at this site" in end.out) == ("(!)" in shown)
 
 
 def test_label_values_that_the_terms_name_are_shown_without_a_table():
@@ -235,12 +235,12 @@ def test_rows_with_categories_that_nobody_declared_are_counted(folder):
 @pytest.mark.parametrize(
     ("parties", "settings", "said"),
     [
-        (3, {}, "if another site works with the aggregator, they can learn this site's numbers"),
-        (4, {}, "1 other site may work with the aggregator without learning this site's numbers"),
+        (3, {}, "if another site colludes with the aggregator, they can learn this site's numbers"),
+        (4, {}, "1 other site may collude with the aggregator without learning this site's numbers"),
         (
             7,
             {"colluding": 2},
-            "up to 2 other sites may work with the aggregator without learning this site's numbers",
+            "up to 2 other sites may collude with the aggregator without learning this site's numbers",
         ),
     ],
 )
@@ -253,11 +253,11 @@ def test_nobody_to_ask(folder, monkeypatch):
     monkeypatch.setattr(sys, "stdin", None)
     end = run()
     assert (end.code, approvals(folder)) == (2, [])
-    assert end.err.endswith("--yes approves without asking\n")
+    assert end.err.endswith("use --yes to approve without asking\n")
     (folder / "party.toml").write_text(SITE + 'keys = "keys/north"\n')
     end = run("--yes")
     assert (end.code, approvals(folder)) == (2, [])
-    assert end.err == "fedboost: no analyst: name who may train under these terms with --analyst NAME\n"
+    assert end.err == "fedboost: no analyst was named; specify who may use these terms with --analyst NAME\n"
 
 
 def test_a_key_holder_approves_without_rows(folder):

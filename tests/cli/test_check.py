@@ -134,7 +134,7 @@ QUIET = {
 @pytest.mark.parametrize("usual", QUIET.values(), ids=QUIET)
 def test_a_table_in_order_is_quiet(usual):
     assert oddities(table(usual), "--label", "label") == {}
-    assert done("check", "t.csv", "--label", "label").out.startswith("Nothing is odd\n\n")
+    assert done("check", "t.csv", "--label", "label").out.startswith("No problems were found\n\n")
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_many_columns_with_the_same_oddity_take_a_few_lines():
     csv.write_csv(wide, "t.csv")
     said = done("check", "t.csv", "--label", "label").out
     assert said.count("in every row") == 5
-    assert "The same of 25 more columns: c5, c6, c7, c8, c9, …" in " ".join(said.split())
+    assert "The same applies to 25 more columns: c5, c6, c7, c8, c9, …" in " ".join(said.split())
     assert "30 notes" in said
 
 
@@ -266,7 +266,7 @@ def test_a_site_checks_its_table_against_terms(tmp_path):
     said = "".join(end.out.split())
     assert f"table{tmp_path / 'rows.csv'}:180rows,5columnslabely:" in said
     assert "counts as 1" in end.out
-    assert end.out.startswith("Nothing is odd\n")
+    assert end.out.startswith("No problems were found\n")
 
 
 def test_all_that_does_not_fit_terms_is_said_at_once(tmp_path):
@@ -314,5 +314,5 @@ def test_a_table_that_stays_in_its_file_is_checked_by_its_first_rows(tmp_path, m
 def test_a_sparse_table_is_checked_against_terms(tmp_path):
     (tmp_path / "t.libsvm").write_text("".join(f"{n % 2} 0:{n % 7} 3:1.5\n" for n in range(40)))
     done("terms", "t.libsvm", "--label", "label", "--out", "terms.toml")
-    assert done("check", "t.libsvm", "--terms", "terms.toml").out.startswith("Nothing is odd\n")
+    assert done("check", "t.libsvm", "--terms", "terms.toml").out.startswith("No problems were found\n")
     assert fedboost("check", "t.libsvm", "--label", "label").code == 0

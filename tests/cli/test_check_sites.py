@@ -95,7 +95,7 @@ async def test_all_would_and_nothing_begins(tmp_path, bundles):
         end, logs = await check(one, agreed), [kinds(one.store(name, name)) for name in one.nodes]
     assert (end.code, end.err) == (0, "")
     assert end.out.splitlines()[0].split() == ["north", "yes"]
-    assert "\nall 3 sites would take part\nA check reads no rows: " in end.out
+    assert "\nall 3 sites would take part\nA check does not read rows; " in end.out
     assert not one.log.named("session begins")
     assert not one.log.named("session offered")
     assert logs == [["checked"]] * 3

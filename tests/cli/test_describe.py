@@ -77,11 +77,11 @@ def test_terms_about_a_model_are_saved_for_sites_to_approve(tmp_path, command):
     file, given = tmp_path / "sub" / "asked.toml", ("--by", "ward") if command == "evaluate" else ()
     end = fedboost(command, tmp_path / "model.json", "--save-terms", file, *given)
     assert (end.code, end.out) == (0, "")
-    assert f"{file}: for sites to approve, together with {tmp_path / 'model.json'}" in end.err
+    assert f"{file}: terms for sites to approve, together with {tmp_path / 'model.json'}" in end.err
     make = {"evaluate": lambda: evaluation_terms(model, by=["ward"]), "drift": lambda: drift_terms(model)[0]}
     assert read_terms(file) == make[command]()
     assert fedboost(command, tmp_path / "model.json", "--save-terms", file, *given).code == 2
-    assert "give --aggregator, or --save-terms to write terms for sites to approve" in refusal(
+    assert "specify --aggregator to run a session, or --save-terms to write terms for approval" in refusal(
         command, tmp_path / "model.json"
     )
 

@@ -159,9 +159,9 @@ def test_of_three_rounds_follow_the_bytes_of_thirty(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ([], "give --rows, the number of matched rows"),
-        (["--rows", "9", "--rtt", "5"], "--rtt: for parties that have all columns"),
-        (["--rows", "9", "--parties", "5"], "--parties: for parties that have all columns"),
+        ([], "specify --rows (the number of matched rows)"),
+        (["--rows", "9", "--rtt", "5"], "--rtt requires parties with the same columns"),
+        (["--rows", "9", "--parties", "5"], "--parties requires parties with the same columns"),
     ],
 )
 def test_options_of_other_terms_are_refused(options, words):

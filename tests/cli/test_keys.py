@@ -106,7 +106,7 @@ def test_show_ends_badly_for_what_cannot_be_used(here):
     made(here / "old", "north", "party", since=NOW - 20 * DAY, days=10)
     assert "old/certificate.pem expired on" in fails("show", "old")
     out = fedboost("keys", "show", "old").out
-    assert out.startswith("This bundle cannot be used; the last line says why.")
+    assert out.startswith("This bundle cannot be used, for the reason in the last line.")
     assert "\nname        north\n" in out
     assert "can be used" not in out
     assert max(map(len, out.splitlines())) <= 80
@@ -182,7 +182,7 @@ def test_a_root_key_with_a_passphrase(here):
     words.write_text("open sesame\nand a second line\n")
     words.chmod(0o600)
     out = run("init-consortium", "--passphrase-file", words)
-    assert "the root's key, encrypted" in out
+    assert "the root key, encrypted" in out
     assert b"ENCRYPTED PRIVATE KEY" in (here / "keys" / "consortium-key.pem").read_bytes()
     out += run("party", "north", "--passphrase-file", words)
     assert "sesame" not in out

@@ -21,7 +21,7 @@ def test_terms_drafts_a_short_file_that_simulate_accepts(folder):
     drafted = read_terms(folder / "drafted.toml")
     assert drafted.columns == terms().columns
     assert drafted.parties == ("north", "south", "east")
-    assert "# at least 10 rows in a leaf: sites refuse fewer by default\nmin_child_weight = 2.5\n" in text
+    assert "# at least 10 rows in a leaf: by default, sites refuse fewer\nmin_child_weight = 2.5\n" in text
     (folder / "drafted.toml").write_text(text.replace("rounds = 100", "rounds = 2"))
     done("simulate", "drafted.toml", "--data", "rows.csv", "--out", "model.json")
     assert len(Model.load("model.json").booster.trees) == 2
@@ -56,8 +56,8 @@ def test_levels_of_few_rows_are_drafted_where_the_analyst_wants_it(folder):
     assert read_terms(folder / "drafted.toml").columns.categorical == {"ward": ("a", "z")}
     assert "d1" not in text
     assert (
-        "levels with fewer than 10 rows are left out, and treated as missing: ward (2 levels in 3 rows); "
-        "--min-rows-per-level sets another number\n"
+        "levels with fewer than 10 rows are left out and treated as missing: ward (2 levels in 3 rows); "
+        "use --min-rows-per-level to change this limit\n"
     ) in end.err
     assert "diagnosis: the column is left out, because it has no category with 10 rows or more" in end.err
     end = done(*draft, "--min-rows-per-level", "2")
@@ -73,7 +73,7 @@ def test_a_digest_of_terms_that_nobody_is_offered(folder):
     (folder / "alone.toml").write_text(terms_to_toml(terms()))
     for name, said in (("alone.toml", "names no parties"), ("nowhere.toml", "No such file")):
         end = refusal("terms", name, "--digest")
-        assert end.startswith(f"fedboost: {name}: ")
+        assert end.startswith(f"fedboost: {name}")
         assert said in end
 
 

@@ -371,5 +371,8 @@ def test_a_full_disk_at_the_analyst_does_not_cost_the_model(tmp_path, monkeypatc
     done = fedboost("simulate", tmp_path / "terms.toml", "--data", tmp_path / "all.parquet", "--out", out)
     (saved,) = spare.glob("*/model.json")
     assert done.code == 2
-    assert done.err == f"fedboost: {out}: cannot write: No space left on device; the model is in {saved}\n"
+    assert (
+        done.err
+        == f"fedboost: {out}: cannot write: No space left on device; the model was saved to {saved} instead\n"
+    )
     assert len(Model.load(saved).booster.trees) == 3

@@ -136,7 +136,7 @@ def test_who_did_not_sign_the_terms_submits_nothing(tmp_path, bundles):
         assert len(console.one.server.analysts.waiters) == 1
         (session,) = console.ask(f"{API}/sessions", role="viewer").json
         assert (session["state"], session["analyst"], session["name"]) == ("waiting", "analyst", "")
-        assert "waits for" in console.ask("/", role="viewer").text
+        assert "waiting for" in console.ask("/", role="viewer").text
     assert fedboost("sign", tmp_path / "terms.toml", "--out", tmp_path / "no.json").code == 2
 
 

@@ -80,4 +80,4 @@ def test_the_option_health(folder, bundles):
     address = in_time(scenario())
     arguments = ("--aggregator", address, "--insecure-loopback", "--wait", "0.3")
     assert f"no aggregator answers at {address} (waited 0.3 s)" in refusal("status", "--health", *arguments)
-    assert "leave it out with --health" in refusal("status", "--health", "--json", *arguments)
+    assert "--json and --health cannot be combined" in refusal("status", "--health", "--json", *arguments)

@@ -130,7 +130,8 @@ def test_an_approval_names_an_analyst_where_the_policy_lets_any(folder, typed, m
     assert "does not name analyst joe" in permits(offered(), "joe")
     monkeypatch.setattr(sys, "stdin", None)
     assert (
-        run("--yes").err == "fedboost: no analyst: name who may train under these terms with --analyst NAME\n"
+        run("--yes").err
+        == "fedboost: no analyst was named; specify who may use these terms with --analyst NAME\n"
     )
 
 
@@ -147,7 +148,7 @@ def test_analysts_of_sites_with_keys(folder, typed):
     end = run()
     assert end.code == 0, end.err
     assert "analyst      marie, jo, bob: get the model and the metrics" in end.out
-    assert re.search(r"\nApproved on \S+ \S+ UTC for marie, jo; an approval adds bob\.\n", end.out)
+    assert re.search(r"\nApproved on \S+ \S+ UTC for marie, jo; a new approval adds bob\.\n", end.out)
     assert [permits(offered(), name) for name in ("marie", "jo", "bob")] == ["", "", ""]
     end = run("--yes", "--analyst", "jo")
     assert re.search(r"\nApproved on \S+ \S+ UTC for marie, jo, bob\.\n", end.out)
@@ -175,8 +176,8 @@ def test_the_command_in_a_refusal_names_the_analyst_if_a_shell_reads_one_word(fo
 
 def test_nobody_is_called_any(folder, typed):
     site_file(folder)
-    said = 'any: not the name of an analyst; write analysts = "any" in [policy], or name the analysts\n'
-    assert run("--yes", "--analyst", "any").err == f"fedboost: --analyst {said}"
+    said = "'any' is not an analyst; name the analysts, or set analysts = \"any\" under [policy]\n"
+    assert run("--yes", "--analyst", "any").err == f"fedboost: --analyst: {said}"
     typed("any")
     assert run("--yes").err.endswith(f"fedboost: {said}")
     assert approvals(folder) == []
@@ -260,7 +261,7 @@ def test_terms_beyond_the_budget_are_not_approved(folder):
     (folder / "terms.toml").write_text(terms_to_toml(noisy(1.0)))
     end = run("--yes")
     assert end.code == 0
-    said = "1.2 of epsilon 1.2 at delta 1e-05 is left; these terms need 1 at delta 1e-05"
+    said = "epsilon 1.2 of 1.2 at delta 1e-05 is left; these terms need 1 at delta 1e-05"
     assert said in " ".join(end.out.split())
     remember(noisy(1.0))
     path = memory_path(read_party(Path("party.toml")))

@@ -279,7 +279,7 @@ def test_the_hash_that_was_kept_is_found_again(path):
     written(path)
     end = fedboost("audit", path, "--expect", f" {kept.upper()}\n")
     assert end.code == 0
-    assert "\nEntry 5 of 10 has the expected hash: nothing up to it has changed.\n" in end.out
+    assert "\nEntry 5 of 10 has the expected hash: nothing up to that entry has changed.\n" in end.out
     assert "expected" not in fedboost("audit", path).out
     end = fedboost("audit", path, "--json", "--expect", kept)
     assert json.loads(end.out.splitlines()[-1])["expected"] == 5

@@ -348,8 +348,8 @@ def test_an_approval_says_who_signed_the_model_and_what_it_could_read(model, tmp
     unsigned = dataclasses.replace(model, attestations={})
     asked, text = approved(unsigned)
     assert "signed by neither this site nor a party whose signature it accepts (evaluate_signers)" in text
-    single = "this model may have leaves of single rows; the analyst can read at most"
-    assert f"{single} {rows_readable(asked):,} values of single people per session" in text
+    single = "some leaves of this model may contain a single row; the analyst can learn the values of at most"
+    assert f"{single} {rows_readable(asked):,} single people per session" in text
     assert 'evaluate = "own"' in text
     assert "THE ANALYST MAY READ VALUES OF SINGLE ROWS" in text
     assert permits(asked, "marie") == ""  # an approval by digest is above any rule
@@ -364,7 +364,7 @@ def test_a_named_signer_is_told_and_missing_keys_are_said(model, tmp_path, monke
         file.unlink()
     _, text = approved(signed(model, SOUTH, NORTH))
     assert "signed by not known: this site's trusted certificates cannot be read: " in text
-    assert "this model may have leaves of single rows" in text
+    assert "some leaves of this model may contain a single row" in text
 
 
 def test_a_site_without_keys_refuses_and_says_so(model, tmp_path, monkeypatch):

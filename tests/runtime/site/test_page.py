@@ -92,7 +92,7 @@ def test_a_viewer_reads_all_and_is_offered_no_button(site, viewer):
     for path in (*PAGES, request):
         assert "kim: may read" in viewer.get(path)
     page = viewer.get(request)
-    assert "A token of the role officer can approve and refuse." in page
+    assert "A token with the role officer can approve and refuse." in page
     assert 'value="approve"' not in page
 
 
@@ -245,7 +245,7 @@ def test_approve_writes_what_the_command_writes_and_shows_what_it_shows(site, of
         assert theirs.pop(key)
     assert ours == theirs
     assert ours["analysts"] == ["marie"]
-    for word in ("min_rows_per_leaf = 10", "leaves 4 rows in a leaf", "(!) fewer than 10 rows here"):
+    for word in ("min_rows_per_leaf = 10", "leaves 4 rows in a leaf", "(!) fewer than 10 rows at this site"):
         assert (word in page) == (word in " ".join(said.split())), word
     (event,) = site.log.named("terms approved on the page")
     assert (event["by"], event["analyst"], event["terms"]) == ("jo", "marie", offered().digest)
@@ -418,7 +418,7 @@ def test_a_damaged_audit_log_is_said_on_its_page(site, officer):
 
 
 def test_an_empty_audit_log_is_said_on_its_page(site, officer):
-    assert "The log is empty: nothing has left." in officer.get("/audit")
+    assert "The log is empty: nothing has left this site." in officer.get("/audit")
 
 
 @pytest.mark.parametrize(

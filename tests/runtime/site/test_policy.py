@@ -101,7 +101,9 @@ def test_party_metrics():
     assert refused(policy(), open_ones) == "party_metrics = false, but the terms have party_metrics = true"
     assert accepted(policy(party_metrics=True), open_ones)
     assert accepted(policy(protections=["plain"]), offered(party_metrics=True, protection="plain"))
-    assert "this site's own numbers, except its metrics other sites" in " ".join(summary(open_ones).split())
+    assert "this site's own numbers, except this site's own metrics other sites" in " ".join(
+        summary(open_ones).split()
+    )
     assert "but for" not in summary(offered())
 
 
@@ -330,5 +332,5 @@ def test_columns_that_are_held_apart_are_allowed_by_name():
     text = " ".join(summary(apart).split())
     assert "label holder north has the labels; for the same rows, south age; east dose" in text
     assert (
-        "SENDS EVERY ROW'S GRADIENT, WHICH SHOWS ITS LABEL, to the other parties that hold its rows" in text
+        "SENDS EVERY ROW'S GRADIENT, WHICH REVEALS ITS LABEL, to the other parties that hold its rows" in text
     )

@@ -251,7 +251,7 @@ def test_a_person_approves_predictions_row_by_row(tmp_path, monkeypatch):
     )
     assert approvals(folder)
     assert permits(more, analyst="south") == ""
-    assert "which label holder south itself requests" in refusal(
+    assert "requested by label holder south, not by an analyst" in refusal(
         "approve", f"{more.digest}.toml", "--config", "party.toml", "--analyst", "marie", "--yes"
     )
 
