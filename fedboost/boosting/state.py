@@ -2,7 +2,8 @@
 
 Guarantees: the state is a pure function of the queries. A party that receives the state is where it would be
 if it had answered all queries. `may_change` decides, for the aggregator and the parties, when the roster (the
-parties in the sums) may change. Raises: Refused (`check`) for states that the terms do not allow."""
+parties in the sums) may change.
+Raises: Refused (`check`) for states that the terms do not allow."""
 
 import hashlib
 import struct

@@ -15,8 +15,9 @@ intersection).
 Guarantees: no party sees its own list multiplied by all parties, so it cannot compare it with other lists. A
 repeated query gets the same bytes, and after a restart the rows are the same. If all rows of the label holder
 take part, it hashes for another party only ids of rows that both this party and the aggregator report as the
-party's. Raises: PeerError for impossible lists of points, lists that change when a query is repeated,
-impossible places, and common rows with different ids."""
+party's.
+Raises: PeerError for impossible lists of points, lists that change when a query is repeated, impossible
+places, and common rows with different ids."""
 
 import hashlib
 import hmac
@@ -61,7 +62,7 @@ from fedboost.version import VERSION
 # table, and the other parties repeat their row for it as often.
 
 REPEATS = "how many rows each id has"
-"""Kind of a relay."""
+"""Kind of relay, as named in logs."""
 NUMBER = np.dtype(f"<i{REPEAT_BYTES}")
 
 
@@ -73,7 +74,7 @@ class RepeatedIds:
         numbers: dict[bytes, int] = {}
         of_row = np.array([numbers.setdefault(row_id, len(numbers)) for row_id in ids], np.int64)
         self.distinct: RowIds = list(numbers)
-        """Each id once, in the order of first occurrence."""
+        """Distinct ids, in the order of their first occurrence."""
         self.counts: Int64 = np.bincount(of_row)
         """Number of rows of each distinct id, int64 [distinct ids]."""
         self._rows = np.argsort(of_row, kind="stable")
@@ -106,7 +107,7 @@ def check(counts: Int64, holder: str, most: int) -> None:
 # ---- The matching of one party's row ids ----------------------------------------------------------------
 
 IDS, KNOWN, CHECK = "blinded row ids", "which rows it has", "a hash of the row ids in common"
-"""Kinds of relays."""
+"""Kinds of relays, as named in logs."""
 
 
 class Alignment:
@@ -310,7 +311,7 @@ class Alignment:
 # many rows as the label holder.
 
 ROWS = "the number of rows"
-"""Kind of a relay."""
+"""Kind of relay, as named in logs."""
 _WHOLE = np.dtype("<i8")
 
 
@@ -339,7 +340,7 @@ class CommonRows:
         """Number of label holder rows with each common id, once known, if ids may be repeated."""
         self._alignment: Alignment | None = None
         self._whole: Shard | None = None
-        """All rows of the table, until the common rows are known."""
+        """All rows of the table, kept until the common rows are known."""
         if terms.vertical.aligns:
             self._whole = whole = read(terms)
             assert whole.ids is not None

@@ -51,7 +51,7 @@ class LabelRows(HorizontalHolder):
     """Holder of a label holder's rows: its features, labels and margins."""
 
     _earlier: Float64 | None = None
-    """Margins before the last finished tree."""
+    """Margins before the last finished tree was added, so that it can be undone."""
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -178,7 +178,7 @@ class OwnCuts:
         self._view = view
         self._numeric = view.own_features[view.own_features < len(terms.columns.numeric)]
         self._found: tuple[OwnRows, CutPoints] | None = None
-        """Rows, and the cut points computed from them."""
+        """Rows for which cut points were computed, and these cut points."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._numeric.size} features)"
@@ -251,7 +251,7 @@ class OwnCuts:
 # of a block has the same rows in the same nodes.
 
 ROW_SET = "which rows go left"
-"""Kind of a relay."""
+"""Kind of relay, as named in logs."""
 
 
 class RowSets:
@@ -279,7 +279,7 @@ class RowSets:
         return len(self.others) * self._roots
 
     def begin_tree(self, tree: int) -> None:
-        """Start with all rows at the roots of this tree."""
+        """Start a tree with all rows at its roots. tree: number of the round."""
         self._alone = self._terms.vertical.grows_alone(tree)
         self._root_of = {root: root for root in range(self._roots)}
 
@@ -391,7 +391,7 @@ def levels(splits: Splits) -> Iterator[Mask]:
 # holder's columns. A party computes with the keys of its current attempt.
 
 GRADIENTS, ENCRYPTED = "gradients", "gradients, encrypted"
-"""Kinds of relays."""
+"""Kinds of relays, as named in logs."""
 PAIR_BYTES = 8
 """Size in bytes of a row's packed gradient and hessian."""
 
@@ -531,7 +531,7 @@ def check_leaf_values(
 # group, which would reveal a part of its sums, and for splits of a tree whose rows are not known.
 
 DRAWN = "which rows a tree grows on"
-"""Kind of a relay."""
+"""Kind of relay, as named in logs."""
 
 
 class BinFloor:
@@ -539,13 +539,13 @@ class BinFloor:
     or none."""
 
     def __init__(self, terms: Terms, view: View, block: Block) -> None:
-        """view, block: view and block of this party."""
+        """Start without a tree. view, block: this party's view and block."""
         self._least = terms.vertical.min_rows_per_bin
         self._grows_alone = terms.vertical.grows_alone
         self._view = view
         self._block = block
         self._first: tuple[Bins, Flags] | None = None
-        """Bins, and the groups made from all rows."""
+        """Binned rows, and the groups of bins made from all of them."""
         self._drawn: Mask | None = None
         """Rows that the tree is trained on, bool [rows], once they are known."""
         self._of: dict[int, tuple[Flags, Int64]] = {}

@@ -6,8 +6,9 @@ sets (which rows go left) of the other parties' splits (`column_rows.RowSets`).
 
 Guarantees: the vectors of all parties sum to the answer of a single party with all rows and columns, bit for
 bit. After a restart, the parties of a block relay again what one of them lost, and nothing that it did not
-receive before. Raises: PeerError for queries that are out of order or do not fit the tree, and for gradients
-and row sets of different rows."""
+receive before.
+Raises: PeerError for queries that are out of order or do not fit the tree, and for gradients and row sets of
+different rows."""
 
 import hmac
 from collections.abc import Callable
@@ -74,7 +75,7 @@ from fedboost.version import VERSION
 # Guarantees: margins are those of the whole model on a table with all columns, to the last bit.
 
 LEAF_BITS = "leaf bits"
-"""Kind of a relay."""
+"""Kind of relay, as named in logs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +106,8 @@ class PredictionHolder(BaseHolder):
         model: Booster,
         nthread: int = 1,
     ) -> None:
-        """read, secret: see `VerticalHolder`; model: the party's part of the model."""
+        """Read the rows and check that the model fits them. read, secret: see `VerticalHolder`; model: the
+        party's part of the model. Raises Refused if it does not."""
         super().__init__(terms, nthread)
         view, block = place_of(terms, name)
         self.prediction: Prediction | None = None
@@ -213,9 +215,9 @@ class PredictionHolder(BaseHolder):
 
 
 # ---- A training: the columns of a party, and the relays of its block ------------------------------------
-# What leaves a party besides its answers and the matching of rows (`alignment`), and when:
+# What leaves a party in addition to its answers and the matching of rows (`alignment`), and when:
 # - label holder -> feature holders, before the histograms of a tree's root: with `min_rows_per_bin` which
-#   rows the tree grows on, then gradients, encrypted if the terms hide columns. Not in `alone_rounds`.
+#   rows the tree is trained on, then gradients, encrypted if the terms hide columns. Not in `alone_rounds`.
 # - holder of a split -> others of its block: the row set of the split, before anything is computed after it.
 #   To all parties if histograms follow, since all must know the rows of the new nodes; only to the label
 #   holder if the tree ends, which alone moves margins.
@@ -225,7 +227,7 @@ class PredictionHolder(BaseHolder):
 # order, so none waits for a party that waits for it.
 
 STANDING = "how far it has come"
-"""Kind of a relay."""
+"""Kind of relay, as named in logs."""
 _WHOLE = np.dtype("<i8")
 
 
@@ -273,8 +275,8 @@ class VerticalHolder(BaseHolder):
     def __init__(
         self, read: Callable[[Terms], Shard], terms: Terms, name: str, secret: bytes, nthread: int = 1
     ) -> None:
-        """read: returns the rows, see `HorizontalHolder`; secret: the party's secret for the session, the
-        same after a restart."""
+        """Read the rows. read: function that returns them under the given terms; secret: the party's secret
+        for the session, the same after a restart."""
         super().__init__(terms, nthread)
         self._name = name
         self._view, self._block = view, block = place_of(terms, name)

@@ -113,7 +113,10 @@ def _check_places(
     if table_of is None:
         if name in trained.parties:
             return
-        why = f"is not among the training's parties ({', '.join(trained.parties)}), whose names draw the rows"
+        why = (
+            f"is not one of the training's parties ({', '.join(trained.parties)}), by whose names rows were "
+            f"drawn"
+        )
     elif (table := table_of(terms)) is None:
         why = "does not know the table of the training"
     elif table.rows == rows and _as_then(table, trained, read, rows) is not None:
@@ -150,7 +153,8 @@ class EvaluationHolder(RowsHolder):
         name: str = "",
         table_of: TableOf | None = None,
     ) -> None:
-        """name: of this party in the terms; table_of: as for `measured_rows`."""
+        """Read the rows, select those to evaluate, and compute their margins. name: of this party in the
+        terms; table_of: see `measured_rows`."""
         super().__init__(lambda: read(terms), terms, nthread)
         self._name = name
         every = self._shard

@@ -1,8 +1,8 @@
 """Rows of one party as arrays, and base classes of the holders that compute a party's answers.
 
 Guarantees: arrays have a fixed dtype and one element per row. The hash covers everything that answers depend
-on. The table reader has already checked the rows against the terms. Raises: PeerError for queries that are
-out of order."""
+on. The table reader has already checked the rows against the terms.
+Raises: PeerError for queries that are out of order."""
 
 import hashlib
 import hmac
@@ -103,7 +103,7 @@ def _words(key: bytes, what: str) -> Words:
 RowIds = Sequence[bytes]
 """Row ids, normalised for comparison."""
 Ranges = Sequence[tuple[int, int]]
-"""Half-open ranges [first, end) of rows."""
+"""Ranges [first, end) of row indices, end exclusive."""
 _MAX_VALUES = 1 << 22
 """Number of feature values read at a time."""
 
@@ -264,7 +264,8 @@ class RowsHolder(BaseHolder, ABC):
     """Base of holders that answer from their own rows alone, without data from other parties."""
 
     def __init__(self, read: Callable[[], Shard], terms: Terms, nthread: int = 1) -> None:
-        """read: returns the rows; called again if their values are needed after binning."""
+        """Read the rows. read: function that returns them; called again if feature values are needed after
+        binning."""
         super().__init__(terms, nthread)
         self._read = read
         self._shard = read()

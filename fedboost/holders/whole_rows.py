@@ -1,8 +1,8 @@
 """Holders with whole rows, i.e. all columns: `answer` computes one vector of integers from a query.
 
 Guarantees: the vector depends only on this party's rows and the queries so far. The vectors of all parties
-sum to the answer of a single party with all rows, bit for bit. Raises: PeerError for queries that are out of
-order or do not fit the tree."""
+sum to the answer of a single party with all rows, bit for bit.
+Raises: PeerError for queries that are out of order or do not fit the tree."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -65,7 +65,8 @@ class OwnHistograms:
     """Cache of a party's own histograms for the nodes of a level, as returned by `histogram.build`."""
 
     def __init__(self, growing: GrowingRows, bins: Bins, pairs: Int64) -> None:
-        """pairs: packed gradients of all rows, int64 [outputs, rows], the same for a whole tree."""
+        """Start without any histograms. pairs: packed gradients of all rows, int64 [outputs, rows], the same
+        for a whole tree."""
         self._growing = growing
         self._bins = bins
         self._pairs = pairs
@@ -153,7 +154,8 @@ class LevelColumns:
     """Target-mean columns of a party, which come after the numeric features."""
 
     def __init__(self, shard: Shard, terms: Terms, trained: Mask) -> None:
-        """trained: bool [rows], True for the training rows, which are divided into folds."""
+        """Divide the training rows into folds, if the terms need them. trained: bool [rows], True for
+        training rows."""
         self._slots = [*slots_of(terms).values()]
         self._first = len(terms.columns.numeric)
         self._weight = shard.weight
@@ -228,7 +230,8 @@ class GrowingHolder(RowsHolder):
     """Binned columns, followed by the row-set columns (other parties' splits, one bit per row)."""
 
     def __init__(self, read: Callable[[], Shard], terms: Terms, nthread: int, sets: int) -> None:
-        """sets: number of row-set columns of other parties, see `CutPoints.bin_rows`."""
+        """Read the rows. sets: number of row-set columns (other parties' splits), see
+        `CutPoints.bin_rows`."""
         super().__init__(read, terms, nthread)
         self._relayed = sets
 
@@ -280,7 +283,8 @@ class HorizontalHolder(GrowingHolder):
         name: str = "",
         sets: int = 0,
     ) -> None:
-        """name: of this party in the terms; sets: see `GrowingHolder`."""
+        """Read the rows, and set their initial margins. name: of this party in the terms; sets: see
+        `GrowingHolder`."""
         super().__init__(read, terms, nthread, sets)
         self._name = name
         shard, threads = self._shard, self._threads

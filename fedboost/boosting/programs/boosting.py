@@ -2,8 +2,8 @@
 and receives the sum of the parties' answers.
 
 Guarantees: the program is a pure function of the terms and the sums, so the model does not depend on how the
-rows are distributed among the parties. Raises: PeerError for inconsistent sums, ConfigError if there is
-nothing to learn from the labels."""
+rows are distributed among the parties.
+Raises: PeerError for inconsistent sums, ConfigError if there is nothing to learn from the labels."""
 
 import math
 from collections.abc import Generator

@@ -3,7 +3,8 @@ compiled call per level (`gbdt.kernels.level`).
 
 Guarantees: of two siblings, parties report the one with the smaller sum of hessians. The other is the parent
 minus it, for every feature whose histogram is known for the parent. Cells are only as wide as the parent's
-sums require. Raises: PeerError for sums that contradict each other or the parent's sums."""
+sums require.
+Raises: PeerError for sums that contradict each other or the parent's sums."""
 
 from functools import cached_property
 from typing import Any
@@ -51,7 +52,8 @@ class BinGroups:
     before the child's are subtracted, so that both have a sum in the same bins."""
 
     def __init__(self, terms: Terms, layout: Layout, numbers: Int64) -> None:
-        """layout: layout of the features with these numbers."""
+        """Start without any groups. layout: positions of the bins of the features; numbers: feature numbers
+        in the terms."""
         view = view_of(terms, terms.vertical.label_holder or "")
         assert view is not None
         self._holders = [terms.parties[place] for place in view.holders[numbers].tolist()]
@@ -173,7 +175,8 @@ class Columns:
     constraints."""
 
     def __init__(self, terms: Terms, tree: int, numbers: Int64 | None = None) -> None:
-        """numbers: features that the tree uses, in increasing order; None for all."""
+        """Prepare the limits for the trees of one round. numbers: features that the trees use, in increasing
+        order; None for all."""
         self._terms, self._tree = terms, terms.first_tree + tree
         names = terms.columns.features
         self._features = names if numbers is None else tuple(names[number] for number in numbers)
@@ -219,8 +222,8 @@ class GrowthSettings:
     """Layout, cut points and limits for the trees of a session, in the form that the kernels take."""
 
     def __init__(self, terms: Terms, cut_points: CutPoints, numbers: Int64 | None = None) -> None:
-        """cut_points: of all features; numbers: features that the trees use, in increasing order; None for
-        all."""
+        """Derive the settings from the terms. cut_points: of all features; numbers: features that the trees
+        use, in increasing order; None for all."""
         self.is_part = numbers is not None
         self.numbers = np.arange(cut_points.sizes.size) if numbers is None else numbers
         self._terms = terms
@@ -255,7 +258,7 @@ class GrowingTree:
     """Nodes of the growing trees of a round, roots first, and the splits not yet sent to any party."""
 
     def __init__(self, roots: int, ground: GrowthSettings, rule: SplitRule, groups: BinGroups | None) -> None:
-        """groups: the groups of bins, if parties report one sum per group."""
+        """Start with the roots. groups: the groups of bins, if parties report one sum per group."""
         self._groups = groups
         signs = rule.signs[ground.numbers] if rule.signs.size else rule.signs
         self._ground, self._signs, self._rule = ground, signs, (*rule.scales, rule.learning_rate)
@@ -386,8 +389,8 @@ class Frontier:
     """Growing trees of a round, and their leaves that may still split."""
 
     def __init__(self, terms: Terms, rows: int, number: int, ground: GrowthSettings, scales: Scales) -> None:
-        """rows: upper bound on the number of rows in a sum; number: of the round; ground: growth settings of
-        the session."""
+        """Start with the roots as leaves. rows: upper bound on the number of rows in a sum; number: number of
+        the round; ground: growth settings of the session."""
         ground, rule = ground.of_tree(number), terms.rule(*scales.pair)
         self._terms, self._rows, self._number = terms, rows, number
         self._scales, self._ground = scales, ground

@@ -2,8 +2,8 @@
 to start from. Also builds the model, renews leaf values that are quantiles, and runs joint predictions.
 
 Guarantees: all results are pure functions of the terms and the sums. Cut points and the constant do not
-depend on how the rows are distributed among the parties. Raises: ConfigError if there is nothing to learn
-from the labels or weights."""
+depend on how the rows are distributed among the parties.
+Raises: ConfigError if there is nothing to learn from the labels or weights."""
 
 import math
 from collections.abc import Generator, Iterable, Mapping, Sequence

@@ -306,7 +306,7 @@ class BaseQuery(HasSplits, Query, ABC):
 
     @abstractmethod
     def check_terms(self, terms: Terms) -> None:
-        """Raise Refused if the terms do not allow this query."""
+        """Raise Refused if the terms do not allow the values of this query's fields."""
 
     @abstractmethod
     def check_order(self, terms: Terms, state: Any) -> None:

@@ -7,8 +7,8 @@ list of ids, in an order that all parties share.
 Guarantees: a party receives only the places of its own rows. If all rows of the label holder take part, it
 also receives, per feature holder, a hash of which of these rows that party has. A feature holder that claims
 other rows does not get a hash of their ids. Each query is sent once per session, in its own turn. Otherwise
-parties could enter `max_ids` different ids each time. Raises: Refused for more ids than the terms allow, too
-few common rows, and impossible places."""
+parties could enter `max_ids` different ids each time.
+Raises: Refused for more ids than the terms allow, too few common rows, and impossible places."""
 
 import hashlib
 from collections.abc import Sequence

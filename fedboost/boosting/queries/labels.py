@@ -485,4 +485,4 @@ class EvaluationQuery(OfModel, BaseQuery):
 
 
 OfLabels = MagnitudesQuery | EvaluationQuery | LevelSumsQuery | StartQuery
-"""Queries about labels before the first tree, or about a model."""
+"""Queries about labels before the first tree, or about the evaluation of a model."""
