@@ -268,8 +268,8 @@ def test_rows_that_a_feature_holder_knows_too_few_of_are_one_line():
     known = due("three holders", "logistic", tables)[1][1].sum()
     assert refusal(tables).endswith(
         f"parties bank, shop have only {known} rows in common, but the terms require min_common_rows = "
-        f"{FEWEST}: compare how their row ids are written (id_form in the terms), or lower min_common_rows by "
-        f"--min-common-rows if so few rows are enough"
+        f"{FEWEST}: compare how their row ids are written (id_form in the terms), or lower min_common_rows "
+        f"by --min-common-rows if so few rows are enough"
     )
 
 

@@ -191,8 +191,8 @@ BAD = {
     "fewer than none": (first(-3), "label holder bank reports -3 rows"),
     "more than may be": (
         first(2**31 - 1),
-        "rows with common ids, but the terms allow only 10,000,000; raise max_ids only if the label holder is "
-        "known to have that many rows",
+        "rows with common ids, but the terms allow only 10,000,000; raise max_ids only if the label holder "
+        "is known to have that many rows",
     ),
     "too few ids": (lambda counts, attempt: counts[1:], "bytes of how many rows each id has, expected "),
     "too many ids": (
