@@ -341,7 +341,7 @@ def test_small_groups_are_left_out_and_no_others(model):
     split = fb.evaluate(model, among(3, table), by=["ward"]).summary["subgroups"]["ward"]
     assert split["left_out"] == ["a", "missing"]  # of which there is none: it is not told apart
     assert {ward: known["rows"] for ward, known in split["sets"].items()} == {"b": 50, "c": 840}
-    with pytest.raises(SessionFailed, match="the parties have fewer rows than min_count = 901"):
+    with pytest.raises(SessionFailed, match="the parties have fewer rows in total than min_count = 901"):
         fb.evaluate(model, among(3), min_count=901)
 
 
@@ -472,14 +472,17 @@ def test_queries_of_other_sessions_and_about_other_rows_are_refused(model):
     query.check(agreed)
     MagnitudesQuery(("logloss",)).check(agreed)
     for settings, why in (
-        ({"sets": ("all", "sex=F", "sex=M")}, 'the terms allow only metrics of the rows all, "ward" = "a"'),
-        ({"sites": ("north", "south")}, "the terms allow only metrics of the rows"),
-        ({"metrics": ("auc",)}, "the terms allow only the metrics logloss"),
-        ({"threshold": 0.4}, "other scores, classes or thresholds than the terms"),
-        ({"classes": 3}, "other scores, classes or thresholds than the terms"),
-        ({"weight": dataclasses.replace(UNIT, bits=4)}, "a scale of row weights"),
-        ({"caps": ()}, "one finite cap on losses per metric"),
-        ({"caps": (float("nan"),)}, "one finite cap on losses per metric"),
+        (
+            {"sets": ("all", "sex=F", "sex=M")},
+            'the terms allow metrics only for these groups of rows: all, "ward" = "a"',
+        ),
+        ({"sites": ("north", "south")}, "the terms allow metrics only for these groups of rows:"),
+        ({"metrics": ("auc",)}, "the terms allow only these metrics: logloss"),
+        ({"threshold": 0.4}, "scores, classes or threshold of the query differ from"),
+        ({"classes": 3}, "scores, classes or threshold of the query differ from"),
+        ({"weight": dataclasses.replace(UNIT, bits=4)}, "the scale of row weights"),
+        ({"caps": ()}, "one finite loss cap per metric"),
+        ({"caps": (float("nan"),)}, "one finite loss cap per metric"),
     ):
         with pytest.raises(Refused, match=why):
             dataclasses.replace(query, **settings).check(agreed)
@@ -505,7 +508,7 @@ def test_a_session_that_asks_for_more_ends(model, asked):
     own = EvaluationQuery.of(agreed, 180, UNIT, (4.0,))
     more = [dataclasses.replace(own, sites=("north",))] if asked == "of other rows" else [own, own]
     why = (
-        "the terms allow only metrics of the rows",
+        "the terms allow metrics only for these groups of rows:",
         "the aggregator sent turn 3, but the terms allow only 2 turns",
     )
 
@@ -537,16 +540,20 @@ def test_sums_that_cannot_be_end_the_session(model):
     holder = EvaluationHolder(lambda terms: to_shard(as_table(TABLE), terms, "north"), agreed)
     query = EvaluationQuery.of(agreed, 900, UNIT, (4.0,))
     for place, change, why in (
-        (0, 1, "the rows of some sets do not sum to 900 rows"),
-        (query.cells_of_set - 1, 2**60, "the probabilities of some rows sum to less than 0, or more"),
-        (query.cells_of_set - 2, 5, "the outcomes of a set do not sum to its rows"),
+        (0, 1, "the row counts of the sets do not sum to 900"),
+        (query.cells_of_set - 1, 2**60, "probabilities of some rows sum to less than 0 or more"),
+        (query.cells_of_set - 2, 5, "the outcomes of a set do not sum to its number of rows"),
         (
             -2 * metrics.FINE_CELLS - 1,
             -(2**40),
-            "the probabilities of some rows sum to less than 0, or more",
+            "probabilities of some rows sum to less than 0 or more",
         ),
-        (-2 * metrics.FINE_CELLS - 2 * metrics.bins(0.5), -7, "rows by score do not sum to the outcomes"),
-        (-1, 1, "rows by score and rows by bin have different sums"),
+        (
+            -2 * metrics.FINE_CELLS - 2 * metrics.bins(0.5),
+            -7,
+            "row counts by score do not sum to the outcomes",
+        ),
+        (-1, 1, "row counts by score and by bin do not have the same total"),
     ):
         program = evaluate(agreed, [])
         program.send(None)
@@ -703,7 +710,7 @@ def test_the_command(model, tmp_path):
     assert "900 rows of all parties: 100% of unknown use" in text.out
     assert "It is not known whether the model was trained on 100% of these rows" in " ".join(text.out.split())
     assert (few.code, few.out) == (2, "")
-    assert "the parties have fewer rows than min_count = 901" in few.err
+    assert "the parties have fewer rows in total than min_count = 901" in few.err
 
 
 def test_the_command_with_bad_input(model, tmp_path):

@@ -90,7 +90,7 @@ def test_which_rows_is_said_with_each_figure(capsys):
 def test_what_cannot_be_told_apart_is_refused():
     tables = shared_out(3, TABLE)
     trained = fb.simulate(terms(**GROWING, **WAYS["place"]), tables).model
-    with pytest.raises(SessionFailed, match="is not one of those of the training, north, south, east"):
+    with pytest.raises(SessionFailed, match=r"is not one of the training's parties .north, south, east."):
         fb.evaluate(trained, [*tables.values()])
     with pytest.raises(SessionFailed, match="does not know the table of the training"):
         fb.evaluate(trained, tables, rows="new")
@@ -154,7 +154,7 @@ def test_a_site_knows_its_table_again(tmp_path):
     known = in_time(with_tables(more, asking(rows="new")))
     assert (known.rows, known.about) == (120, "new rows")
     assert in_time(with_tables(more, asking(rows="all"))).summary["shares"]["trained"] < 0.65
-    with pytest.raises(SessionFailed, match="party south left: it has another table than in the training"):
+    with pytest.raises(SessionFailed, match="party south left: it has a different table from the training"):
         in_time(with_tables(changed, asking()))
     assert in_time(with_tables(changed, asking(rows="all"))).summary["shares"]["unknown"] > 0.2
     near = agreed.changed(validation_fraction=0.31)

@@ -199,12 +199,12 @@ def test_few_validation_rows_or_those_of_one_label_decide_nothing():
     table, agreed = rows(200).append_column("held", [[0] * 195 + [1] * 5]), tuned(rounds=2)
     columns = {"label": "y", "numeric": ["age", "dose"], "validation": "held"}
     few = tuned(rounds=2, validation_fraction=0.0, columns=columns)
-    with pytest.raises(SessionFailed, match="comparing candidates needs at least 10 validation rows"):
+    with pytest.raises(SessionFailed, match="comparing candidates requires at least 10 validation rows"):
         fb.tune(few, shared_out(2, table))
     held = table["y"].to_numpy() * (np.arange(200) < 100)
     alike = table.set_column(table.schema.get_field_index("held"), "held", pa.array(held))
     with pytest.raises(
-        SessionFailed, match="auc has no value, because all validation rows have the same label"
+        SessionFailed, match="auc is undefined, because all validation rows have the same label"
     ):
         fb.tune(few, shared_out(2, alike))
     for trial in fb.tune(agreed, shared_out(2, table)).summary["trials"]:

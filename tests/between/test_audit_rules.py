@@ -225,7 +225,7 @@ def test_queries_that_share_a_turn_are_named_and_counted_each(path):
     written(path, terms, [answer(terms, turn, what) for turn, what in enumerate(SHARED, 1)])
     assert warnings(path) == []
     for text in (fedboost("audit", path).out, fedboost("audit", path, "--session", "s1").out):
-        assert "row count; magnitudes of labels, weights" in text
+        assert "row count; label and weight magnitudes" in text
         assert "how many rows lie in each column interval" in text
     level = SHARED.index("HistogramQuery")
     more = [*SHARED[:level], "HistogramQuery", *SHARED[level:]]

@@ -66,7 +66,7 @@ def test_the_audit_tells_what_left_in_plain_words(path, capsys):
     assert "\n! 1. ABUSE? Session one: the site took part in sums over fewer or different\n" in warnings
     assert "\nABUSE?       this never happens in a session that keeps to its terms" in warnings
     assert (
-        "2. ABUSE? Session one: row count; magnitudes of labels, weights (2 times, but the terms allow only "
+        "2. ABUSE? Session one: row count; label and weight magnitudes (2 times, but the terms allow only "
         in (" ".join(warnings.split()))
     )
     assert "session three had" not in warnings.lower()  # plain hides nothing
@@ -83,7 +83,7 @@ def test_the_audit_tells_what_left_in_plain_words(path, capsys):
     assert "with north, south" in text
     assert "4: y, age, dose, ward" in text
     assert "plain: the aggregator could see this site's own numbers" in text
-    assert "row count; magnitudes of labels, weights 2 1 770 6.2 kB" in text
+    assert "row count; label and weight magnitudes 2 1 770 6.2 kB" in text
     assert f"sums over groups of rows, by interval 1 {histograms} 385 3.1 kB" in text
     assert "in all 3 1155 9.2 kB" in text
     assert "over 1 of 2 parties: north" in text

@@ -172,7 +172,7 @@ def test_predictions_are_those_of_the_whole_model_on_all_columns(site):
             "bank",
             "unknown.csv",
             [],
-            "parties bank, telco have 60 rows in common, and the terms need min_common_rows = 100",
+            "parties bank, telco have only 60 rows in common, but the terms require min_common_rows = 100",
         ),
         ("bank", "many.csv", [], "site telco refuses: its policy has max_predicted_rows = 2000, but"),
     ],

@@ -43,8 +43,8 @@ TERMS = {
 OVER = re.compile("session done|session failed|left the session")
 MISFIT = "party telco left: its rows do not fit the terms; its own log says which column and why"
 FEW = (
-    "parties bank, telco have {} rows in common, and the terms need min_common_rows = 1000: compare how "
-    "their row ids are written (id_form in the terms)"
+    "parties bank, telco have only {} rows in common, but the terms require min_common_rows = 1000: compare "
+    "how their row ids are written (id_form in the terms)"
 )
 
 

@@ -248,7 +248,7 @@ def journals(folder, *sessions):
                 Opened(1, RowsQuery().digest, np.zeros(COUNTS, np.int64)),
                 AttemptStarted(2, THREE),
             ],
-            "count 0 rows in all",
+            "report 0 rows in total",
         ),
     ],
 )

@@ -47,10 +47,10 @@ VIEW = "party telco left: the aggregator sent columns or leaf values that are no
 
 # ---- places ---------------------------------------------------------------------------------------------
 
-TWICE = "a row is {} twice"
-RANGE = "common rows, or one beyond the list"
-FEW = f"have {FEWEST - 1} rows in common, and the terms need min_common_rows = {FEWEST}: compare "
-ONE = "have 1 rows in common, and the terms need min_"
+TWICE = "the query names a {} row twice"
+RANGE = "common rows, or one outside the list"
+FEW = f"have only {FEWEST - 1} rows in common, but the terms require min_common_rows = {FEWEST}: compare "
+ONE = "have only 1 rows in common, but the terms require min_"
 BAD_PLACES = [
     ("doubled", ("common", "left", "predict"), doubled, "telco", TWICE),
     ("unknown", ("common",), with_first(-1), "telco", TWICE),
@@ -65,16 +65,34 @@ BAD_PLACES = [
     ("one", ("common",), lambda own: own[:1], "bank telco shop", ONE),
     ("one", ("left", "predict"), only(1), "telco", f"parties bank, telco {ONE}"),
     ("none", ("common", "left", "predict"), lambda own: own[:0], "shop", f"0 {RANGE}"),
-    ("none known", ("left", "predict"), only(0), "telco", "have 0 rows in common"),
-    ("another number", ("left",), lambda own: own[:-1], "telco", "has 49 places, but 50 rows are {}"),
-    ("another number", ("predict",), lambda own: own[:-1], "telco", "has 93 places, but 94 rows are {}"),
-    ("of the label holder", ("left",), lambda _: np.arange(30), "bank", "has 30 places, but 50 rows are {}"),
+    ("none known", ("left", "predict"), only(0), "telco", "have only 0 rows in common"),
+    (
+        "another number",
+        ("left",),
+        lambda own: own[:-1],
+        "telco",
+        "has 49 places in the query, but 50 rows are {}",
+    ),
+    (
+        "another number",
+        ("predict",),
+        lambda own: own[:-1],
+        "telco",
+        "has 93 places in the query, but 94 rows are {}",
+    ),
+    (
+        "of the label holder",
+        ("left",),
+        lambda _: np.arange(30),
+        "bank",
+        "has 30 places in the query, but 50 rows are {}",
+    ),
     (
         "of the label holder",
         ("predict",),
         lambda _: np.arange(30),
         "bank",
-        "has 30 places, but 94 rows are {}",
+        "has 30 places in the query, but 94 rows are {}",
     ),
 ]
 
@@ -115,8 +133,8 @@ def test_places_of_another_party_and_of_all_are_refused(rows, party):
 @pytest.mark.parametrize(
     ("rows", "says"),
     [
-        ("left", "the query has {} rows in all, not {}"),
-        ("predict", "label holder bank has {} rows to predict, and the terms have predict_rows = {}"),
+        ("left", "the query has {} rows in total, not {}"),
+        ("predict", "label holder bank has {} rows to predict, but the terms have predict_rows = {}"),
     ],
 )
 def test_another_number_of_rows_than_the_label_holder_has_is_refused(rows, says, by):
@@ -183,7 +201,7 @@ def test_sizes_other_than_were_told_are_refused(by):
     other = sizes_changed(lambda counts: AlignQuery((int(counts[0]), int(counts[1]) + by, int(counts[2]))))
     size = len(tables_of("three holders")["telco"])
     assert refused(matching(program=other)) == (
-        f"party telco left: the query has {size + by} row ids here, not {size}"
+        f"party telco left: the query has {size + by} row ids for this party, not {size}"
     )
 
 

@@ -306,12 +306,20 @@ def is_histogram(query):
 
 
 LIES = {
-    "a cut less": (is_start, with_a_cut_less, "the query has other numbers of bins than the columns here"),
-    "missing values": (is_start, with_missing, "the query has other numbers of bins than the columns here"),
-    "cut points": (is_start, with_values, "cut points that only the owners of columns may know"),
+    "a cut less": (
+        is_start,
+        with_a_cut_less,
+        "the query has a different number of bins from this party's columns",
+    ),
+    "missing values": (
+        is_start,
+        with_missing,
+        "the query has a different number of bins from this party's columns",
+    ),
+    "cut points": (is_start, with_values, "cut points that only the owner of a column may know"),
     "a scale at the start": (is_start, scaled, MORE),
     "a scale of gradients": (is_histogram, scaled, MORE),
-    "widths of cells": (is_histogram, with_widths, "cell widths, which would hint at labels"),
+    "widths of cells": (is_histogram, with_widths, "cell widths, which would reveal something about labels"),
 }
 
 
@@ -337,7 +345,7 @@ def test_numbers_of_bins_that_cannot_be_fail_the_session(monkeypatch, value):
     monkeypatch.setattr(OwnCuts, "count_bins", counted)
     apart = play(**FEW)
     assert apart.session.phase == "failed"
-    assert "was reported with" in apart.error
+    assert "reported an invalid number of cut points" in apart.error
 
 
 def floats(change):

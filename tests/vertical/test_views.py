@@ -254,9 +254,12 @@ LIES = {
     "the bin": (put(2, 1), MORE),
     "the direction": (put(3, 1), MORE),
     "a column of another party": (put(1, 0), MORE),
-    "categories": (some_categories, "is not possible for feature"),
-    "a holder beyond the parties": (put(1, FEATURES + 3), "is not possible for feature"),
-    "the party itself": (put(1, FEATURES + 2), "a split uses a column of a party that holds no columns"),
+    "categories": (some_categories, "is not valid for feature"),
+    "a holder beyond the parties": (put(1, FEATURES + 3), "is not valid for feature"),
+    "the party itself": (
+        put(1, FEATURES + 2),
+        "a split uses a column of a party that does not hold any columns",
+    ),
 }
 
 
