@@ -257,7 +257,7 @@ class TrainingState(Protocol):
         """Return True if the roster of this query may lack a party of the terms."""
 
     def structure(self, rounds: int, terms: Terms) -> bytes:
-        """Return a hash of what the model predicts with after this number of rounds."""
+        """Return a hash of the model after this number of rounds: everything that predictions depend on."""
 
     def to_record(self) -> list[Any]:
         """Return the growing tree as JSON values for the journal."""
@@ -356,7 +356,7 @@ class Holder(Protocol):
         """Return the HMAC, under `key`, of everything that answers are computed from."""
 
     def go_to(self, state: Any) -> None:
-        """Move to a training state, the one that the other parties are in."""
+        """Move to a training state, so that this party continues where the others are."""
 
     def trees(self, rounds: int) -> tuple[Tree, ...]:
         """Return the trees of the first `rounds` rounds as this party sees them. If parties hold different
