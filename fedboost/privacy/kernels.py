@@ -151,8 +151,8 @@ def subtract(total, packed, pieces):
 
 @_loop
 def pack(total, packed, pieces):
-    """Write the low bits of each cell of `total` to `packed`, which must be zero. The arrays are as in
-    `add`."""
+    """Write the low `bits` bits of each cell of `total` to `packed`, which is overwritten. The arrays are as
+    in `add`."""
     cell, word = 0, 0
     for piece in range(pieces.shape[0]):
         cells, bits = pieces[piece, 0], pieces[piece, 1]
