@@ -132,7 +132,7 @@ class Chunk:
         if len(packed) < start or len(packed) % WORD_BYTES:
             raise PeerError(
                 "cells-length",
-                f"it sent {len(packed)} bytes of cells, but expected are a {start}-byte bitmap and whole words",
+                f"it sent {len(packed)} bytes of cells, not a bitmap of {start} bytes and whole words",
             )
         chosen = kernels.add_sparsely(total, self._words_in(packed), self._pieces)
         if chosen == kernels.LONG_BITMAP:
@@ -140,7 +140,7 @@ class Chunk:
         if chosen < 0:
             raise PeerError(
                 "cells-length",
-                f"it sent {len(packed) - start} bytes of cells, which do not match a bitmap of {~chosen} cells",
+                f"it sent {len(packed) - start} bytes of cells, but a bitmap of {~chosen} cells",
             )
         return None
 

@@ -59,7 +59,7 @@ class Paillier:
         if not MIN_KEY_BITS <= bits <= MAX_KEY_BITS or bits % 16:
             raise ConfigError(
                 "paillier-key-bits",
-                f"a Paillier key cannot have {bits} bits; use {MIN_KEY_BITS} to {MAX_KEY_BITS}, in steps of 16",
+                f"a Paillier key cannot have {bits} bits; use {MIN_KEY_BITS} to {MAX_KEY_BITS} in steps of 16",
             )
         return generate(bits)
 
@@ -70,7 +70,7 @@ class Paillier:
         if not least <= 8 * len(data) <= MAX_KEY_BITS:
             raise PeerError(
                 "paillier-key-bits",
-                f"the Paillier key has {8 * len(data)} bits, but this session allows {least} to {MAX_KEY_BITS}",
+                f"the Paillier key has {8 * len(data)} bits; this session allows {least} to {MAX_KEY_BITS}",
             )
         if n.bit_length() != 8 * len(data):
             raise PeerError("paillier-key-length", "the Paillier key has leading zero bits")
@@ -327,7 +327,7 @@ def split(data: bytes, size: int, rows: int) -> list[Any]:
     """Decode `rows` numbers of `size` bytes, least significant byte first. Raises PeerError if the total
     length is wrong."""
     if len(data) != rows * size:
-        raise PeerError("numbers-length", f"it sent {len(data)} bytes, not {rows} numbers of {size} bytes")
+        raise PeerError("numbers-length", f"received {len(data)} bytes, not {rows} numbers of {size} bytes")
     return [mpz.from_bytes(data[at : at + size], "little") for at in range(0, len(data), size)]
 
 
