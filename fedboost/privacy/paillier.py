@@ -59,7 +59,7 @@ class Paillier:
         if not MIN_KEY_BITS <= bits <= MAX_KEY_BITS or bits % 16:
             raise ConfigError(
                 "paillier-key-bits",
-                f"a Paillier key cannot have {bits} bits; use {MIN_KEY_BITS} to {MAX_KEY_BITS} in steps of 16",
+                f"a Paillier key cannot have {bits} bits: use {MIN_KEY_BITS} to {MAX_KEY_BITS} (steps of 16)",
             )
         return generate(bits)
 

@@ -230,8 +230,8 @@ def checked_sum(words: Words, tag: Tag) -> Int64:
         raise SessionFailed(
             "masks-not-cancelled",
             f"the masks of the {due} parties did not cancel in turn {tag.turn}: a party sent a wrong vector, "
-            f"or a vector was changed in transit; train again, and if that fails too, check that all sites and the "
-            f"aggregator run the same version of fedboost",
+            f"or a vector was changed in transit; train again, and if that fails too, check that all sites "
+            f"and the aggregator run the same version of fedboost",
         )
     for chunk, checked in zip(tag.chunks, tag.checked, strict=True):
         # Chunk number i moves i words to the left, the first chunk first. It ends at or before the place
@@ -649,8 +649,8 @@ def open_sealed(sealed: bytes, sender: str, receiver: str, secret: bytes, contex
     except (PeerError, ValueError, KeyError, InvalidTag):
         raise PeerError(
             "relay-not-authentic",
-            f"the bytes relayed by party {sender} cannot be decrypted: they were changed in transit, or belong "
-            f"to a different turn or tree",
+            f"the bytes relayed by party {sender} cannot be decrypted: they were changed in transit, or are "
+            f"for a different turn or tree",
         ) from None
 
 
