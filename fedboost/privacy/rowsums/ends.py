@@ -235,8 +235,8 @@ def check(public: PaillierPublic, context: bytes, proof: bytes) -> None:
         if not 1 <= root < n or gmpy2.gcd(number, n) != 1 or gmpy2.powmod(root, n, n) != number:
             raise PeerError(
                 "key-proof-wrong",
-                f"root {at} of {PROOFS} in the proof of the Paillier key is wrong: the key could reveal blinded "
-                "values to its owner, or the proof is for a different session, attempt or party",
+                f"root {at} of {PROOFS} in the proof of the Paillier key is wrong: the key could reveal "
+                "blinded values to its owner, or the proof is for a different session, attempt or party",
             )
 
 
@@ -429,9 +429,9 @@ class ColumnsOpener(PlainOpener):
             except SessionFailed:
                 raise SessionFailed(
                     "sums-impossible",
-                    f"the report of {holder} contains numbers that cannot be sums of gradients: {holder} invented "
-                    f"them, or {self._label_holder} did not encrypt gradients; contact both before you train "
-                    f"with them again",
+                    f"the report of {holder} contains numbers that cannot be sums of gradients: {holder} "
+                    f"made them up, or {self._label_holder} did not encrypt gradients; contact both before "
+                    f"you train with them again",
                 ) from None
             sums[places], sums[places + 1] = pairs.T
         self._sum += self._hidden.to_cells(sums).view(np.uint64)
