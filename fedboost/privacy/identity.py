@@ -584,7 +584,7 @@ def _host(name: str) -> x509.GeneralName:
         pass
     if not re.fullmatch(r"[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*", name) or len(name) > MAX_HOST:
         raise ConfigError(
-            "host-invalid", f"{quoted(name, 100)!r} is not a valid host name; use e.g. fed.example.org"
+            "host-invalid", f"{quoted(name, 100)!r} is not a host name; use e.g. fed.example.org"
         )
     return x509.DNSName(name.lower())
 

@@ -107,9 +107,9 @@ def check_points(points: bytes, count: int, sender: str) -> None:
     if (beyond | (words[:, 3] > _TOP[3])).any():
         raise PeerError("points-beyond-prime", f"{what} has a number that is not below the prime")
     if not words.any(axis=1).all():
-        raise PeerError("points-zero", f"{what} contains zero")
+        raise PeerError("points-zero", f"{what} has a zero")
     if len(np.unique(np.frombuffer(points, f"S{POINT_BYTES}"))) != count:
-        raise PeerError("points-repeated", f"{what} contains a point twice")
+        raise PeerError("points-repeated", f"{what} has a duplicate point")
 
 
 def list_of(sender: str) -> str:
@@ -141,7 +141,7 @@ def intersect(lists: Sequence[Tokens]) -> list[Int64]:
     owner = np.searchsorted(ends, order, side="right")
     twice = owner[1:][again & (owner[1:] == owner[:-1])]
     if twice.size:
-        raise PeerError("tokens-repeated", f"list {twice[0] + 1} of {len(lists)} contains a token twice")
+        raise PeerError("tokens-repeated", f"list {twice[0] + 1} of {len(lists)} has a duplicate token")
     begins = np.flatnonzero(np.concatenate([[True], ~again])[: len(tokens)])
     common = begins[np.diff(begins, append=len(tokens)) == len(lists)]
     return [order[common + place] - (ends[place] - len(one)) for place, one in enumerate(lists)]
