@@ -215,7 +215,10 @@ BANK = ("terms", "bank.csv", "--label", "default")
         ((*OFFER[:-1], "a[b"), "--alias: column names cannot have '['"),
         ((*OFFER[:2], "--alias", "telco", "--row-id", "customer"), "column 'customer' is missing"),
         ((*OFFER, "--exclude", "nothing"), "column 'nothing' is missing"),
-        ((*OFFER, "--out", "both.toml", "--names-out", "both.toml"), "must be different files, not both both.toml"),
+        (
+            (*OFFER, "--out", "both.toml", "--names-out", "both.toml"),
+            "must be different files, not both both.toml",
+        ),
         ((*OFFER, "--exclude", "minutes_abroad", "--exclude", "plan"), "no column can be a feature"),
         ((*OFFER, "--out", "customers.csv", "--force"), "is an input of this command"),
         ((*BANK, "--with", "nowhere.toml"), "nowhere.toml: cannot read: No such file"),
