@@ -99,7 +99,7 @@ def test_counts_are_to_the_nearest_unit():
     assert (ward["missing"], dose["missing"]) == (0, 0)
     assert age["quantiles"]["0.01"] is None
     assert age["quantiles"]["0.05"] is not None
-    with pytest.raises(SessionFailed, match="the parties have fewer rows than min_count = 901"):
+    with pytest.raises(SessionFailed, match="the parties have fewer rows in total than min_count = 901"):
         fb.describe(terms(), shared_out(3, table), min_count=901)
 
 

@@ -111,7 +111,7 @@ def test_the_page_on_workers_as_typed(demo_tables):
     said = run_as_typed(WORKERS, demo_tables)
     assert fb.Model.load("model.json").parties == SITES
     assert "workers      read all rows and checked that they fit the terms" in said
-    assert '"a worker is lost"' not in Path("north.log").read_text()
+    assert '"a worker was lost"' not in Path("north.log").read_text()
 
 
 def test_the_python_of_the_page_on_workers(demo_tables):

@@ -270,7 +270,7 @@ def test_small_counts_are_merged(model):
     for column in few.summary["columns"]:
         assert all(each["rows"] in (0, 12) for each in column["bins"])
     assert few.moved == ()
-    with pytest.raises(SessionFailed, match="the parties have fewer rows than min_count = 10"):
+    with pytest.raises(SessionFailed, match="the parties have fewer rows in total than min_count = 10"):
         fb.drift(model, shared_out(2, rows(9)))
 
 
@@ -310,13 +310,13 @@ def test_over_grpc_by_command_and_in_the_audit_log(tmp_path):
     assert "shifted" in typed.out
     assert max(map(len, typed.out.splitlines())) <= 80
     told = fedboost("audit", tmp_path / "c" / "state" / "p0" / "memory.sqlite")
-    assert "rows by bin of each column and of score 1 1" in " ".join(told.out.split())
+    assert "row counts by bin of columns and score 1 1" in " ".join(told.out.split())
     assert "No warnings" in told.out
     told = fedboost("audit", tmp_path / "d" / "state" / "p0" / "memory.sqlite")
     compared = "to compare rows of all parties with the training rows of a model of binary:logistic"
     assert compared in " ".join(told.out.split())
     assert "from columns 3: age, dose, ward" in told.out
-    assert "rows by bin of each column and of score 1 1" in " ".join(told.out.split())
+    assert "row counts by bin of columns and score 1 1" in " ".join(told.out.split())
     assert "with a comparison of rows, according to the aggregator" in told.out
     assert "No warnings" in told.out
 
@@ -410,7 +410,7 @@ def test_what_cannot_be_is_one_line(model, tmp_path):
     other.write_text(terms_to_toml(terms(columns={**COLUMNS, "numeric": ["dose", "age"]})))
     for words, why in (
         ((tmp_path / "none.json",), "none.json: cannot read the model: No such file or directory"),
-        ((bare,), "bare.json: the model has no reference: train it with reference = true in the terms"),
+        ((bare,), "bare.json has no reference distribution: train it with reference = true in the terms"),
         (
             (file, "--terms", other),
             "fedboost: terms: xgb_model cannot be compared with these rows: its feature 1 is 'age'",

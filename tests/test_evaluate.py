@@ -221,7 +221,7 @@ def test_subgroups_by_a_column_that_is_no_feature(model, tmp_path):
     with raised(Refused, "table-column-missing"):
         fb.evaluate(model, among(3), by=["sex=F,M"])
     assert evaluation_terms(model, by=["ward=c,a,b"]) == evaluation_terms(model, by=["ward"])
-    with pytest.raises(ConfigError, match="column 'sex' needs at least one level, and each level only once"):
+    with pytest.raises(ConfigError, match="column 'sex' must have at least one level, and must list each"):
         evaluation_terms(model, by=["sex=F,F"])
     named = {**OPEN, "columns": {"label": ["y"], "features": ["age", "dose", "ward"]}, "subgroups": True}
     agreed = evaluation_terms(model, terms(["a", "b", "c"], protection="masked"), by=["sex=F,M"])
@@ -341,7 +341,7 @@ def test_small_groups_are_left_out_and_no_others(model):
     split = fb.evaluate(model, among(3, table), by=["ward"]).summary["subgroups"]["ward"]
     assert split["left_out"] == ["a", "missing"]  # of which there is none: it is not told apart
     assert {ward: known["rows"] for ward, known in split["sets"].items()} == {"b": 50, "c": 840}
-    with pytest.raises(SessionFailed, match="the parties have fewer rows than min_count = 901"):
+    with pytest.raises(SessionFailed, match="the parties have fewer rows in total than min_count = 901"):
         fb.evaluate(model, among(3), min_count=901)
 
 
@@ -472,14 +472,17 @@ def test_queries_of_other_sessions_and_about_other_rows_are_refused(model):
     query.check(agreed)
     MagnitudesQuery(("logloss",)).check(agreed)
     for settings, why in (
-        ({"sets": ("all", "sex=F", "sex=M")}, 'the terms allow only metrics of the rows all, "ward" = "a"'),
-        ({"sites": ("north", "south")}, "the terms allow only metrics of the rows"),
-        ({"metrics": ("auc",)}, "the terms allow only the metrics logloss"),
-        ({"threshold": 0.4}, "other scores, classes or thresholds than the terms"),
-        ({"classes": 3}, "other scores, classes or thresholds than the terms"),
-        ({"weight": dataclasses.replace(UNIT, bits=4)}, "a scale of row weights"),
-        ({"caps": ()}, "one finite cap on losses per metric"),
-        ({"caps": (float("nan"),)}, "one finite cap on losses per metric"),
+        (
+            {"sets": ("all", "sex=F", "sex=M")},
+            'the terms allow metrics only for these groups of rows: all, "ward" = "a"',
+        ),
+        ({"sites": ("north", "south")}, "the terms allow metrics only for these groups of rows:"),
+        ({"metrics": ("auc",)}, "the terms allow only these metrics: logloss"),
+        ({"threshold": 0.4}, "scores, classes or threshold of the query differ from"),
+        ({"classes": 3}, "scores, classes or threshold of the query differ from"),
+        ({"weight": dataclasses.replace(UNIT, bits=4)}, "the scale of row weights"),
+        ({"caps": ()}, "one finite loss cap per metric"),
+        ({"caps": (float("nan"),)}, "one finite loss cap per metric"),
     ):
         with pytest.raises(Refused, match=why):
             dataclasses.replace(query, **settings).check(agreed)
@@ -504,7 +507,10 @@ def test_a_session_that_asks_for_more_ends(model, asked):
     agreed, tables = evaluation_terms(model, terms(["north", "south"]), ["ward"]), shared_out(2)
     own = EvaluationQuery.of(agreed, 180, UNIT, (4.0,))
     more = [dataclasses.replace(own, sites=("north",))] if asked == "of other rows" else [own, own]
-    why = "the terms allow only metrics of the rows", "turn 3, but the terms have only 2 turns"
+    why = (
+        "the terms allow metrics only for these groups of rows:",
+        "the aggregator sent turn 3, but the terms allow only 2 turns",
+    )
 
     def program(terms, grown):
         totals = []
@@ -524,7 +530,7 @@ def test_terms_in_a_file_are_those_of_the_command(model, tmp_path):
     (tmp_path / "evaluate.toml").write_text(text)
     agreed = read_terms(tmp_path / "evaluate.toml")
     assert evaluation_terms(tmp_path / "model.json", agreed).digest == agreed.digest
-    assert "program = 'evaluate' does not train; use fedboost evaluate" in refusal(
+    assert "program = 'evaluate', which does not train a model; use fedboost evaluate" in refusal(
         "estimate", tmp_path / "evaluate.toml", "--rows", 100
     )
 
@@ -534,16 +540,20 @@ def test_sums_that_cannot_be_end_the_session(model):
     holder = EvaluationHolder(lambda terms: to_shard(as_table(TABLE), terms, "north"), agreed)
     query = EvaluationQuery.of(agreed, 900, UNIT, (4.0,))
     for place, change, why in (
-        (0, 1, "the rows of some sets do not sum to 900 rows"),
-        (query.cells_of_set - 1, 2**60, "the probabilities of some rows sum to less than 0, or more"),
-        (query.cells_of_set - 2, 5, "the outcomes of a set do not sum to its rows"),
+        (0, 1, "the row counts of the sets do not sum to 900"),
+        (query.cells_of_set - 1, 2**60, "probabilities of some rows sum to less than 0 or more"),
+        (query.cells_of_set - 2, 5, "the outcomes of a set do not sum to its number of rows"),
         (
             -2 * metrics.FINE_CELLS - 1,
             -(2**40),
-            "the probabilities of some rows sum to less than 0, or more",
+            "probabilities of some rows sum to less than 0 or more",
         ),
-        (-2 * metrics.FINE_CELLS - 2 * metrics.bins(0.5), -7, "rows by score do not sum to the outcomes"),
-        (-1, 1, "rows by score and rows by bin have different sums"),
+        (
+            -2 * metrics.FINE_CELLS - 2 * metrics.bins(0.5),
+            -7,
+            "row counts by score do not sum to the outcomes",
+        ),
+        (-1, 1, "row counts by score and by bin do not have the same total"),
     ):
         program = evaluate(agreed, [])
         program.send(None)
@@ -594,11 +604,11 @@ def test_what_cannot_be_is_one_line(model, tmp_path):
         in why(model, by=["wards"])
     )
     for by in ("age", "age=young,old"):
-        said = "by 'age': it is numeric in the terms, and results are reported by levels"
+        said = "by 'age': it is numeric in the terms, but results can be reported only by levels"
         assert why(model, by=[by]) == said
-    said = "by 'ward': it is a feature whose levels the terms declare (a, b, c): give only its name"
+    said = "by 'ward': it is a feature whose levels the terms already declare (a, b, c): use only its name"
     assert why(model, by=["ward=a,b"]) == said
-    assert why(model, by=["y"]) == "by 'y': it is not a feature, but the label or another special column"
+    assert why(model, by=["y"]) == "by 'y': it is the label or another special column, not a feature"
     said = "by 'site': it is not a column of the terms: for results by site use --by-site (by_site=True)"
     assert why(model, by=["site"]) == said
     assert evaluation_terms(model, by=["site=north,south"]).columns.subgroups == {"site": ("north", "south")}
@@ -610,21 +620,23 @@ def test_what_cannot_be_is_one_line(model, tmp_path):
     assert "xgb_model cannot be evaluated: its objective is binary:logistic" in why(model, other)
     assert "nothing.json: cannot read the model: No such file" in why(tmp_path / "nothing.json")
     (tmp_path / "part.json").write_text(f"{PART_BEGINS},...")
-    assert "part.json: a part of a model; run fedboost assemble" in why(tmp_path / "part.json")
+    assert "part.json is only a part of a model; run fedboost assemble" in why(tmp_path / "part.json")
     apart = {"columns": {"label": "y", "numeric": ["age", "dose"], "held": {"south": ["dose"]}}}
     apart = terms(["north", "south"], **apart, label_holder="north", rows="in_order")
     assert "label_holder: a model can be evaluated only if each party has all columns" in why(model, apart)
     ranged = {**COLUMNS, "ranges": {"age": [0, 100], "dose": [-5, 5]}}
     noisy = terms(columns=ranged, noise={"epsilon": 1.0, "delta": 1e-6}, rounds=20, protection="masked")
-    assert "noise: a model is evaluated with exact sums" in why(model, noisy)
+    assert "noise: a model can be evaluated only with exact sums" in why(model, noisy)
     with pytest.raises(ConfigError, match="program evaluate needs xgb_model"):
         terms(program="evaluate")
     agreed = evaluation_terms(model)
-    with pytest.raises(ConfigError, match="these terms evaluate and do not train; pass them to evaluate"):
+    with pytest.raises(
+        ConfigError, match="these terms are for the task evaluate, not for training; pass them to evaluate"
+    ):
         fb.simulate(agreed, shared_out(2))
     with pytest.raises(ConfigError, match="program evaluate with validation rows: it does not hold rows out"):
         agreed.changed(validation_fraction=0.2)
-    with pytest.raises(PeerError, match="ended the session without an evaluation"):
+    with pytest.raises(PeerError, match="is not an evaluation that matches"):
         fb.Evaluation.from_model(model, {})
 
 
@@ -698,7 +710,7 @@ def test_the_command(model, tmp_path):
     assert "900 rows of all parties: 100% of unknown use" in text.out
     assert "It is not known whether the model was trained on 100% of these rows" in " ".join(text.out.split())
     assert (few.code, few.out) == (2, "")
-    assert "the parties have fewer rows than min_count = 901" in few.err
+    assert "the parties have fewer rows in total than min_count = 901" in few.err
 
 
 def test_the_command_with_bad_input(model, tmp_path):
@@ -711,9 +723,9 @@ def test_the_command_with_bad_input(model, tmp_path):
     for words, why in (
         ((tmp_path / "none.json",), "none.json: cannot read the model: No such file or directory"),
         ((tmp_path,), "cannot read the model: not a regular file"),
-        ((part,), "part.json: a part of a model"),
+        ((part,), "part.json is only a part of a model"),
         ((foreign,), "foreign.json: the features have no names"),
-        ((other,), "other.toml: not a fedboost model: not JSON"),
+        ((other,), "other.toml is not a fedboost model: it is not JSON"),
         ((file, "--terms", other), "xgb_model cannot be evaluated: its feature 1 is 'age'"),
         ((file, "--terms", tmp_path / "none.toml"), "none.toml"),
         (

@@ -90,13 +90,15 @@ def test_which_rows_is_said_with_each_figure(capsys):
 def test_what_cannot_be_told_apart_is_refused():
     tables = shared_out(3, TABLE)
     trained = fb.simulate(terms(**GROWING, **WAYS["place"]), tables).model
-    with pytest.raises(SessionFailed, match="is not one of those of the training, north, south, east"):
+    with pytest.raises(SessionFailed, match=r"is not one of the training's parties .north, south, east."):
         fb.evaluate(trained, [*tables.values()])
     with pytest.raises(SessionFailed, match="does not know the table of the training"):
         fb.evaluate(trained, tables, rows="new")
     without = fb.simulate(terms(), tables).model
     assert fb.evaluate(without, tables).summary["of"] == "all"
-    with pytest.raises(ConfigError, match="'held-out': its training held no rows out; set all or new"):
+    with pytest.raises(
+        ConfigError, match="'held-out': the model's training held no rows out; set 'all' or 'new'"
+    ):
         fb.evaluate(without, tables, rows="held-out")
     agreed = evaluation_terms(trained, terms(["north", "south", "east"], protection="masked"))
     assert agreed.evaluation.evaluate_rows == "held-out"
@@ -152,7 +154,7 @@ def test_a_site_knows_its_table_again(tmp_path):
     known = in_time(with_tables(more, asking(rows="new")))
     assert (known.rows, known.about) == (120, "new rows")
     assert in_time(with_tables(more, asking(rows="all"))).summary["shares"]["trained"] < 0.65
-    with pytest.raises(SessionFailed, match="party south left: it has another table than in the training"):
+    with pytest.raises(SessionFailed, match="party south left: it has a different table from the training"):
         in_time(with_tables(changed, asking()))
     assert in_time(with_tables(changed, asking(rows="all"))).summary["shares"]["unknown"] > 0.2
     near = agreed.changed(validation_fraction=0.31)
@@ -160,7 +162,7 @@ def test_a_site_knows_its_table_again(tmp_path):
     async def nearly(one):
         return await one.train(near)
 
-    with pytest.raises(SessionFailed, match="differ by fewer than 10 from those of an earlier session"):
+    with pytest.raises(SessionFailed, match="differ in fewer than 10 rows from those of an earlier session"):
         in_time(with_tables(tables, nearly))
 
 

@@ -1,1 +1,1 @@
-"""Boosting as a sequence of queries: queries, training state and programs, shared by all kinds of holders."""
+"""Boosting as a sequence of queries: the queries, the training state, and the programs that send them."""

@@ -1,9 +1,9 @@
-"""The state of a training, which a party that reconnects continues from.
+"""State of a training run, from which a party that reconnects continues.
 
-Promises: the state is a pure function of the queries. A party that receives it is in the same state as one
-that answered them all. `may_change` decides, for aggregator and parties, when the roster may change.
-Refuses: states that the terms do not allow (`check`, Refused).
-"""
+Guarantees: the state is a pure function of the queries. A party that receives the state is where it would be
+if it had answered all queries. `may_change` decides, for the aggregator and the parties, when the roster (the
+parties in the sums) may change.
+Raises: Refused (`check`) for states that the terms do not allow."""
 
 import hashlib
 import struct
@@ -52,10 +52,11 @@ def structure(
     means: Iterable[LevelMeans] = (),
     edges: Iterable[Sequence[float] | Float64] = (),
 ) -> bytes:
-    """SHA-256 of the parts of a model that determine predictions: the constant margin, each tree's decisions
-    and leaf values, and target means; and of the bin edges that parties sign with them.
+    """Return the SHA-256 hash of everything in a model that determines predictions, which parties sign.
 
-    Parties can compute it from the queries. Gains and covers do not affect predictions, and are left out."""
+    It covers the constant margin, each tree's decisions and leaf values, target means, and the bin edges
+    signed with them. Parties can compute it from the queries. Gains and covers do not affect predictions and
+    are left out."""
     parts = [np.float64(constant).tobytes()]
     for tree in trees:
         left = np.array(tree.left, np.int32)
@@ -78,11 +79,18 @@ def structure(
 
 
 NO_CUTS = np.zeros(0, np.float32)
-"""Cut points of another party's feature, which are unknown."""
+"""Placeholder for the unknown cut points of another party's feature."""
 
 
 def tree_of(splits: Splits, values: Values, cuts: tuple[Float32, ...], roots: int) -> Tree:
-    """The tree with these splits and values, without gains, covers and values of inner nodes."""
+    """Build a tree from its splits and leaf values, without gains, covers and values of inner nodes.
+
+    Args:
+        splits: all splits, in order.
+        values: pairs of a leaf's node number and its value.
+        cuts: cut points of each feature.
+        roots: number of roots.
+    """
     tree = Tree()
     for _ in range(roots):
         tree.add_leaf(0.0, 0.0)
@@ -102,7 +110,7 @@ _SCALES = struct.Struct(">qqqqd")
 
 @dataclass(frozen=True)
 class Round(HasSplits):
-    """A finished round: its splits in order, and the value of each leaf. The first one is the constant."""
+    """Finished round: its splits in order, and the value of each leaf. The first round is the constant."""
 
     splits: Splits
     values: Values
@@ -115,7 +123,8 @@ class Round(HasSplits):
 
 @dataclass(frozen=True)
 class Scales:
-    """Gradient scales of the growing tree, and its sampling threshold (`HistogramQuery`)."""
+    """Scales of the growing tree's gradients and hessians, and the threshold for sampling its rows
+    (`HistogramQuery`)."""
 
     gradient: Scale
     hessian: Scale
@@ -125,22 +134,24 @@ class Scales:
         return replace(self, gradient=view.scale(self.gradient), hessian=view.scale(self.hessian))
 
     def to_list(self) -> list[Any]:
-        """The scales and threshold as JSON."""
+        """Return the scales and the threshold as JSON values."""
         gradient, hessian = self.gradient, self.hessian
         return [gradient.exponent, gradient.bits, hessian.exponent, hessian.bits, self.threshold]
 
 
 @dataclass(frozen=True)
 class BoostingState(HasSplits):
-    """The state of a training between two queries.
+    """State of a training run between two queries.
 
     Args:
-        grids: number of answered counts over grids; LEVELS_SUMMED more once labels were summed by level.
-        start: the query with the cut points.
+        grids: number of answered counts over grids, increased by LEVELS_SUMMED once labels were summed by
+            level.
+        start: query that sent the cut points, or None before it.
         rounds: finished rounds, the constant first.
         splits, levels: splits of the growing tree, and number of answered queries about it.
-        scales, residual: gradient scales of its root, once known, and the last query about residuals.
-        places: the common rows, if rows are matched by their ids.
+        scales: gradient scales of the growing tree, known once its root has been queried.
+        residual: last query about the growing tree's residuals.
+        places: query that sent the matched rows, if rows are matched by their ids.
     """
 
     grids: int = 0
@@ -154,11 +165,11 @@ class BoostingState(HasSplits):
 
     @property
     def tree(self) -> int:
-        """Number of the growing tree; -1 before the first."""
+        """Number of the growing tree; -1 before the first tree."""
         return len(self.rounds) - 1
 
     def after(self, query: OfTurn) -> "BoostingState":
-        """The state once this query has been answered."""
+        """Return the state after this query has been answered."""
         parts: Any = query.parts
         state = self
         for part in parts:
@@ -171,10 +182,10 @@ class BoostingState(HasSplits):
         scales: tuple[Scale, Scale, float] | None = None,
         residual: ResidualQuery | None = None,
     ) -> "BoostingState":
-        """The state with these further splits of the growing tree, and one more level.
+        """Return the state with these additional splits of the growing tree, and one more level.
 
-        scales: of the answered query; only those of the root are kept. residual: the query, if it was about
-        residuals."""
+        scales: scales of the answered query, of which only those of the root are kept; residual: the answered
+        query, if it was about residuals."""
         grown = BoostingState(
             self.grids,
             self.start,
@@ -191,19 +202,21 @@ class BoostingState(HasSplits):
         return self._handing_on_hashes(grown)
 
     def _with(self, splits: Splits) -> Splits:
-        """The splits of the growing tree and these, joined only once for the check and the answer."""
+        """Return the growing tree's splits followed by these. The result is cached, because both the check
+        and the answer need it."""
         known: tuple[Splits, Splits] | None = self.__dict__.get("_joined")
         if known is None or known[0] is not splits:
             known = self.__dict__["_joined"] = splits, self.splits + splits
         return known[1]
 
     def ended(self, splits: Splits, values: Values) -> "BoostingState":
-        """The state with the growing tree as the last finished round."""
+        """Return the state in which the growing tree is the last finished round."""
         done = Round(self._with(splits), values)
         return self._between_trees((*self.rounds, done))
 
     def _handing_on_hashes(self, after: "BoostingState") -> "BoostingState":
-        """Return `after`, a later state, whose hash continues from the last one of earlier rounds."""
+        """Let `after`, a later state, continue its hash from that of this state's finished rounds, and return
+        it."""
         if "_hash_of_rounds" in self.__dict__:
             after.__dict__["_hashed_rounds"] = self._hash_of_rounds, len(self.rounds)
         elif "_hashed_rounds" in self.__dict__:
@@ -219,7 +232,7 @@ class BoostingState(HasSplits):
 
     @cached
     def position(self) -> Position:
-        """The position of the state: counts and hashes."""
+        """Fingerprint of the state, made of counts and hashes."""
         model = self._hash.digest()
         scales = b"" if self.scales is None else _SCALES.pack(*self.scales.to_list())
         residual = b"" if self.residual is None else self.residual.digest
@@ -229,7 +242,7 @@ class BoostingState(HasSplits):
 
     @cached
     def _hash(self) -> "hashlib._Hash":
-        """The hash of the model so far. Splits come last, so that further splits can be added to a copy."""
+        """Hash of the model so far. Splits come last, so that later splits can be added to a copy."""
         before, splits = self.__dict__.get("_hashed", (None, self.splits))
         hashed: hashlib._Hash = (before or self._hash_of_rounds).copy()
         hashed.update(splits.packed)
@@ -237,7 +250,7 @@ class BoostingState(HasSplits):
 
     @cached
     def _hash_of_rounds(self) -> "hashlib._Hash":
-        """The hash of the finished rounds. Further rounds can be added to a copy."""
+        """Hash of the finished rounds. Later rounds can be added to a copy."""
         hashed: hashlib._Hash
         hashed, number = self.__dict__.get("_hashed_rounds", (None, 0))
         further = [done.digest for done in self.rounds[number:]]
@@ -251,7 +264,8 @@ class BoostingState(HasSplits):
         return hashed
 
     def seen_by(self, terms: Terms, party: str, publicly: bool = False) -> "BoostingState":
-        """The state as one party sees it, or (publicly) as all parties of its block do (`View`)."""
+        """Return the state as one party sees it (`View`). publicly: return what all parties of its block
+        see."""
         view = view_of(terms, party)
         if view is None:
             return self
@@ -267,10 +281,10 @@ class BoostingState(HasSplits):
         )
 
     def has_passed(self, earlier: Position) -> bool:
-        """True if a session could have progressed from that position to this state.
+        """Return True if a session can have progressed from the earlier position to this state.
 
-        The position's model is rebuilt from a prefix of this state's rounds and splits, and compared by hash.
-        """
+        The model at that position is rebuilt from a prefix of this state's rounds and splits, and compared by
+        hash."""
         same_tree = len(self.rounds) == earlier.rounds
         if self.grids < earlier.grids or (same_tree and self.levels < earlier.levels):
             return False
@@ -282,34 +296,39 @@ class BoostingState(HasSplits):
         return then.position.model == earlier.model
 
     def may_change(self, query: OfTurn) -> bool:
-        """True if the roster may change at this query.
+        """Return True if the roster (the parties in the sums) may change at this query.
 
-        The same sum over two rosters reveals their difference, which may be a single party. So between the
-        two, every margin must have moved, by a tree with different leaf values. The query must end a tree
-        that split, or be the root of the next tree, and no leaf of that tree may be 0 (as with reg_alpha)."""
+        The same sum over two rosters reveals their difference, which may be a single party. So every margin
+        must have been moved in between, by a tree with different leaf values. The query must end a tree that
+        has split, or be about the root of the next tree. No leaf of that tree may be 0 (as with reg_alpha).
+        """
         if isinstance(query, EndRoundQuery):
             return query.tree >= 0 and _moves_all(self.splits + query.splits, query.values)
         return isinstance(query, HistogramQuery) and self.levels == 0 and self.moved
 
     @property
     def moved(self) -> bool:
-        """True if the last finished tree has different leaf values and moved every margin."""
+        """True if the last finished tree moved every margin and not all of its leaf values are equal."""
         return bool(self.rounds) and _moves_all(self.rounds[-1].splits, self.rounds[-1].values)
 
     def may_lack_parties(self, query: OfTurn) -> bool:
-        """True if the roster may lack a party of the terms: only after some tree has split. Earlier queries
-        are the same in every session, so two rosters would reveal their difference."""
+        """Return True if the roster of this query may lack a party of the terms, which requires that some
+        tree has split. Earlier queries are the same in every session, so two rosters would reveal their
+        difference."""
         return self.may_change(query) or any(done.splits for done in self.rounds)
 
     def check(self, terms: Terms) -> None:
         """Raise Refused if no session under these terms can be in this state."""
         trained = replace(self, grids=0) if terms.task.counts_values else self
         if not terms.task.trains and trained.position != INITIAL_STATE.position:
-            raise Refused("state-invalid", f"a session to {terms.task.name} has a state of a training")
+            raise Refused(
+                "state-invalid", f"a session with task {terms.task.name} has the state of a training session"
+            )
         summed = LEVELS_SUMMED * bool(terms.columns.target_means) if self.grids >= LEVELS_SUMMED else 0
         if not 0 <= self.grids - summed <= MAX_REFINEMENTS:
             raise Refused(
-                "state-invalid", f"grids were counted {self.grids} times, of {MAX_REFINEMENTS} at most"
+                "state-invalid",
+                f"grids were counted {self.grids} times, but at most {MAX_REFINEMENTS} are allowed",
             )
         if self.places is not None:
             self.places.check(terms)
@@ -318,44 +337,49 @@ class BoostingState(HasSplits):
         if self.start is not None:
             self.start.check(terms)
         elif self.rounds:
-            raise Refused("state-invalid", "there are finished rounds and no cut points")
+            raise Refused("state-invalid", "the training state has finished rounds but no cut points")
         if len(self.rounds) > terms.trees.rounds + 1 or self.levels > terms.max_turns_per_tree:
-            told = f"{len(self.rounds)} finished rounds and {self.levels} levels"
-            raise Refused("state-invalid", f"{told} are more than the terms allow")
+            told = f"the training state has {len(self.rounds)} finished rounds and {self.levels} levels"
+            raise Refused("state-invalid", f"{told}, more than the terms allow")
         for number, done in enumerate(self.rounds):
             check_tree(terms, number - 1, done.splits, done.values)
             check_splits(terms, done.splits)
             check_leaves(terms, done.splits, done.values)
         if self.levels and not self.rounds and (terms.objective.loss.quantile is None or self.start is None):
-            raise Refused("state-invalid", "there are histograms before the first tree")
+            raise Refused("state-invalid", "the training state has histograms before the first tree")
         if not self.rounds and self.levels > RESIDUAL_TURNS:
-            raise Refused("state-invalid", f"residuals were counted {self.levels} times, of {RESIDUAL_TURNS}")
+            raise Refused(
+                "state-invalid",
+                f"residuals were counted {self.levels} times, but at most {RESIDUAL_TURNS} are allowed",
+            )
         if self.levels:
             check_tree(terms, self.tree, self.splits, ())
             check_splits(terms, self.splits)
         elif self.splits:
-            raise Refused("state-invalid", "there are splits before the root was asked for")
+            raise Refused("state-invalid", "the training state has splits, but the root was never queried")
         if self.residual is not None:
             self.residual.check(terms)
         if self.scales is not None:
             check_scales(terms, self.scales.gradient, self.scales.hessian, self.scales.threshold)
 
     def check_next(self, terms: Terms, query: Query) -> None:
-        """Raise Refused unless the growing tree can have this query's splits and leaf values next."""
+        """Raise Refused unless the growing tree can continue with this query's splits and, if the query ends
+        it, these leaf values."""
         splits = self._with(query.splits)
         check_splits(terms, splits)
         if isinstance(query, EndRoundQuery):
             check_leaves(terms, splits, query.values)
 
     def check_grown(self, terms: Terms, tree: Tree, last: Splits) -> None:
-        """Raise Refused unless `tree` has the size of the growing tree with the further splits in `last`."""
+        """Raise Refused unless `tree` has the size of the growing tree after the splits in `last`."""
         check_splits(terms, self.splits + last)
         nodes, sizes = 2 * len(self.splits + last) + len(terms.roots), map(len, vars(tree).values())
         if {*sizes} != {nodes} or not 0 < self.levels <= terms.max_turns_per_tree:
-            raise Refused("state-invalid", "the tree is not the one that grows in this state")
+            raise Refused("state-invalid", "the tree does not match the growing tree of this state")
 
     def to_record(self) -> list[Any]:
-        """The growing tree as JSON: splits, levels, scales, and the last query about residuals."""
+        """Return the growing tree as JSON values: splits, levels, scales, and the last query about
+        residuals."""
         scales, last, asked = self.scales, self.residual, None
         if last is not None:
             cells = _listed(last.splits), last.nodes, last.starts, last.width
@@ -363,7 +387,8 @@ class BoostingState(HasSplits):
         return [_listed(self.splits), self.levels, None if scales is None else scales.to_list(), asked]
 
     def with_record(self, record: list[Any]) -> "BoostingState":
-        """A copy with the growing tree from `to_record`. Raises ValueError or TypeError for other content."""
+        """Return a copy with the growing tree from `to_record`. Raises ValueError or TypeError if the record
+        is malformed."""
         splits, levels, scales, residual = record
         known, last = None, None
         if scales is not None:
@@ -375,8 +400,8 @@ class BoostingState(HasSplits):
         return replace(self, splits=_of_list(splits), levels=int(levels), scales=known, residual=last)
 
     def structure(self, rounds: int, terms: Terms) -> bytes:
-        """`structure` of the model after this number of rounds (at most all); empty before the constant.
-        Finite thresholds are taken as 0 if parties do not see each other's."""
+        """Return `structure` of the model after this number of rounds (at most all), or b"" before the
+        constant. Finite thresholds count as 0 if parties do not see each other's thresholds."""
         if self.start is None or not self.rounds:
             return b""
         cuts, means = self.start.cut_points.cuts, [LevelMeans.of(own[:, -1]) for own in self.start.means]
@@ -385,7 +410,7 @@ class BoostingState(HasSplits):
         return structure(self.rounds[0].values[0][1], trees, means, edges)
 
     def trees(self, rounds: int, cuts: tuple[Float32, ...]) -> Iterator[Tree]:
-        """Yield the trees of the first rounds, one per root. cuts: the cut points of each feature."""
+        """Yield the trees of the first `rounds` rounds, one per root. cuts: cut points of each feature."""
         constant, *finished = self.rounds
         roots = len(constant.values)
         for done in finished[:rounds]:
@@ -404,13 +429,15 @@ def _of_list(content: list[list[Any]]) -> Splits:
 
 
 def _moves_all(splits: Splits, values: Values) -> bool:
-    """True if a tree split and has different leaf values, none of them 0: it moves every margin."""
+    """Return True if a tree moves every margin: it has split, and its leaf values are not 0 and not all
+    equal."""
     moves = {value for _, value in values}
     return len(splits) > 0 and 0 not in moves and len(moves) > 1
 
 
 # ---- Memory of a session's sums at the aggregator, and a limit on it ------------------------------------
-# Promises: the memory of each query is bounded, from the query alone, before anything is allocated for it.
+# Guarantees: the memory that a query needs is known from the query alone, before anything is allocated for
+# it.
 
 GIB = 1 << 30
 
@@ -418,7 +445,8 @@ P = TypeVar("P")
 
 
 def check_terms(terms: Terms, allowed: int) -> None:
-    """Raise Refused if counting for cut points needs more than `allowed` bytes."""
+    """Raise Refused if the row counts used to find cut points would need more than `allowed` bytes of
+    memory."""
     features = len(terms.columns.numeric)
     _check(BYTES_PER_COUNT * features << first_bits(features), allowed)
 
@@ -426,7 +454,8 @@ def check_terms(terms: Terms, allowed: int) -> None:
 def within(
     program: Callable[[Terms, GrownTrees], Generator[Query, Int64, P]], allowed: int
 ) -> Callable[[Terms, GrownTrees], Generator[Query, Int64, P]]:
-    """Wrap a program: it raises Refused instead of yielding a query that needs more than `allowed` bytes."""
+    """Wrap a program so that it raises Refused instead of yielding a query that needs more than `allowed`
+    bytes of memory."""
 
     def bounded(terms: Terms, grown: GrownTrees) -> Generator[Query, Int64, P]:
         inner = program(terms, grown)
@@ -450,7 +479,7 @@ def _check(bytes_needed: int, allowed: int) -> None:
     if bytes_needed > allowed:
         raise Refused(
             "memory-limit",
-            f"the aggregator would need {bytes_needed / GIB:.2g} GiB for the sums of this training, and "
-            f"allows {allowed / GIB:.2g}; lower max_depth or max_bin, use fewer columns, or have `memory` in "
-            f"the aggregator's file raised",
+            f"the aggregator would need {bytes_needed / GIB:.2g} GiB for the sums of this session, but "
+            f"allows only {allowed / GIB:.2g} GiB; lower max_depth or max_bin, use fewer columns, or have "
+            f"`memory` raised in the aggregator's configuration file",
         )

@@ -1,1 +1,1 @@
-"""Holders of rows, which compute a party's answers: with whole rows, or with some columns of them."""
+"""Holders: the objects that compute a party's answers from its rows, or from some columns of them."""

@@ -1,21 +1,23 @@
 """Alignment: finds the rows that the parties of a block have in common, by their ids (private set
 intersection).
 
-1. Each party maps its ids to points of a curve, multiplies them by a secret scalar (blinding), and puts them
-   in a secret order. Scalar and order follow from its secret of the session.
-2. The lists go around the ring of the block. At each hop a party multiplies the list that it received by its
-   scalar. After K - 1 hops all K parties have multiplied each list, so equal ids have equal points.
+1. Each party maps its ids to points of an elliptic curve, multiplies them by a secret scalar (blinding), and
+   puts them in a secret order. Scalar and order are derived from its secret for the session.
+2. The lists are passed around the ring of the block's parties. At each hop, a party multiplies the list that
+   it received by its own scalar. After K - 1 hops, all K parties have multiplied each list, so equal ids have
+   equal points.
 3. The last multiplier of a list, which is never its owner, reports tokens (short hashes) of its points to the
-   aggregator. The aggregator joins the tokens, without knowing any id.
-4. The aggregator sends each party the places of its own common rows in its own list.
-5. The label holder sends a keyed hash of the common ids in order, and every other party compares its own.
+   aggregator. The aggregator joins the tokens without knowing any id.
+4. The aggregator sends each party the places of its matched rows, i.e. indices in the party's own list.
+5. The label holder sends a keyed hash of the common ids in order, and every other party compares it with its
+   own hash.
 
-Promises: no party sees its own list multiplied by all, so it cannot compare it with other lists. A repeated
-query gets the same bytes, and after a restart the rows are the same. If all rows of the label holder take
-part, it hashes for a party only ids of rows that the party and the aggregator both report as the party's.
-Refuses (PeerError, since they come from outside): impossible lists of points, lists that differ from before
-when a query is repeated, impossible places, and common rows with different ids.
-"""
+Guarantees: no party sees its own list multiplied by all parties, so it cannot compare it with other lists. A
+repeated query gets the same bytes, and after a restart the rows are the same. If all rows of the label holder
+take part, it hashes for another party only ids of rows that both this party and the aggregator report as the
+party's.
+Raises: PeerError for impossible lists of points, lists that change when a query is repeated, impossible
+places, and common rows with different ids."""
 
 import hashlib
 import hmac
@@ -56,29 +58,30 @@ from fedboost.terms.terms import Terms
 from fedboost.version import VERSION
 
 # ---- How many rows of the label holder have each row id (`repeated_ids`) --------------------------------
-# Promises: each id is matched once. The rows of an id stay together, in the order of the label holder's
+# Guarantees: each id is matched once. The rows of an id stay together, in the order of the label holder's
 # table, and the other parties repeat their row for it as often.
 
 REPEATS = "how many rows each id has"
-"""Kind of a relay."""
+"""Kind of relay, as named in logs."""
 NUMBER = np.dtype(f"<i{REPEAT_BYTES}")
 
 
 class RepeatedIds:
-    """The ids of the label holder's rows. ids: one per row of its table."""
+    """Index of the label holder's row ids when an id may occur in several rows. ids: the id of each table
+    row."""
 
     def __init__(self, ids: RowIds) -> None:
         numbers: dict[bytes, int] = {}
         of_row = np.array([numbers.setdefault(row_id, len(numbers)) for row_id in ids], np.int64)
         self.distinct: RowIds = list(numbers)
-        """Each id once, in the order of first occurrence."""
+        """Distinct ids, in the order of their first occurrence."""
         self.counts: Int64 = np.bincount(of_row)
-        """Number of rows of each distinct id, int64 [distinct]."""
+        """Number of rows of each distinct id, int64 [distinct ids]."""
         self._rows = np.argsort(of_row, kind="stable")
         self._begins = np.cumsum(self.counts) - self.counts
 
     def rows_of(self, ids: Int64) -> Int64:
-        """Indices of all rows with these distinct ids, id after id: int64 [rows]."""
+        """Return the indices of all rows with these distinct ids, id after id: int64 [rows]."""
         counts = self.counts[ids]
         ends = np.cumsum(counts)
         first = np.repeat(self._begins[ids] - ends + counts, counts)
@@ -87,30 +90,31 @@ class RepeatedIds:
 
 
 def check(counts: Int64, holder: str, most: int) -> None:
-    """Raise PeerError if a label holder's row counts are impossible, or more than `most` in all."""
+    """Raise PeerError if a label holder's row counts per id are impossible, or exceed `most` in total."""
     if counts.min() < 1:
         raise PeerError(
-            "align-wrong-repeats", f"label holder {holder} reports {counts.min()} rows for a common id"
+            "align-wrong-repeats",
+            f"label holder {holder} reports {counts.min()} rows for a common id, which needs at least one",
         )
     if (rows := int(counts.sum())) > most:
         raise PeerError(
             "align-many-ids",
-            f"label holder {holder} has {rows:,} rows with common ids, and the terms allow {most:,}: raise "
-            f"max_ids only if it is known to have that many rows",
+            f"label holder {holder} has {rows:,} rows with common ids, but the terms allow only {most:,}; "
+            f"raise max_ids only if the label holder is known to have that many rows",
         )
 
 
 # ---- The matching of one party's row ids ----------------------------------------------------------------
 
 IDS, KNOWN, CHECK = "blinded row ids", "which rows it has", "a hash of the row ids in common"
-"""Kinds of relays."""
+"""Kinds of relays, as named in logs."""
 
 
 class Alignment:
-    """The row ids of one party in one session.
+    """Matching of one party's row ids in one session.
 
-    ids: in the order of its table, and distinct. A label holder may repeat ids (`repeated_ids`); then "rows"
-    below means its distinct ids. secret: the party's secret of the session, 32 bytes."""
+    ids: distinct ids in the order of the party's table. A label holder may repeat ids (`repeated_ids`);
+    "rows" below then means its distinct ids. secret: the party's secret for the session, 32 bytes."""
 
     def __init__(self, terms: Terms, name: str, ids: RowIds, secret: bytes) -> None:
         _, block = place_of(terms, name)
@@ -119,12 +123,12 @@ class Alignment:
         self._takes_all_rows = terms.vertical.takes_all_rows
         self._block = block
         self._ring = tuple(terms.parties.index(party) for party in block.parties)
-        """Numbers of the block's parties in the terms, in the order in which lists go around."""
+        """Indices in the terms of the block's parties, in the order in which lists are passed around."""
         self._parties = terms.parties
         self._context = terms.digest.encode()
         self._most = terms.vertical.most_ids
         self._repeated: RepeatedIds | None = None
-        """Set at a label holder that may repeat ids."""
+        """Set only at a label holder that may repeat ids."""
         if terms.vertical.repeated_ids and name == block.label_holder:
             self._repeated = RepeatedIds(ids)
             ids = self._repeated.distinct
@@ -137,17 +141,19 @@ class Alignment:
         self._order = np.argsort(np.frombuffer(stream.digest(8 * len(ids)), np.uint64))
 
     def count(self, query: IdCountQuery) -> Int64:
-        """The number of own ids at this party's place, 0 elsewhere."""
+        """Return the number of own ids at this party's index, and 0 elsewhere."""
         counts = np.zeros(query.cells, np.int64)
         counts[self._place] = len(self._ids)
         return counts
 
     def tokens(self, query: AlignQuery) -> Answering:
-        """The tokens of the list that this party multiplies last, at the place of that list; 0 elsewhere."""
+        """Return the tokens of the list that this party multiplies last, in the cells of that list, and 0
+        elsewhere."""
         sizes, ring = query.sizes, self._ring
         if sizes[self._place] != len(self._ids):
             raise PeerError(
-                "align-wrong-size", f"the query has {sizes[self._place]} row ids here, not {len(self._ids)}"
+                "align-wrong-size",
+                f"the query has {sizes[self._place]} row ids for this party, not {len(self._ids)}",
             )
         mine = ring.index(self._place)
         before, after = ring[mine - 1], ring[(mine + 1) % len(ring)]
@@ -168,8 +174,8 @@ class Alignment:
         return answer
 
     def check(self, query: PlacesQuery) -> Answering:
-        """Take the places of common rows, and check that all parties have the same ids there. Answers the
-        number of rows at the label holder, else 0."""
+        """Take the places of the matched rows, and check that all parties have the same ids there. Returns
+        the number of rows at the label holder, and 0 at other parties."""
         rows, holder = self.rows_at(query), self._block.label_holder
         if self._takes_all_rows:
             yield from self.show(query) if self._me == holder else self.tell_known(query)
@@ -181,7 +187,7 @@ class Alignment:
         return np.zeros(query.cells, np.int64)
 
     def tell_known(self, query: ToldPlaces) -> Exchange:
-        """Report to the label holder which of its rows are known here, and check its hash of their ids.
+        """Send the label holder a mask of its rows that this party has, and check its hash of their ids.
 
         Returns the index of each row in this party's table, or UNKNOWN: int64 [query.total]."""
         rows, holder = self.rows_at(query), self._block.label_holder
@@ -191,8 +197,8 @@ class Alignment:
         return rows
 
     def show(self, query: ToldPlaces) -> Exchange:
-        """Receive from each feature holder which rows of this label holder it knows, and send it a hash of
-        their ids.
+        """Receive from each feature holder (party without labels) which of this label holder's rows it has,
+        and send it a hash of their ids.
 
         Returns bool [feature holders, query.total], in the order of this session's list."""
         rows, others = self.rows_at(query), self._block.feature_holders
@@ -206,13 +212,15 @@ class Alignment:
             if hash_of(own).tolist() != due:
                 raise PeerError(
                     "align-rows-differ",
-                    f"party {other} reports other known rows than the aggregator matched: ask both",
+                    f"the rows that party {other} reports as known differ from those that the aggregator "
+                    f"matched: contact both",
                 )
             yield self._vouch(rows[own], (other,))
         return known
 
     def _vouch(self, rows: Int64, to: tuple[str, ...]) -> Send:
-        """Send a keyed hash of the ids of these rows, with its key, to parties that compare their own."""
+        """Build the message with a keyed hash of the ids of these rows, and its key, for parties that compare
+        it with their own."""
         return Send(CHECK, to, self._key + self._hashed(self._key, rows), rows.size)
 
     def _compare(self, rows: Int64, told: bytes) -> None:
@@ -221,20 +229,22 @@ class Alignment:
         if not hmac.compare_digest(self._hashed(key, rows), expected):
             raise PeerError(
                 "align-ids-differ",
-                f"the common rows have other ids here than at label holder {self._block.label_holder}: the "
-                f"aggregator joined them wrongly, or a party entered ids that are not its own",
+                f"the common rows have different ids at this party and at label holder "
+                f"{self._block.label_holder}: the aggregator joined them wrongly, or a party entered "
+                f"ids that are not its own",
             )
 
     def _hashed(self, key: bytes, rows: Int64) -> bytes:
-        """HMAC-SHA-256 of the ids of these rows, in order: 32 bytes."""
+        """Return the HMAC-SHA-256 of the ids of these rows, in order: 32 bytes."""
         return hmac.digest(key, packing.pack(*map(self._ids.__getitem__, rows.tolist())), "sha256")
 
     def rows_at(self, query: ToldPlaces) -> Int64:
-        """Indices of the matched rows in this party's table, in matched order, or UNKNOWN: int64 [rows]."""
+        """Return the indices of the matched rows in this party's table, in matched order, or UNKNOWN: int64
+        [rows]. Raises PeerError if the places are impossible."""
         if self._takes_all_rows and self._me == self._block.label_holder:
             if query.total != len(self._ids):
                 raise PeerError(
-                    "align-wrong-size", f"the query has {query.total} rows in all, not {len(self._ids)}"
+                    "align-wrong-size", f"the query has {query.total} rows in total, not {len(self._ids)}"
                 )
             return self._order
         places = query.of(self._place)
@@ -242,15 +252,16 @@ class Alignment:
         number = np.count_nonzero(known)
         if not 0 < number <= len(self._ids) or places.max() >= len(self._ids):
             raise PeerError(
-                "align-wrong-places", f"{number} common rows, or one beyond the list of {len(self._ids)} ids"
+                "align-wrong-places",
+                f"the query has {number} common rows, or one outside the list of {len(self._ids)} ids",
             )
         rows = np.full(places.size, UNKNOWN, np.int64)
         rows[known] = self._order[places[known]]
         return rows
 
     def tell_repeats(self, query: PlacesQuery) -> Exchange:
-        """The number of label holder rows with each common id, int64 [common ids]. The label holder relays it
-        to the feature holders, which repeat their row for the id as often."""
+        """Exchange and return the number of label holder rows with each common id, int64 [common ids]. The
+        label holder relays it to the feature holders, which repeat their row for an id as often."""
         ids, holder = self.rows_at(query), self._block.label_holder
         if self._repeated is not None:
             counts = self._repeated.counts[ids]
@@ -265,7 +276,7 @@ class Alignment:
 
     @property
     def size(self) -> int:
-        """Number of (distinct) ids."""
+        """Number of ids, each counted once."""
         return len(self._ids)
 
     @property
@@ -274,37 +285,41 @@ class Alignment:
         return self._repeated is not None
 
     def rows_of_each(self, ids: Int64) -> Int64:
-        """Number of rows of the table with each of these ids, given by number: int64 [ids]."""
+        """Return the number of table rows with each of these ids, which are given by index: int64 [ids]."""
         return np.ones(ids.size, np.int64) if self._repeated is None else self._repeated.counts[ids]
 
     def repeated(self, query: ToldPlaces, counts: Int64 | None) -> Int64:
-        """Indices of the session's rows in the table, int64 [rows]: at a label holder that repeats ids all
-        rows with a common id; else each matched row as often as in `counts`, or once."""
+        """Return the table indices of the session's rows, int64 [rows]. A label holder that repeats ids gets
+        all rows with a common id. Other parties get each matched row as often as `counts` says, or once if it
+        is None."""
         ids = self.rows_at(query)
         if self._repeated is not None:
             return self._repeated.rows_of(ids)
         return ids if counts is None else np.repeat(ids, counts)
 
     def _blinded(self) -> bytes:
-        """The points of own ids, multiplied by the scalar, in the secret order of this session."""
+        """Return the points of own ids, multiplied by the scalar, in the secret order of this session."""
         ids = self._ids
         return multiply(points_of([ids[row] for row in self._order.tolist()], self._context), self._scalar)
 
 
 # ---- The rows of a party in a session: all of its table, or those common to its block -------------------
-# Promises: matched rows are in the order of the aggregator's places. Nothing is computed from rows before
+# Guarantees: matched rows are in the order of the aggregator's places. Nothing is computed from rows before
 # they are matched. With `repeated_ids`, a feature holder's row is repeated as often as the label holder has
 # its id.
-# Refuses: queries about rows that are not matched yet (PeerError), and another number of rows than the label
-# holder has (Refused).
+# Raises: PeerError for queries about rows that are not matched yet, Refused if this party does not have as
+# many rows as the label holder.
 
 ROWS = "the number of rows"
-"""Kind of a relay."""
+"""Kind of relay, as named in logs."""
 _WHOLE = np.dtype("<i8")
 
 
 class CommonRows:
-    """read: returns all rows of the table; secret: of the session; row_sets: see `CutPoints.bin_rows`."""
+    """Rows of a party in one session: all of its table, or those that its block has in common.
+
+    read: returns all rows of the table; secret: the party's secret for the session; row_sets: see
+    `CutPoints.bin_rows`."""
 
     def __init__(
         self,
@@ -320,12 +335,12 @@ class CommonRows:
         self._settings = name, nthread, row_sets
         self._held: OwnRows | None = None
         self._places: PlacesQuery | None = None
-        """The query whose places chose the held rows."""
+        """Query whose places selected the held rows."""
         self._repeats: Int64 | None = None
-        """The number of label holder rows with each common id, once known, if ids may be repeated."""
+        """Number of label holder rows with each common id, once known, if ids may be repeated."""
         self._alignment: Alignment | None = None
         self._whole: Shard | None = None
-        """All rows of the table, until the common rows are known."""
+        """All rows of the table, kept until the common rows are known."""
         if terms.vertical.aligns:
             self._whole = whole = read(terms)
             assert whole.ids is not None
@@ -335,7 +350,7 @@ class CommonRows:
 
     @property
     def rows(self) -> int:
-        """Number of rows; of common rows or ids, once they are known."""
+        """Number of rows; once rows are matched, the number of common rows or ids."""
         if self._held is not None:
             return self._held.rows
         if self._alignment is not None and self._places is not None:
@@ -348,19 +363,19 @@ class CommonRows:
 
     @property
     def own(self) -> OwnRows:
-        """The common rows. Raises PeerError until they are known."""
+        """The common rows. Raises PeerError if they are not known yet."""
         if self._held is None:
             raise PeerError("query-order", "rows must be matched before other queries")
         return self._held
 
     def hashed(self, key: bytes) -> bytes:
-        """HMAC of everything that answers depend on, 32 bytes."""
+        """Return an HMAC of everything that answers depend on, 32 bytes."""
         if self._alignment is None:
             return self.own.rows_hashed(key)
         return self._table.hashed(key, self._table.columns, VERSION)
 
     def match(self, places: PlacesQuery | None) -> bool:
-        """Hold the rows at these places of the table, or none. Returns True if they differ from before."""
+        """Hold the rows at these places of the table, or none. Returns True if the places have changed."""
         if self._alignment is None or _digest(places) == _digest(self._places):
             return False
         self._held, self._places, self._repeats = None, places, None
@@ -370,7 +385,7 @@ class CommonRows:
 
     def repeat(self) -> Exchange:
         """With `repeated_ids`, exchange how often the label holder has each common id, and hold the rows.
-        Raises PeerError if it reports other numbers than before."""
+        Raises PeerError if the numbers have changed."""
         if self._alignment is None or self._places is None or not self._terms.vertical.repeated_ids:
             return
         repeats = yield from self._alignment.tell_repeats(self._places)
@@ -380,10 +395,11 @@ class CommonRows:
             self._repeats = repeats
             self._hold(self._alignment.repeated(self._places, repeats))
         elif not np.array_equal(repeats, self._repeats):
-            raise PeerError("align-wrong-repeats", "the label holder repeats other row ids than before")
+            raise PeerError("align-wrong-repeats", "the label holder repeats different row ids than before")
 
     def compare(self) -> Exchange:
-        """The label holder relays its number of rows. Raises Refused if this party has another number."""
+        """Compare the number of rows with the label holder's, which it relays. Raises Refused if they
+        differ."""
         name = self._settings[0]
         _, block = place_of(self._terms, name)
         own, holder = np.array([self.rows], _WHOLE).tobytes(), block.label_holder
@@ -392,7 +408,7 @@ class CommonRows:
         elif (told := (yield Receive(ROWS, holder, len(own)))) != own:
             raise Refused(
                 "align-rows-differ",
-                f"party {name} has {self.rows} rows, and label holder {holder} "
+                f"party {name} has {self.rows} rows, but label holder {holder} has "
                 f"{np.frombuffer(told, _WHOLE)[0]}: both must have the same rows in the same order",
             )
 
@@ -406,7 +422,7 @@ class CommonRows:
         self._held = local_rows(read, self._terms, *self._settings)
 
     def answering(self, query: OfRows) -> Answering:
-        """The integers of a query that matches rows. Raises PeerError for one that predicts rows."""
+        """Return the answer to a query that matches rows. Raises PeerError for a query that predicts rows."""
         assert self._alignment is not None
         match query:
             case IdCountQuery():
@@ -414,7 +430,7 @@ class CommonRows:
             case AlignQuery():
                 return (yield from self._alignment.tokens(query))
             case ReachQuery():
-                raise PeerError("query-task", "the query predicts rows, and the session trains")
+                raise PeerError("query-task", "received a prediction query in a training session")
         rows = yield from self._alignment.check(query)
         self.match(query)
         yield from self.repeat()
@@ -422,7 +438,7 @@ class CommonRows:
 
     @property
     def _table(self) -> Shard:
-        """All rows of the table, read again if the common ones have been picked."""
+        """All rows of the table. They are read again if the common rows have been picked."""
         return self._whole or self._read(self._terms)
 
 

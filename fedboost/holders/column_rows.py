@@ -1,10 +1,10 @@
-"""The rows of a party that holds some of their columns, and what it computes from these columns alone.
+"""Rows of a party that holds only some of their columns, and everything that it computes from these columns
+alone.
 
-Queries arrive with the party's own feature numbers and without splits: rows have already been sent to the
-children (`RowSets`).
+Queries arrive with the party's own feature numbers and without splits, because rows have already been sent to
+the children (`RowSets`).
 
-Promises: histograms and counts are those of whole rows, restricted to these columns.
-"""
+Guarantees: histograms and counts are those of whole rows, restricted to these columns."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -48,14 +48,14 @@ from fedboost.version import VERSION
 
 
 class LabelRows(HorizontalHolder):
-    """The rows of a label holder."""
+    """Holder of a label holder's rows: its features, labels and margins."""
 
     _earlier: Float64 | None = None
-    """Margins before the last finished tree."""
+    """Margins before the last finished tree was added, so that it can be undone."""
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """Values of the features; a column of zeros if the party has none."""
+        """Values of the features, or a column of zeros if the party has no features."""
         return super().columns or (np.zeros(self.rows, np.float32),)
 
     def begin_margins(self) -> None:
@@ -73,8 +73,8 @@ class LabelRows(HorizontalHolder):
         super().end_tree(tree, splits, values)
 
     def gradients_of(self, query: HistogramQuery) -> Int64:
-        """The packed gradients that each tree grows on, int64 [roots, rows]: multiplied by how often the tree
-        has drawn the row, so 0 for rows that it does not grow on."""
+        """Compute the packed gradients that each tree is trained on, int64 [roots, rows]. They are multiplied
+        by how often the tree has drawn the row, so they are 0 for rows that it is not trained on."""
         self._quantise(query)
         pairs, sampled = self._gradients.pairs, self.growing.sampled(query.tree)
         if sampled is None:
@@ -85,7 +85,8 @@ class LabelRows(HorizontalHolder):
         return np.stack([of_output * times for of_output in pairs for times in counts])
 
     def drawn(self, tree: int) -> Mask:
-        """The rows in a tree's sums, bool [rows]: those drawn for it, without those of weight 0."""
+        """Return the rows that contribute to a tree's sums, bool [rows]: those sampled for it that have a
+        positive weight."""
         sampled, weight = self.growing.sampled(tree), self._shard.weight
         out = np.full(self.rows, sampled is None)
         if sampled is not None:
@@ -93,18 +94,18 @@ class LabelRows(HorizontalHolder):
         return out if weight is None else out & (weight > 0)
 
     def compute_gradients(self, gradient: Scale, hessian: Scale) -> None:
-        """Compute the gradients of the growing tree in these scales, unless they are known."""
+        """Compute the gradients of the growing tree in these scales, unless they are already known."""
         if not self.has_gradients:
             self._gradients.quantise(self._terms.objective.loss, in_units(gradient, hessian))
 
     def sums_over(self, node: int) -> tuple[int, int]:
-        """Sums of gradients and hessians over the sampled rows of a leaf."""
+        """Return the sums of gradients and hessians over the sampled rows of a leaf."""
         pairs = self._gradients.pairs[self.growing.output_of(node), self.growing.of(node)]
         return int((pairs >> 32).sum()), int((pairs & 0xFFFFFFFF).sum())
 
 
 class FeatureRows(GrowingHolder):
-    """The rows of a feature holder, to which gradients are relayed."""
+    """Holder of a feature holder's rows: features without labels. Gradients are relayed to it."""
 
     def __init__(
         self, read: Callable[[], Shard], terms: Terms, nthread: int, name: str, row_sets: int
@@ -113,24 +114,25 @@ class FeatureRows(GrowingHolder):
         shape = self.rows, len(terms.roots), 1
         self.growing = GrowingRows(*shape, ALL_ROWS, self._threads, self._shard.allocate)
         self.gradients: Any = None
-        """The packed gradients of the growing tree, int64 [roots, rows], or encrypted ones."""
+        """Packed gradients of the growing tree, int64 [roots, rows], or encrypted ones; None if not received
+        yet."""
 
     @property
     def has_gradients(self) -> bool:
         return self.gradients is not None
 
     def rows_hashed(self, key: bytes) -> bytes:
-        """HMAC of the rows and of the software version, 32 bytes."""
+        """Return an HMAC of the rows and the software version, 32 bytes."""
         return self._shard.hashed(key, self.columns, repr((VERSION, None)))
 
     def begin_margins(self) -> None:
-        """Nothing to do: the label holder has the margins."""
+        """Do nothing: only the label holder has margins."""
 
     def forget_gradients(self) -> None:
         self.gradients = None
 
     def compute(self, query: Query) -> Int64:
-        """The integers of a query, 0 for everything about labels."""
+        """Return the answer to a query, int64 [query.cells]; 0 for everything about labels."""
         match query:
             case HistogramQuery():
                 return self._histograms(query)
@@ -144,7 +146,9 @@ class FeatureRows(GrowingHolder):
 
     def _histograms(self, query: HistogramQuery) -> Int64:
         if self.gradients is None:
-            raise PeerError("query-order", "histograms are asked for before the gradients of the tree")
+            raise PeerError(
+                "query-order", "the query asks for histograms before the gradients of the tree were received"
+            )
         limit = query.gradient.limit * self._terms.draws.max_bootstrap_count
         return self.growing.histograms(query.nodes, self.gradients, self.bins, limit).reshape(-1)
 
@@ -155,31 +159,32 @@ OwnRows = LabelRows | FeatureRows
 def local_rows(
     read: Callable[[Terms], Shard], terms: Terms, name: str, nthread: int, row_sets: int
 ) -> OwnRows:
-    """The rows of a party, with or without labels. `read` raises Refused."""
+    """Read a party's rows and return them as a holder with or without labels. Raises Refused if `read`
+    does."""
     kind = LabelRows if terms.blocks.has_labels(name) else FeatureRows
     return kind(partial(read, terms), terms, nthread, name, row_sets)
 
 
 # ---- Counts of a party's own numeric columns, and cut points that only it knows -------------------------
-# Promises: the cut points are those that counts over one table with all columns would lead to, whenever they
-# are computed. Others learn how many there are, and at the end the thresholds of splits.
+# Guarantees: the cut points are those that counts over one table with all columns would lead to, whenever
+# they are computed. Other parties learn how many there are, and at the end the thresholds of splits.
 
 
 class OwnCuts:
-    """The cut points of the party with this view."""
+    """Cut points of one party's own numeric columns, computed from its rows when needed."""
 
     def __init__(self, terms: Terms, view: View) -> None:
         self._terms = terms
         self._view = view
         self._numeric = view.own_features[view.own_features < len(terms.columns.numeric)]
         self._found: tuple[OwnRows, CutPoints] | None = None
-        """Rows, and the cut points computed from them."""
+        """Rows for which cut points were computed, and these cut points."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._numeric.size} features)"
 
     def of(self, rows: OwnRows) -> CutPoints:
-        """The cut points of the numeric columns of these rows."""
+        """Return the cut points of the party's numeric columns for these rows."""
         if self._found is None or self._found[0] is not rows:
             self._found = rows, self._find(rows)
         return self._found[1]
@@ -196,7 +201,8 @@ class OwnCuts:
         return quantiles.cut_points()
 
     def count_rows(self, query: QuantileQuery, rows: OwnRows) -> Int64:
-        """Rows in each subcell of own columns, 0 elsewhere."""
+        """Count the rows in each subcell of the party's own columns. Returns int64 [query.cells], 0 for other
+        columns."""
         grids, out = query.grids, np.zeros(query.cells, np.int64)
         if self._numeric.size:
             own = np.zeros(grids.features, np.bool_)
@@ -206,22 +212,26 @@ class OwnCuts:
         return out
 
     def count_bins(self, query: BinsQuery, rows: OwnRows) -> Int64:
-        """For each own feature the number of cut points, and whether it has missing values; 0 elsewhere."""
+        """Return, for each own feature, the number of cut points, and 1 if values are missing; 0 for other
+        features."""
         own, out = self.of(rows), np.zeros((2, query.features), np.int64)
         out[:, self._numeric] = own.sizes, own.missing
         return out.reshape(-1)
 
     def put_into(self, start: StartQuery, rows: OwnRows) -> StartQuery:
-        """The query, in which own cut points are numbers, with the real cut points of these rows."""
+        """Return the query with the party's real cut points in place of their numbers. Raises PeerError if
+        the numbers of bins differ."""
         own, told = self.of(rows), start.cut_points
         numeric = told.head(self._numeric.size)
         if not (np.array_equal(numeric.sizes, own.sizes) and np.array_equal(numeric.missing, own.missing)):
-            raise PeerError("query-cuts", "the query has other numbers of bins than the columns here")
+            raise PeerError(
+                "query-cuts", "the query has a different number of bins from this party's columns"
+            )
         values = np.concatenate([own.values, told.values[own.values.size :]])
         return replace(start, cut_points=replace(told, values=values))
 
     def trees(self, state: BoostingState, rounds: int, rows: OwnRows) -> tuple[Tree, ...]:
-        """The trees after this number of rounds, with thresholds of own columns only."""
+        """Return the trees of the first `rounds` rounds, with thresholds only for this party's columns."""
         if state.start is None or not state.rounds:
             return ()
         cuts: list[Float32] = [np.zeros(0, np.float32)] * self._view.features
@@ -234,17 +244,18 @@ class OwnCuts:
 # ---- Row sets: which rows of split nodes go left, a bit per row and root --------------------------------
 # The holder of a split's column relays the row set to others of its block. They treat it as a column with two
 # bins, and send their rows to the children by it.
-# Bit root * rows + row is 1 if the row goes left at the one node below that root that it is in, if that node
-# is split by a column of the sender, and else 0. One row set covers all of the sender's splits of a query.
-# Promises: a row set has a bit for every row and root, so its size reveals nothing about nodes. Every party
+# Bit root * rows + row is about the one node below that root that contains the row. It is 1 if the node is
+# split by a column of the sender and the row goes left, else 0. One row set covers all of the sender's splits
+# of a query.
+# Guarantees: a row set has a bit for every row and root, so its size reveals nothing about nodes. Every party
 # of a block has the same rows in the same nodes.
 
 ROW_SET = "which rows go left"
-"""Kind of a relay."""
+"""Kind of relay, as named in logs."""
 
 
 class RowSets:
-    """Exchanges row sets of one party with the others of its block."""
+    """Exchange of row sets (which rows go left at a split) between one party and the others of its block."""
 
     def __init__(self, terms: Terms, name: str) -> None:
         view, block = place_of(terms, name)
@@ -255,28 +266,30 @@ class RowSets:
         self._parties = terms.parties
         self._label_holder = block.label_holder
         self.others = tuple(party for party in block.parties if party != name)
-        """The other parties of the block."""
+        """Other parties of the block."""
         self._root_of: dict[int, int] = {}
         self._terms = terms
         self._alone = False
-        """True if the tree uses only the label holder's columns: others do not learn where rows are."""
+        """True if the tree uses only the label holder's columns, so that other parties do not learn where
+        rows are."""
 
     @property
     def columns(self) -> int:
-        """Number of row-set columns: one for each other party and root."""
+        """Number of row-set columns: one per other party and root."""
         return len(self.others) * self._roots
 
     def begin_tree(self, tree: int) -> None:
-        """Start with all rows at the roots of this tree."""
+        """Start a tree with all rows at its roots. tree: number of the round."""
         self._alone = self._terms.vertical.grows_alone(tree)
         self._root_of = {root: root for root in range(self._roots)}
 
     def split(self, rows: OwnRows, splits: Splits, to_all: bool) -> Exchange:
-        """Send rows to the children of split nodes, and exchange row sets.
+        """Send rows to the children of split nodes, exchanging row sets with the other parties.
 
-        to_all: row sets go to all others of the block, else only to the label holder; a party that gets none
-        leaves its rows where they are. Nothing is relayed about a tree that uses only the label holder's
-        columns."""
+        rows: the party's rows; splits: the splits in the party's view; to_all: True to send row sets to all
+        parties of the block, False to send them only to the label holder. A party that receives none leaves
+        its rows where they are. Nothing is relayed about a tree that uses only the label holder's columns.
+        Raises PeerError for invalid splits."""
         if not len(splits):
             return
         # All checks come before a bit leaves: whose columns the splits are by, that they are of existing
@@ -290,8 +303,8 @@ class RowSets:
             if not (holder < 0 if is_label_holder else holder == place).all():
                 raise PeerError(
                     "query-splits",
-                    f"a split uses another party's column in a round that may use only those of label holder "
-                    f"{self._label_holder}",
+                    f"a split uses another party's column in a round that may use only columns of label "
+                    f"holder {self._label_holder}",
                 )
         # Every party sends its own row sets before it waits for others', so no two wait for each other.
         if len(own):
@@ -308,26 +321,29 @@ class RowSets:
                 self._split_foreign(rows, foreign, slot, packed)
 
     def root_of(self, node: int) -> int:
-        """The root above a node. Raises PeerError for a node that does not exist."""
+        """Return the root above a node. Raises PeerError if the node does not exist."""
         if node not in self._root_of:
-            raise PeerError("query-nodes", f"histograms of node {node}, which the tree does not have")
+            raise PeerError(
+                "query-nodes", f"the query asks for a histogram of node {node}, which the tree does not have"
+            )
         return self._root_of[node]
 
     def size(self, rows: int) -> int:
         return -(-self._roots * rows // 8)
 
     def _follow(self, splits: Splits) -> None:
-        """Record the roots of children. PeerError for splits of nodes that do not exist yet."""
+        """Record the roots of new children. Raises PeerError if a split is of a node that does not exist
+        yet."""
         # Children are added after the loop: the splits of a query are of leaves before it.
         known, root_of = {}, self._root_of
         for node, left in zip(splits.node.tolist(), splits.left.tolist(), strict=True):
             if node not in root_of:
-                raise PeerError("query-splits", f"a split of node {node}, which is not a leaf")
+                raise PeerError("query-splits", f"the query splits node {node}, which is not a leaf")
             known[left] = known[left + 1] = root_of[node]
         root_of.update(known)
 
     def _packed(self, rows: OwnRows, splits: Splits) -> bytes:
-        """The row set of own splits, which have been applied."""
+        """Return the row set of own splits, which must already have been applied."""
         #     bits      root 0: row 0, row 1, ...  | root 1: row 0, row 1, ...  | ... | 0 to 7 unused
         #
         # Below each root a row is in one node at a time, so a bit per row and root is enough for all splits
@@ -338,7 +354,8 @@ class RowSets:
         return bits.tobytes()
 
     def _split_foreign(self, rows: OwnRows, splits: Splits, slot: int, packed: bytes) -> None:
-        """Send rows to the children of another party's splits, by its row set. slot: see `others`."""
+        """Send rows to the children of another party's splits, using its row set. slot: index of the party in
+        `others`."""
         bits = np.unpackbits(np.frombuffer(packed, np.uint8), count=self._roots * rows.rows)
         #     columns   own features | roots 0, 1, ... of others[0] | roots 0, 1, ... of others[1] | ...
         first = self._own.size + slot * self._roots
@@ -359,7 +376,7 @@ def _by_features(splits: Splits, features: npt.NDArray[np.integer[Any]]) -> Spli
 
 
 def levels(splits: Splits) -> Iterator[Mask]:
-    """Yield a mask of the splits of each depth, from the roots of a tree down."""
+    """Yield a mask of the splits at each depth of a tree, from the roots down."""
     depth: dict[int, int] = {}
     depths = []
     for node, left in zip(splits.node.tolist(), splits.left.tolist(), strict=True):
@@ -370,17 +387,18 @@ def levels(splits: Splits) -> Iterator[Mask]:
 
 
 # ---- Gradients, which the label holder relays to its block: in plain, or encrypted row by row -----------
-# Promises: sums over encrypted gradients, once decrypted, are exactly the histograms of the feature holder's
-# columns. A party computes with the keys of its current attempt.
+# Guarantees: sums over encrypted gradients, once decrypted, are exactly the histograms of the feature
+# holder's columns. A party computes with the keys of its current attempt.
 
 GRADIENTS, ENCRYPTED = "gradients", "gradients, encrypted"
-"""Kinds of relays."""
+"""Kinds of relays, as named in logs."""
 PAIR_BYTES = 8
-"""Bytes of a row's gradient and hessian."""
+"""Size in bytes of a row's packed gradient and hessian."""
 
 
 class GradientExchange:
-    """One end of the exchange: at the label holder, or at a feature holder."""
+    """One party's end of the gradient relay: the label holder sends gradients, feature holders receive
+    them."""
 
     def __init__(self, threads: Threads) -> None:
         self._threads = threads
@@ -389,7 +407,8 @@ class GradientExchange:
         self._sums: RowSums | None = None
 
     def send(self, to: tuple[str, ...], pairs: Int64, hidden: HiddenSums | None) -> Exchange:
-        """Relay packed gradients, int64 [roots, rows]. hidden: the sums of them, if they are encrypted."""
+        """Relay packed gradients, int64 [roots, rows]. hidden: sums that will be computed from them if they
+        are to be encrypted, else None."""
         if hidden is None:
             yield Send(GRADIENTS, to, pairs.astype("<i8").tobytes(), pairs.shape[1])
             return
@@ -398,7 +417,9 @@ class GradientExchange:
         yield Send(ENCRYPTED, to, self._encryption.encrypt(pairs), pairs.shape[1])
 
     def receive(self, sender: str, roots: int, rows: int, hidden: HiddenSums | None) -> Exchange:
-        """Receive packed gradients, int64 [roots, rows], or encrypted ones as `report` takes them."""
+        """Receive packed gradients, int64 [roots, rows], or encrypted ones in the form that `report` takes.
+
+        sender: the label holder; roots, rows: the shape; hidden: as for `send`."""
         if hidden is None:
             packed = yield Receive(GRADIENTS, sender, PAIR_BYTES * roots * rows)
             return np.frombuffer(packed, "<i8").astype(np.int64).reshape(roots, rows)
@@ -411,11 +432,20 @@ class GradientExchange:
     def report(
         self, gradients: Any, nodes: Sequence[Node], bins: Bins, groups: Flags | None = None
     ) -> Exchange:
-        """The encrypted sums of all columns over the rows of these nodes, as bytes. groups: groups of bins
-        whose sums are reported together, bool [nodes, bins]."""
+        """Return the encrypted sums of all columns over the rows of these nodes, as bytes.
+
+        Args:
+            gradients: encrypted gradients from `receive`.
+            nodes: root and row numbers of each node.
+            bins: the binned rows.
+            groups: groups of bins whose sums are reported together, bool [nodes, bins]; None for none.
+
+        Raises:
+            PeerError: if the label holder's key has changed since it relayed the gradients.
+        """
         keys: Keys = yield NeedKeys()
         if self._sums is None or self._made_for is None:
-            raise LocalProtocolError("gradients-missing", "sums are asked for before gradients have arrived")
+            raise LocalProtocolError("gradients-missing", "sums were requested before gradients arrived")
         # The sums would be products of ciphertexts under two keys, and decrypt to noise.
         if keys.public.n != self._made_for[0]:
             raise PeerError(
@@ -431,7 +461,7 @@ class GradientExchange:
         return self._sums.close(sums)
 
     def _prepare(self, keys: Keys, hidden: HiddenSums) -> None:
-        """Set up this end for these keys and slots, unless it is already."""
+        """Set up encryption for these keys and slots, unless that has already been done."""
         from fedboost.privacy.rowsums.sums import RowEncryption, RowSums
 
         public = keys.public
@@ -450,8 +480,8 @@ class GradientExchange:
 # labels to it. The label holder has the rows and gradients of each leaf, so it recomputes all leaf values.
 # Inner nodes need no check: their totals come from the label holder's own columns with the next level, and
 # the aggregator compares them.
-# Promises: values that follow from the rows pass, to the last bit.
-# Refuses: other values, naming the party that split the leaf's parent (PeerError).
+# Guarantees: values that follow from the rows are accepted, to the last bit.
+# Raises: PeerError for any other value, naming the party that split the leaf's parent.
 # Not detected: made-up sums that win no split; and those of a tree's last level if leaf values do not follow
 # from sums alone (objectives with quantile leaves, monotone constraints).
 
@@ -459,8 +489,16 @@ class GradientExchange:
 def check_leaf_values(
     terms: Terms, rows: LabelRows, scales: Scales | None, splits: Splits, query: EndRoundQuery
 ) -> None:
-    """Raise PeerError unless the values of all leaves follow from the gradients of their rows. splits: all
-    splits of the ending tree, in the label holder's view."""
+    """Raise PeerError unless the values of all leaves follow from the gradients of their rows. Nothing is
+    checked if leaf values do not follow from sums alone.
+
+    Args:
+        terms: the terms of the session.
+        rows: the label holder's rows.
+        scales: scales of the tree's gradients.
+        splits: all splits of the ending tree, in the label holder's view.
+        query: the query that ends the tree.
+    """
     if query.tree < 0 or scales is None:
         return
     if terms.objective.loss.quantile is not None or terms.trees.monotone(terms.columns):
@@ -478,45 +516,47 @@ def check_leaf_values(
             raise PeerError(
                 "party-wrong-sums",
                 f"the value of leaf {leaf} of tree {query.tree} does not follow from its rows: {suspect} "
-                f"made up sums, or the aggregator changed them; ask them before you train with them again",
+                f"made up sums, or the aggregator changed them; contact both before you train again",
             )
 
 
 # ---- The groups of bins whose sums a party reports for a node (`min_rows_per_bin`) ----------------------
 # Each group has at least that many rows of the node, or none.
-# The groups of a node are made from its parent's by joining, until the floor holds in both children at once:
-# the sibling's sums follow by subtraction, group by group. The groups of roots are made from those of all
-# rows, which are the same for all trees.
-# Promises: groups depend only on the rows that a tree grows on and on its splits, so they are the same after
-# a restart.
-# Refuses: trees that grow on fewer rows than a group needs (Refused); splits inside of a group, which would
-# reveal a part of its sums, and splits of a tree whose rows are not known (PeerError).
+# The groups of a node are made by merging its parent's groups, until both children have the minimum in each
+# group: the sibling's sums follow by subtraction, group by group. The groups of roots are made from those of
+# all rows, which are the same for all trees.
+# Guarantees: groups depend only on the rows that a tree is trained on and on its splits, so they are the same
+# after a restart.
+# Raises: Refused if a tree would be trained on fewer rows than a group needs. PeerError for splits inside a
+# group, which would reveal a part of its sums, and for splits of a tree whose rows are not known.
 
 DRAWN = "which rows a tree grows on"
-"""Kind of a relay."""
+"""Kind of relay, as named in logs."""
 
 
 class BinFloor:
-    """The groups of own bins at the nodes of the growing tree; none if the terms have no floor."""
+    """Groups of a party's own bins at the nodes of the growing tree, each with at least min_rows_per_bin rows
+    or none."""
 
     def __init__(self, terms: Terms, view: View, block: Block) -> None:
-        """view, block: those of the party."""
+        """Start without a tree. view, block: this party's view and block."""
         self._least = terms.vertical.min_rows_per_bin
         self._grows_alone = terms.vertical.grows_alone
         self._view = view
         self._block = block
         self._first: tuple[Bins, Flags] | None = None
-        """Bins, and the groups made from all rows."""
+        """Binned rows, and the groups of bins made from all of them."""
         self._drawn: Mask | None = None
-        """The rows that the tree grows on, once they are known."""
+        """Rows that the tree is trained on, bool [rows], once they are known."""
         self._of: dict[int, tuple[Flags, Int64]] = {}
-        """Maps node -> (its groups, its number of ids in each own bin)."""
+        """Maps node -> (its groups, its number of distinct ids in each own bin)."""
 
     def __repr__(self) -> str:
         return f"BinFloor({self._least})"
 
     def share(self, rows: OwnRows, tree: int) -> Exchange:
-        """Relay or receive the rows that a tree grows on; not if it uses only the label holder's columns."""
+        """Relay or receive which rows a tree is trained on. Skipped if the tree uses only the label holder's
+        columns."""
         alone, size = self._grows_alone(tree), -(-rows.rows // 8)
         if self._least == 1:
             return
@@ -530,7 +570,7 @@ class BinFloor:
             self._begin_tree(np.unpackbits(np.frombuffer(packed, np.uint8), count=rows.rows) != 0)
 
     def forget(self) -> None:
-        """Forget the tree: another one begins, whose rows are not known yet."""
+        """Forget the tree, because the next one begins and its rows are not known yet."""
         self._drawn, self._of = None, {}
 
     def _begin_tree(self, drawn: Mask) -> None:
@@ -538,20 +578,22 @@ class BinFloor:
         if np.count_nonzero(drawn) < self._least:
             raise Refused(
                 "data-few-rows",
-                f"a tree would grow on {np.count_nonzero(drawn)} rows, and the terms have min_rows_per_bin = "
-                f"{self._least}: lower it, or use more common rows",
+                f"a tree would be trained on only {np.count_nonzero(drawn)} rows, but the terms have "
+                f"min_rows_per_bin = {self._least}: lower it, or use more common rows",
             )
 
     def groups(self, nodes: tuple[int, ...], splits: Splits, rows: OwnRows) -> Flags | None:
-        """The groups of own bins at each of these nodes, bool [nodes, bins] as in `histogram.joined`; None
-        without a floor. splits: all splits of the growing tree, which have been applied."""
+        """Return the groups of own bins at each of these nodes, bool [nodes, bins] as in `histogram.joined`,
+        or None if the terms do not set min_rows_per_bin. splits: all splits of the growing tree, which must
+        already have been applied."""
         if self._least == 1:
             return None
         family = _Family(splits)
         return np.array([self._node(node, family, rows)[0] for node in nodes])
 
     def check(self, new: Splits, splits: Splits, rows: OwnRows) -> None:
-        """Raise PeerError unless new splits by own columns are by whole groups. splits: as in `groups`."""
+        """Raise PeerError if a new split by an own column is inside a group of bins. splits: as in
+        `groups`."""
         if self._least == 1 or not len(new):
             return
         layout, family = rows.bins.layout, _Family(splits)
@@ -594,19 +636,22 @@ class BinFloor:
         return self._first[1]
 
     def _count(self, node: int, family: "_Family", rows: OwnRows) -> Int64:
-        """Number of ids of a node in each own bin, among the rows that the tree grows on: int64 [bins]."""
+        """Count the distinct ids of a node in each own bin, among the rows that the tree is trained on: int64
+        [bins]."""
         # A node that was split has no rows of its own any more.
         if node in family.left:
             left = family.left[node]
             return self._count(left, family, rows) + self._count(left + 1, family, rows)
         if self._drawn is None:
-            raise PeerError("query-order", "splits of a tree come before the sums of its root")
+            raise PeerError(
+                "query-order", "the query splits a tree before the sums of its root were requested"
+            )
         members = rows.growing.of(node)
         return _ids_by_bin(rows.bins, members[self._drawn[members]])
 
 
 class _Family:
-    """Parents and left children of a tree's nodes, from its splits."""
+    """Parents and left children of a tree's nodes, taken from its splits."""
 
     def __init__(self, splits: Splits) -> None:
         self.left: dict[int, int] = dict(zip(splits.node.tolist(), splits.left.tolist(), strict=True))
@@ -618,8 +663,9 @@ class _Family:
 
 
 def _ids_by_bin(bins: Bins, members: Any) -> Int64:
-    """Number of distinct rows in each bin, int64 [bins]. members: indices of rows, uint32, increasing; a row
-    may be repeated. Rows are ids here, as the terms exclude a floor with `repeated_ids`."""
+    """Count the distinct rows in each bin, int64 [bins]. members: row indices, uint32, in increasing order
+    and possibly repeated. Each row is one id, because the terms exclude min_rows_per_bin with
+    `repeated_ids`."""
     out = np.zeros(bins.layout.bins, np.int64)
     count_bins(bins.rows.by_feature, members, bins.layout.offsets, out)
     return out

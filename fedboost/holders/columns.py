@@ -1,15 +1,14 @@
-"""Holders with some columns of their rows: `answering` turns a query into one vector of integers.
+"""Holders with some columns of their rows: `answering` computes one vector of integers from a query.
 
-The vector covers the party's own columns, with 0 elsewhere; the label holder's also covers labels. What a
-party needs from others of its block is relayed to it: gradients at the root of a tree, and row sets of its
-splits (`column_rows.RowSets`).
+The vector covers the party's own columns and is 0 elsewhere; the label holder's vector also covers labels.
+What a party needs from other parties of its block is relayed to it: gradients at the root of a tree, and row
+sets (which rows go left) of the other parties' splits (`column_rows.RowSets`).
 
-Promises: the vectors of all parties sum to the answer of one party with all rows and columns, bit for bit.
-After a restart, the parties of a block relay again what one of them lost, and nothing that it did not receive
-before.
-Refuses: queries that are out of order or do not fit the tree, and gradients and row sets of other rows
-(PeerError, since they come from outside).
-"""
+Guarantees: the vectors of all parties sum to the answer of a single party with all rows and columns, bit for
+bit. After a restart, the parties of a block relay again what one of them lost, and nothing that it did not
+receive before.
+Raises: PeerError for queries that are out of order or do not fit the tree, and for gradients and row sets of
+different rows."""
 
 import hmac
 from collections.abc import Callable
@@ -65,18 +64,18 @@ from fedboost.terms.terms import Terms
 from fedboost.version import VERSION
 
 # ---- A session that predicts: feature holders relay to the label holder which leaves rows can reach -----
-# A party's model is its view of it (`queries.base.View`): its own splits in full, the holders of all others,
-# and at the label holder the leaf values.
-# Bits leave in this order, and a repeated query gets the same bytes:
+# A party's model is its view of the model (`queries.base.View`): its own splits in full, the holders of all
+# other splits, and at the label holder the leaf values.
+# Bits are sent in this order, and a repeated query gets the same bytes:
 # 1. feature holder -> label holder: which of the label holder's rows it knows, a bit per row (KNOWN);
 # 2. label holder -> feature holder: a keyed hash of their ids, once the bits match the aggregator's hash;
 # 3. feature holder -> label holder: leaf bits of all rows (LEAF_BITS), once its own ids have that hash. So
 #    nothing about values leaves unless both mean the same rows, and the number of leaf bits does not depend
 #    on values: rows that it does not know are sent as rows of missing values.
-# Promises: margins are those of the whole model on a table with all columns, to the last bit.
+# Guarantees: margins are those of the whole model on a table with all columns, to the last bit.
 
 LEAF_BITS = "leaf bits"
-"""Kind of a relay."""
+"""Kind of relay, as named in logs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +85,7 @@ class Prediction:
     Args:
         margins: float64 [rows] or [outputs, rows].
         values: probabilities or values, float64 [rows] or [rows, outputs].
-        known: True if a feature holder has the row's id, bool [feature holders, rows], in the order of
+        known: bool [feature holders, rows], True if the feature holder has the row's id. The order is that of
             `Block.feature_holders`.
     """
 
@@ -96,7 +95,7 @@ class Prediction:
 
 
 class PredictionHolder(BaseHolder):
-    """A party's columns in one session that predicts, and its part of the model."""
+    """Holder in a session that predicts: a party's columns, and its part of the model."""
 
     def __init__(
         self,
@@ -107,16 +106,17 @@ class PredictionHolder(BaseHolder):
         model: Booster,
         nthread: int = 1,
     ) -> None:
-        """read, secret: see `VerticalHolder`; model: this party's part of it."""
+        """Read the rows and check that the model fits them. read, secret: see `VerticalHolder`; model: the
+        party's part of the model. Raises Refused if it does not."""
         super().__init__(terms, nthread)
         view, block = place_of(terms, name)
         self.prediction: Prediction | None = None
-        """Set at the label holder, once the rows are predicted."""
+        """The result; set only at the label holder, once the rows are predicted."""
         self._me, self._block = name, block
         self._holder = terms.parties.index(block.label_holder)
         if model.features != terms.columns.features:
             raise Refused(
-                "model-columns-differ", f"party {name} has a model with other columns than the terms"
+                "model-columns-differ", f"the model of party {name} has different columns from the terms"
             )
         check_batch(terms)
         self._shard = shard = read(terms)
@@ -134,13 +134,14 @@ class PredictionHolder(BaseHolder):
         return self._shard.rows
 
     def rows_hashed(self, key: bytes) -> bytes:
-        """HMAC of the table and of the party's part of the model, 32 bytes."""
+        """Return an HMAC of the table and of the party's part of the model, 32 bytes."""
         model = structure(self._model.base_score, self._model.trees)
         hashed = self._shard.hashed(key, self._shard.columns, VERSION)
         return hmac.digest(key, packing.pack(hashed, model), "sha256")
 
     def answering(self, query: OfTurn) -> Answering:
-        """This party's answer: int64 [query.cells]."""
+        """Return this party's answer, int64 [query.cells], exchanging relays with the other parties of its
+        block."""
         match query:
             case IdCountQuery():
                 return self._alignment.count(query)
@@ -153,12 +154,13 @@ class PredictionHolder(BaseHolder):
             case ReachQuery():
                 yield from self._tell(query)
                 return np.zeros(query.cells, np.int64)
-        raise PeerError("query-task", f"query {query.name} is not part of a session that predicts")
+        raise PeerError("query-task", f"query {query.name} is not part of a prediction session")
 
     # ---- At a feature holder ------------------------------------------------------------------------
 
     def _tell(self, query: ReachQuery) -> Exchange:
-        """Report which rows are known here, check that they are the label holder's, then relay leaf bits."""
+        """Send the label holder a mask of the rows that this party has, check that their ids match, then
+        relay the leaf bits of all rows."""
         rows, holder = (yield from self._alignment.tell_known(query)), self._block.label_holder
         known = rows != UNKNOWN
         if self._structure.size(self._me):
@@ -169,7 +171,7 @@ class PredictionHolder(BaseHolder):
                 yield Send(LEAF_BITS, (holder,), bits.tobytes(), len(bits))
 
     def _features(self, rows: Int64) -> Float32:
-        """The values of these rows of the table, float32 [rows, columns]; NaN = missing."""
+        """Return the values of these table rows, float32 [rows, columns]; NaN = missing."""
         values = np.empty((rows.size, len(self._shard.columns)), np.float32)
         for number, column in enumerate(self._shard.columns):
             values[:, number] = column[0 : column.size][rows]
@@ -178,8 +180,9 @@ class PredictionHolder(BaseHolder):
     # ---- At the label holder ------------------------------------------------------------------------
 
     def _predict(self, query: ReachQuery) -> Exchange:
-        """Receive from each feature holder which rows it knows, send it a hash of their ids, and join the
-        leaf bits of all. Others relay bits per id; here they are repeated for each row of the id."""
+        """Predict the rows: learn which of them each feature holder has, send it a hash of their ids, and
+        combine the leaf bits of all parties. Feature holders relay bits per id, which are repeated for each
+        row of the id."""
         order, others = self._alignment.repeated(query, None), self._block.feature_holders
         times = self._alignment.rows_of_each(self._alignment.rows_at(query))
         known = np.repeat((yield from self._alignment.show(query)), times, axis=1)
@@ -206,15 +209,15 @@ class PredictionHolder(BaseHolder):
         self.prediction = Prediction(margins, self._model.loss.predict(margins), has)
 
     def _batches(self, rows: int) -> list[slice]:
-        """Slices of rows whose leaf bits are relayed together, the same at all parties."""
+        """Return slices of rows whose leaf bits are relayed together, the same at all parties."""
         step = rows_of_batch(max(map(self._structure.size, self._structure.parties)))
         return [slice(first, first + step) for first in range(0, rows, step)]
 
 
 # ---- A training: the columns of a party, and the relays of its block ------------------------------------
-# What leaves a party besides its answers and the matching of rows (`alignment`), and when:
+# What leaves a party in addition to its answers and the matching of rows (`alignment`), and when:
 # - label holder -> feature holders, before the histograms of a tree's root: with `min_rows_per_bin` which
-#   rows the tree grows on, then gradients, encrypted if the terms hide columns. Not in `alone_rounds`.
+#   rows the tree is trained on, then gradients, encrypted if the terms hide columns. Not in `alone_rounds`.
 # - holder of a split -> others of its block: the row set of the split, before anything is computed after it.
 #   To all parties if histograms follow, since all must know the rows of the new nodes; only to the label
 #   holder if the tree ends, which alone moves margins.
@@ -224,14 +227,14 @@ class PredictionHolder(BaseHolder):
 # order, so none waits for a party that waits for it.
 
 STANDING = "how far it has come"
-"""Kind of a relay."""
+"""Kind of relay, as named in logs."""
 _WHOLE = np.dtype("<i8")
 
 
 class OwnBins(NamedTuple):
-    """Where a party's own bins are.
+    """Positions of a party's own bins among those of all parties.
 
-    places: place of each own bin among those of all features, int64 [own bins]; all: number of all bins;
+    places: index of each own bin among the bins of all features, int64 [own bins]; all: number of all bins;
     alone: number of the label holder's bins."""
 
     places: Int64
@@ -239,7 +242,7 @@ class OwnBins(NamedTuple):
     alone: int
 
     def among_all(self, query: HistogramQuery, sums: Int64, has_labels: bool) -> Int64:
-        """Put histograms of own columns into those of all columns, with 0 elsewhere."""
+        """Return histograms of own columns as part of those of all columns, with 0 elsewhere."""
         # With a party's own columns a and c between those of others, b:
         #
         #     all bins     a0 a1 a2 | b0 b1 | c0 c1 | last pair     places   0 1 2 5 6
@@ -256,7 +259,7 @@ class OwnBins(NamedTuple):
         return out.reshape(-1)
 
     def with_marks(self, query: HistogramQuery, sums: Int64, groups: Flags | None) -> Int64:
-        """Append the marks of groups to the sums, if the query is grouped. groups: see `BinFloor.groups`."""
+        """Append the marks of groups to the sums if the query is grouped. groups: see `BinFloor.groups`."""
         if not query.grouped:
             return sums
         marks = np.zeros((len(query.nodes), query.bins), np.int64)
@@ -267,12 +270,13 @@ class OwnBins(NamedTuple):
 
 
 class VerticalHolder(BaseHolder):
-    """A party's columns in one training session, and the state of the training (`state`)."""
+    """Holder for a party that has some columns of its rows, in one training session."""
 
     def __init__(
         self, read: Callable[[Terms], Shard], terms: Terms, name: str, secret: bytes, nthread: int = 1
     ) -> None:
-        """read: returns the rows, see `HorizontalHolder`; secret: the party's, the same after a restart."""
+        """Read the rows. read: function that returns them under the given terms; secret: the party's secret
+        for the session, the same after a restart."""
         super().__init__(terms, nthread)
         self._name = name
         self._view, self._block = view, block = place_of(terms, name)
@@ -283,18 +287,18 @@ class VerticalHolder(BaseHolder):
         self._bins = OwnBins(np.zeros(0, np.int64), 0, 0)
         self._floor = BinFloor(terms, view, block)
         self._finished = 0
-        """Number of rounds, the constant included, that margins have moved by."""
+        """Number of rounds, including the constant, whose leaf values have been added to the margins."""
         self._is_whole = True
-        """True if the rows of the growing tree are where `state` has them."""
+        """True if the rows of the growing tree are in the nodes that `state` implies."""
         self._has_met = True
-        """True if the parties of the block have exchanged how far each has come."""
+        """True if the parties of the block have exchanged how far each has progressed."""
 
     def rows_hashed(self, key: bytes) -> bytes:
         return self._common.hashed(key)
 
     @property
     def rows(self) -> int:
-        """Number of rows; of the common ones, once they are known."""
+        """Number of rows; once rows are matched, the number of common rows."""
         return self._common.rows
 
     @property
@@ -302,11 +306,12 @@ class VerticalHolder(BaseHolder):
         return self._common.own
 
     def trees(self, rounds: int) -> tuple[Tree, ...]:
-        """This party's view of the trees after this number of rounds, with the thresholds of its columns."""
+        """Return this party's view of the trees of the first `rounds` rounds, with thresholds only for its
+        columns."""
         return self._own_cuts.trees(self.state, rounds, self._own)
 
     def go_to(self, state: BoostingState) -> None:
-        """Move to this state. What this needs from other parties is relayed before the next answer."""
+        """Move to this state. What that requires from other parties is relayed before the next answer."""
         # The label holder relays again how often ids are repeated, since another party may have lost it.
         repeats = state.places is not None and self._terms.vertical.repeated_ids
         # The flags from one introduction to the next (True: T, False: F):
@@ -330,7 +335,7 @@ class VerticalHolder(BaseHolder):
         self._stand(state)
 
     def _stand(self, state: BoostingState) -> None:
-        """Move the held rows to this state, as far as nothing is needed from other parties."""
+        """Move the held rows to this state, as far as that is possible without other parties."""
         starts = [None if each.start is None else each.start.digest for each in (state, self.state)]
         if state.start is not None and starts[0] != starts[1]:
             self._place_bins(state.start.cut_points)
@@ -345,7 +350,8 @@ class VerticalHolder(BaseHolder):
             self._begin_tree(state.tree)
 
     def _take_back(self, rounds: tuple[Round, ...]) -> None:
-        """Undo finished trees that are not in these rounds: the last one if margins are kept, else all."""
+        """Undo finished trees that are not in these rounds: only the last one if its earlier margins are
+        kept, else all."""
         own, finished = self._own, self.state.rounds[: self._finished]
         if finished and rounds[: len(finished)] == finished:
             return
@@ -360,7 +366,8 @@ class VerticalHolder(BaseHolder):
     # ---- Answers ------------------------------------------------------------------------------------
 
     def answering(self, query: OfTurn) -> Answering:
-        """This party's answer: int64 [query.cells]."""
+        """Return this party's answer, int64 [query.cells], exchanging relays with the other parties of its
+        block."""
         if not self._has_met:
             yield from self._catch_up()
         # If the exchange below is cut off, rows may be split halfway: go_to then starts the tree again.
@@ -403,10 +410,13 @@ class VerticalHolder(BaseHolder):
         return own.compute(query)
 
     def _histograms(self, query: HistogramQuery, alone: bool) -> Answering:
-        """alone: the tree uses only the label holder's columns, and others know nothing about it."""
+        """alone: True if the tree uses only the label holder's columns, so that other parties know nothing
+        about it."""
         own, bins, splits = self._own, self._bins[1 + alone], self.state.splits + query.splits
         if query.bins != bins:
-            raise PeerError("query-bins", f"the query has {query.bins} bins, and the cut points make {bins}")
+            raise PeerError(
+                "query-bins", f"the query has {query.bins} bins, but the cut points define {bins}"
+            )
         if alone and isinstance(own, FeatureRows):
             return np.zeros(query.cells, np.int64)
         # Gradients are relayed once per tree, and again after a catch-up that began the tree again, since all
@@ -431,7 +441,7 @@ class VerticalHolder(BaseHolder):
         return self._bins.with_marks(query, sums, groups)
 
     def _share_gradients(self, query: HistogramQuery) -> Exchange:
-        """Exchange the gradients of the growing tree: the label holder relays them to the others."""
+        """Exchange the gradients of the growing tree: the label holder relays them to the other parties."""
         own, hidden = self._own, query.hidden(self._terms, self.state)
         if isinstance(own, LabelRows):
             yield from self._gradients.send(self._block.feature_holders, own.gradients_of(query), hidden)
@@ -464,11 +474,11 @@ class VerticalHolder(BaseHolder):
     # ---- After a restart ----------------------------------------------------------------------------
 
     def _catch_up(self) -> Exchange:
-        """Get to where the state is, together with the others of the block.
+        """Reach the current state together with the other parties of the block, e.g. after a restart.
 
-        Each party relays how far it has come. Then the finished trees that the label holder lacks are
+        Each party relays how far it has progressed. Then the finished trees that the label holder lacks are
         repeated and, if any party lacks it, the growing tree. Only the label holder has margins, so finished
-        trees that only others lack are skipped."""
+        trees that only other parties lack are skipped."""
         state, others, held = self.state, self._row_sets.others, self._common.held
         yield from self._common.repeat()
         if held is not self._common.held:
@@ -506,8 +516,9 @@ class VerticalHolder(BaseHolder):
     def _follow(self, splits: Splits, to_all: bool) -> Exchange:
         """Send rows down a tree again, level by level.
 
-        Row sets of splits that another split follows went to all parties, and do so again. Others were the
-        last of their tree, and went only to the label holder; to_all: they went to all, too."""
+        Row sets of splits that another split follows were sent to all parties, and are sent again. The others
+        belong to the last level, and were sent only to the label holder. to_all: they were sent to all
+        parties, too."""
         inner = np.isin(splits.left, splits.node) | np.isin(splits.left + 1, splits.node) | to_all
         for level in levels(splits):
             yield from self._row_sets.split(self._own, some(splits, level & inner), to_all=True)
@@ -519,7 +530,7 @@ class VerticalHolder(BaseHolder):
         self._floor.forget()
 
     def _end_tree(self, tree: int, done: Round) -> None:
-        """Move the margins by a finished tree, or by the constant (-1)."""
+        """Move the margins by a finished tree, or by the constant (tree -1)."""
         self._own.end_tree(tree, NO_SPLITS, done.values)
         self._finished = tree + 2
 
@@ -531,13 +542,15 @@ def holder_for(
     model_of: Callable[[Terms], Booster] | None = None,
     table_of: TableOf | None = None,
 ) -> Callable[[Terms, bytes], Holder]:
-    """A `Site.holder`: for some terms, a holder of the rows of party `name` with all their columns or some.
+    """Return a function (`Site.holder`) that creates the holder of a party's rows for given terms.
 
     Args:
-        read: returns the rows; raises Refused.
-        model_of: returns this party's part of the model that the terms predict with; raises Refused if it
-            does not have it.
-        table_of: returns the training table of a model that is measured.
+        read: returns the rows under the given terms; raises Refused if they do not fit.
+        name: name of the party.
+        nthread: number of threads.
+        model_of: returns the party's part of the model that the terms predict with; raises Refused if the
+            party does not have it.
+        table_of: returns the training table of a model that is evaluated.
     """
     own = HolderArguments(read, name, nthread, model_of, table_of)
     return lambda terms, secret: HOLDERS[terms.task.name](own, terms, secret)
@@ -551,7 +564,7 @@ def _training(own: HolderArguments, terms: Terms, secret: bytes) -> Holder:
 
 def _predicting(own: HolderArguments, terms: Terms, secret: bytes) -> Holder:
     if own.model_of is None:
-        raise Refused("model-missing", f"party {own.name} has no models to predict with")
+        raise Refused("model-missing", f"party {own.name} does not have any models to predict with")
     return PredictionHolder(own.read, terms, own.name, secret, own.model_of(terms), own.nthread)
 
 
@@ -561,4 +574,4 @@ HOLDERS: dict[str, Callable[[HolderArguments, Terms, bytes], Holder]] = {
     **OTHER_HOLDERS,
     "predict": _predicting,
 }
-"""Maps task -> the function that makes its holder."""
+"""Maps task -> the function that creates its holder."""

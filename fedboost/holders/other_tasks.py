@@ -1,8 +1,7 @@
-"""Holders in sessions that do not train: descriptions, evaluations and drift as sums over rows.
+"""Holders in sessions that do not train. They compute the sums for descriptions, evaluations and drift.
 
-Promises: sums depend only on this party's rows and the model. Those of all parties add to the sums of one
-party with all rows.
-"""
+Guarantees: sums depend only on this party's rows and the model. The sums of all parties add up to those of a
+single party with all rows."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -33,29 +32,31 @@ from fedboost.terms.terms import Terms
 
 # ---- The rows that a model is measured on: all, those that its training held out, or those added since --
 # Held-out rows are drawn again under the terms of the training, or marked by its column. All rows of a site
-# that took no part in the training are held out. If draws depend on the places of rows, the table must be
-# that of the training, whose hash is in the site's memory.
-# Refuses: rows that cannot be told apart, because the table differs or its training is unknown (Refused).
+# that did not take part in the training are held out. If draws depend on the places of rows, the table must
+# be that of the training, whose hash is in the site's memory.
+# Raises: Refused if rows cannot be told apart, because the table differs or its training is unknown.
 
-ALL = 'measure all rows (--rows all, evaluate_rows = "all")'
+ALL = 'evaluate all rows (--rows all, evaluate_rows = "all")'
 
 
 @dataclass(frozen=True)
 class TrainingTable:
-    """The table of a training. rows: their number; has: returns whether another table's hash is the same."""
+    """Table that a site trained on. rows: number of its rows; has: returns True if another table has the same
+    hash."""
 
     rows: int
     has: Callable[[Callable[[bytes], bytes]], bool]
 
 
 TableOf = Callable[[Terms], TrainingTable | None]
-"""Returns the training table of the model in the terms; None if it is not known here."""
+"""Function that returns the training table of the model in the terms, or None if this site does not know
+it."""
 
 
 @dataclass(frozen=True)
 class MeasuredRows:
-    """The rows of a party that a model is measured on. chosen: bool [rows], or None for all; grown_on: number
-    of rows that trees grew on; unknown: number of rows for which that is not known."""
+    """Rows of a party on which a model is evaluated. chosen: bool [rows], or None for all; grown_on: number
+    of rows that the model was trained on; unknown: number of rows for which this is not known."""
 
     chosen: Mask | None
     grown_on: int = 0
@@ -65,10 +66,17 @@ class MeasuredRows:
 def measured_rows(
     terms: Terms, read: Callable[[Terms], Shard], rows: int, name: str, table_of: TableOf | None
 ) -> MeasuredRows:
-    """The rows of a party that the terms measure a model on.
+    """Return the rows of a party on which the terms evaluate a model. Raises Refused if it cannot be
+    determined which rows these are.
 
-    rows: number of all rows; name: of the party; table_of: from the site's memory, or None in one process,
-    which assumes that tables are those of the training."""
+    Args:
+        terms: the terms of the evaluation.
+        read: returns the rows under the given terms.
+        rows: number of all rows.
+        name: name of the party.
+        table_of: returns the training table from the site's memory. None in a single process, where tables
+            are assumed to be those of the training.
+    """
     trained, kind = terms.trained, terms.evaluation.evaluate_rows
     if trained is None:
         return MeasuredRows(None, 0, rows)
@@ -86,7 +94,7 @@ def measured_rows(
             return MeasuredRows(None, 0, rows)
         return MeasuredRows(None, int(row_sets(then, trained)[TRAIN].sum()))
     if table is None or then is None:
-        why = "does not know the table" if table is None else "has a table that does not begin with that"
+        why = "does not know the table" if table is None else "has a table that does not begin with the table"
         raise Refused(
             "table-not-trained",
             f"party {name} {why} of the training, so it cannot tell new rows apart; {ALL}",
@@ -105,20 +113,23 @@ def _check_places(
     if table_of is None:
         if name in trained.parties:
             return
-        why = f"is not one of those of the training, {', '.join(trained.parties)}, by which rows were drawn"
+        why = (
+            f"is not one of the training's parties ({', '.join(trained.parties)}), by whose names rows were "
+            f"drawn"
+        )
     elif (table := table_of(terms)) is None:
         why = "does not know the table of the training"
     elif table.rows == rows and _as_then(table, trained, read, rows) is not None:
         return
     else:
-        why = "has another table than in the training, and its rows have no ids"
+        why = "has a different table from the training, and its rows do not have ids"
     raise Refused(
         "table-not-trained", f"party {name} {why}, so it cannot tell which rows were held out; {ALL}"
     )
 
 
 def _as_then(table: TrainingTable, trained: Terms, read: Callable[[Terms], Shard], rows: int) -> Shard | None:
-    """The rows of the training, if the table begins with them; else None."""
+    """Return the rows of the training if the table begins with them, else None."""
     if rows < table.rows:
         return None
     try:
@@ -132,7 +143,7 @@ def _as_then(table: TrainingTable, trained: Terms, read: Callable[[Terms], Shard
 
 
 class EvaluationHolder(RowsHolder):
-    """The rows of a party in a session that evaluates a model, with their margins."""
+    """Holder in a session that evaluates a model: a party's rows and the model's margins for them."""
 
     def __init__(
         self,
@@ -142,7 +153,8 @@ class EvaluationHolder(RowsHolder):
         name: str = "",
         table_of: TableOf | None = None,
     ) -> None:
-        """name: of this party in the terms; table_of: as for `measured_rows`."""
+        """Read the rows, select those to evaluate, and compute their margins. name: of this party in the
+        terms; table_of: see `measured_rows`."""
         super().__init__(lambda: read(terms), terms, nthread)
         self._name = name
         every = self._shard
@@ -157,7 +169,7 @@ class EvaluationHolder(RowsHolder):
 
     @property
     def table(self) -> HeldTable | None:
-        """The table and its measured rows, unless all are measured."""
+        """Table of the session and the evaluated rows, or None if all rows are evaluated."""
         chosen = self._about.chosen
         return None if chosen is None else HeldTable(chosen.size, self.rows_hashed, chosen)
 
@@ -171,10 +183,11 @@ class EvaluationHolder(RowsHolder):
                 masks = [self._rows_of(each.column, each.place) for each in levels]
                 return measured(query, self._gradients, self.rows, masks, self._name)
             case _:
-                raise PeerError("query-task", f"{query.description}: not part of an evaluation")
+                raise PeerError("query-task", f"the query ({query.description}) is not part of an evaluation")
 
     def _rows_of(self, column: str, place: int | None) -> Mask:
-        """The rows with one level of a categorical column, or (None) with no declared level."""
+        """Return a mask of the rows with one level of a categorical column, or with no declared level if
+        `place` is None."""
         columns = self._terms.columns
         if column in columns.subgroups:
             codes = self._shard.subgroups[[*columns.subgroups].index(column)]
@@ -186,7 +199,8 @@ class EvaluationHolder(RowsHolder):
 
 
 def magnitudes(query: MagnitudesQuery, gradients: Gradients, rows: tuple[int, int, int]) -> Int64:
-    """The answer to the first query. rows: of all rows, rows that trees grew on, and unknown ones."""
+    """Return the answer to the first query of an evaluation, int64 [query.cells]. rows: number of all rows,
+    of training rows, and of rows for which this is not known."""
 
     def count(loss: Objective, margin: Float64, label: Float32, weights: Float32) -> Int64:
         with np.errstate(over="ignore"):  # infinite losses are counted in the last cell
@@ -200,8 +214,15 @@ def magnitudes(query: MagnitudesQuery, gradients: Gradients, rows: tuple[int, in
 def measured(
     query: EvaluationQuery, gradients: Gradients, rows: int, masks: Sequence[Mask] = (), name: str = ""
 ) -> Int64:
-    """The answer to the second query: int64 [query.cells]. gradients: with the margins of the rows; masks:
-    the rows of each level set; name: the site of these rows."""
+    """Return the answer to the second query of an evaluation, int64 [query.cells].
+
+    Args:
+        query: the query.
+        gradients: labels, weights and margins of the rows.
+        rows: number of rows.
+        masks: bool [rows] for each level of the subgroup columns.
+        name: name of the site with these rows.
+    """
     everybody = np.ones(rows, np.bool_)
     of_set = partial(_of_set, query)
     parts = [gradients.sum_rows(of_set, among) for among in (everybody, *masks)]
@@ -219,7 +240,7 @@ def measured(
 def _of_set(
     query: EvaluationQuery, loss: Objective, margin: Float64, label: Float32, weights: Float32
 ) -> Int64:
-    """The integers for some rows of a set: int64 [query.cells_of_set]."""
+    """Return the integers of the answer for the rows of one set: int64 [query.cells_of_set]."""
     rows = np.array([weights.size], np.int64)
     find = query.figures.__getitem__
     parts = [rows, metrics.sums(query.metrics, loss, margin, label, weights, query.weight, find)]
@@ -231,11 +252,11 @@ def _of_set(
 # ---- A party of a session that describes rows: it counts them -------------------------------------------
 
 UNDECLARED = -1.0
-"""The code of categories that the terms do not declare, in rows that are described."""
+"""Code of categories that the terms do not declare, in a session that describes rows."""
 
 
 class SummaryHolder(RowsHolder):
-    """The rows of a party in a session that describes them."""
+    """Holder in a session that describes rows: it counts them."""
 
     def compute(self, query: Query) -> Int64:
         match query:
@@ -248,7 +269,7 @@ class SummaryHolder(RowsHolder):
             case RangeQuery():
                 return count_ranges(self._shard.columns, self._terms, self._threads)
             case _:
-                raise PeerError("query-task", f"{query.description}: not part of a description")
+                raise PeerError("query-task", f"the query ({query.description}) is not part of a description")
 
     def _summary(self, query: SummaryQuery) -> Int64:
         columns, classes = self._shard.columns, query.classes
@@ -261,7 +282,8 @@ class SummaryHolder(RowsHolder):
 
 
 def count_ranges(columns: Sequence[Column], terms: Terms, threads: Threads) -> Int64:
-    """Rows in each part of the declared range of each numeric feature, int64 [features * RANGE_PARTS]."""
+    """Count the rows in each part of each numeric feature's declared range. Returns int64 [features *
+    RANGE_PARTS]."""
     ranges = [terms.columns.ranges[name] for name in terms.columns.numeric]
     pieces = zip(columns[: len(ranges)], ranges, strict=True)
     return np.concatenate(threads.each(lambda piece: count_parts(*piece), pieces))
@@ -273,7 +295,8 @@ def _missing(column: Column) -> int:
 
 
 def _by_level(column: Column, levels: int) -> Int64:
-    """Rows with a missing value, with each level, and with undeclared levels: int64 [levels + 2]."""
+    """Count the rows with a missing value, with each level, and with undeclared levels. Returns int64 [levels
+    + 2]."""
     out = np.zeros(levels + 2, np.int64)
     for start in range(0, column.size, STRETCH):
         values = column[start : start + STRETCH]
@@ -286,11 +309,13 @@ def _by_level(column: Column, levels: int) -> Int64:
 
 
 class DriftHolder(RowsHolder):
-    """The rows of a party in a session that compares them with the reference of a model."""
+    """Holder in a session that compares rows with the reference of a model: it counts rows by bin."""
 
     def compute(self, query: Query) -> Int64:
         if not isinstance(query, BinCountsQuery):
-            raise PeerError("query-task", f"{query.description}: not part of a comparison with a reference")
+            raise PeerError(
+                "query-task", f"the query ({query.description}) is not part of a comparison with a reference"
+            )
         model, shard = self._terms.earlier, self._shard
         assert model is not None
         return _count(query, bins_in(self._terms), model, shard.columns, shard.base_margin)
@@ -303,7 +328,15 @@ def count_bins(
     columns: Sequence[Column],
     base_margin: Float32 | None,
 ) -> Int64:
-    """The counts by bin at the end of a training in this state. base_margin: its initial margins."""
+    """Count rows by bin of each feature and of the score, at the end of training.
+
+    Args:
+        query: the query.
+        terms: the terms of the training.
+        state: state of the training.
+        columns: values of each feature.
+        base_margin: initial margins, float32 [rows], or None for 0.
+    """
     assert state.start is not None
     cut_points, constant = state.start.cut_points, state.rounds[0].values[0][1]
     trees, earlier = tuple(state.trees(query.rounds, cut_points.cuts)), terms.earlier
@@ -328,7 +361,7 @@ def _count(
     base: Float64 | Float32 | None,
 ) -> Int64:
     if (query.sizes, query.score) != (bins.sizes, bins.of_score):
-        raise PeerError("query-bins", "the query has other bins than the model")
+        raise PeerError("query-bins", "the bins of the query differ from those of the model")
     margin = np.empty((model.loss.outputs, columns[0].size), np.float64)
     continue_margins(margin, base, model, columns)
     return bins.count(columns, margin)
@@ -339,7 +372,7 @@ def _count(
 
 @dataclass(frozen=True)
 class HolderArguments:
-    """The arguments of `columns.holder_for`, from which a party's holders are made."""
+    """Arguments of `columns.holder_for`, from which a party's holders are created."""
 
     read: Callable[[Terms], Shard]
     name: str
@@ -353,4 +386,5 @@ OTHER_HOLDERS: dict[str, Callable[[HolderArguments, Terms, bytes], Holder]] = {
     "evaluate": lambda own, terms, _: EvaluationHolder(own.read, terms, own.nthread, own.name, own.table_of),
     "drift": lambda own, terms, _: DriftHolder(partial(own.read, terms), terms, own.nthread),
 }
-"""Maps task that does not train -> the function that makes its holder, without the session's secret."""
+"""Maps each task that does not train -> the function that creates its holder. The last argument, the
+session's secret, is ignored."""

@@ -1,9 +1,8 @@
-"""The rows of one party as arrays, and base classes of their holders in a session.
+"""Rows of one party as arrays, and base classes of the holders that compute a party's answers.
 
-Promises: arrays have a fixed type, with one number per row. The hash covers everything that answers depend
-on. The reader of tables has checked the rows against the terms.
-Refuses: queries out of order (PeerError, since they come from outside).
-"""
+Guarantees: arrays have a fixed dtype and one element per row. The hash covers everything that answers depend
+on. The table reader has already checked the rows against the terms.
+Raises: PeerError for queries that are out of order."""
 
 import hashlib
 import hmac
@@ -31,27 +30,29 @@ from fedboost.terms.vertical import Block
 from fedboost.version import VERSION
 
 # ---- A keyed hash of rows, by which a site recognises its rows ------------------------------------------
-# Promises: the hash is a sum over rows, of their values and places. So the hashes of a table's shares add up
-# to the hash of the table, however it is shared out. A table that differs in one value has another hash.
-# Anyone with the key could construct rows with the same hash: the key never leaves the site.
+# Guarantees: the hash is a sum over rows, computed from their values and places (row indices in the table).
+# The hashes of a table's shares therefore sum to the hash of the table, however its rows are divided among
+# workers. A table that differs in one value has a different hash. Anyone with the key could construct rows
+# with the same hash: the key never leaves the site.
 
 LANES = 4
-"""64-bit words of a hash."""
+"""Number of 64-bit words of a hash."""
 _BLOCK = 1 << 14
-"""Rows that are hashed at a time, so that their sums stay in the cache."""
+"""Number of rows hashed at a time, so that their sums stay in the cache."""
 _READ = 1 << 20
-"""Rows of a column that are read at a time."""
+"""Number of rows of a column read at a time."""
 Values = Column | npt.NDArray[np.generic]
 Words = npt.NDArray[np.uint64]
 
 
 def hash_rows(key: bytes, software: str, columns: Iterable[tuple[str, Values]], places: Keys) -> bytes:
-    """The keyed hash of rows, 32 bytes.
+    """Return the keyed hash of rows, 32 bytes.
 
     Args:
+        key: secret key of the site.
         software: everything else that answers depend on.
-        columns: pairs of name and values, of one, four or eight bytes each.
-        places: places of the rows in the whole table, uint64 [rows].
+        columns: pairs of a name and values, which have one, four or eight bytes each.
+        places: indices of the rows in the whole table, uint64 [rows].
     """
     key = hmac.digest(key, software.encode(), "sha256")
     tags = np.zeros((LANES, places.size), np.uint64)
@@ -65,19 +66,19 @@ def hash_rows(key: bytes, software: str, columns: Iterable[tuple[str, Values]], 
 
 
 def add_hashes(hashes: Sequence[bytes]) -> bytes:
-    """The hash of a table whose shares have these hashes."""
+    """Return the hash of a table from the hashes of its shares (the rows on each worker)."""
     words = [np.frombuffer(share, "<u8") for share in hashes]
     return np.sum(words, axis=0, dtype=np.uint64).astype("<u8").tobytes()
 
 
 def words_of(texts: Sequence[bytes]) -> Keys:
-    """Hashes of texts, uint64 [texts]."""
+    """Return a 64-bit hash of each text, uint64 [texts]."""
     return np.array([int.from_bytes(hashlib.sha256(text).digest()[:8]) for text in texts], np.uint64)
 
 
 def _add(tags: Words, column: Values, half: int, multipliers: Words) -> bool:
-    """Add one half of each value of a column to the tags: the first half is all of a value with up to four
-    bytes. Returns False if there is no second half."""
+    """Add one half of each value of a column to the tags, in place. A value of up to four bytes has only a
+    first half. Returns False if there is no second half."""
     for start in range(0, tags.shape[1], _READ):
         values = np.ascontiguousarray(column[start : start + _READ])
         if values.dtype.itemsize == 1:
@@ -93,36 +94,36 @@ def _add(tags: Words, column: Values, half: int, multipliers: Words) -> bool:
 
 
 def _words(key: bytes, what: str) -> Words:
-    """Pseudorandom words, which cannot be computed without the key."""
+    """Return pseudo-random words, uint64 [4], that cannot be computed without the key."""
     return np.frombuffer(hmac.digest(key, what.encode(), "sha256"), "<u8")
 
 
 # ---- The rows of one party ------------------------------------------------------------------------------
 
 RowIds = Sequence[bytes]
-"""Row ids, in the form in which they are compared."""
+"""Row ids, normalised for comparison."""
 Ranges = Sequence[tuple[int, int]]
-"""Half-open ranges [first, end) of rows."""
+"""Ranges [first, end) of row indices, end exclusive."""
 _MAX_VALUES = 1 << 22
-"""Feature values that are read at a time."""
+"""Number of feature values read at a time."""
 
 
 @dataclass(frozen=True)
 class Shard:
-    """The rows of a party, with the columns of the terms.
+    """Rows of a party, with the columns that the terms name.
 
     Args:
-        columns: one float32 [rows] per feature; NaN = missing.
+        columns: values of each feature, float32 [rows] each; NaN = missing.
         label: float32 [rows], or [2, rows] for intervals.
         weight: float32 [rows].
         allocate: allocator of derived arrays.
         keys: keys that rows are sampled by, uint64 [rows], if the terms sample any.
-        validation: rows that no tree grows on, bool [rows], if the terms have such a column.
+        validation: bool [rows], True for validation rows, if the terms have a column for them.
         base_margin: initial margins, float32 [rows]; None means 0.
-        group: key of each row's group, uint64 [rows], in rankings.
+        group: key of each row's group, uint64 [rows], for ranking objectives.
         ids: distinct id of each row, if rows are matched by them.
         subgroups: level of each subgroup column, float32 [rows] each.
-        ranges: places of the rows in the whole table, if they are a share of it.
+        ranges: ranges of the rows in the whole table, if they are a share of it.
     """
 
     columns: tuple[Column, ...]
@@ -142,11 +143,12 @@ class Shard:
         return int(self.weight.size)
 
     def without_columns(self) -> "Shard":
-        """The same rows without feature values, once these are binned."""
+        """Return the same rows without feature values, which are not needed once they are binned."""
         return replace(self, columns=())
 
     def pick(self, rows: Int64) -> "Shard":
-        """These rows, in this order, without ids. Row -1 has missing values; it needs rows without labels."""
+        """Return the rows with these indices, in this order, without ids. Index -1 stands for a row of
+        missing values, and requires rows without labels."""
         beside: dict[str, Any] = {
             name: None if values is None else values[rows]
             for name, values in vars(self).items()
@@ -161,11 +163,12 @@ class Shard:
         return replace(self, columns=columns, label=label, weight=self.weight[rows], ids=None, **beside)
 
     def first(self, rows: int) -> "Shard":
-        """The first rows, this many."""
+        """Return the first `rows` rows."""
         return self if rows == self.rows else self.pick(np.arange(rows))
 
     def hashed(self, key: bytes, columns: Sequence[Column], software: str = "") -> bytes:
-        """Keyed hash of the rows with these feature columns, and of the software's versions: 32 bytes."""
+        """Return the keyed hash of the rows with these feature columns, 32 bytes. software: versions that the
+        hash also covers."""
         places = places_of(self.ranges or ((0, self.rows),))
         return hash_rows(key, software, self._named(columns), places)
 
@@ -182,14 +185,15 @@ class Shard:
 
 
 def places_of(ranges: Ranges) -> Keys:
-    """The places of the rows in these ranges, uint64 [rows]."""
+    """Return the indices of all rows in these ranges, uint64 [rows]."""
     return np.concatenate([np.arange(first, last, dtype=np.uint64) for first, last in ranges])
 
 
 def continue_margins(
     margin: Float64, base_margin: Float64 | Float32 | None, earlier: Booster, columns: Sequence[Column]
 ) -> None:
-    """Write into `margin`, float64 [outputs, rows], the margins of a model that starts from base margins."""
+    """Write the margins of an earlier model for all rows into `margin`, float64 [outputs, rows]. base_margin:
+    initial margins, which replace the margin of the model's base score; None keeps it."""
     step = _MAX_VALUES // len(columns) + 1
     for start in range(0, margin.shape[1], step):
         rows = slice(start, start + step)
@@ -198,12 +202,13 @@ def continue_margins(
 
 
 def holds_out(terms: Terms) -> bool:
-    """True if the terms hold out rows, which no tree grows on."""
+    """Return True if the terms hold out validation rows, which trees are not trained on."""
     return terms.columns.validation is not None or terms.evaluation.validation_fraction > 0.0
 
 
 def row_sets(shard: Shard, terms: Terms) -> dict[str, Mask]:
-    """Masks of the rows that trees grow on, and of those held out: marked, or sampled by whole groups."""
+    """Return masks, bool [rows], of the training rows and the validation rows. Validation rows are marked in
+    the table, or sampled by whole groups."""
     if not holds_out(terms):
         return {
             TRAIN: np.ones(shard.rows, np.bool_),
@@ -221,11 +226,11 @@ def row_sets(shard: Shard, terms: Terms) -> dict[str, Mask]:
 # ---- Base classes of holders ----------------------------------------------------------------------------
 
 Exchange = Generator[Send | Receive | NeedKeys, Any, Any]
-"""A generator that sends bytes to others of the block, and waits for theirs, while a party answers."""
+"""Generator that exchanges bytes with other parties of the block while a party computes its answer."""
 
 
 def place_of(terms: Terms, name: str) -> tuple[View, Block]:
-    """The view and the block of a party that holds some of the columns."""
+    """Return the view and the block of a party that holds some of the columns."""
     view, block = view_of(terms, name), terms.blocks.of(name)
     assert view is not None
     assert block is not None
@@ -233,7 +238,8 @@ def place_of(terms: Terms, name: str) -> tuple[View, Block]:
 
 
 class BaseHolder:
-    """A party in one session, and the session's state (`state`); by default it does not train."""
+    """Base of all holders: one party in one session, with the session's state. By default, it does not
+    train."""
 
     def __init__(self, terms: Terms, nthread: int) -> None:
         self.state = INITIAL_STATE
@@ -242,22 +248,24 @@ class BaseHolder:
 
     @property
     def table(self) -> HeldTable | None:
-        """The table that later sessions need to recognise; None if there is none."""
+        """What later sessions need to recognise the table, or None if they do not."""
         return None
 
     def go_to(self, state: BoostingState) -> None:
         self.state = state
 
     def trees(self, rounds: int) -> tuple[Tree, ...]:
-        """This party's view of the trees; empty if all parties see the same, or there are none."""
+        """Return this party's view of the trees; empty if all parties see the same trees, or if there are
+        none."""
         return ()
 
 
 class RowsHolder(BaseHolder, ABC):
-    """The rows of a party in one session, which need nothing from other parties for an answer."""
+    """Base of holders that answer from their own rows alone, without data from other parties."""
 
     def __init__(self, read: Callable[[], Shard], terms: Terms, nthread: int = 1) -> None:
-        """read: returns the rows; called again if their values are needed after binning."""
+        """Read the rows. read: function that returns them; called again if feature values are needed after
+        binning."""
         super().__init__(terms, nthread)
         self._read = read
         self._shard = read()
@@ -268,20 +276,21 @@ class RowsHolder(BaseHolder, ABC):
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """Values of the features, read again if they have been binned."""
+        """Values of the features. They are read again if they have been dropped after binning."""
         return self._shard.columns or self._read().columns
 
     def rows_hashed(self, key: bytes) -> bytes:
-        """HMAC of everything that answers depend on, 32 bytes: the rows, and the software's versions."""
+        """Return an HMAC of everything that answers depend on, 32 bytes: the rows and the software
+        versions."""
         return self._shard.hashed(key, self.columns, repr((VERSION, self._terms.objective.package)))
 
     def answering(self, query: OfTurn) -> Answering:
-        """This party's answer: int64 [query.cells]."""
+        """Return this party's answer, int64 [query.cells], as a generator that never waits."""
         yield from ()
         return self.answer(query)
 
     def answer(self, query: OfTurn) -> Int64:
-        """This party's answer: int64 [query.cells]."""
+        """Return this party's answer, int64 [query.cells]. Raises PeerError if the query is out of order."""
         answers = []
         for part in cast(tuple[Query, ...], query.parts):
             part.check_order(self._terms, self.state)
@@ -291,4 +300,5 @@ class RowsHolder(BaseHolder, ABC):
 
     @abstractmethod
     def compute(self, query: Query) -> Int64:
-        """The answer to one query, int64 [query.cells]. PeerError for a query of other tasks."""
+        """Return the answer to a single query, int64 [query.cells]. Raises PeerError if the query belongs to
+        another task."""

@@ -1,9 +1,8 @@
-"""Holders with whole rows: `answer` turns a query into one vector of integers.
+"""Holders with whole rows, i.e. all columns: `answer` computes one vector of integers from a query.
 
-Promises: the vector depends only on this party's rows and the queries so far. The vectors of all parties add
-to the answer of one party with all rows, bit for bit.
-Refuses: queries that are out of order or do not fit the tree (PeerError, since they come from outside).
-"""
+Guarantees: the vector depends only on this party's rows and the queries so far. The vectors of all parties
+sum to the answer of a single party with all rows, bit for bit.
+Raises: PeerError for queries that are out of order or do not fit the tree."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -58,15 +57,16 @@ from fedboost.protocol.contracts import MAX_CELLS, HeldTable
 from fedboost.terms.terms import Terms, have_folds, slots_of
 
 # ---- Votes on features, and a party's own histograms of the nodes that may split ------------------------
-# Promises: each histogram is built once, and of two siblings only the one with fewer rows here. Only votes,
-# and the bins of elected features, leave the party.
+# Guarantees: each histogram is built once, and of two siblings only the one with fewer rows at this party.
+# Only votes, and the bins of elected features, leave the party.
 
 
 class OwnHistograms:
-    """A party's own histograms of the nodes of a level, as from `histogram.build`."""
+    """Cache of a party's own histograms for the nodes of a level, as returned by `histogram.build`."""
 
     def __init__(self, growing: GrowingRows, bins: Bins, pairs: Int64) -> None:
-        """pairs: packed gradients of all rows, int64 [outputs, rows], the same for a whole tree."""
+        """Start without any histograms. pairs: packed gradients of all rows, int64 [outputs, rows], the same
+        for a whole tree."""
         self._growing = growing
         self._bins = bins
         self._pairs = pairs
@@ -76,17 +76,22 @@ class OwnHistograms:
         self._known = {}
 
     def of(self, node: int, limit: int) -> Int64:
-        """The histogram of a leaf, with the last pair of sums. limit: of the gradient scale."""
+        """Return the histogram of a leaf, followed by its last pair of sums. limit: largest magnitude of a
+        gradient in the query's scale."""
         if node not in self._known:
             self._known[node] = self._growing.histograms([node], self._pairs, self._bins, limit)[0]
         return self._known[node]
 
     def descend(self, splits: Splits, nodes: tuple[int, ...], limit: int, max_cells: int) -> None:
-        """Keep only the histograms of these nodes, after these splits. max_cells: most integers of all."""
+        """Apply splits, and keep only the histograms of the given nodes. Raises Refused if they need more
+        than `max_cells` integers in total.
+
+        splits: splits since the last call; nodes: nodes to keep; limit: as in `of`."""
         if len(nodes) * self._bins.layout.cells > max_cells:
             raise Refused(
                 "query-size",
-                f"own histograms of {len(nodes)} nodes take more than {max_cells} integers; lower max_depth",
+                f"a party's own histograms of {len(nodes)} nodes would need more than {max_cells} integers; "
+                f"lower max_depth",
             )
         for split in splits:
             parent = self._known.pop(split.node, None)
@@ -97,13 +102,14 @@ class OwnHistograms:
         self._known = {node: cells for node, cells in self._known.items() if node in nodes}
 
     def of_vote(self, query: VoteQuery) -> Int64:
-        """The histograms that a vote is based on, after its splits: int64 [nodes, cells]."""
+        """Return the histograms that a vote is based on, after the query's splits: int64 [nodes, cells]."""
         limit, cells = query.gradient.limit, self._bins.layout.cells
         self.descend(query.splits, query.nodes, limit, MAX_CELLS)
         return np.stack([self.of(node, limit)[:cells] for node in query.nodes])
 
     def elected(self, query: HistogramQuery) -> Int64:
-        """The bins of each node's elected features, after the splits; of all features at the root."""
+        """Return the bins of each node's elected features after the query's splits, or of all features at the
+        root."""
         layout, parts = self._bins.layout, []
         everything = [Elected(layout.features, layout.bins)] * len(query.nodes)
         for node, elected in zip(query.nodes, query.elected or everything, strict=True):
@@ -111,21 +117,24 @@ class OwnHistograms:
             picked = layout.pick(sums[: layout.cells], elected.features)
             if picked.size != histogram.STATS * elected.bins:
                 raise PeerError(
-                    "query-bins", f"the query has {elected.bins} bins, and the elected features have others"
+                    "query-bins",
+                    f"the query has {elected.bins} bins, but the elected features have a different number",
                 )
             parts += [picked, sums[layout.cells :]]
         return np.concatenate(parts)
 
 
 def votes(query: VoteQuery, terms: Terms, rows: int, layout: Layout, own: Int64) -> Int64:
-    """The votes of a party with this many rows, int64 [nodes * features]. own: int64 [nodes, cells]."""
+    """Compute a party's votes for features, int64 [nodes * features]. rows: number of the party's rows; own:
+    its histograms, int64 [nodes, cells]."""
     # Penalties such as min_child_weight are for all rows: scale them by this party's share.
     rule = terms.rule(query.gradient, query.hessian).scaled(min(rows / query.rows, 1.0))
     return np.concatenate([vote(node, layout, rule, terms.histograms.vote_top_k) for node in own])
 
 
 def vote(own: Int64, layout: Layout, rule: SplitRule, top: int) -> Int64:
-    """1 for the `top` features with the highest positive gain, else 0; ties go to the lowest feature."""
+    """Return 1 for the `top` features with the highest positive gain, and 0 for others: int64 [features].
+    Ties go to the lowest feature number."""
     votes = np.zeros(len(layout.features), np.int64)
     gains = rule.gains(own, layout, histogram.node_total(own, layout))
     best = np.argsort(-gains, kind="stable")[:top]
@@ -134,18 +143,19 @@ def vote(own: Int64, layout: Layout, rule: SplitRule, top: int) -> Int64:
 
 
 # ---- Target means: sums of a party's labels by level, and its levels as means ---------------------------
-# Promises: sums are integers, so those of parties add to those of the pooled rows, bit for bit. The mean of a
-# row depends only on its level and its fold.
+# Guarantees: sums are integers, so those of all parties add up to those of the pooled rows, bit for bit. The
+# mean of a row depends only on its level and its fold.
 
 _HESSIAN = 0xFFFFFFFF
-"""Mask of the lower half of a row's pair."""
+"""Mask of the hessian, the lower half of a row's packed pair."""
 
 
 class LevelColumns:
-    """A party's target-mean columns, which follow the numeric features."""
+    """Target-mean columns of a party, which come after the numeric features."""
 
     def __init__(self, shard: Shard, terms: Terms, trained: Mask) -> None:
-        """trained: the rows that trees grow on, which are in folds, bool [rows]."""
+        """Divide the training rows into folds, if the terms need them. trained: bool [rows], True for
+        training rows."""
         self._slots = [*slots_of(terms).values()]
         self._first = len(terms.columns.numeric)
         self._weight = shard.weight
@@ -155,7 +165,7 @@ class LevelColumns:
             self._folds = np.where(trained, folds_of(shard.keys, terms.draws.seed), np.uint8(ALL))
 
     def sums(self, query: LevelSumsQuery, columns: Sequence[Column], pairs: Int64) -> Int64:
-        """The answer to the query: int64 [query.cells]. pairs: packed gradients, int64 [rows]."""
+        """Return the answer to the query, int64 [query.cells]. pairs: packed gradients, int64 [rows]."""
         every = [query.all_slots] * (query.counted + (query.weight is not None))
         sums, *counts = [np.zeros((query.all_slots, 2), np.int64), *(np.zeros(n, np.int64) for n in every)]
         begin = 0
@@ -179,8 +189,9 @@ class LevelColumns:
     def encoded(
         self, columns: Sequence[Column], means: Sequence[Float32], trained: bool = True
     ) -> tuple[Column, ...]:
-        """The columns with means, float32 [buckets, folds] each, in place of levels. trained: False to use
-        the last means, those of the model, for all rows."""
+        """Return the columns with target means in place of levels. means: float32 [buckets, folds] for each
+        target-mean column. trained: False to use the last fold, whose means the model stores, for all
+        rows."""
         folds = self._folds if trained else None
         behind = self._first + len(self._slots)
         own = zip(columns[self._first : behind], self._slots, means, strict=True)
@@ -191,7 +202,7 @@ class LevelColumns:
         )
 
     def predicted(self, columns: Sequence[Column], state: BoostingState) -> tuple[Column, ...]:
-        """The columns as the model of a training in this state encodes them."""
+        """Return the columns as they are encoded by the model that training has in this state."""
         means = () if state.start is None else state.start.means
         return self.encoded(columns, means, trained=False)
 
@@ -205,54 +216,56 @@ def _by_slot(slots_of_rows: Int64, values: Int64, slots: Slots) -> Int64:
 # ---- A party with whole rows ----------------------------------------------------------------------------
 
 MAX_ROWS_OF_TREES = 1 << 31
-"""Most rows x trees of a round: each takes 8 bytes, or 16 if rows are sampled."""
+"""Maximum number of rows x trees in a round: each takes 8 bytes, or 16 if rows are sampled."""
 NO_FEATURE = CutPoints.of([np.zeros(0, np.float32)], [False])
-"""Placeholder for the columns of a label holder without any: one bin with all rows."""
+"""Placeholder for the columns of a label holder without features: one bin that contains all rows."""
 
 
 class GrowingHolder(RowsHolder):
-    """Rows that trees grow on."""
+    """Base of holders in a training session: keeps the binned rows, and tracks which leaf each row is in."""
 
     growing: GrowingRows
-    """The rows of each leaf of the growing tree."""
+    """Row numbers in each leaf of the growing tree."""
     bins = UNBINNED
-    """The binned columns, followed by those of row sets."""
+    """Binned columns, followed by the row-set columns (other parties' splits, one bit per row)."""
 
     def __init__(self, read: Callable[[], Shard], terms: Terms, nthread: int, sets: int) -> None:
-        """sets: number of row-set columns of other parties, see `CutPoints.bin_rows`."""
+        """Read the rows. sets: number of row-set columns (other parties' splits), see
+        `CutPoints.bin_rows`."""
         super().__init__(read, terms, nthread)
         self._relayed = sets
 
     @abstractmethod
     def begin_margins(self) -> None:
-        """Set the margins that training begins with."""
+        """Set the margins that training starts from."""
 
     @abstractmethod
     def forget_gradients(self) -> None:
-        """Forget the gradients, before another tree."""
+        """Drop the gradients, because another tree is about to start."""
 
     def begin_tree(self, tree: int) -> None:
-        """Put all rows at the roots of a tree."""
+        """Put all rows at the roots of a tree. tree: number of the round."""
         self.growing.begin(tree)
         self.forget_gradients()
 
     def end_tree(self, tree: int, splits: Splits, values: Values) -> None:
-        """Split the last nodes of a tree, move margins by leaf values, and begin the next tree."""
+        """Apply the last splits of a tree, move margins by leaf values, and start the next tree."""
         self.begin_tree(tree + 1)
 
     def take_back(self) -> bool:
-        """Restore the margins before the last finished tree. Returns False if they are not known."""
+        """Restore the margins from before the last finished tree. Returns False if they are not known."""
         return False
 
     def encoded(self, start: StartQuery) -> tuple[Column, ...]:
-        """The columns to bin."""
+        """Return the columns to bin."""
         return self.columns
 
     def use(self, bins: Bins) -> None:
         self.bins = bins
 
     def bin(self, start: StartQuery) -> None:
-        """Bin the columns, and drop their values, which take four bytes each and are seldom needed again."""
+        """Bin the columns, and drop their values. Values take four bytes each, and are seldom needed
+        again."""
         cut_points = start.cut_points if start.cut_points.sizes.size else NO_FEATURE
         settings = self._threads, self._shard.allocate, self._relayed
         self.use(Bins.of(self.encoded(start), cut_points, *settings))
@@ -260,7 +273,7 @@ class GrowingHolder(RowsHolder):
 
 
 class HorizontalHolder(GrowingHolder):
-    """The rows of a party in one training session, and the state of the training (`state`)."""
+    """Holder for a party that has all columns of its rows, in one training session."""
 
     def __init__(
         self,
@@ -270,7 +283,8 @@ class HorizontalHolder(GrowingHolder):
         name: str = "",
         sets: int = 0,
     ) -> None:
-        """name: of this party in the terms; sets: see `GrowingHolder`."""
+        """Read the rows, and set their initial margins. name: of this party in the terms; sets: see
+        `GrowingHolder`."""
         super().__init__(read, terms, nthread, sets)
         self._name = name
         shard, threads = self._shard, self._threads
@@ -281,7 +295,7 @@ class HorizontalHolder(GrowingHolder):
         self._gradients = Gradients(objective, *labels, threads, shard.allocate)
         self.begin_margins()
         self._sets = row_sets(shard, terms)
-        """Maps set of rows for metrics -> bool [rows]."""
+        """Maps the name of a set of rows -> its mask, bool [rows]."""
         self._levels = LevelColumns(shard, terms, self._sets[metrics.TRAIN])
         assert shard.keys is not None or not terms.draws.draws_for_trees
         keys = np.broadcast_to(np.uint64(0), shard.rows) if shard.keys is None else shard.keys
@@ -291,23 +305,24 @@ class HorizontalHolder(GrowingHolder):
         self.growing = GrowingRows(*shape, self._sampler(), threads, shard.allocate)
         self.use(UNBINNED)
         self.has_gradients = False
-        """True if gradients are those of the growing tree: from its first histogram on."""
+        """True if the gradients of the growing tree have been computed, i.e. from its first histogram on."""
 
     @property
     def table(self) -> HeldTable:
-        """The table, and the rows that are held out."""
+        """Table of the session, and which of its rows are held out."""
         held_out = self._sets[metrics.VALIDATION] if holds_out(self._terms) else None
         return HeldTable(self.rows, lambda key: self._shard.hashed(key, self.columns), held_out)
 
     def own_histograms(self, query: VoteQuery) -> Int64:
-        """The histograms that a vote is based on, for a party with workers: int64 [nodes, cells]."""
+        """Return the histograms that a vote is based on, for a party with workers: int64 [nodes, cells]."""
         query.check_order(self._terms, self.state)
         histograms = self._of_vote(query)
         self.state = self.state.after(query)
         return histograms
 
     def go_to(self, state: BoostingState) -> None:
-        """Move to this state, whatever was answered before. Raises PeerError if its splits are invalid."""
+        """Move to this state, whatever was answered before. Raises PeerError if the splits of the state are
+        invalid."""
         if state.position == self.state.position:
             return
         # Keep what both states share: bins if the cut points are the same, margins if finished rounds are a
@@ -357,7 +372,10 @@ class HorizontalHolder(GrowingHolder):
             case ResidualQuery():
                 return self._residuals(query)
             case IdCountQuery() | AlignQuery() | PlacesQuery() | ReachQuery() | BinsQuery():
-                raise PeerError("query-task", f"{query.description}: for parties with different columns only")
+                raise PeerError(
+                    "query-task",
+                    f"the query ({query.description}) is only for parties with different columns",
+                )
             case LevelSumsQuery():
                 self._quantise_start(query)
                 return self._levels.sums(query, self.columns, self._gradients.pairs[0])
@@ -365,14 +383,18 @@ class HorizontalHolder(GrowingHolder):
                 columns = self._levels.predicted(self.columns, self.state)
                 return count_bins(query, self._terms, self.state, columns, self._shard.base_margin)
             case SummaryQuery() | MagnitudesQuery() | EvaluationQuery():
-                raise PeerError("query-task", f"{query.description}: not part of a training")
+                raise PeerError(
+                    "query-task", f"the query ({query.description}) is not part of a training session"
+                )
             case _:
                 assert_never(query)
 
     def _histograms(self, query: HistogramQuery) -> Int64:
         bins = self.bins.layout.bins
         if query.bins != bins:
-            raise PeerError("query-bins", f"the query has {query.bins} bins, and the cut points make {bins}")
+            raise PeerError(
+                "query-bins", f"the query has {query.bins} bins, but the cut points define {bins}"
+            )
         self._grow(query)
         if self._terms.histograms.vote_top_k:
             return self._own.elected(query)
@@ -384,7 +406,7 @@ class HorizontalHolder(GrowingHolder):
         return self._own.of_vote(query)
 
     def _residuals(self, query: ResidualQuery) -> Int64:
-        """Weights of rows by residual, for each part of each node's cell."""
+        """Return the weight of rows by residual, for each part of each node's cell."""
         self.growing.apply(query.splits, self.bins)
         if query.tree == CONSTANT_TREE:
             nodes = [np.flatnonzero(self._sets[metrics.TRAIN]).astype(np.uint32)]
@@ -411,7 +433,7 @@ class HorizontalHolder(GrowingHolder):
         return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.int64), *parts])
 
     def _metrics(self, query: EndRoundQuery) -> list[Int64]:
-        """Metric sums of each set of rows in the query; zeros for sets of other parties."""
+        """Return the metric sums of each set of rows in the query; zeros for the sets of other parties."""
         sets = [name.rpartition(metrics.OF_PARTY) for name in query.sets]
         sums = {
             rows: self._gradients.sum_metrics(query.metrics, query.weight, self._sets[rows])
@@ -421,7 +443,7 @@ class HorizontalHolder(GrowingHolder):
         return [sums[rows] if not sep or party == self._name else zeros for party, sep, rows in sets]
 
     def begin_margins(self) -> None:
-        """Set the margins to 0, the base margins, or those of the model that is continued."""
+        """Set the margins to 0, to the base margins, or to those of the model that is continued."""
         margin, base, earlier = self._gradients.margin, self._shard.base_margin, self._terms.earlier
         if earlier is not None:
             continue_margins(margin, base, earlier, self.columns)
@@ -436,13 +458,14 @@ class HorizontalHolder(GrowingHolder):
         self._own = OwnHistograms(self.growing, bins, self._gradients.pairs)
 
     def _grow(self, query: TreeQuery) -> None:
-        """Apply the splits of a query about the growing tree. Its gradients are computed at the root."""
+        """Apply the splits of a query about the growing tree. If the query is for the root, compute the
+        gradients first."""
         if not self.has_gradients:
             self._quantise(query)
         self.growing.apply(query.splits, self.bins)
 
     def _quantise(self, query: TreeQuery) -> None:
-        """Compute the gradients of the growing tree; with gradient-based sampling, also sample its rows."""
+        """Compute the gradients of the growing tree. With gradient-based sampling, also sample its rows."""
         terms, quantise = self._terms, self._quantiser(query)
         if terms.draws.by_gradient_norm:
             assert isinstance(query, HistogramQuery)  # the terms allow no votes
@@ -462,7 +485,8 @@ class HorizontalHolder(GrowingHolder):
         self._gradients.quantise(loss.start, self._quantiser(query), shift)
 
     def _quantiser(self, query: StartQuery | LevelSumsQuery | TreeQuery | SumsQuery) -> Quantise:
-        """The quantisation for a query; clipped to the bound of a row if answers get noise."""
+        """Return the function that quantises gradients for a query. Under terms with noise, it clips them to
+        the bound of a row."""
         if self._terms.noise is not None:
             return self._terms.bound.quantise
         return in_units(query.gradient, query.hessian)
@@ -472,12 +496,13 @@ class HorizontalHolder(GrowingHolder):
         super().end_tree(tree, splits, values)
 
     def forget_gradients(self) -> None:
-        """Have gradients and own histograms computed again when they are next needed."""
+        """Drop gradients and own histograms, so that they are computed again when needed."""
         self.has_gradients = False
         self._own.clear()
 
     def _sampler(self) -> Sampler:
-        """The sampler of rows. Gradient-based sampling needs gradients, so it starts with all rows."""
+        """Return the sampler of rows. With gradient-based sampling, it selects all rows at first, because
+        gradients are not known yet."""
         terms, sample = self._terms, (self._sets[metrics.TRAIN], self._draws)
         if terms.draws.max_bootstrap_count > 1:
             return bootstrap(*sample, terms.draws.subsample)

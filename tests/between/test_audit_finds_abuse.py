@@ -200,9 +200,9 @@ def forty_histograms_under_one_round(path):
             ["similar-groups"],
             [
                 "1. CHECK Session s1 had p3, session s2 did not. Subtracting one result from the other gives "
-                "the totals of p3 only",
+                "only the totals of p3",
                 "This was not intended if p3 dropped out; otherwise p3 was singled out. Ask the analyst.",
-                "The operator of this site: list the parties to train with in `parties` of [policy].",
+                "As operator of this site, list the parties to train with in `parties` of [policy].",
             ],
         ),
         (
@@ -235,7 +235,7 @@ def forty_histograms_under_one_round(path):
             forty_histograms_under_one_round,
             ["too-many"],
             [
-                "sums over groups of rows, by interval (40 times, where the terms allow 1).",
+                "sums over groups of rows, by interval (40 times, but the terms allow only 1).",
                 "sums over groups of rows, by interval 40 1 1360",
                 "at most 1 round from",
                 "by itself, this is not a sign of abuse",

@@ -73,7 +73,7 @@ def test_agreements_that_differ_in_much_are_told_in_short(path):
     assert "rounds was 1, then 2; max_depth was 2, then 3; max_bin was 8, then 16;" in text
     assert "; and 2 more settings." in text
     change_terms(path, other.digest, None)
-    assert "how they differ is not known" in " ".join(fedboost("audit", path).out.split())
+    assert "how they differ is unknown" in " ".join(fedboost("audit", path).out.split())
 
 
 @pytest.mark.parametrize("rule", ABUSES)
@@ -182,7 +182,7 @@ def test_terms_that_are_missing_or_changed(path):
     assert warnings(path) == []
     change_terms(path, terms.digest, whole.replace('"rounds":1', '"rounds":9'))
     assert warnings(path) == ["terms"]
-    assert "their SHA-256 differs" in " ".join(fedboost("audit", path).out.split())
+    assert "their SHA-256 does not match" in " ".join(fedboost("audit", path).out.split())
     change_terms(path, terms.digest, None)
     assert warnings(path) == ["terms"]
     assert "has no terms with digest" in " ".join(fedboost("audit", path).out.split())
@@ -225,7 +225,7 @@ def test_queries_that_share_a_turn_are_named_and_counted_each(path):
     written(path, terms, [answer(terms, turn, what) for turn, what in enumerate(SHARED, 1)])
     assert warnings(path) == []
     for text in (fedboost("audit", path).out, fedboost("audit", path, "--session", "s1").out):
-        assert "row count; magnitudes of labels, weights" in text
+        assert "row count; label and weight magnitudes" in text
         assert "how many rows lie in each column interval" in text
     level = SHARED.index("HistogramQuery")
     more = [*SHARED[:level], "HistogramQuery", *SHARED[level:]]

@@ -43,8 +43,9 @@ def test_terms_that_cannot_do_are_refused_before_anything_is_asked():
     with pytest.raises(Refused) as caught:
         check_terms(terms(60_000), DEFAULT // 4)
     assert str(caught.value) == (
-        "the aggregator would need 1.8 GiB for the sums of this training, and allows 1; lower max_depth or "
-        "max_bin, use fewer columns, or have `memory` in the aggregator's file raised"
+        "the aggregator would need 1.8 GiB for the sums of this session, but allows only 1 GiB; lower "
+        "max_depth or max_bin, use fewer columns, or have `memory` raised in the "
+        "aggregator's configuration file"
     )
 
 

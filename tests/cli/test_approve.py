@@ -76,8 +76,8 @@ def test_yes_allows_these_terms_and_no_others(folder, typed):
     }
     changed = offered(rounds=4)
     assert permits(changed) == (
-        f"site north refuses: it has not approved these terms (digest {changed.digest[:8]}..., it approved "
-        f"{offered().digest[:8]}...); run `{COMMAND}` there"
+        f"site north refuses: it has not approved these terms (their digest is {changed.digest[:8]}..., but "
+        f"it approved {offered().digest[:8]}...); run `{COMMAND}` at that site"
     )
     (folder / "party.toml").write_text(SITE + f"policy = {{ parties = {to_toml(THREE)} }}\n")
     assert permits(changed).startswith("site north refuses: its policy has columns.label = [], ")
@@ -200,8 +200,8 @@ def test_no_approval_spends_a_budget(folder):
     end = run("--yes")
     assert (end.code, approvals(folder)) == (2, [])
     assert end.err == (
-        "fedboost: party north cannot approve these terms: its policy has epsilon = 1, and the terms have no "
-        "noise, which would cost more than any budget; add noise with delta = 1e-05, or change the policy\n"
+        "fedboost: party north cannot approve these terms: its policy has epsilon = 1, but the terms have no "
+        "noise, so they would exceed any budget; add noise with delta = 1e-05, or change the policy\n"
     )
     (folder / "party.toml").write_text(SITE)
     assert run("--yes").code == 0
@@ -210,7 +210,7 @@ def test_no_approval_spends_a_budget(folder):
     relaxed = {**approval, "relaxed": {"epsilon": 99.0}}
     rewrite(config, "approved", offered().digest, json.dumps(relaxed))
     assert permits(offered()) == (
-        f"site north refuses: its approval of these terms cannot be read; run `{COMMAND}` there"
+        f"site north refuses: its approval of these terms cannot be read; run `{COMMAND}` at that site"
     )
 
 

@@ -63,10 +63,10 @@ def test_the_audit_tells_what_left_in_plain_words(path, capsys):
         "No entry within it was changed or removed; only --expect shows whether its end was cut off or "
         "rewritten."
     )
-    assert "\n! 1. ABUSE? Session one: sums over fewer or other parties than the terms allow" in warnings
+    assert "\n! 1. ABUSE? Session one: the site took part in sums over fewer or different\n" in warnings
     assert "\nABUSE?       this never happens in a session that keeps to its terms" in warnings
     assert (
-        "2. ABUSE? Session one: row count; magnitudes of labels, weights (2 times, where the terms allow "
+        "2. ABUSE? Session one: row count; label and weight magnitudes (2 times, but the terms allow only "
         in (" ".join(warnings.split()))
     )
     assert "session three had" not in warnings.lower()  # plain hides nothing
@@ -83,7 +83,7 @@ def test_the_audit_tells_what_left_in_plain_words(path, capsys):
     assert "with north, south" in text
     assert "4: y, age, dose, ward" in text
     assert "plain: the aggregator could see this site's own numbers" in text
-    assert "row count; magnitudes of labels, weights 2 1 770 6.2 kB" in text
+    assert "row count; label and weight magnitudes 2 1 770 6.2 kB" in text
     assert f"sums over groups of rows, by interval 1 {histograms} 385 3.1 kB" in text
     assert "in all 3 1155 9.2 kB" in text
     assert "over 1 of 2 parties: north" in text
@@ -133,7 +133,7 @@ def test_a_session_is_listed_answer_by_answer(path):
     for arguments in ((), ("--json",)):
         assert (
             refusal("audit", path, "--session", "three", *arguments)
-            == f"fedboost: {path}: has no session 'three'; it has one, two\n"
+            == f"fedboost: {path} has no session 'three', only: one, two\n"
         )
 
 
@@ -147,7 +147,7 @@ def test_the_beginning_of_a_name_is_enough_where_no_other_session_has_it(path):
     (cut,) = {name.split()[0] for name, *_ in rows_of(out) if name.startswith("session-")}
     assert cut.endswith("…")
     line = fedboost("audit", path, "--session", cut).err
-    assert f"2 sessions begin with '{cut[:-1]}': {names[0]}, {names[1]}; write more" in line
+    assert f"2 sessions start with '{cut[:-1]}': {names[0]}, {names[1]}; specify more of the name" in line
     for given, name in (("ot", "other"), (names[0][:-2], names[0]), (names[1][:-3] + "…", names[1])):
         end = fedboost("audit", path, "--session", given)
         assert (end.code, f"Session {name} " in end.out) == (0, True)

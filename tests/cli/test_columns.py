@@ -110,7 +110,7 @@ def test_what_may_be_the_row_id_is_offered_to_nobody_by_oversight(spelled):
 def test_a_column_without_a_level_of_enough_rows_is_not_offered():
     end = done(*OFFER, "--min-rows-per-level", "110")
     assert "categorical" not in tomllib.loads(Path("telco.offer.toml").read_text())
-    assert "plan: is left out, because it has no category with 110 rows or more" in end.err
+    assert "because it has no category with at least 110 rows" in end.err
 
 
 def test_ids_that_match_no_single_row_are_counted():
@@ -212,7 +212,7 @@ BANK = ("terms", "bank.csv", "--label", "default")
     ("arguments", "words"),
     [
         (("columns", "customers.csv"), "the owner of the columns is not known; add --party NAME"),
-        ((*OFFER[:-1], "a[b"), "--alias: column names cannot have '['"),
+        ((*OFFER[:-1], "a[b"), "--alias contains '[', which column names must not contain"),
         ((*OFFER[:2], "--alias", "telco", "--row-id", "customer"), "column 'customer' is missing"),
         ((*OFFER, "--exclude", "nothing"), "column 'nothing' is missing"),
         (
@@ -222,17 +222,17 @@ BANK = ("terms", "bank.csv", "--label", "default")
         ((*OFFER, "--exclude", "minutes_abroad", "--exclude", "plan"), "no column can be a feature"),
         ((*OFFER, "--out", "customers.csv", "--force"), "is an input of this command"),
         ((*BANK, "--with", "nowhere.toml"), "nowhere.toml: cannot read: No such file"),
-        ((*BANK, "--with", "names.toml"), "names.toml: is a site's names; give an offer of columns"),
+        ((*BANK, "--with", "names.toml"), "names.toml is a site's names; specify an offer of columns"),
         (
             (*BANK, "--with", "bare.toml"),
             "fedboost: bare.toml: there are no features: name at least one column in numeric",
         ),
         ((*BANK, "--with", "twice.toml"), "twice.toml: column 'a' is named more than once"),
         ((*BANK, "--with", "odd.toml"), "odd.toml: unknown key 'rows'"),
-        ((*BANK, "--with", "a.toml", "--with", "a.toml"), "'a' already has the columns of a.toml; give one "),
-        ((*BANK, "--with", "a.toml", "--with", "b.toml"), "column 'x' is in a.toml and in b.toml"),
-        ((*BANK, "--with", "income.toml"), "column 'income' is in bank.csv and in income.toml"),
-        ((*BANK, "--with", "a.toml", "--party", "a"), "'a' already has the columns of bank.csv; give one "),
+        ((*BANK, "--with", "a.toml", "--with", "a.toml"), "'a' already has the columns of a.toml; use one "),
+        ((*BANK, "--with", "a.toml", "--with", "b.toml"), "column 'x' is in both a.toml and b.toml"),
+        ((*BANK, "--with", "income.toml"), "column 'income' is in both bank.csv and income.toml"),
+        ((*BANK, "--with", "a.toml", "--party", "a"), "'a' already has the columns of bank.csv; use one "),
         (
             (*BANK, "--with", "a.toml", "--party", "bank", "--party", "z"),
             "--party z has no offer; add it with --with OFFER",
@@ -265,7 +265,7 @@ def test_what_cannot_be_is_refused_with_one_line(arguments, words):
 def test_files_that_exist_are_kept():
     done(*OFFER)
     before = Path("telco.names.toml").read_bytes()
-    assert "telco.offer.toml: already exists" in refusal(*OFFER, "--min-rows-per-level", "1")
+    assert "telco.offer.toml already exists" in refusal(*OFFER, "--min-rows-per-level", "1")
     assert Path("telco.names.toml").read_bytes() == before
 
 

@@ -106,7 +106,10 @@ def test_a_label_holder_without_columns_has_no_model_alone():
     [
         (["--data", "bank=bank.csv"], "party 'telco' has no table; add --data telco=TABLE"),
         ([*TABLES, "--site", "y"], "these parties have different columns"),
-        (TABLES, "bank, telco, shop have 90 rows in common, and the terms need min_common_rows = 100"),
+        (
+            TABLES,
+            "bank, telco, shop have only 90 rows in common, but the terms require min_common_rows = 100",
+        ),
     ],
 )
 def test_tables_that_cannot_be_joined_are_refused_with_one_line(arguments, words):

@@ -48,8 +48,8 @@ def test_a_site_that_does_not_allow_it_says_how(tmp_path):
     policy |= {"protections": ["plain"], "min_parties": 1}
     end = described(tmp_path, shared_out(2), terms(), policy=policy)
     assert (end.code, end.out) == (2, "")
-    assert "its policy has min_count = 40, and the terms have min_count = 10; set min_count = 40" in end.err
-    assert "run `fedboost approve terms.toml --describe --config party.toml` there" in end.err
+    assert "its policy has min_count = 40, but the terms have min_count = 10; set min_count = 40" in end.err
+    assert "run `fedboost approve terms.toml --describe --config party.toml` at that site" in end.err
 
 
 @pytest.mark.parametrize("command", ["train", "estimate", "compare", "simulate"])
@@ -64,7 +64,7 @@ def test_commands_that_train_do_not_take_such_terms(tmp_path, command, program):
         "compare": ("--data", "a.csv", "--site", "s"),
         "simulate": ("--data", "a.csv", "--site", "s"),
     }
-    assert f"program = '{program}' does not train; use fedboost {program}" in refusal(
+    assert f"program = '{program}', which does not train a model; use fedboost {program}" in refusal(
         command, tmp_path / "terms.toml", *options[command]
     )
 

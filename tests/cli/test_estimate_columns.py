@@ -123,7 +123,7 @@ def test_more_sums_than_are_opened_have_no_estimate(monkeypatch):
     monkeypatch.setattr(estimate, "row_costs", lambda *facts: short)
     assert set(estimated(agreed_terms(), "--rows", ROWS)) == {"plain"}
     text = " ".join(done("estimate", "terms.toml", "--rows", ROWS).out.split())
-    assert "encrypted sums, but the label holder opens at most 3; lower max_bin" in text
+    assert "encrypted sums, but the label holder decrypts at most 3 per turn; lower max_bin" in text
 
 
 def test_in_words_it_fits_a_terminal():

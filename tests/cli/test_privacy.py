@@ -55,7 +55,7 @@ def agreed(tmp_path):
 
 def test_a_budget_without_a_memory_is_not_said_to_be_whole(site):
     line = refused("privacy", "budget", "--config", site)
-    assert "there is no memory of the dataset 'north', which would record what is spent of the budget" in line
+    assert "there is no memory of dataset 'north', which is needed to record the privacy budget" in line
     assert [*site.parent.iterdir()] == [site]
     site.write_text(SITE)
     (row,) = lines("privacy", "budget", "--config", site)
@@ -105,7 +105,7 @@ def test_what_is_wrong_with_a_budget_is_one_line(site):
     assert "this memory is an empty file" in refused("privacy", "budget", "--config", site)
     assert "cannot read" in refused("privacy", "budget", "--config", site.parent / "none.toml")
     site.write_text(SITE + "[policy]\nepsilon = 3.0\n")
-    assert "half of a budget" in refused("privacy", "budget", "--config", site)
+    assert "alone does not set a budget" in refused("privacy", "budget", "--config", site)
 
 
 def test_training_with_noise_says_no_metrics_and_what_importances_are_worth(tmp_path, agreed):

@@ -71,14 +71,14 @@ REFUSED = {
     ),
     "an older page": (
         ("m.json", "--out", "old.html"),
-        "old.html: already exists; use another name or --force",
+        "old.html already exists; use another name, or --force",
     ),
-    "over the model": (("m.json", "--out", "m.json", "--force"), "m.json: is an input of this command"),
+    "over the model": (("m.json", "--out", "m.json", "--force"), "m.json is an input of this command"),
     "over the rows": (
         ("m.json", "--data", "rows.csv", "--out", "rows.csv", "--force"),
         "is an input of this",
     ),
-    "no such folder": (("m.json", "--out", "no/r.html"), "no/r.html: the directory"),
+    "no such folder": (("m.json", "--out", "no/r.html"), "no/r.html: cannot write: the directory"),
     "no page": (("m.json",), "--out"),
     "a query of nothing": (
         ("m.json", "--query", "SELECT 1", "--out", "r.html"),

@@ -85,7 +85,7 @@ def test_a_file_of_another_kind_is_refused_in_a_line(tmp_path, text, said):
     file, page = tmp_path / "f.json", tmp_path / "r.html"
     file.write_text(text)
     end = refusal("report", file, "--out", page)
-    assert end.startswith(f"fedboost: {file}: ")
+    assert end.startswith(f"fedboost: {file}")
     assert said in end
     assert not page.exists()
 

@@ -139,7 +139,7 @@ async def test_an_older_aggregator_is_told_from_one_that_has_a_status(tmp_path, 
         arguments = ("status", "--aggregator", one.address, "--insecure-loopback")
         end = await asyncio.to_thread(fedboost, *arguments)
     assert (end.code, end.out) == (2, "")
-    assert "is too old to answer this, or not an aggregator" in end.err
+    assert "is too old to support this, or is not an aggregator" in end.err
 
 
 @pytest.mark.slow

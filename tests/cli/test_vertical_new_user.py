@@ -43,8 +43,8 @@ TERMS = {
 OVER = re.compile("session done|session failed|left the session")
 MISFIT = "party telco left: its rows do not fit the terms; its own log says which column and why"
 FEW = (
-    "parties bank, telco have {} rows in common, and the terms need min_common_rows = 1000: compare how "
-    "their row ids are written (id_form in the terms)"
+    "parties bank, telco have only {} rows in common, but the terms require min_common_rows = 1000: compare "
+    "how their row ids are written (id_form in the terms)"
 )
 
 
@@ -121,10 +121,10 @@ def test_a_party_reads_the_names_of_its_own_table(consortium, monkeypatch):
     [
         (
             lambda ids: [i + 0.5 for i in ids],
-            "numbers with a fraction (often caused by a missing value); write whole numbers",
+            "which allows fractions (often because of a missing value); convert it to integers",
         ),
-        (lambda ids: [None, *ids[1:]], "has rows without one; fill them in or drop them: 1 of 1,200"),
-        (lambda ids: [ids[1], *ids[1:]], "keep one row per id: 1 id is in 2 rows"),
+        (lambda ids: [None, *ids[1:]], "has rows without a value; fill them in or drop them: 1 of 1,200"),
+        (lambda ids: [ids[1], *ids[1:]], "keep one row per id: 1 id occurs in 2 rows"),
     ],
     ids=["numbers with a fraction", "a missing id", "an id twice"],
 )

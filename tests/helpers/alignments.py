@@ -22,10 +22,12 @@ LEFT = {**COMMON, "rows": "label_holder"}
 ALIGN, PLACES = 2, 3
 """The turns of these questions."""
 CHECK = (
-    "the common rows have other ids here than at label holder bank: the aggregator joined them wrongly, or a "
-    "party entered ids that are not its own"
+    "the common rows have different ids at this party and at label holder bank: the aggregator joined them "
+    "wrongly, or a party entered ids that are not its own"
 )
-OTHER_ROWS = "party telco reports other known rows than the aggregator matched: ask both"
+OTHER_ROWS = (
+    "the rows that party telco reports as known differ from those that the aggregator matched: contact both"
+)
 JOINED = {
     "logistic": ("binary", {}),
     "classes": ("classes", {"objective": "multi:softprob", "num_class": 3}),

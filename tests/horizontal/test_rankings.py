@@ -81,7 +81,7 @@ def test_validation_groups_are_whole_and_not_learned_from():
 def test_groups_of_one_label_have_nothing_to_learn():
     X, _, _, settings = setting_of("ranked by ndcg")
     session = run(X, GROUP % 4, parts_of("ranked by ndcg", "3 at random"), **settings)
-    assert "no group of any party has a weight and rows with different labels" in str(session.error)
+    assert "every group of every party has weight 0 or equal labels" in str(session.error)
 
 
 def test_base_margins_of_a_ranking():

@@ -112,7 +112,7 @@ def test_own_histograms_are_bounded():
 @pytest.mark.parametrize(
     ("before", "query", "says"),
     [
-        ((), VOTE, "the root must be asked for first, and only once"),
+        ((), VOTE, "the root must be queried first, and only once"),
         ((ROOT,), dataclasses.replace(CHILD, splits=(SPLIT,)), "votes and histograms must alternate"),
         ((ROOT, VOTE), dataclasses.replace(VOTE, splits=()), "votes and histograms must alternate"),
         ((ROOT, VOTE), dataclasses.replace(CHILD, elected=(Elected((1, 2), 7),)), "the query has 7 bins"),
@@ -134,10 +134,14 @@ def test_no_more_questions_of_a_tree_than_its_levels_and_votes():
 @pytest.mark.parametrize(
     ("settings", "query", "says"),
     [
-        ({"vote_top_k": 0}, VOTE, "votes of 1 parties on 4 features, which the terms do not allow"),
-        ({}, dataclasses.replace(VOTE, features=5), "votes of 1 parties on 5 features, which the terms"),
-        ({}, dataclasses.replace(VOTE, parties=2), "votes of 2 parties on 4 features, which the terms"),
-        ({}, dataclasses.replace(VOTE, parties=0), "votes of 0 parties on 4 features, which the terms"),
+        ({"vote_top_k": 0}, VOTE, "the terms do not allow votes of 1 parties on 4 features"),
+        (
+            {},
+            dataclasses.replace(VOTE, features=5),
+            "the terms do not allow votes of 1 parties on 5 features",
+        ),
+        ({}, dataclasses.replace(VOTE, parties=2), "the terms do not allow votes of 2 parties on 4 features"),
+        ({}, dataclasses.replace(VOTE, parties=0), "the terms do not allow votes of 0 parties on 4 features"),
         ({}, dataclasses.replace(VOTE, nodes=(1, 1)), "or a node twice"),
         ({}, dataclasses.replace(VOTE, tree=-1, splits=()), "before the first tree"),
         ({"gradient_bits": 8}, VOTE, "gradients of 8 bits"),
@@ -151,7 +155,7 @@ def test_no_more_questions_of_a_tree_than_its_levels_and_votes():
         (
             {},
             dataclasses.replace(CHILD, elected=CHILD.elected * 2),
-            "elected features of 2 nodes, and the query names 1",
+            "elected features of 2 nodes, but names 1",
         ),
         ({}, dataclasses.replace(CHILD, elected=(Elected((1, 2, 3), 12),)), "3 elected features"),
         ({}, dataclasses.replace(CHILD, elected=(Elected((1, 1), 8),)), "or an unknown or repeated one"),

@@ -85,9 +85,9 @@ def test_too_few_rows_in_common_are_one_line():
     with pytest.raises(fb.FedboostError) as raised:
         fb.simulate(matched(layout, min_common_rows=ROWS), tables)
     assert str(raised.value) == (
-        f"parties bank, telco have {common.num_rows} rows in common, and the terms need min_common_rows = "
-        f"400: compare how their row ids are written (id_form in the terms), or lower min_common_rows if so "
-        f"few rows are enough"
+        f"parties bank, telco have only {common.num_rows} rows in common, but the terms require "
+        f"min_common_rows = 400: compare how their row ids are written (id_form in the terms), or lower "
+        f"min_common_rows if so few rows are enough"
     )
 
 
@@ -95,7 +95,7 @@ def test_more_ids_than_the_terms_allow_are_one_line():
     layout = LAYOUTS["two holders"]
     tables, _ = scattered(layout, pooled(ROWS))
     with pytest.raises(
-        fb.FedboostError, match=r"party bank enters 3.. row ids, and the terms allow 1 to 300"
+        fb.FedboostError, match=r"party bank enters 3.. row ids, but the terms allow only 1 to 300"
     ):
         fb.simulate(matched(layout, max_ids=300), tables)
 
@@ -130,8 +130,8 @@ def test_without_ids_the_terms_say_how_rows_belong_together():
     with pytest.raises(fb.ConfigError) as raised:
         terms_of(LAYOUTS["two holders"], rows=None)
     assert str(raised.value) == (
-        "terms: label_holder: set columns.row_id, the column that the parties' rows are matched by, "
-        'or rows = "in_order" if all tables have the same rows in the same order'
+        "terms: label_holder needs columns.row_id, the column that the parties' rows are matched by; set it, "
+        'or set rows = "in_order" if all tables have the same rows in the same order'
     )
 
 
@@ -147,7 +147,7 @@ def test_places_at_which_the_parties_have_other_ids_are_found_out(same):
     next(check)
     with pytest.raises(StopIteration if same else PeerError) as raised:
         check.send(told)
-    assert same or "have other ids here than at label holder bank" in str(raised.value)
+    assert same or "have different ids at this party and at label holder bank" in str(raised.value)
 
 
 @pytest.mark.parametrize("again", [b"a list", b"another"])

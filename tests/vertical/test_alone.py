@@ -222,7 +222,7 @@ def test_splits_by_columns_of_others_are_refused_in_these_rounds(party):
     session = Logged(down=down, **SESSION)
     session.play()
     assert session.left(party) == (
-        "a split uses another party's column in a round that may use only those of label holder bank"
+        "a split uses another party's column in a round that may use only columns of label holder bank"
     )
 
 

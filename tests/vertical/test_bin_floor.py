@@ -214,8 +214,8 @@ def test_fewer_rows_than_the_floor_are_refused_in_one_line(floor):
     with pytest.raises(FedboostError) as error:
         train_apart(LAYOUTS["two holders"], pooled(60), min_rows_per_bin=floor)
     assert str(error.value) == (
-        f"party bank left: a tree would grow on 60 rows, and the terms have min_rows_per_bin = {floor}: "
-        f"lower it, or use more common rows"
+        f"party bank left: a tree would be trained on only 60 rows, but the terms have min_rows_per_bin = "
+        f"{floor}: lower it, or use more common rows"
     )
 
 
@@ -258,10 +258,10 @@ def finer(marks, places, query):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (two, "a mark that is neither 0 nor 1"),
-        (no_first, "no mark at the first bin of a column"),
-        (elsewhere, "a sum without a mark"),
-        (finer, "groups that are not joined from those of its parent"),
+        (two, "a mark is neither 0 nor 1"),
+        (no_first, "the first bin of a column has no mark"),
+        (elsewhere, "a bin without a mark has a sum"),
+        (finer, "groups are not joined from those of the parent node"),
     ],
 )
 def test_marks_that_cannot_be_name_the_party(monkeypatch, change, words):
@@ -270,7 +270,7 @@ def test_marks_that_cannot_be_name_the_party(monkeypatch, change, words):
     session = played(min_rows_per_bin=12)
     assert "party telco reported sums over impossible groups of bins, at or below node" in session.error
     assert words in session.error
-    assert session.error.endswith("; ask that party before you train with it again")
+    assert session.error.endswith("; contact that party before you train with it again")
     assert "\n" not in session.error
 
 
@@ -341,7 +341,7 @@ def test_an_aggregator_that_ends_a_tree_by_other_splits_is_refused(again):
     reasons = {session.left(party) for party in session.terms.parties} - {None}
     (reason,) = reasons
     if again:
-        assert reason == "splits of a tree come before the sums of its root"
+        assert reason == "the query splits a tree before the sums of its root"
     else:
         assert reason.startswith(
             "a split of node 0 is inside a group of bins, which min_rows_per_bin = 30 keeps together"

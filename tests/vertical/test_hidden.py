@@ -135,7 +135,7 @@ def test_sums_that_are_made_up_are_found_when_they_win_a_split(monkeypatch, dept
     apart = play("two holders", table=table, max_depth=depth)
     assert apart.session.booster is None
     assert "telco" in (apart.left("bank") or apart.error)
-    found = "have other sums than telco reported", "party telco made up sums"
+    found = "differ from those that telco reported", "party telco made up sums"
     assert any(words in str(apart.left("bank")) + apart.error for words in found)
 
 
@@ -246,5 +246,5 @@ def test_settings_that_cannot_be_are_one_line(settings, fault):
 
 
 def test_blocks_have_no_common_key():
-    with pytest.raises(fb.ConfigError, match="one label holder has the key"):
+    with pytest.raises(fb.ConfigError, match="a single label holder must have the key"):
         terms_of(LAYOUTS["blocks"], protection="paillier", parties=["bank", "telco", "bank2", "telco2"])

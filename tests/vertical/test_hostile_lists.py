@@ -110,7 +110,7 @@ def test_a_list_more_behind_the_last_is_refused(monkeypatch):
 
     honest_tokens = Alignment.tokens
     monkeypatch.setattr(Alignment, "tokens", tokens)
-    says = "party telco broke the protocol: it relays bytes to party shop, which already answered turn 2"
+    says = "party telco broke the protocol: it relayed bytes to party shop, which has already answered turn 2"
     assert refused(matching()) == says
 
 
@@ -171,7 +171,7 @@ def test_a_count_of_ids_that_is_not_that_of_a_party_is_refused_by_it():
     for place, party in enumerate(("bank", "telco", "shop")):
         error = spoilt_answer(IdCountQuery, add(place, 2))
         assert error == (
-            f"party {party} left: the query has {sizes[place] + 2} row ids here, not {sizes[place]}"
+            f"party {party} left: the query has {sizes[place] + 2} row ids for this party, not {sizes[place]}"
         )
 
 
@@ -179,7 +179,7 @@ def test_a_count_of_ids_that_cannot_be_names_its_party():
     for by in (-(10**6), 10**9):
         error = spoilt_answer(IdCountQuery, add(1, by))
         assert error.startswith("party telco enters ")
-        assert "row ids, and the terms allow 1 to 10,000,000" in error
+        assert "row ids, but the terms allow only 1 to 10,000,000" in error
 
 
 def test_a_label_holder_with_another_number_of_rows_is_refused():
@@ -208,7 +208,7 @@ def test_more_ids_than_the_terms_allow_are_refused_by_each_party():
     refused(apart)
     reasons = {apart.left(party) for party in apart.terms.parties} - {None}
     assert reasons
-    assert all("row ids, and the terms allow 1 to" in reason for reason in reasons)
+    assert all("row ids, but the terms allow only 1 to" in reason for reason in reasons)
     assert not apart.said(Relay)
 
 
@@ -217,7 +217,7 @@ def test_more_ids_than_a_session_can_match_are_one_line():
     with pytest.raises(Refused) as raised:
         AlignQuery((14_000_000, 14_000_000, 14_000_000)).check(terms)
     assert str(raised.value) == (
-        "the parties enter 42,000,000 row ids in all, and a session can match at most 33,554,432; leave out "
+        "the parties enter 42,000,000 row ids in total, but a session can match at most 33,554,432; remove "
         "rows that no other party can have"
     )
 
@@ -282,7 +282,7 @@ def test_another_list_is_refused_when_the_question_is_asked_again(monkeypatch, t
     )
     memory = reopening(tmp_path / "memory", "shop") if on_disk else dict
     apart = matching(memories={"shop": memory()["memory"]} if on_disk else {}).dying("shop", ALIGN, memory)
-    says = "party shop left: party telco relayed other blinded row ids than before in turn 2"
+    says = "party shop left: party telco changed what it relays (blinded row ids) in turn 2"
     assert refused(apart) == says
     assert not [report for report in apart.said(Report, "shop") if report.turn == ALIGN]
 

@@ -84,7 +84,7 @@ def test_sums_that_cannot_be_fail_the_session_with_the_turn(party, by):
 
 
 @pytest.mark.parametrize(
-    ("kind", "says"), [("RowsQuery", "the parties count"), ("EndRoundQuery", "inconsistent metric sums")]
+    ("kind", "says"), [("RowsQuery", "the parties report"), ("EndRoundQuery", "metric sums are inconsistent")]
 )
 def test_a_feature_holder_that_adds_to_what_is_about_labels_fails_the_session(kind, says):
     apart = play_spoilt(Apart, "telco", lambda query: query.name == kind, add(0, -(10**6)))
@@ -129,8 +129,8 @@ def test_relayed_bytes_of_another_length_name_their_sender(monkeypatch, party, k
     size = len(done[0])
     assert apart.session.booster is None
     assert apart.left(left) == one_line(
-        f"party {party} relayed {size} bytes of {kind}, expected {size - by}: it holds other rows than "
-        f"this party"
+        f"party {party} relayed {size} bytes ({kind}) instead of {size - by}: its rows do not match this "
+        f"party's rows"
     )
 
 
@@ -182,8 +182,8 @@ def of_rows(rows):
 @pytest.mark.parametrize("rows", [1, 59, 61, 120])
 def test_a_feature_holder_with_other_rows_is_named(rows):
     assert fails(SessionFailed, tables(telco=of_rows(rows))) == (
-        f"party telco left: it has {rows} rows, and label holder bank 60: both must have the same rows in "
-        f"the same order"
+        f"party telco left: it has {rows} rows, but label holder bank has 60: both must have the same rows "
+        f"in the same order"
     )
 
 
@@ -192,8 +192,8 @@ def test_a_feature_holder_of_one_of_two_blocks_with_other_rows_is_named():
     parts = layout.tables(pooled(60))
     parts["telco2"] = parts["telco2"].slice(0, 29)
     assert fails(SessionFailed, parts, layout) == (
-        "party telco2 left: it has 29 rows, and label holder bank2 30: both must have the same rows in the "
-        "same order"
+        "party telco2 left: it has 29 rows, but label holder bank2 has 30: both must have the same rows in "
+        "the same order"
     )
 
 

@@ -43,14 +43,14 @@ SESSIONS = {
     "predict": Predicting,
 }
 """Sessions by the rows that take part."""
-VIEW = "party telco left: received other parties' columns, or leaf values without labels"
+VIEW = "party telco left: the aggregator sent columns or leaf values that are not for this party"
 
 # ---- places ---------------------------------------------------------------------------------------------
 
-TWICE = "a row is {} twice"
-RANGE = "common rows, or one beyond the list"
-FEW = f"have {FEWEST - 1} rows in common, and the terms need min_common_rows = {FEWEST}: compare "
-ONE = "have 1 rows in common, and the terms need min_"
+TWICE = "the query names a {} row twice"
+RANGE = "common rows, or one outside the list"
+FEW = f"have only {FEWEST - 1} rows in common, but the terms require min_common_rows = {FEWEST}: compare "
+ONE = "have only 1 rows in common, but the terms require min_"
 BAD_PLACES = [
     ("doubled", ("common", "left", "predict"), doubled, "telco", TWICE),
     ("unknown", ("common",), with_first(-1), "telco", TWICE),
@@ -65,16 +65,34 @@ BAD_PLACES = [
     ("one", ("common",), lambda own: own[:1], "bank telco shop", ONE),
     ("one", ("left", "predict"), only(1), "telco", f"parties bank, telco {ONE}"),
     ("none", ("common", "left", "predict"), lambda own: own[:0], "shop", f"0 {RANGE}"),
-    ("none known", ("left", "predict"), only(0), "telco", "have 0 rows in common"),
-    ("another number", ("left",), lambda own: own[:-1], "telco", "has 49 places, but 50 rows are {}"),
-    ("another number", ("predict",), lambda own: own[:-1], "telco", "has 93 places, but 94 rows are {}"),
-    ("of the label holder", ("left",), lambda _: np.arange(30), "bank", "has 30 places, but 50 rows are {}"),
+    ("none known", ("left", "predict"), only(0), "telco", "have only 0 rows in common"),
+    (
+        "another number",
+        ("left",),
+        lambda own: own[:-1],
+        "telco",
+        "has 49 places in the query, but 50 rows are {}",
+    ),
+    (
+        "another number",
+        ("predict",),
+        lambda own: own[:-1],
+        "telco",
+        "has 93 places in the query, but 94 rows are {}",
+    ),
+    (
+        "of the label holder",
+        ("left",),
+        lambda _: np.arange(30),
+        "bank",
+        "has 30 places in the query, but 50 rows are {}",
+    ),
     (
         "of the label holder",
         ("predict",),
         lambda _: np.arange(30),
         "bank",
-        "has 30 places, but 94 rows are {}",
+        "has 30 places in the query, but 94 rows are {}",
     ),
 ]
 
@@ -115,8 +133,8 @@ def test_places_of_another_party_and_of_all_are_refused(rows, party):
 @pytest.mark.parametrize(
     ("rows", "says"),
     [
-        ("left", "the query has {} rows in all, not {}"),
-        ("predict", "label holder bank has {} rows to predict, and the terms have predict_rows = {}"),
+        ("left", "the query has {} rows in total, not {}"),
+        ("predict", "label holder bank has {} rows to predict, but the terms have predict_rows = {}"),
     ],
 )
 def test_another_number_of_rows_than_the_label_holder_has_is_refused(rows, says, by):
@@ -139,18 +157,18 @@ def again(terms, places):
 
 
 REPEATED = {
-    "ids": (again, "AlignQuery in turn 3, but it has turn 2 for itself"),
+    "ids": (again, "AlignQuery came in turn 3, but must be the only query of turn 2"),
     "ids, with another question": (
         lambda terms, places: Several((again(terms, places), places)),
-        "AlignQuery in turn 3, but it has turn 2 for itself",
+        "AlignQuery came in turn 3, but must be the only query of turn 2",
     ),
     "places, with another question": (
         lambda terms, places: Several((places, RowsQuery())),
-        "PlacesQuery in turn 3, but it has turn 3 for itself",
+        "PlacesQuery came in turn 3, but must be the only query of turn 3",
     ),
     "the number of ids": (
         lambda terms, places: IdCountQuery(len(terms.parties)),
-        "IdCountQuery in turn 3, but it has turn 1 for itself",
+        "IdCountQuery came in turn 3, but must be the only query of turn 1",
     ),
     "rows": (lambda terms, places: RowsQuery(), "rows must be matched before they are counted"),
 }
@@ -174,7 +192,7 @@ def sizes_changed(change):
 
 def test_two_lists_in_one_turn_are_refused():
     two = sizes_changed(lambda counts: Several((AlignQuery(tuple(counts.tolist())),) * 2))
-    says = "party bank left: AlignQuery in turn 2, but it has turn 2 for itself"
+    says = "party bank left: AlignQuery came in turn 2, but must be the only query of turn 2"
     assert refused(matching(program=two)) == says
 
 
@@ -183,7 +201,7 @@ def test_sizes_other_than_were_told_are_refused(by):
     other = sizes_changed(lambda counts: AlignQuery((int(counts[0]), int(counts[1]) + by, int(counts[2]))))
     size = len(tables_of("three holders")["telco"])
     assert refused(matching(program=other)) == (
-        f"party telco left: the query has {size + by} row ids here, not {size}"
+        f"party telco left: the query has {size + by} row ids for this party, not {size}"
     )
 
 
@@ -241,7 +259,7 @@ def test_another_question_in_a_turn_that_was_answered_is_refused(tmp_path, rows,
     memory = reopening(tmp_path / "memory", "shop") if on_disk else dict
     apart = SESSIONS[rows](memories={"shop": memory()["memory"]} if on_disk else {})
     assert refused(apart.dying("shop", turn, memory).asking("shop", turn, other, attempt=2)) == (
-        f"party shop left: turn {turn} has another query or position than before"
+        f"party shop left: turn {turn} was repeated with a different query or position"
     )
 
 
@@ -273,7 +291,7 @@ def test_an_introduction_with_other_places_is_refused(rows, party, turn):
 
     apart = SESSIONS[rows](down=down)
     assert refused(apart) == (
-        f"party {party} left: the session cannot be in this state after this site's answers"
+        f"party {party} left: the aggregator sent a state that contradicts this site's earlier answers"
     )
 
 

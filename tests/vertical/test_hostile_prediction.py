@@ -43,7 +43,7 @@ def test_fewer_ids_of_the_label_holder_than_the_terms_say_end_the_session_before
     session.session.run.take = lambda total: take(total - one if session.session.turn == 1 else total)
     error = refused(session)
     assert (
-        f"label holder bank has {rows - 1} rows to predict, and the terms have predict_rows = {rows}" in error
+        f"label holder bank has {rows - 1} rows to predict, but the terms have predict_rows = {rows}" in error
     )
     assert not session.said(Relay)
 
@@ -53,7 +53,7 @@ def test_fewer_rows_than_must_be_common_are_refused_before_ids_are_matched():
     tables = tables_of("three holders")
     tables["bank"] = tables["bank"].slice(0, FEWEST - 1)
     session = Predicting(tables=tables)
-    says = f"{FEWEST - 1} rows are to be predicted, and the terms need min_common_rows = {FEWEST}"
+    says = f"{FEWEST - 1} rows are to be predicted, but the terms require min_common_rows = {FEWEST}"
     assert says in refused(session)
     assert not session.said(Relay)
     assert not session.said(Join, "telco")
@@ -71,7 +71,7 @@ def test_a_longer_list_of_the_label_holder_than_is_predicted_is_not_matched():
     session = Predicting(down=down).play()
     rows = session.tables["bank"].num_rows
     assert session.left("telco") == (
-        f"label holder bank has {rows + 500} rows to predict, and the terms have predict_rows = {rows}"
+        f"label holder bank has {rows + 500} rows to predict, but the terms have predict_rows = {rows}"
     )
     assert not session.said(Relay, "telco")
     assert not [report for report in session.said(Report, "telco") if report.turn == ALIGN]
@@ -120,7 +120,7 @@ def test_a_question_of_a_training_beside_the_one_of_a_prediction_is_refused():
 
 def test_after_the_prediction_nothing_more_is_answered():
     session = Predicting(program=asking(lambda terms, reach: reach, lambda terms, reach: reach))
-    assert refused(session).endswith("turn 4, but the terms have only 3 turns")
+    assert refused(session).endswith("turn 4, but the terms allow only 3 turns")
 
 
 def test_three_kinds_of_questions_are_for_predictions():
@@ -145,7 +145,7 @@ def test_no_rows_are_predicted_in_a_session_that_trains():
         program=asking(lambda terms, _: ReachQuery(FEWEST, (0, FEWEST, FEWEST), np.tile(rows, 2)))
     )
     session.play()
-    assert session.error == "party bank left: query ReachQuery is not part of the task train of the terms"
+    assert session.error == "party bank left: query ReachQuery is not allowed in a session with task train"
 
 
 FAR = {
@@ -173,7 +173,7 @@ def test_an_introduction_elsewhere_is_refused():
         return None
 
     assert refused(Predicting(down=down)) == (
-        "party telco left: a session to predict has a state of a training"
+        "party telco left: a session with task predict has the state of a training session"
     )
 
 
@@ -192,7 +192,7 @@ def test_bits_of_another_size_name_their_sender(monkeypatch, kind, change):
     lying(monkeypatch, kind, change)
     session = Predicting()
     assert refused(session).startswith("party bank left: party telco relayed ")
-    assert f"bytes of {kind}, expected " in session.error
+    assert f"bytes ({kind}) instead of " in session.error
     assert session.made["bank"][0].prediction is None
 
 
@@ -202,8 +202,8 @@ def test_bits_that_no_decisions_give_name_their_sender(monkeypatch, party, every
     lying(monkeypatch, LEAF_BITS, lambda content: bytes([every]) * len(content), party)
     session = Predicting()
     error = refused(session)
-    assert error.startswith(f"party bank left: the leaf bits of {party} for tree ")
-    assert error.endswith("cannot result from decisions at its nodes")
+    assert error.startswith(f"party bank left: party {party} sent an invalid prediction for tree ")
+    assert error.endswith("no combination of its decisions gives these leaf bits")
 
 
 @pytest.mark.parametrize("told", [(), np.zeros(16, np.int64)])

@@ -258,7 +258,7 @@ def test_another_number_of_rows_than_the_terms_say_is_one_line():
     tables = tables_of("three holders")
     rows = tables["bank"].num_rows
     assert refusal(tables, {"predict_rows": rows + 1}).endswith(
-        f"label holder bank has {rows} rows to predict, and the terms have predict_rows = {rows + 1}"
+        f"label holder bank has {rows} rows to predict, but the terms have predict_rows = {rows + 1}"
     )
 
 
@@ -267,15 +267,15 @@ def test_rows_that_a_feature_holder_knows_too_few_of_are_one_line():
     tables["shop"] = tables["shop"].slice(0, FEWEST - 1)
     known = due("three holders", "logistic", tables)[1][1].sum()
     assert refusal(tables).endswith(
-        f"parties bank, shop have {known} rows in common, and the terms need min_common_rows = {FEWEST}: "
-        f"compare how their row ids are written (id_form in the terms), or lower min_common_rows by "
-        f"--min-common-rows if so few rows are enough"
+        f"parties bank, shop have only {known} rows in common, but the terms require min_common_rows = "
+        f"{FEWEST}: compare how their row ids are written (id_form in the terms), or lower min_common_rows "
+        f"by --min-common-rows if so few rows are enough"
     )
 
 
 def test_a_party_without_a_model_and_one_without_a_table_are_named():
     tables = tables_of("three holders")
-    assert refusal(tables, models={}) == "the model of party bank is missing; each party needs one"
+    assert refusal(tables, models={}) == "the model of party bank is missing; pass one for each party"
     terms = terms_for("three holders", "logistic", tables)
     without = {party: table for party, table in tables.items() if party != "shop"}
     with raised(fb.ConfigError, "predict-input-missing"):
@@ -286,7 +286,7 @@ def test_a_site_without_models_refuses():
     session = Predicting()
     make = Predicting.keeping(session, "telco", None)
     session.crash("telco", holder=make)
-    assert session.play().error == ("party telco left: it has no models to predict with")
+    assert session.play().error == ("party telco left: it does not have any models to predict with")
 
 
 def test_a_model_of_other_columns_is_refused():
@@ -294,7 +294,7 @@ def test_a_model_of_other_columns_is_refused():
     models = models_of(terms_for("three holders", "logistic", tables), "logistic")
     other = replace(models["shop"], features=models["shop"].features[::-1])
     assert refusal(tables, models={**models, "shop": other}) == (
-        "party shop left: it has a model with other columns than the terms"
+        "party shop left: the model of party shop has different columns from the terms"
     )
 
 

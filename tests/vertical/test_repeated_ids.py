@@ -70,7 +70,7 @@ def test_common_rows_are_counted_by_their_ids():
     assert ids < inner.num_rows
     assert fb.simulate(matched(LAYOUTS["two holders"], **{**REPEATED, "min_common_rows": ids}), tables).model
     with pytest.raises(
-        fb.FedboostError, match=f"parties bank, telco have {ids} rows in common, and the terms"
+        fb.FedboostError, match=f"parties bank, telco have only {ids} rows in common, but the terms"
     ):
         fb.simulate(matched(LAYOUTS["two holders"], **{**REPEATED, "min_common_rows": ids + 1}), tables)
 
@@ -105,7 +105,8 @@ def test_terms_that_compare_no_ids_repeat_none():
 def test_labels_with_noise_repeat_no_ids():
     """Rows of an id would be changed alike."""
     with pytest.raises(
-        fb.ConfigError, match="repeated_ids with min_rows_per_bin: all rows of a bin could belong to one id"
+        fb.ConfigError,
+        match="repeated_ids with min_rows_per_bin: all rows of a bin could belong to a single id",
     ):
         matched(LAYOUTS["two holders"], **REPEATED, min_rows_per_bin=10)
     with pytest.raises(fb.ConfigError, match="repeated_ids with label_epsilon: one known label of an id"):
@@ -191,8 +192,8 @@ BAD = {
     "fewer than none": (first(-3), "label holder bank reports -3 rows"),
     "more than may be": (
         first(2**31 - 1),
-        "rows with common ids, and the terms allow 10,000,000: raise max_ids only if it is known "
-        "to have that many rows",
+        "rows with common ids, but the terms allow only 10,000,000; raise max_ids only if the label holder "
+        "is known to have that many rows",
     ),
     "too few ids": (lambda counts, attempt: counts[1:], "bytes of how many rows each id has, expected "),
     "too many ids": (
@@ -201,7 +202,7 @@ BAD = {
     ),
     "a row more": (
         lambda counts, attempt: counts + (np.arange(counts.size) == 0),
-        " rows, and label holder ",
+        " rows, but label holder ",
     ),
 }
 
@@ -217,8 +218,9 @@ def test_numbers_of_rows_that_cannot_be_are_refused_by_feature_holders(monkeypat
 
 def test_a_label_holder_of_more_rows_than_max_ids_is_refused():
     rows = of_people(LAYOUTS["three holders"], people=40, rows=90, share=0.95)[1].num_rows
-    assert f"label holder bank has {rows} rows with common ids, and the terms allow 60: raise" in refused(
-        people(max_ids=60)
+    assert (
+        f"label holder bank has {rows} rows with common ids, but the terms allow only 60; raise"
+        in refused(people(max_ids=60))
     )
 
 
@@ -229,7 +231,7 @@ def test_other_numbers_after_a_restart_are_refused(monkeypatch):
         return counts if attempt == 1 else np.roll(counts, 1)
 
     telling(monkeypatch, other)
-    assert "the label holder repeats other row ids than before" in refused(people().dying("bank", 6))
+    assert "the label holder repeats different row ids than before" in refused(people().dying("bank", 6))
 
 
 # ---- restarts -------------------------------------------------------------------------------------------

@@ -81,7 +81,7 @@ def test_each_feature_holder_must_know_enough_rows():
     with pytest.raises(fb.FedboostError) as raised:
         fb.simulate(matched(layout, **ALL), tables)
     assert str(raised.value).startswith(
-        "parties bank, shop have 99 rows in common, and the terms need min_common_rows = 100: compare how "
+        "parties bank, shop have only 99 rows in common, but the terms require min_common_rows = 100: "
     )
     assert fb.simulate(matched(layout, **ALL, min_common_rows=99), tables).model
 

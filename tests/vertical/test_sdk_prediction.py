@@ -45,6 +45,6 @@ def test_parties_that_know_few_rows_do_not_predict(trained):
     result, tables = trained
     rows = len(tables["bank"]["id"])
     with pytest.raises(
-        fb.SessionFailed, match=f"rows in common, and the terms need min_common_rows = {rows}"
+        fb.SessionFailed, match=f"rows in common, but the terms require min_common_rows = {rows}"
     ):
         fb.predict_jointly(result.party_models, tables, min_common_rows=rows)

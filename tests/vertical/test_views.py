@@ -248,15 +248,18 @@ def some_categories(columns, categories):
     categories[:, 0] = 1
 
 
-MORE = "received other parties' columns, or leaf values without labels"
+MORE = "the aggregator sent columns or leaf values that are not for this party"
 FEATURES, PARTIES = 6, ("bank", "telco", "shop")
 LIES = {
     "the bin": (put(2, 1), MORE),
     "the direction": (put(3, 1), MORE),
     "a column of another party": (put(1, 0), MORE),
-    "categories": (some_categories, "is not possible for feature"),
-    "a holder beyond the parties": (put(1, FEATURES + 3), "is not possible for feature"),
-    "the party itself": (put(1, FEATURES + 2), "a split uses a column of a party that holds no columns"),
+    "categories": (some_categories, "is not valid for feature"),
+    "a holder beyond the parties": (put(1, FEATURES + 3), "is not valid for feature"),
+    "the party itself": (
+        put(1, FEATURES + 2),
+        "a split uses a column of a party that does not hold any columns",
+    ),
 }
 
 

@@ -1,1 +1,1 @@
-"""Programs of sessions: generators that yield queries to all parties and receive the sums."""
+"""Programs of sessions: generators that yield queries to all parties and receive the sums of the answers."""

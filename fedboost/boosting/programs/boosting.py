@@ -1,9 +1,9 @@
-"""Gradient boosting as a program. It reads like centralised boosting, except that each `yield` is a turn.
+"""Gradient boosting as a program. It reads like centralised boosting, except that each `yield` sends a query
+and receives the sum of the parties' answers.
 
-Promises: the program is a pure function of the terms and the sums, so the model is the same for every
-partition of the rows.
-Refuses: inconsistent sums (PeerError), and labels with nothing to learn (ConfigError).
-"""
+Guarantees: the program is a pure function of the terms and the sums, so the model does not depend on how the
+rows are distributed among the parties.
+Raises: PeerError for inconsistent sums, ConfigError if there is nothing to learn from the labels."""
 
 import math
 from collections.abc import Generator
@@ -49,15 +49,18 @@ from fedboost.terms.terms import Terms, stages
 
 @dataclass(frozen=True)
 class TrainingStart:
-    """A training before its first tree.
+    """Results of the queries before the first tree.
 
     Args:
-        rows: rows of all parties.
+        rows: number of rows of all parties.
         first: exponent counts at the initial margins.
         exponents: exponent counts after the constant.
         norms: counts of gradient norms after the constant.
-        score: the constant prediction that boosting starts from.
-        ahead: scales of the first tree if its root was queried ahead, with the sums `root_sums`.
+        cut_points: cut points of all features.
+        levels: target means, and the cut points between them.
+        score: constant prediction that boosting starts from.
+        scales: scales of gradients, hessians and weights.
+        ahead: scales of the first tree if its root was queried early, with the result `root_sums`.
     """
 
     rows: int
@@ -73,7 +76,7 @@ class TrainingStart:
 
 
 def begin(terms: Terms) -> Generator[OfTurn, Int64, TrainingStart]:
-    """Send the queries before the first tree."""
+    """Send all queries that come before the first tree."""
     rows, counts, coarse = yield from count(terms)
     scales = Scales.of(terms, counts)
     cut_points = yield from find_cut_points(terms, rows, counts, coarse)
@@ -96,7 +99,7 @@ def begin(terms: Terms) -> Generator[OfTurn, Int64, TrainingStart]:
 
 
 def train(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Booster | Outcome]:
-    """Train all rounds. `grown`: see `grow_tree`."""
+    """Train all rounds and return the model. grown: rounds that are already known, see `grow_tree`."""
     if terms.vertical.aligns:
         yield from align(terms)
     begun = yield from begin(terms)
@@ -134,17 +137,18 @@ def train(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Booster |
 
 
 def watched(terms: Terms, round_metrics: dict[str, float]) -> float:
-    """The value that early stopping watches: the last metric of the last set of rows; lower is better."""
+    """Return the value that early stopping watches: the last metric on the last set of rows, negated if
+    higher values of the metric are better. Raises ConfigError if it is needed but undefined."""
     name, value = [*metrics.of_all(round_metrics).items()][-1]
     if terms.evaluation.early_stopping_rounds and math.isnan(value):
         raise ConfigError(
-            "metric-undefined", f"{name} has no value, so early stopping cannot watch it: use another metric"
+            "metric-undefined", f"{name} is undefined, so early stopping cannot use it: choose another metric"
         )
     return -value if grows(terms.metrics[-1]) else value
 
 
 def best(scores: list[float]) -> int:
-    """The first round with the best (lowest) score."""
+    """Return the first round with the lowest (best) score."""
     return min(range(len(scores)), key=scores.__getitem__)
 
 
@@ -156,7 +160,7 @@ def end_round(
     values: tuple[tuple[int, float], ...],
     scales: Scales,
 ) -> Generator[OfTurn, Int64, tuple[Int64, Int64, dict[str, float]]]:
-    """Move the margins by these leaf values, and return the parts of the sum (`split_end`)."""
+    """Move the margins by these leaf values, and return the sum as split by `split_end`."""
     total = yield end_query(terms, rows, number, splits, values, scales)
     return split_end(terms, total, scales)
 
@@ -169,14 +173,14 @@ def end_query(
     values: tuple[tuple[int, float], ...],
     scales: Scales,
 ) -> EndRoundQuery:
-    """The query that moves the margins by these leaf values."""
+    """Return the query that ends a round: it moves the margins by these leaf values and asks for metrics."""
     measured = terms.metrics, scales.weight, terms.needs_exponent_counts, terms.sets
     return EndRoundQuery(rows, number, splits, values, *measured, terms.draws.by_gradient_norm)
 
 
 def split_end(terms: Terms, total: Int64, scales: Scales) -> tuple[Int64, Int64, dict[str, float]]:
-    """Split the sum of an EndRoundQuery into exponent counts of the new gradients, counts of their norms
-    (each empty if the terms do not need it), and metrics."""
+    """Split the sum of an EndRoundQuery into exponent counts of the new gradients, counts of their norms, and
+    metrics. Counts that the terms do not need are empty."""
     round_metrics = metrics.by_set(terms.metrics, terms.sets, total, scales.weight)
     counts = total[len(terms.sets) * metrics.cells(terms.metrics) :]
     norms = NORM_CELLS * terms.draws.by_gradient_norm
@@ -186,10 +190,11 @@ def split_end(terms: Terms, total: Int64, scales: Scales) -> tuple[Int64, Int64,
 def end_and_begin(
     terms: Terms, start: StartQuery | None, end: EndRoundQuery, root: HistogramQuery | None
 ) -> Generator[OfTurn, Int64, tuple[Int64 | None, Int64, Int64 | None]]:
-    """End a round; in the same turn start boosting before it, and ask for the next root after it, if given.
+    """Send the queries at the end of a round in one turn: the start of boosting (if any), the end of the
+    round, and the root of the next tree (if any). Returns the sum of each.
 
-    Parties apply the queries of a turn in this order: the start sets the bins, the end moves the margins, and
-    the root needs both. Returns the sum of each."""
+    Parties apply them in this order: the start sets the bins, the end moves the margins, and the root needs
+    both."""
     queries = [query for query in (start, end, root) if query is not None]
     sums = yield from together(terms, *queries)
     ended = int(start is not None)
@@ -204,7 +209,8 @@ def root_ahead(
     scales: Scales | None,
     roots: tuple[int, ...] = (),
 ) -> HistogramQuery | None:
-    """The root query to send with the end of the last round. None without scales, or after all trees."""
+    """Return the query for the next round's roots, to be sent with the end of the current round. Returns None
+    if the scales are not known, or after the last round."""
     if scales is None or number == terms.trees.rounds:
         return None
     return root_query(terms, rows, number, ground, scales, roots)
@@ -213,7 +219,7 @@ def root_ahead(
 def root_query(
     terms: Terms, rows: int, number: int, ground: GrowthSettings, scales: Scales, roots: tuple[int, ...] = ()
 ) -> HistogramQuery:
-    """The query for the roots of a round, or only for those in `roots`."""
+    """Return the query for the roots of a round, or only for those in `roots`."""
     # A bootstrap draws a row up to max_bootstrap_count times: cells need room for that many rows.
     sampled_rows, bins = rows * terms.draws.max_bootstrap_count, ground.of_tree(number).layout.bins
     asked = sampled_rows, number, NO_SPLITS, roots or terms.roots, bins, *scales.pair
@@ -230,14 +236,20 @@ def grow_tree(
     grown: GrownTrees,
     root: Int64 | None = None,
 ) -> Generator[OfTurn, Int64, tuple[Tree, Splits]]:
-    """Grow the trees of a round level by level. Returns them with the splits not yet sent to any party.
+    """Grow the trees of a round level by level. Returns the trees of all roots as one `Tree`, and the splits
+    not yet sent to any party.
 
-    If the roster has to change, the tree is cut short and keeps its current leaves.
+    If the roster (the parties in the sums) has to change, growth stops early and the trees keep their current
+    leaves.
 
     Args:
-        ground: or the cut points to build it from.
-        grown: the rounds so far. A round that is already in it, from before a restart, is not grown again.
-        root: the sum of `root_query`, if it was sent before.
+        terms: the terms of the session.
+        rows: number of rows of all parties.
+        number: number of the round.
+        ground: growth settings, or the cut points to build them from.
+        scales: scales of gradients and hessians.
+        grown: rounds so far. A round that is already in it, from before a restart, is not grown again.
+        root: sum of `root_query`, if it was sent early.
     """
     if number == len(grown):
         ground = GrowthSettings(terms, ground) if isinstance(ground, CutPoints) else ground
@@ -253,7 +265,8 @@ def _grow(
     growing = frontier.growing
     frontier.take_roots((yield root_query(terms, rows, number, ground, scales)) if root is None else root)
     # Each pass of the loop is a level: `split` decides splits from known sums without a turn; the query sends
-    # these splits and asks for children. The splits of the last level go with the query that ends the round.
+    # these splits and asks for children. The splits of the last level are sent with the query that ends the
+    # round.
     while frontier.split():
         try:
             if terms.histograms.vote_top_k:
@@ -266,16 +279,17 @@ def _grow(
     return tree, splits
 
 
-# ---- Candidates that train side by side in one session; the worst are dropped ---------------------------
+# ---- Candidates that are trained in parallel in one session; the worst are dropped ----------------------
 # Each candidate is one output of the round (`registry.Trials`). Its trees grow with its own settings, and the
 # histograms of all candidates travel in one answer.
-# Promises: a pure function of the terms and the sums. If gradients have public bounds, a candidate's trees
+# Guarantees: a pure function of the terms and the sums. If gradients have public bounds, a candidate's trees
 # are those of a separate training with its settings.
 
 
 @dataclass
 class Candidate:
-    """A candidate: its terms, the ground that its trees grow on, and its watched metric in each round."""
+    """Candidate settings in a tuning session: its terms, its growth settings, and its watched metric in each
+    round."""
 
     number: int
     terms: Terms
@@ -284,7 +298,8 @@ class Candidate:
 
 
 def tune(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcome]:
-    """Train all candidates, and drop the worst at the end of each stage. `grown`: see `grow_tree`."""
+    """Train all candidates in parallel and drop the worst at the end of each stage. grown: rounds that are
+    already known, see `grow_tree`."""
     begun = yield from begin(terms)
     rows, scales, ahead, sums = begun.rows, begun.scales, begun.ahead, begun.root_sums
     each = [terms.candidate(number) for number in range(len(terms.objective.candidates))]
@@ -326,26 +341,27 @@ def _check_rows(terms: Terms, ended: Int64, scales: Scales) -> None:
     if f"{VALIDATION}-{terms.metrics[-1]}" not in told:
         raise ConfigError(
             "tune-few-rows",
-            f"comparing candidates needs at least {metrics.MIN_ROWS} validation rows (weighted rows count as "
-            f"fractions of the heaviest): mark more in the table, or draw a larger share",
+            f"comparing candidates requires at least {metrics.MIN_ROWS} validation rows (weighted rows count "
+            f"as fractions of the heaviest): mark more rows in the table, or draw a larger share",
         )
 
 
 def _score(terms: Terms, by_set: dict[str, float], number: int) -> float:
-    """A candidate's last metric on the validation rows; lower is better. ConfigError if it has no value."""
+    """Return a candidate's last metric on the validation rows, where lower is better. Raises ConfigError if
+    it is undefined."""
     watched = own_name(terms.metrics[-1])
     value = by_set[f"{VALIDATION}-{number}/{watched}"]
     if math.isnan(value):
         raise ConfigError(
             "metric-undefined",
-            f"{watched} has no value, because all validation rows have the same label: mark others, draw a "
-            f"larger share, or put another eval_metric last",
+            f"{watched} is undefined, because all validation rows have the same label: mark other rows, draw "
+            f"a larger share, or put another eval_metric last",
         )
     return -value if grows(watched) else value
 
 
 def _best_first(candidates: list[Candidate]) -> list[Candidate]:
-    """Candidates sorted by their best round; ties go to the lower number."""
+    """Sort candidates by the score of their best round; ties go to the lower number."""
     return sorted(candidates, key=lambda each: (min(each.scores, default=np.inf), each.number))
 
 
@@ -376,7 +392,8 @@ def _roots_of(going: list[Candidate]) -> tuple[int, ...]:
 def _grow_side_by_side(
     terms: Terms, rows: int, number: int, going: list[Candidate], scales: Scales, sums: Int64 | None
 ) -> Generator[OfTurn, Int64, tuple[Tree, Splits]]:
-    """Grow the trees of a round as one. Returns it with the splits not yet sent to any party."""
+    """Grow the trees of all remaining candidates as one. Returns it with the splits not yet sent to any
+    party."""
     # Each candidate grows its own tree, with its own node numbers. Parties see one tree: `_Forest` renumbers
     # nodes, and answers are concatenated in the order of the candidates that still grow.
     root = root_query(terms, rows, number, going[0].ground, scales, _roots_of(going))
@@ -403,15 +420,16 @@ def _grow_side_by_side(
 
 @dataclass
 class _Growing:
-    """A candidate's growing tree."""
+    """Growing tree of one candidate."""
 
     frontier: Frontier
     number: list[int]
-    """Maps its own node numbers -> node numbers of the whole round."""
+    """Maps the tree's own node numbers -> node numbers of the whole round."""
 
 
 class _Forest:
-    """The trees of a round, numbered as one tree: first the roots, then children in the order of splits."""
+    """Trees of all candidates in a round, numbered as one tree: first the roots, then children in the order
+    of splits."""
 
     def __init__(self, roots: int, trees: list[_Growing]) -> None:
         self._roots = self._size = roots
@@ -419,7 +437,7 @@ class _Forest:
         self.new_splits = NO_SPLITS
 
     def split(self, trees: list[_Growing]) -> list[_Growing]:
-        """Split the leaves of these trees whose turn it is. Returns the trees that grow on."""
+        """Split the leaves of these trees whose turn it is. Returns the trees that can still grow."""
         return [tree for tree in trees if self._split(tree)]
 
     def _split(self, tree: _Growing) -> bool:

@@ -1,11 +1,10 @@
-"""The growing trees of a round. Leaves, histograms and nodes are arrays; each step is one compiled call per
-level (`gbdt.kernels.level`).
+"""Growing trees of a round, at the aggregator. Leaves, histograms and nodes are arrays; each step is one
+compiled call per level (`gbdt.kernels.level`).
 
-Promises: of two siblings, parties report the one with the smaller sum of hessians. The other is the parent
+Guarantees: of two siblings, parties report the one with the smaller sum of hessians. The other is the parent
 minus it, for every feature whose histogram is known for the parent. Cells are only as wide as the parent's
 sums require.
-Refuses: sums that contradict each other or the parent's (PeerError).
-"""
+Raises: PeerError for sums that contradict each other or the parent's sums."""
 
 from functools import cached_property
 from typing import Any
@@ -40,20 +39,21 @@ from fedboost.gbdt.tree import (
 from fedboost.terms.terms import Terms
 
 # ---- Groups of bins (`min_rows_per_bin`): a party reports one sum per group -----------------------------
-# Promises: a sibling's sums are the parent's minus the child's, group by group. Splits are by whole groups,
-# and missing values that share a group with others follow it.
-# Refuses: groups that are not unions of the parent's, and sums outside of groups (PeerError that names the
-# party with the column).
+# Guarantees: a sibling's sums are the parent's minus the child's, group by group. Splits separate only whole
+# groups, and missing values that share a group with other values go to the same side.
+# Raises: PeerError, naming the party with the column, for groups that are not unions of the parent's groups,
+# and for sums outside of groups.
 
 
 class BinGroups:
-    """The groups of bins of each known node. Siblings have the same groups.
+    """Groups of bins at each known node, if parties report one sum per group. Siblings have the same groups.
 
-    The groups of children are unions of their parent's. The parent's sums are joined to these unions before
-    the child's are subtracted, so that both have a sum in the same bins."""
+    The groups of children are unions of their parent's groups. The parent's sums are merged into these unions
+    before the child's are subtracted, so that both have a sum in the same bins."""
 
     def __init__(self, terms: Terms, layout: Layout, numbers: Int64) -> None:
-        """layout: of the features with these numbers."""
+        """Start without any groups. layout: positions of the bins of the features; numbers: feature numbers
+        in the terms."""
         view = view_of(terms, terms.vertical.label_holder or "")
         assert view is not None
         self._holders = [terms.parties[place] for place in view.holders[numbers].tolist()]
@@ -61,15 +61,18 @@ class BinGroups:
         self._of: dict[int, Flags] = {}
 
     def take_roots(self, answer: Int64, roots: int) -> Int64:
-        """Record the groups in an answer about the roots, and return its sums."""
+        """Record the groups in an answer about the roots, and return the sums of the answer."""
         sums, marks = self._parts(answer, roots)
         for root, own in enumerate(marks):
             self._of[root] = self._checked(root, own, None, sums.reshape(roots, -1)[root])
         return sums
 
     def take(self, answer: Int64, asks: Int64, families: Leaves, histograms: Int64) -> Int64:
-        """Record the groups in an answer about children (`level.list_queried_children`) and their siblings.
-        Join the sums of the parents in `histograms` to the same groups. Returns the sums of the answer."""
+        """Record the groups in an answer about children, which also hold for their siblings, and return the
+        sums of the answer. The parents' sums in `histograms` are merged into the same groups, in place.
+
+        asks: the queried children (`level.list_queried_children`); families: the split leaves with their
+        children; histograms: int64 [slots, cells]."""
         sums, marks = self._parts(answer, len(asks))
         told = zip(marks, sums.reshape(len(asks), -1), families[asks[:, 1]], strict=True)
         for own, of_node, family in told:
@@ -83,10 +86,13 @@ class BinGroups:
         return sums
 
     def widen(self, columns: Int32, bitmaps: Bytes, features: Int32) -> None:
-        """Change splits in place, so that they are by whole groups.
+        """Change splits in place so that they separate only whole groups.
 
-        columns, bitmaps: as in `tree.Splits`, bitmaps empty if no feature is categorical; features: the
-        feature of each split, numbered as in the layout."""
+        Args:
+            columns: as in `tree.Splits`.
+            bitmaps: as in `tree.Splits`; empty if no feature is categorical.
+            features: feature of each split, numbered as in the layout.
+        """
         layout = self._layout
         for number, feature in enumerate(features.tolist()):
             apart, column = self._of[int(columns[0, number])], columns[:, number]
@@ -110,14 +116,15 @@ class BinGroups:
         return answer[:sums], answer[sums:].reshape(nodes, -1)
 
     def _checked(self, node: int, marks: Int64, above: Flags | None, sums: Int64) -> Flags:
-        """The groups that these marks describe. node: the node, or its parent; above: the parent's groups."""
+        """Return the groups that these marks describe. node: the node, or its parent; above: the parent's
+        groups."""
         fault = histogram.fault(marks, above, sums[:-STATS].reshape(-1, STATS), self._layout)
         if fault is not None:
             feature, what = fault
             raise PeerError(
                 "party-wrong-sums",
                 f"party {self._holders[feature]} reported sums over impossible groups of bins, at or below "
-                f"node {node}: {what}; ask that party before you train with it again",
+                f"node {node}: {what}; contact that party before you train with it again",
             )
         apart: Flags = marks == 1
         return apart
@@ -149,24 +156,27 @@ class BinGroups:
 #     take     families, asks  ->  fresh
 
 REASONS = {
-    level_kernels.FEATURES_DISAGREE: "the bins of feature {feature} do not sum to the same total as those "
-    "of other features",
+    level_kernels.FEATURES_DISAGREE: "the bins of feature {feature} do not sum to the same total as "
+    "the bins of other features",
     level_kernels.NEGATIVE_BIN: "a bin has a negative sum of hessians",
-    level_kernels.OTHER_ROWS: "the sums over a node's rows differ from the sums over its bins",
-    level_kernels.OTHER_TOTAL: "the sums of node {node} differ from those of its parent's split",
-    level_kernels.NEGATIVE_POSITIVE: "a node has a larger sum of gradients above 0 than its parent",
-    level_kernels.OTHER_SIBLING: "the sums of a node are not its parent's minus its sibling's",
+    level_kernels.OTHER_ROWS: "the sums over the rows of a node differ from the sums over its bins",
+    level_kernels.OTHER_TOTAL: "the sums of node {node} differ from the sums in its parent's split",
+    level_kernels.NEGATIVE_POSITIVE: "a node has a larger sum of positive gradients than its parent",
+    level_kernels.OTHER_SIBLING: "the sums of a node are not those of its parent minus its sibling's",
 }
 
 FIRST_ROOM = 126
-"""Nodes below the roots that a growing tree has room for at first: those of a tree with six levels."""
+"""Number of nodes below the roots for which a growing tree initially has room: those of a tree with six
+levels."""
 
 
 class Columns:
-    """The features that nodes may split by: sampled as in XGBoost, within the interaction constraints."""
+    """Features that each node may be split by: sampled as in XGBoost, and limited by the interaction
+    constraints."""
 
     def __init__(self, terms: Terms, tree: int, numbers: Int64 | None = None) -> None:
-        """numbers: the features that the tree grows on, increasing; None for all."""
+        """Prepare the limits for the trees of one round. numbers: features that the trees use, in increasing
+        order; None for all."""
         self._terms, self._tree = terms, terms.first_tree + tree
         names = terms.columns.features
         self._features = names if numbers is None else tuple(names[number] for number in numbers)
@@ -175,13 +185,14 @@ class Columns:
         features = self._features if groups else ()
         self._groups = np.array([[name in {*group} for name in features] for group in groups], np.bool_)
         self.by_path = len(groups) > 0
-        """True if the path to a node restricts the features that it may split by."""
+        """True if the path to a node restricts the features that it may be split by."""
 
     def restrict(self, leaves: Leaves, known: Flags, used: Flags) -> Flags:
-        """The features by which each leaf may split, bool [leaves, features]; empty if there is no limit.
+        """Return the features that each leaf may be split by, bool [leaves, features]; empty if there is no
+        limit.
 
-        known: features with known histograms, bool [slots, features]; used: features that the path to a leaf
-        splits by, likewise; each is empty if it does not matter."""
+        known: features with known histograms, bool [slots, features]; used: features used on the path to a
+        leaf, likewise. Each is empty if it is irrelevant."""
         if not (self._sampled or self.by_path):
             return known[leaves["slot"]] if known.size else known
         allowed = np.ones((leaves.size, len(self._features)), np.bool_)
@@ -208,10 +219,11 @@ class Columns:
 
 
 class GrowthSettings:
-    """Layout, cut points and limits that trees of a session grow on, in the form that kernels take."""
+    """Layout, cut points and limits for the trees of a session, in the form that the kernels take."""
 
     def __init__(self, terms: Terms, cut_points: CutPoints, numbers: Int64 | None = None) -> None:
-        """cut_points: of all features; numbers: the features to grow on, increasing; None for all."""
+        """Derive the settings from the terms. cut_points: of all features; numbers: features that the trees
+        use, in increasing order; None for all."""
         self.is_part = numbers is not None
         self.numbers = np.arange(cut_points.sizes.size) if numbers is None else numbers
         self._terms = terms
@@ -231,7 +243,8 @@ class GrowthSettings:
         self.limits = MIN_GAIN, float(trees.gamma), *categories, trees.max_depth, max_leaves, by_gain
 
     def of_tree(self, number: int) -> "GrowthSettings":
-        """The ground of one tree: only the label holder's columns in the first `alone_rounds`."""
+        """Return the settings for the trees of one round. In the first `alone_rounds` they cover only the
+        label holder's columns."""
         return self._alone if self._terms.vertical.grows_alone(number) else self
 
     @cached_property
@@ -242,10 +255,10 @@ class GrowthSettings:
 
 
 class GrowingTree:
-    """The nodes of the growing trees, roots first, and the splits not yet sent to any party."""
+    """Nodes of the growing trees of a round, roots first, and the splits not yet sent to any party."""
 
     def __init__(self, roots: int, ground: GrowthSettings, rule: SplitRule, groups: BinGroups | None) -> None:
-        """groups: the groups of bins, if parties report sums by group."""
+        """Start with the roots. groups: the groups of bins, if parties report one sum per group."""
         self._groups = groups
         signs = rule.signs[ground.numbers] if rule.signs.size else rule.signs
         self._ground, self._signs, self._rule = ground, signs, (*rule.scales, rule.learning_rate)
@@ -255,10 +268,11 @@ class GrowingTree:
         self._counts = np.ones(roots, np.int64)
         """Number of leaves of each root's tree."""
         self.new_splits = NO_SPLITS
-        """The splits not yet sent to any party."""
+        """Splits not yet sent to any party."""
 
     def plant(self, cells: Int64, roots: Leaves, histograms: Int64) -> tuple[int, int, int]:
-        """Take the sums of the roots (`level.write_roots`). Returns its reason against them."""
+        """Take the sums of the roots (`level.write_roots`). Returns (reason, node, feature); reason is 0 if
+        the sums are consistent."""
         sums = cells, self._ground.sizes, roots, histograms
         reason: tuple[int, int, int] = level_kernels.write_roots(*sums, self._nodes, *self._rule)
         return reason
@@ -267,7 +281,11 @@ class GrowingTree:
         self, fresh: Leaves, waiting: Leaves, allowed: Flags, histograms: Int64
     ) -> tuple[Leaves, Leaves]:
         """Split the leaves whose turn it is (`level.split_level`). Returns the leaves that still wait, and
-        the families: leaves that were split and have an open child."""
+        the families (leaves that were split and have an open child).
+
+        fresh, waiting: leaves whose best split is not known yet, and those whose best split is known;
+        allowed: features that each fresh leaf may be split by, bool [leaves, features]; histograms: int64
+        [slots, cells]."""
         # Room for the case that every fresh and waiting leaf is split, into two children each.
         room, ground = len(fresh) + len(waiting), self._ground
         if self._size + 2 * room > len(self._nodes):
@@ -306,7 +324,7 @@ class GrowingTree:
         return still_waiting[:held], families[:grown]
 
     def _widen(self, groups: BinGroups, columns: Int32) -> None:
-        """Move the last splits to the borders of groups, in the splits and in the nodes."""
+        """Move the last splits to the borders of groups, both in `columns` (the splits) and in the nodes."""
         ground, (node, feature, *_) = self._ground, columns
         bitmaps = self._bitmaps[node[: len(node) * ground.categorical]]
         groups.widen(columns, bitmaps, feature)
@@ -326,24 +344,34 @@ class GrowingTree:
 
 
 class Histograms:
-    """The histograms of leaves that may split, each in a slot: int64 [slots, cells]."""
+    """Histograms of the leaves that may split, each in a slot (row) of an int64 [slots, cells] array."""
 
     def __init__(self, terms: Terms, ground: GrowthSettings, by_path: bool) -> None:
         roots, features = len(terms.roots), len(ground.sizes)
         self._features = ground.layout.offsets, ground.sizes
         self.cells, self._size = np.empty((roots, ground.layout.cells), np.int64), roots
         self.known = np.ones((roots * bool(terms.histograms.vote_top_k), features), np.bool_)
-        """The features whose histograms a slot has, bool [slots, features]; empty if it has all."""
+        """Features whose histograms a slot contains, bool [slots, features]; empty if every slot contains
+        all."""
         self.used = np.zeros((roots * by_path, features), np.bool_)
-        """The features that the path to a leaf splits by, bool [slots, features]; empty if irrelevant."""
+        """Features used on the path to a leaf, bool [slots, features]; empty if irrelevant."""
 
     def take(
         self, cells: Int64, asks: Int64, families: Leaves, both: int, elected: Flags
     ) -> tuple[tuple[int, int, int], Leaves]:
-        """Take the sums of the children that were asked for (`level.write_children`).
+        """Take the sums of the queried children, and compute those of their siblings
+        (`level.write_children`).
 
-        both: number of families with two open children. Returns the reason against the sums (`refuse`), and
-        the open children."""
+        Args:
+            cells: the sums.
+            asks: the queried children (`level.list_queried_children`).
+            families: leaves that were split and have an open child.
+            both: number of families with two open children.
+            elected: elected features of each family; empty for all.
+
+        Returns:
+            (reason, node, feature), see `refuse`, and the open children.
+        """
         # One open child takes its parent's slot, so only a second one needs a new slot.
         if both:
             size = self._size + both
@@ -358,10 +386,11 @@ class Histograms:
 
 
 class Frontier:
-    """The growing trees of a round, and their leaves that may still split."""
+    """Growing trees of a round, and their leaves that may still split."""
 
     def __init__(self, terms: Terms, rows: int, number: int, ground: GrowthSettings, scales: Scales) -> None:
-        """rows: most rows of a sum; number: of the round; ground: of the session."""
+        """Start with the roots as leaves. rows: upper bound on the number of rows in a sum; number: number of
+        the round; ground: growth settings of the session."""
         ground, rule = ground.of_tree(number), terms.rule(*scales.pair)
         self._terms, self._rows, self._number = terms, rows, number
         self._scales, self._ground = scales, ground
@@ -371,10 +400,10 @@ class Frontier:
         self._groups = BinGroups(terms, ground.layout, ground.numbers) if has_floor else None
         self.growing = GrowingTree(len(terms.roots), ground, rule, self._groups)
         self._fresh = np.zeros(len(terms.roots), LEAF)
-        """Leaves whose best split is not known yet; at first the roots."""
+        """Leaves whose best split is not known yet; initially the roots."""
         self._waiting = self._families = self._fresh[:0]
         self._asks, self._both = np.zeros((0, 4), np.int64), 0
-        """The queried children (`level.list_queried_children`), and the families with two open children."""
+        """Queried children (`level.list_queried_children`), and number of families with two open children."""
         self._elected = self._histograms.known[:0]
 
     def take_roots(self, cells: Int64) -> None:
@@ -383,11 +412,13 @@ class Frontier:
         self._refuse(*self.growing.plant(cells, self._fresh, self._histograms.cells))
 
     def split(self) -> bool:
-        """Split the leaves whose turn it is. Returns False if none of their children may split.
+        """Split the leaves whose turn it is. Returns False if none of their children may be split further.
 
-        depthwise: all leaves that gain. symmetric: all leaves that their level's common split can part.
-        lossguide: the better half of each tree's leaves, so that a tree takes few turns and still grows where
-        it gains most."""
+        - depthwise: all leaves whose best split gains enough.
+        - symmetric: all leaves that their level's common split can separate.
+        - lossguide: the better half of each tree's leaves, so that a tree takes few turns and still grows
+          where it gains most.
+        """
         histograms = self._histograms
         allowed = self._columns.restrict(self._fresh, histograms.known, histograms.used)
         leaves = self._fresh, self._waiting
@@ -395,13 +426,13 @@ class Frontier:
         return len(self._families) > 0
 
     def vote_query(self, rows: int) -> VoteQuery:
-        """The query for votes on the open children."""
+        """Return the query that asks parties to vote on features for the open children."""
         size = len(self._ground.sizes), len(self._terms.parties)
         voters = tuple(self._voters.tolist())
         return VoteQuery(rows, self._number, self.growing.new_splits, voters, *size, *self._scales.pair)
 
     def elect(self, votes: Int64) -> None:
-        """Elect features for the children of each family together; ties go to the lowest feature."""
+        """Elect features jointly for the children of each family; ties go to the lowest feature number."""
         self.growing.new_splits = NO_SPLITS  # the votes' query has sent them
         by_voter = votes.reshape(-1, len(self._ground.sizes))
         # Families are in the order of their left children, each followed by its right one. So the family of a
@@ -414,14 +445,15 @@ class Frontier:
         np.put_along_axis(self._elected, first, True, axis=1)
 
     def query(self) -> HistogramQuery:
-        """The query for one child of each family, or for both if features are unknown of the parent."""
+        """Return the query for one child of each family, or for both children if the parent lacks some
+        features."""
         known = self._histograms.known
         self._asks, widths, possible, self._both = level_kernels.list_queried_children(
             self._families, known, self._elected
         )
         if not possible:
             raise PeerError(
-                "sums-inconsistent", "a node has a smaller sum of gradients above 0 than its children"
+                "sums-inconsistent", "a node has a smaller sum of positive gradients than its children"
             )
         elected: tuple[Elected, ...] = ()
         if self._elected.size:
@@ -444,13 +476,13 @@ class Frontier:
         return HistogramQuery(self._rows, self._number, splits, nodes, *answer, grouped)
 
     def take(self, cells: Int64) -> None:
-        """Take the sum of `query`: open children become the fresh leaves."""
+        """Take the sum of the parties' answers to `query`. The open children become the fresh leaves."""
         if self._groups is not None:
             cells = self._groups.take(cells, self._asks, self._families, self._histograms.cells)
         asked = self._asks, self._families, self._both
         (reason, node, feature), self._fresh = self._histograms.take(cells, *asked, self._elected)
         # With blocks, a split's totals come from the party that has its column, and the sums over the rows of
-        # its children from the label holder, too. They differ if the first ones were made up.
+        # its children also come from the label holder. They differ if the former were made up.
         if reason == level_kernels.OTHER_TOTAL and self._terms.blocks:
             refuse_made_up(self._terms, self.growing.new_splits, node)
         self._refuse(reason, node, feature)
@@ -461,14 +493,15 @@ class Frontier:
 
     @property
     def _voters(self) -> Int64:
-        """The open children, in the order of their numbers."""
+        """Node numbers of the open children, in increasing order."""
         left, opens = self._families["left"], [self._families[name] for name in ("open_left", "open_right")]
         children: Int64 = (left[:, None] + np.arange(2))[np.stack(opens, axis=1) != 0]
         return children
 
 
 def with_room(array: npt.NDArray[Any], size: int, spare: bool = True) -> npt.NDArray[Any]:
-    """The array with room for this many rows, unless it is empty. spare: make room for later rows, too."""
+    """Return the array, enlarged in place to at least `size` rows unless it is empty. spare: leave room for
+    more rows."""
     if 0 < len(array) < size:
         # In place, so that a large array is never in memory twice. Nothing else may refer to it.
         array.resize((max(size, 2 * len(array)) if spare else size, *array.shape[1:]), refcheck=False)
@@ -476,18 +509,19 @@ def with_room(array: npt.NDArray[Any], size: int, spare: bool = True) -> npt.NDA
 
 
 def refuse_made_up(terms: Terms, splits: Splits, node: int) -> None:
-    """Raise PeerError for a node whose rows have other sums than the holder of a column reported."""
+    """Raise PeerError because the sums over a node's rows differ from the sums that the holder of the split's
+    column reported."""
     above = int(np.flatnonzero((splits.left == node) | (splits.left + 1 == node))[0])
     name = terms.columns.features[splits.feature[above]]
     holders = [party for party in terms.parties if name in terms.blocks.columns_of(party).features]
     raise PeerError(
         "party-wrong-sums",
-        f"the rows of node {node} have other sums than {' or '.join(holders)} reported for the column that "
-        f"splits them off: ask there before you train with it again",
+        f"the sums over the rows of node {node} differ from those that {' or '.join(holders)} reported for "
+        f"the column of its parent's split: contact that party before you train with it again",
     )
 
 
 def refuse(reason: int, node: int, feature: int) -> None:
-    """Raise PeerError for a reason other than 0."""
+    """Raise PeerError with the message for `reason`, unless it is 0. node, feature: shown in the message."""
     if reason:
         raise PeerError("sums-inconsistent", REASONS[reason].format(node=node, feature=feature))

@@ -1,10 +1,9 @@
-"""Everything before the first tree: matched rows, scales, cut points, target means, and the constant to start
-from. Also the model made of trees, leaf values that are quantiles, and joint predictions.
+"""Steps before the first tree: matching rows, and choosing scales, cut points, target means and the constant
+to start from. Also builds the model, renews leaf values that are quantiles, and runs joint predictions.
 
-Promises: pure functions of the terms and the sums; cut points and constant are the same for every partition
-of the rows.
-Refuses: labels or weights with nothing to learn (ConfigError).
-"""
+Guarantees: all results are pure functions of the terms and the sums. Cut points and the constant do not
+depend on how the rows are distributed among the parties.
+Raises: ConfigError if there is nothing to learn from the labels or weights."""
 
 import math
 from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -59,15 +58,16 @@ from fedboost.protocol.parts import UNTOLD_SCORE
 from fedboost.terms.terms import Terms, slots_of
 
 # ---- Leaf renewal: leaf values that are quantiles of residuals, from counts over finer and finer cells --
-# Promises: a value depends only on sums of weights over cells of float32 keys, so it is the same for every
-# partition of the rows. Its relative precision is 2**-15.
+# Guarantees: a value depends only on sums of weights over cells of float32 keys, so it does not depend on how
+# the rows are distributed among the parties. Its relative precision is 2**-15.
 
 
 class QuantileSearch:
-    """Searches for a quantile of the residuals of each node, in a cell of keys that gets narrower each turn.
+    """Search for a quantile of the residuals of each node. Each turn narrows the cell of float32 keys that
+    contains it.
 
-    Invariant: the quantile of a node lies in the cell from its start; `_below` is the weight below the cell,
-    `inside` the weight in it, `total` the weight of the node, int64 [nodes] each."""
+    Invariant: the quantile of a node lies in the cell that begins at its start. `_below` is the weight below
+    the cell, `inside` the weight in it, `total` the weight of the node, int64 [nodes] each."""
 
     def __init__(self, quantile: float, nodes: tuple[int, ...]) -> None:
         self._quantile = quantile
@@ -83,13 +83,16 @@ class QuantileSearch:
         return ResidualQuery(rows, tree, splits, self._nodes, starts, self._width, weight)
 
     def take(self, sums: Int64) -> None:
-        """Take the answer, and narrow the cells. Raises PeerError if subcells do not sum to their cell."""
+        """Take the sum of the parties' answers, and narrow the cells. Raises PeerError if the parts of a cell
+        do not sum to the cell."""
         cells = sums.reshape(len(self._nodes), -1)
         inside = cells.sum(axis=1)
         if not self.total.size:
             self.total, self.inside = inside, inside.copy()
         if (cells < 0).any() or (inside != self.inside).any():
-            raise PeerError("sums-inconsistent", "the weights of residuals do not sum to that of their cell")
+            raise PeerError(
+                "sums-inconsistent", "residual weights in the parts of a cell do not sum to those of the cell"
+            )
         until = np.cumsum(cells, axis=1)
         self._width -= RESIDUAL_BITS
         for number, total in enumerate(self.total.tolist()):
@@ -101,7 +104,7 @@ class QuantileSearch:
 
     @property
     def values(self) -> list[float]:
-        """The number nearest to 0 in the cell of each node; 0 if no row of the node has a weight."""
+        """Number nearest to 0 in the cell of each node; 0 if the rows of the node have no weight."""
         last = self._starts + (1 << self._width) - 1
         keys = np.where(self._starts >> (KEY_BITS - 1), self._starts, last)  # negative numbers have low keys
         numbers: list[float] = np.where(self.total > 0, keys_to_floats(keys), np.float32(0.0)).tolist()
@@ -111,8 +114,11 @@ class QuantileSearch:
 def refresh(
     terms: Terms, rows: int, number: int, splits: Splits, tree: Tree, weight: Scale
 ) -> Generator[Query, Int64, Splits]:
-    """Replace the leaf values of a grown tree by quantiles, if the objective needs that. Returns the splits
-    not yet sent to any party. A tree that is cut short keeps its values."""
+    """Replace the leaf values of a grown tree, in place, with quantiles of residuals if the objective
+    requires that. A tree that is cut short keeps its values.
+
+    rows: upper bound on the number of rows; number: of the round; splits: splits not yet sent to any party.
+    Returns the splits that are still not sent."""
     if terms.objective.loss.quantile is None:
         return splits
     leaves = tree.leaves
@@ -131,18 +137,19 @@ def refresh(
 # ---- The queries before the first tree: scales, cut points, the constant to start from ------------------
 
 NOTHING_TO_LEARN = (
-    "the label is the same in every row of every party, except for rounding: there is nothing to learn"
+    "there is nothing to learn: the label is the same in every row of every party, except for rounding"
 )
 MAX_FLOAT64 = float(np.finfo(np.float64).max)
 MAX_COARSER_BITS = 1
-"""Bits of precision that a tree's scale may lose to save a turn, compared with the scale from counts."""
+"""Number of bits of precision that a tree's scale may lose to save a turn, compared with the scale from
+counts."""
 VANISHED_BITS = 21
-"""Residuals this many bits below the labels are rounding errors: a float32 has 24 bits."""
+"""Residuals at least this many bits smaller than the labels are rounding errors: a float32 has 24 bits."""
 
 
 @dataclass(frozen=True)
 class Scales:
-    """The public fixed-point scales of the next tree and of the metrics after it."""
+    """Public fixed-point scales of the next tree's sums, and of the metrics after it."""
 
     gradient: Scale
     hessian: Scale
@@ -152,7 +159,8 @@ class Scales:
 
     @classmethod
     def of(cls, terms: Terms, exponents: Int64) -> "Scales":
-        """Scales from the bounds of the loss, or else from the summed exponent counts."""
+        """Compute scales from the loss's bounds on gradients, or from the summed exponent counts if it has
+        none."""
         gradient, hessian, weight = exponents.reshape(3, EXPONENT_CELLS)
         bounds = terms.objective.loss.bounds or (bound_exponent(gradient), bound_exponent(hessian))
         weight_scale = terms.known_weight_scale or Scale(bound_exponent(weight), terms.bits)
@@ -165,11 +173,12 @@ class Scales:
 
     @property
     def of_start(self) -> tuple[Scale, Scale]:
-        """Scales of gradients and hessians in the sums that boosting starts from."""
+        """Scales of gradients and hessians in the sums for the constant that boosting starts from."""
         return Scale(self.gradient.exponent, START_BITS), Scale(self.hessian.exponent, START_BITS)
 
     def for_sampling(self, terms: Terms, norms: Int64) -> "Scales":
-        """Scales of a tree whose rows are sampled by gradient norms. norms: counts of the norms."""
+        """Return the scales of a tree whose rows are sampled by gradient norms. norms: counts of the
+        norms."""
         # Gradients of a row with norm s are divided by its probability, which is 1, or s / threshold, or the
         # minimum if that is larger. Since |gradient| <= s and sqrt(reg_lambda) * hessian <= s, a gradient
         # becomes at most max(itself, threshold), and a hessian max(itself, threshold / sqrt(reg_lambda)).
@@ -192,11 +201,12 @@ class Scales:
     def ahead(
         self, terms: Terms, exponents: Int64 | None = None, values: tuple[tuple[int, float], ...] = ()
     ) -> "Scales | None":
-        """Scales of the next tree that are safe before its gradients are counted. None if there are none, or
-        if they would be much coarser than those from counts.
+        """Return scales for the next tree that are safe before its gradients are counted. Returns None if
+        there are none, or if they would be much coarser than the scales from counts.
 
-        exponents, values: exponent counts before the last tree, and its leaf values. Without them the last
-        tree is the constant, which may bring gradients of any size close to 0, so bounds would be coarse."""
+        exponents: exponent counts before the last tree; values: its leaf values. If they are missing, the
+        last tree is the constant. It may bring gradients of any size close to 0, so bounds would be too
+        coarse."""
         loss = terms.objective.loss
         if not terms.shares_turns or terms.draws.by_gradient_norm:
             return None
@@ -220,8 +230,9 @@ class Scales:
 
 
 def count(terms: Terms) -> Generator[OfTurn, Int64, tuple[int, Int64, Int64 | None]]:
-    """Count rows. Returns the rows of all parties, the exponent counts of gradients, hessians and weights at
-    the initial margins, and the counts over the first grids if they share the turn."""
+    """Count the rows of all parties. Returns the number of rows, the exponent counts of gradients, hessians
+    and weights at the initial margins, and the counts over the first grids if they share the turn, else None.
+    """
     numeric = len(terms.columns.numeric)
     # A shared turn needs cells for any number of rows. Under encryption these cost more than a turn. If rows
     # are weighted, the scale of the grids' weights is not known before this sum.
@@ -235,20 +246,21 @@ def count(terms: Terms) -> Generator[OfTurn, Int64, tuple[int, Int64, Int64 | No
 
 
 def count_rows(counts: Int64) -> int:
-    """The rows of all parties, from the sum of a RowsQuery. Raises PeerError for impossible counts."""
+    """Return the number of rows of all parties, from the sum of a RowsQuery. Raises PeerError if the counts
+    are impossible."""
     rows = int(counts[0])
     if not 0 < rows < MAX_ROWS or (counts < 0).any():
-        raise PeerError("sums-inconsistent", f"the parties count {rows} rows in all, or a count is negative")
+        raise PeerError("sums-inconsistent", f"the parties report {rows} rows in total, or a negative count")
     return rows
 
 
 def find_cut_points(
     terms: Terms, rows: int, exponents: Int64, coarse: Int64 | None = None
 ) -> Generator[OfTurn, Int64, CutPoints]:
-    """Find the cut points of all features: of numeric ones by grid refinement, of categorical ones from the
-    terms. If only owners of columns know cut points, those of numeric features are bin numbers.
+    """Find the cut points of all features: numeric ones by grid refinement, categorical ones from the terms.
+    If only the owner of a column may know its cut points, numeric features get bin numbers instead.
 
-    exponents: from the sum of a RowsQuery; coarse: counts over the first grids, if they were asked before."""
+    exponents: exponent counts from a RowsQuery; coarse: counts over the first grids, if already queried."""
     if terms.hides_columns:
         return (yield from number_bins(terms))
     quantiles, weight = start_quantiles(terms, rows, exponents)
@@ -264,8 +276,10 @@ def find_cut_points(
 def start_quantiles(
     terms: Terms, rows: int, exponents: Int64, features: int | None = None
 ) -> tuple[Quantiles, Scale | None]:
-    """The quantiles of numeric features before any count, and the scale of weights if rows are weighted.
-    features: their number, if not that of the numeric features."""
+    """Create the quantile search for numeric features. Returns it with the scale of row weights, or None if
+    rows are not weighted.
+
+    exponents: exponent counts from a RowsQuery; features: number of features (default: all numeric ones)."""
     max_bin, numeric = terms.histograms.max_bin, features or len(terms.columns.numeric)
     if not are_weighted(terms):
         return Quantiles(max_bin, rows, numeric), None
@@ -278,7 +292,8 @@ def start_quantiles(
 
 
 def number_bins(terms: Terms) -> Generator[OfTurn, Int64, CutPoints]:
-    """Cut points 1, 2, ... of each numeric feature, as many as its owner reports. PeerError if impossible."""
+    """Return cut points 1, 2, ... for each numeric feature, as many as its owner reports. Raises PeerError if
+    a report is impossible."""
     numeric = len(terms.columns.numeric)
     sizes, missing = np.zeros((2, numeric), np.int64)
     if numeric:
@@ -289,43 +304,47 @@ def number_bins(terms: Terms) -> Generator[OfTurn, Int64, CutPoints]:
         name = terms.columns.numeric[wrong[0]]
         raise PeerError(
             "sums-inconsistent",
-            f"column {quoted(name)} was reported with {sizes[wrong[0]]} cut points or impossible bins",
+            f"the owner of column {quoted(name)} reported an invalid number of cut points "
+            f"({sizes[wrong[0]]}) or an invalid missing-value flag",
         )
     unnumbered = CutPoints(np.zeros(sizes.sum(), np.float32), sizes, missing > 0)
     return unnumbered.numbered.with_categories(terms.columns.category_counts)
 
 
 def known_base_score(terms: Terms) -> float | None:
-    """The constant prediction of the terms, or of the model that they continue; None if neither has one."""
+    """Return the constant prediction from the terms, or from the model that they continue; None if neither
+    has one."""
     score = terms.objective.base_score if terms.earlier is None else terms.earlier.base_score
     return None if score is None else float(np.float32(score))
 
 
 def constant_values(terms: Terms, score: float) -> tuple[tuple[int, float], ...]:
-    """The constant as leaf values of each output's first tree; 0 if a model that has it is continued."""
+    """Return the constant as leaf values of each output's first tree, or 0 if a continued model already
+    contains it."""
     constant = terms.objective.loss.margin(score) if terms.earlier is None else 0.0
     first = terms.roots[:: terms.trees.num_parallel_tree]
     return tuple((root, constant if root in first else 0.0) for root in terms.roots)
 
 
 def check_start(terms: Terms, total: Int64) -> None:
-    """Raise ConfigError if these sums of a StartQuery leave nothing to learn."""
+    """Raise ConfigError if these sums of a StartQuery show that there is nothing to learn."""
     if total[1] <= 0 and terms.columns.group is not None:
         raise ConfigError(
             "data-nothing-to-learn",
-            "no group of any party has a weight and rows with different labels: there is nothing to learn",
+            "there is nothing to learn: every group of every party has weight 0 or equal labels",
         )
     if total[1] <= 0:
         raise ConfigError(
             "data-nothing-to-learn",
-            "the row weights of all parties sum to zero: there is nothing to learn"
+            "there is nothing to learn: the row weights of all parties sum to zero"
             if terms.columns.base_margin is None and terms.earlier is None
             else "the row weights of all parties sum to zero, or their margins leave nothing to learn",
         )
 
 
 def mean_label(terms: Terms, gradient: float, hessian: float) -> float:
-    """The best constant prediction for these sums; with base margins, for a row whose base margin is 0."""
+    """Return the best constant prediction for these sums; with base margins, the one for a row whose base
+    margin is 0."""
     loss = terms.objective.loss
     if terms.columns.base_margin is not None:
         return float(loss.predict(np.array([loss.base_margin_shift(gradient, hessian)]))[0])
@@ -335,8 +354,8 @@ def mean_label(terms: Terms, gradient: float, hessian: float) -> float:
 def find_base_score(
     terms: Terms, rows: int, cut_points: CutPoints, scales: Scales, means: tuple[Float32, ...] = ()
 ) -> Generator[OfTurn, Int64, float]:
-    """Send the cut points, and find the constant prediction: that of the terms or of the model that they
-    continue, or else the best one for all rows (`mean_label`, or a quantile)."""
+    """Send the cut points and find the constant prediction. It is taken from the terms or from the model that
+    they continue, if known. Otherwise it is the best one for all rows (`mean_label`, or a quantile)."""
     query = StartQuery(rows, cut_points, *scales.of_start, means)
     gradient, hessian = query.gradient, query.hessian
     total = yield query
@@ -359,10 +378,11 @@ def find_base_score(
 
 
 def model_of(terms: Terms, score: float, trees: Iterable[Tree], means: TargetMeans = NO_MEANS) -> Booster:
-    """The model with this constant prediction and these trees, after those of the model that is continued.
+    """Build the model from the constant prediction `score`, the trees, and the target means that it stores.
+    The trees follow those of a continued model.
 
-    XGBoost adds base margins instead of the base score. So with base margins, the constant is a tree with one
-    leaf, the first of a separate round, and the base score is the prediction of margin 0."""
+    XGBoost adds base margins in place of the base score. With base margins, the constant is therefore a tree
+    with one leaf, the first of a separate round, and the base score is the prediction of margin 0."""
     columns = terms.columns
     kind = terms.trees.num_parallel_tree, tuple(columns.categorical), means
     if terms.earlier is not None:
@@ -377,13 +397,15 @@ def model_of(terms: Terms, score: float, trees: Iterable[Tree], means: TargetMea
 
 
 def no_model(terms: Terms, loss: Objective | None = None) -> Booster:
-    """The model without trees, of a session that does not train. loss: replaces that of the terms."""
+    """Return a model without trees, the result of a session that does not train. loss: used instead of the
+    objective of the terms."""
     kind = terms.trees.num_parallel_tree, tuple(terms.columns.categorical)
     return Booster(loss or terms.objective.loss, UNTOLD_SCORE, terms.columns.features, (), *kind)
 
 
 def residuals_vanish(before: Int64, after: Int64) -> bool:
-    """True if the constant leaves only gradients as small as rounding errors of float32 labels."""
+    """Return True if the constant leaves only gradients as small as rounding errors of float32 labels.
+    before, after: exponent counts before and after the constant."""
     first, now = before[:EXPONENT_CELLS], after[:EXPONENT_CELLS]
     return not now.any() or bound_exponent(now) < bound_exponent(first) - VANISHED_BITS
 
@@ -399,18 +421,20 @@ def residuals_vanish(before: Int64, after: Int64) -> bool:
 #   rows are not compared with each other.
 
 SMOOTHING = 10.0
-"""Rows with the overall mean in each mean; best of 1, 3, 5, 10 and 20 for 20,000 levels of ten rows."""
+"""Number of rows with the overall mean that are added to each mean: the best of 1, 3, 5, 10 and 20 for 20,000
+levels of ten rows."""
 
 
 @dataclass(frozen=True)
 class Levels:
-    """The means of each target-mean column, float32 [buckets, folds], and its cut points."""
+    """Means of each target-mean column, float32 [buckets, folds], and its cut points."""
 
     means: tuple[Float32, ...] = ()
     cut_points: tuple[CutPoints, ...] = ()
 
     def among(self, cut_points: CutPoints, terms: Terms) -> CutPoints:
-        """Add these cut points to those of the other features. Returns the cut points of all features."""
+        """Return the cut points of all features: those of the other features, with these inserted.
+        cut_points: of the other features."""
         if not self.cut_points:
             return cut_points
         head = cut_points.head(len(terms.columns.numeric))
@@ -419,7 +443,7 @@ class Levels:
         return CutPoints(values, sizes, missing).with_categories(terms.columns.category_counts)
 
     def of_model(self, terms: Terms) -> TargetMeans:
-        """The means as stored in a model: those of the last fold."""
+        """Return the means that the model stores, i.e. those of the last fold."""
         names = terms.columns.target_means
         return {name: LevelMeans.of(means[:, -1]) for name, means in zip(names, self.means, strict=True)}
 
@@ -430,7 +454,7 @@ _ARRAYS = "values", "sizes", "missing"
 def find_levels(
     terms: Terms, rows: int, scales: Scales, exponents: Int64
 ) -> Generator[OfTurn, Int64, Levels]:
-    """Find target means, and the cut points between them. exponents: from the sum of a RowsQuery."""
+    """Find the target means and the cut points between them. exponents: exponent counts from a RowsQuery."""
     slots = slots_of(terms)
     if not slots:
         return Levels()
@@ -440,12 +464,12 @@ def find_levels(
     sums, *counts = parts_of(query, (yield query))
     totals = [own.sum(axis=0).tolist() for own in by_column(query, sums)]
     if any(total != totals[0] for total in totals):
-        raise PeerError("sums-inconsistent", "label sums of two target-mean columns differ in their totals")
+        raise PeerError("sums-inconsistent", "label sums of two target-mean columns have different totals")
     check_start(terms, np.array(totals[0], np.int64))
     if any((each < 0).any() for each in counts) or any(
         own.sum() != rows for own in by_column(query, counts[0])
     ):
-        raise PeerError("sums-inconsistent", f"the rows of all levels of a column do not sum to {rows} rows")
+        raise PeerError("sums-inconsistent", f"the row counts of the levels of a column do not sum to {rows}")
     columns = zip(*(by_column(query, each) for each in (sums, counts[0], counts[-1])), strict=True)
     means, cut_points = [], []
     for own_sums, own_counts, units in columns:
@@ -457,7 +481,8 @@ def find_levels(
 
 
 def parts_of(query: LevelSumsQuery, total: Int64) -> list[Int64]:
-    """Split a sum into gradients and hessians [slots, 2], row counts [slots], and weights [slots]."""
+    """Split the sum of a LevelSumsQuery into gradients and hessians [slots, 2], row counts [slots], and
+    weights [slots]."""
     pairs, *counts = np.split(total, np.cumsum([segment.cells for segment in query.segments])[:-1])
     return [pairs.reshape(-1, STATS), *counts]
 
@@ -467,8 +492,8 @@ def by_column(query: LevelSumsQuery, values: Int64) -> list[Int64]:
 
 
 def _means(terms: Terms, query: LevelSumsQuery, sums: Int64, counts: Int64) -> Float32:
-    """The means of a column, float32 [buckets, FOLDS + 1]. sums: int64 [buckets + 1, FOLDS + 1, 2]; counts:
-    int64 [buckets + 1, FOLDS + 1], the last bucket of missing values."""
+    """Return the means of a column, float32 [buckets, FOLDS + 1]. sums: int64 [buckets + 1, FOLDS + 1, 2];
+    counts: int64 [buckets + 1, FOLDS + 1]. The last bucket of both is that of missing values."""
     factors, floor = np.array([query.gradient.factor, query.hessian.factor]), terms.evaluation.min_count
     trained, everything = counts[:, :FOLDS], sums.sum(axis=(0, 1)) / factors
     overall, prior = mean_label(terms, *everything.tolist()), SMOOTHING * everything / trained.sum()
@@ -484,16 +509,17 @@ def _means(terms: Terms, query: LevelSumsQuery, sums: Int64, counts: Int64) -> F
 
 
 def _told(rows: Int64, floor: int) -> Int64:
-    """The buckets with means of their own: those with at least `floor` rows, except the first one if the
-    remaining rows would be too few. rows: of each bucket, the last one for missing values."""
+    """Return the indices of the buckets that get means of their own: those with at least `floor` rows. The
+    first is left out if the remaining rows would be too few. rows: of each bucket, the last one for missing
+    values."""
     told = np.flatnonzero(rows[:-1] >= floor)
     rest = int(rows.sum() - rows[told].sum())
     return told[1:] if 0 < rest < floor else told
 
 
 def _of_groups(pairs: Int64, rows: Int64, floor: int) -> Int64:
-    """Sums over the group of folds that each fold belongs to, int64 [buckets, FOLDS, 2]. A group has at least
-    `floor` rows, or is all folds of its bucket."""
+    """Return the sums over the group of folds that each fold belongs to, int64 [buckets, FOLDS, 2]. A group
+    has at least `floor` rows, or consists of all folds of its bucket."""
     # Fill groups in the order of folds: a group is complete once it has `floor` rows. A last group that stays
     # incomplete is joined to the one before it.
     group, last, held = np.zeros_like(rows), np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
@@ -509,12 +535,14 @@ def _of_groups(pairs: Int64, rows: Int64, floor: int) -> Int64:
 
 
 def _rounded(values: Float64) -> Float64:
-    """Round to the digits of published metrics: all digits could reveal exact sums of a few rows."""
+    """Round values to the digits of published metrics, because all digits could reveal exact sums over a few
+    rows."""
     return np.array([float(f"{value:.{DIGITS}g}") for value in values.reshape(-1)]).reshape(values.shape)
 
 
 def lay_cut_points(means: Float32, units: Int64, quantiles: Quantiles) -> CutPoints:
-    """The cut points that counts of the encoded column would lead to. units: weight of each slot's rows."""
+    """Return the cut points that row counts of a column encoded by these means would lead to. means: float32
+    [buckets, folds]; units: int64 [slots], row weight in each slot, missing values last."""
     values = np.append(means, np.full(units.size - means.size, np.float32(np.nan)))
     for _ in range(MAX_REFINEMENTS):
         if not quantiles.grids.cells:
@@ -524,24 +552,27 @@ def lay_cut_points(means: Float32, units: Int64, quantiles: Quantiles) -> CutPoi
 
 
 # ---- Matched rows: the queries that match rows by their ids, before all others --------------------------
-# The places of a party's rows do not depend on other blocks. Impossible lists are refused (PeerError), as are
-# too many ids and too few common rows (Refused).
+# The places of a party's rows do not depend on other blocks. Impossible lists raise PeerError; too many ids
+# and too few common rows raise Refused.
 
 
 def align(terms: Terms) -> Generator[OfTurn, Int64, None]:
-    """Find the rows that all parties of each block have, and send each party their places."""
+    """Find the rows that all parties of each block have, and send each party their places (indices in its own
+    list of ids)."""
     counts = yield IdCountQuery(len(terms.parties))
     query = AlignQuery(tuple(counts.tolist()))
     query.check(terms)
     places = places_of(terms, query, (yield query))
     if int((yield places)[0]) != places.total:
         raise PeerError(
-            "sums-inconsistent", f"the label holders do not have the {places.total} common rows in all"
+            "sums-inconsistent",
+            f"row counts of the label holders do not sum to the {places.total} common rows",
         )
 
 
 def places_of(terms: Terms, query: AlignQuery, tokens: Int64) -> PlacesQuery:
-    """The places of the common rows, or of all rows of the label holder, from the tokens of all lists."""
+    """Build the query with the places of the common rows, or of all rows of the label holder, from the tokens
+    of all lists."""
     lists = lists_of(terms, query, tokens)
     if terms.vertical.takes_all_rows:
         of_all = PlacesQuery(*known_places(terms, lists))
@@ -561,10 +592,11 @@ def places_of(terms: Terms, query: AlignQuery, tokens: Int64) -> PlacesQuery:
 
 
 def known_places(terms: Terms, lists: Mapping[str, Tokens]) -> tuple[int, tuple[int, ...], Int64]:
-    """The fields of a query (`ToldPlaces`) about all rows of the label holder, in the order of its list.
+    """Return the fields of a query (`ToldPlaces`) about all rows of the label holder, in the order of its
+    list.
 
-    Returns the number of rows, the number of places of each party, and the places: of feature holders UNKNOWN
-    for rows that they do not have, of the label holder hashes of the rows that each of them has."""
+    These are the number of rows, the number of places of each party, and the places. Feature holders get
+    UNKNOWN for rows that they do not have; the label holder gets a hash of the rows that each of them has."""
     (block,) = terms.blocks
     holder = block.label_holder
     rows = len(lists[holder])
@@ -579,15 +611,16 @@ def known_places(terms: Terms, lists: Mapping[str, Tokens]) -> tuple[int, tuple[
 
 
 def lists_of(terms: Terms, query: AlignQuery, tokens: Int64) -> dict[str, Tokens]:
-    """Maps party -> the tokens of its list, uint32 [ids, 4]."""
+    """Return, for each party, the tokens of its list, uint32 [ids, 4]. tokens: the sum of the answers to
+    `query`."""
     ends = np.cumsum(query.sizes)[:-1]
     words = tokens.astype(np.uint32).reshape(-1, TOKEN_WORDS)
     return dict(zip(terms.parties, np.split(words, ends), strict=True))
 
 
 def matched(lists: Mapping[str, Tokens], parties: Sequence[str]) -> list[Int64]:
-    """The places of the tokens that all these parties have, in the list of each: int64 [common] each. Raises
-    PeerError that names the parties if a list has a token twice."""
+    """Return for each party the places of the tokens that all these parties have, int64 [common]. Raises
+    PeerError, naming the parties, if a list contains a token twice."""
     try:
         return intersect([lists[party] for party in parties])
     except PeerError as error:
@@ -598,7 +631,7 @@ def matched(lists: Mapping[str, Tokens], parties: Sequence[str]) -> list[Int64]:
 
 
 def predict(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Booster]:
-    """Have the label holder learn which leaves its rows reach. Returns a model without trees."""
+    """Let the label holder learn which leaves its rows reach. Returns a model without trees."""
     counts = yield IdCountQuery(len(terms.parties))
     query = AlignQuery(tuple(counts.tolist()))
     (block,) = terms.blocks
@@ -612,5 +645,5 @@ def predict(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Booster
 
 
 def reach_of(terms: Terms, query: AlignQuery, tokens: Int64) -> ReachQuery:
-    """The query with the places of the rows to predict, from the tokens of all lists."""
+    """Build the query with the places of the rows to predict, from the tokens of all lists."""
     return ReachQuery(*known_places(terms, lists_of(terms, query, tokens)))

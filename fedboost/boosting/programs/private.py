@@ -1,19 +1,19 @@
-"""Trainings with noise: cut points, trees and leaf values from noisy sums.
+"""Differentially private training: cut points, trees and leaf values from noisy sums.
 
-Promises: pure functions of the terms and the noisy sums. The more of a sum may be noise, the shorter the
-step. No sum is refused as inconsistent, since noise makes any sum possible.
+Guarantees: all results are pure functions of the terms and the noisy sums. The larger the share of noise in a
+sum, the shorter the step. Sums are never rejected as inconsistent, since noise makes any sum possible.
 
 Privacy budget. `Terms.plan` (`terms.hiding.plan_of`) fixes the noise of each kind of release before the first
-query; the programs below send at most as many queries as it plans:
+query. The programs below send at most as many queries as the plan contains:
 
-- CUT_POINTS: one RangeQuery, if there are numeric features and cut_points is "grid"; 4 % of the total cost;
-- LEVELS: one LevelSumsQuery, if there are target means; half of the total cost;
-- START: one StartQuery; and TREES: one SumsQuery per round (`additive`), or one HistogramQuery per level
-  (`hist`), at most max_depth per round. START and each TREES query cost the same: the rest, in equal parts.
+- CUT_POINTS: one RangeQuery, if there are numeric features and cut_points is "grid"; 4% of the total cost.
+- LEVELS: one LevelSumsQuery, if there are target means; half of the total cost.
+- START and TREES: one StartQuery; and per round one SumsQuery (`additive`), or one HistogramQuery per level
+  (`hist`), at most max_depth per round. They share the rest of the cost in equal parts.
 
-An EndRoundQuery has no metrics with noise, so its answer is empty and costs nothing. All else that is
-published (structure, means, leaf values) is computed from these releases and the terms, which is free.
-"""
+Under terms with noise, an EndRoundQuery has no metrics, so its answer is empty and costs nothing. Everything
+else that is published (structure, means, leaf values) is computed from these releases and the terms, at no
+cost."""
 
 import math
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -40,16 +40,16 @@ from fedboost.terms.hiding import CUT_POINTS, LEVELS, ROWS, START, TREES
 from fedboost.terms.terms import Terms, slots_of
 
 NOISE_ALONE = 2.0
-"""Counts below this many standard deviations of their noise are set to 0."""
+"""Counts of at most this many standard deviations of their noise are set to 0."""
 LEAF_SPREAD = 0.5
-"""Prior standard deviation of leaf values (tau): noisy values are shrunk toward 0 by it."""
+"""Prior standard deviation of leaf values (tau). Noisy values are shrunk toward 0 by it."""
 MAX_LEAF_STEP = 2.0
-"""Longest step of a leaf, before the learning rate."""
+"""Maximum magnitude of a leaf's step, before the learning rate."""
 
 
 @dataclass(frozen=True)
 class Sums:
-    """Noisy integer sums of a node, and the standard deviation of their noise."""
+    """Noisy integer sums of a node's gradients and hessians, and the standard deviation of their noise."""
 
     gradient: int
     hessian: int
@@ -57,9 +57,8 @@ class Sums:
 
 
 def newton_step(terms: Terms, sums: Sums) -> float:
-    """The leaf step -G H / (H**2 + lambda H + (sigma_G / tau)**2), shrunk toward 0 by the noise of the sums.
-
-    If margins are in the unit of the label, tau and the longest step are multiples of the clip."""
+    """Return the leaf step -G H / (H**2 + lambda H + (sigma_G / tau)**2), which the noise of the sums shrinks
+    toward 0. If margins are in the unit of the label, tau and the maximum step are multiples of the clip."""
     bound, unit = terms.bound, terms.bound.clip if terms.objective.loss.link == IDENTITY else 1.0
     G, H = bound.gradient(sums.gradient), max(bound.hessian(sums.hessian), 0.0)
     spread = bound.gradient(sums.sigma) / (LEAF_SPREAD * unit)
@@ -68,14 +67,15 @@ def newton_step(terms: Terms, sums: Sums) -> float:
     return max(-MAX_LEAF_STEP * unit, min(MAX_LEAF_STEP * unit, step))
 
 
-# ---- Target means from sums with noise: one release, without folds --------------------------------------
+# ---- Target means from noisy sums: one release, without folds -------------------------------------------
 # Noise already hides what a row adds to the mean of its own level, so no fold has to leave it out. And each
 # fold would need its own noise: with 20,000 levels of ten rows each, one sum per level was better as soon as
 # the noise was that of two rows.
 
 
 def find_noisy_levels(terms: Terms, bins: int) -> Generator[LevelSumsQuery, Int64, Levels]:
-    """As `find_levels`, from sums with noise. bins: most bins of a column, without that of missing values."""
+    """Like `find_levels`, but for noisy sums. bins: maximum number of bins per column, excluding the
+    missing-value bin."""
     slots = slots_of(terms)
     if not slots:
         return Levels()
@@ -94,8 +94,8 @@ def find_noisy_levels(terms: Terms, bins: int) -> Generator[LevelSumsQuery, Int6
 
 
 def _noisy_means(terms: Terms, sums: Int64) -> Float32:
-    """The means of a column, float32 [buckets, 1]: from the overall mean, the step that a leaf of these rows
-    would take.
+    """Return the target means of a column, float32 [buckets, 1]: for each bucket, the prediction after the
+    step that a leaf with these rows would take from the overall mean.
 
     Gradients at the overall mean are approximately those at the start of boosting, plus hessian x step."""
     loss, sigma, bound = terms.objective.loss, terms.plan.releases[LEVELS].sigma, terms.bound
@@ -118,13 +118,14 @@ def _noisy_means(terms: Terms, sums: Int64) -> Float32:
 # difference would have the noise of both.
 
 BEYOND_NOISE = 4.0
-"""Smallest sum of hessians of a child, in standard deviations of a bin's noise."""
+"""Minimum sum of hessians in a child, in standard deviations of a bin's noise."""
 
 
 def grow_noisy_histograms(
     terms: Terms, number: int, cut_points: CutPoints
 ) -> Generator[Query, Int64, tuple[Tree, Splits, dict[int, Sums]]]:
-    """Returns the tree without values, the splits of its last level, and the sums in its leaves."""
+    """Grow a round's trees on noisy histograms. Returns the tree without leaf values, the splits of its last
+    level, and the sums in its leaves."""
     layout, tree, bound = Layout.of(cut_points), Tree(), terms.bound
     sigma = terms.plan.releases[TREES].sigma
     rule = replace(
@@ -166,7 +167,16 @@ def grow_noisy_histograms(
 def best_split(
     rule: SplitRule, pairs: Int64, total: tuple[int, int], layout: Layout, bound: Bound
 ) -> BestSplit | None:
-    """The split with the highest gain, with hessians in the units of gradients, and at least 0."""
+    """Return the split with the highest gain, or None. Hessians are first raised to at least 0 and converted
+    to the units of gradients.
+
+    Args:
+        rule: split rule of the terms.
+        pairs: int64 [bins, 2], noisy sums of gradients and hessians.
+        total: sums over the node.
+        layout: positions of the features' bins.
+        bound: bounds on a row's gradient and hessian.
+    """
     as_gradients = bound.hessian_clip / bound.weight / bound.clip
     whole = np.array([*pairs.tolist(), total], np.float64)
     whole[:, 1] = np.maximum(whole[:, 1], 0.0) * as_gradients
@@ -177,7 +187,16 @@ def best_split(
 def child_sums(
     pairs: Int64, total: tuple[int, int], split: Split, layout: Layout, node_sigma: float, bin_sigma: float
 ) -> tuple[Sums, Sums]:
-    """Sums of the children: over the side with fewer bins, which has less noise, and the total minus it."""
+    """Return the sums of the left and the right child. The child with fewer bins, which has less noise, is
+    summed directly; the other is the total minus it.
+
+    Args:
+        pairs: int64 [bins, 2], noisy sums of the parent.
+        total: sums over the parent.
+        split: the split of the parent.
+        layout: positions of the features' bins.
+        node_sigma, bin_sigma: standard deviations of the noise of `total` and of one bin.
+    """
     index = layout.features.index(split.feature)
     first, values = int(layout.offsets[index]), int(layout.value_bins[index])
     bins = np.arange(values + int(layout.missing[index]))
@@ -195,7 +214,7 @@ def child_sums(
     return (smaller_sums, larger_sums) if smaller is goes_left else (larger_sums, smaller_sums)
 
 
-# ---- Boosting with noise, and trees of random structure (`additive`) ------------------------------------
+# ---- Boosting with noise, and trees with random structure (`additive`) ----------------------------------
 # The structure of these trees is drawn without looking at rows, so only leaf values cost privacy. A tree's
 # splits follow from the seed of the terms: all are by one feature, features take turns, and thresholds are
 # random among bins with about the same number of rows. One query per tree releases the noisy sums in all
@@ -205,11 +224,13 @@ def child_sums(
 # differential privacy", CCS 2022.
 
 MAX_NOISY_BINS = 32
-"""Most bins of a numeric feature: finer than trees of this depth need, coarse enough for equal row counts."""
+"""Maximum number of bins per numeric feature: finer than trees of this depth need, coarse enough for equal
+row counts."""
 
 
 def train(terms: Terms, grown: GrownTrees) -> Generator[Query, Int64, Booster]:
-    """Train all rounds. `grown`: rounds so far, which are not asked for again: that would be a release."""
+    """Train all rounds and return the model. grown: rounds that are already known; they are not queried
+    again, since each query costs privacy."""
     cut_points = yield from lay_random_cut_points(terms)
     levels = yield from find_noisy_levels(terms, min(terms.histograms.max_bin, MAX_NOISY_BINS))
     cut_points = levels.among(cut_points, terms)
@@ -233,7 +254,7 @@ def train(terms: Terms, grown: GrownTrees) -> Generator[Query, Int64, Booster]:
 def grow_random_trees(
     terms: Terms, number: int, cut_points: CutPoints
 ) -> Generator[Query, Int64, tuple[Tree, Splits]]:
-    """Grow the trees of a round. Returns them with the splits not yet sent to any party."""
+    """Grow the trees of a round. Returns them as one `Tree`, with the splits not yet sent to any party."""
     assert terms.noise is not None
     if terms.noise.method == "hist":
         tree, new_splits, sums = yield from grow_noisy_histograms(terms, number, cut_points)
@@ -251,13 +272,13 @@ def grow_random_trees(
 
 
 def end_of(number: int, values: tuple[tuple[int, float], ...], splits: Splits = NO_SPLITS) -> EndRoundQuery:
-    """The query that moves the margins; its answer is empty."""
+    """Return the query that ends a round: it moves the margins, and its answer is empty."""
     return EndRoundQuery(ROWS, number, splits, values, (), UNIT, False, ())
 
 
 def lay_random_cut_points(terms: Terms) -> Generator[Query, Int64, CutPoints]:
-    """Cut points within the declared range of each numeric feature: evenly spaced, or at equal shares of
-    noisy counts. Every feature gets a bin for missing values."""
+    """Choose cut points within each numeric feature's declared range: evenly spaced, or at quantiles of noisy
+    row counts. Every feature gets a bin for missing values."""
     ranges = [terms.columns.ranges[name] for name in terms.columns.numeric]
     bins = min(terms.histograms.max_bin, MAX_NOISY_BINS)
     if terms.histograms.cut_points == "grid" and ranges:
@@ -271,12 +292,13 @@ def lay_random_cut_points(terms: Terms) -> Generator[Query, Int64, CutPoints]:
 
 
 def even_cuts(declared: tuple[float, float], bins: int) -> Float32:
-    """Cut points between bins of equal width."""
+    """Return the cut points between bins of equal width."""
     return np.unique(np.linspace(*declared, bins + 1)[1:-1].astype(np.float32))
 
 
 def equal_cuts(counts: Int64, declared: tuple[float, float], bins: int) -> Float32:
-    """Cut points at edges of the counted parts, such that bins have about the same number of rows."""
+    """Return cut points between bins with about the same number of rows. They lie at edges of the counted
+    parts of the range."""
     if not counts.any():
         return even_cuts(declared, bins)
     until = np.cumsum(counts)
@@ -286,7 +308,7 @@ def equal_cuts(counts: Int64, declared: tuple[float, float], bins: int) -> Float
 
 
 def base_score(terms: Terms, total: Int64) -> float:
-    """The constant prediction: that of the terms, or a Newton step from the default start."""
+    """Return the constant prediction: the one in the terms, or a Newton step from the default start."""
     bound = terms.bound
     if terms.objective.base_score is not None:
         return float(np.float32(terms.objective.base_score))
@@ -298,7 +320,8 @@ def base_score(terms: Terms, total: Int64) -> float:
 
 
 def draw_splits(terms: Terms, number: int, cut_points: CutPoints) -> tuple[Splits, tuple[int, ...]]:
-    """Draw the splits of a round's trees, all by one feature. Returns them and the leaves."""
+    """Draw the random splits of a round's trees, all by the same feature. Returns the splits and the
+    leaves."""
     usable = [feature for feature, cuts in enumerate(cut_points.cuts) if cuts.size]
     if not usable:
         return NO_SPLITS, terms.roots
@@ -326,13 +349,14 @@ def draw_splits(terms: Terms, number: int, cut_points: CutPoints) -> tuple[Split
 
 
 def _parts(bins: Sequence[int], draws: Iterator[int]) -> tuple[Sequence[int], Sequence[int]]:
-    """Split bins at a threshold, each with the same probability. Returns those that go left and right."""
+    """Split bins at a random threshold, all equally likely. Returns the bins that go left and right."""
     first = 1 + next(draws) % (len(bins) - 1)
     return bins[:first], bins[first:]
 
 
 def _halves(categories: Sequence[int], draws: Iterator[int]) -> tuple[Sequence[int], Sequence[int]]:
-    """Split categories by a coin toss each, at least one per side. Returns those that go left and right."""
+    """Split categories by one coin toss each, with at least one on each side. Returns the categories that go
+    left and right."""
     goes_right = [next(draws) % 2 == 1 for _ in categories]
     if len(set(goes_right)) == 1:
         other = next(draws) % len(categories)
@@ -342,7 +366,8 @@ def _halves(categories: Sequence[int], draws: Iterator[int]) -> tuple[Sequence[i
 
 
 def _draws(seed: int, number: int) -> Iterator[int]:
-    """An endless sequence of integers below 2**64: hashes of the seed, as those that draw rows."""
+    """Yield an endless sequence of pseudo-random integers below 2**64: hashes of the seed, like those used to
+    sample rows."""
     block = 0
     while True:
         yield from mixed(np.arange(1024, dtype=np.uint64), seed, "structure", number, block).tolist()

@@ -1,9 +1,10 @@
-"""Programs that do not train: describe, evaluate and drift; and how coarse their figures are.
+"""Programs that do not train (describe, evaluate and drift), and the rounding of the figures that they
+publish.
 
-Promises: a published count leaves at least half a unit of possible values for the exact one, also at both
-ends, where it could be none or all of the rows. Parts of a total are rounded together, so that they sum to
-it. Even if an analyst combines two units for the same rows, a quarter of the smaller unit remains possible.
-"""
+Guarantees: a published count leaves at least half a unit of possible values for the exact count. This holds
+at both ends, too, where the count could be zero or all rows. Parts of a total are rounded together, so that
+they sum to it. Even if an analyst combines two units for the same rows, a quarter of the smaller unit remains
+possible."""
 
 import math
 from collections.abc import Generator, Mapping, Sequence
@@ -53,51 +54,56 @@ _UNITS_OF_GROUP = 10
 
 
 def unit_of(min_count: int) -> int:
-    """The unit of counts: the smallest of 1, 2, 5, 10, 20, ... that is at least `min_count`.
+    """Return the unit to which counts are rounded: the smallest of 1, 2, 5, 10, 20, ... that is at least
+    `min_count`.
 
-    Arbitrary units could be combined until only one count fits them all."""
+    If units were arbitrary, several could be combined until only one count fits them all."""
     scale: int = 10 ** (len(str(min_count)) - 1)
     return next(step * scale for step in (*_STEPS, 10) if step * scale >= min_count)
 
 
 def step_of(size: float) -> float:
-    """The largest of ..., 0.1, 0.2, 0.5, 1, 2, 5, ... that is at most `size`, which is above 0."""
+    """Return the largest of ..., 0.1, 0.2, 0.5, 1, 2, 5, ... that is at most `size`, which must be
+    positive."""
     scale = 10.0 ** math.floor(math.log10(size) + 1e-9)
     return max(step * scale for step in _STEPS if step * scale <= size * (1 + 1e-9))
 
 
 def rows_of_bin(unit: int) -> int:
-    """Fewest rows of a published bin: with fewer than some units, its share would have no correct digit."""
+    """Return the minimum number of rows of a published bin. With fewer than a few units, its share would not
+    have a correct digit."""
     return _UNITS_OF_BIN * unit if unit > 1 else 1
 
 
 def rows_of_group(unit: int) -> int:
-    """Fewest rows behind a published figure of a group: a unit of them changes a share by a tenth. With
-    fewer, rounding alone would make groups look different."""
+    """Return the minimum number of rows behind a published figure of a group, such that one unit changes a
+    share by a tenth. With fewer rows, rounding alone would make groups look different."""
     return _UNITS_OF_GROUP * unit if unit > 1 else 1
 
 
 def nearest(count: int, unit: int) -> int:
-    """Round a number of rows to the nearest unit."""
+    """Round a number of rows to the nearest multiple of the unit."""
     return (2 * count + unit) // (2 * unit) * unit
 
 
 def part(count: int, total: int, unit: int) -> int:
-    """The published count of a part of an exactly known total, as coarse near all rows as near none."""
+    """Return the published count for part of an exactly known total. It is as coarse near the total as near
+    zero."""
     return min(nearest(count, unit), total // unit * unit)
 
 
 def possible(told: int, total: int, unit: int) -> tuple[int, int]:
-    """Fewest and most rows of a part whose published count (`part`) is `told`."""
+    """Return the minimum and maximum number of rows of a part whose published count (`part`) is `told`."""
     most = total if told == total // unit * unit else told + (unit - 1) // 2
     return max(told - unit // 2, 0), most
 
 
 def coarse(counts: Sequence[int], unit: int, told: int | None = None) -> list[int] | None:
-    """The published counts of the parts of a total, in order; None if the total is less than one unit.
+    """Return the published counts of the parts of a total, in order, or None if the total is less than one
+    unit.
 
-    Cumulative counts are rounded, not the parts: a published part is within one unit of its count. told: the
-    published total, by default rounded to the nearest unit."""
+    Cumulative counts are rounded, not the parts. A published part is within one unit of its count. told: the
+    published total (default: the total rounded to the nearest unit)."""
     total = sum(counts)
     whole = nearest(total, unit) if told is None else told
     if total < unit:
@@ -107,23 +113,25 @@ def coarse(counts: Sequence[int], unit: int, told: int | None = None) -> list[in
 
 
 def rounded(value: float, step: float = 0.0) -> float | None:
-    """Round a number to the nearest step, and to the number of published digits; None for NaN."""
+    """Round a number to the nearest multiple of `step`, then to the number of published digits. Returns None
+    for NaN."""
     if math.isnan(value):
         return None
     stepped = round(value / step) * step if step else value
     return float(f"{stepped:.{metrics.DIGITS}g}")
 
 
-# ---- The description of rows with noise: two releases, by level and by part of a range ------------------
-# Promises: a pure function of the terms and the noisy sums. Counts that are not well above their noise, or
+# ---- Noisy descriptions of rows: two releases, by level and by part of a range --------------------------
+# Guarantees: a pure function of the terms and the noisy sums. Counts that are not well above their noise, or
 # below `min_count`, are not published.
 
 ABOVE_NOISE = 3.0
-"""A count is published if it has at least this many standard deviations of its noise."""
+"""Minimum size of a published count, in standard deviations of its noise."""
 
 
 def summarise(terms: Terms) -> Generator[OfTurn, Int64, dict[str, Any]]:
-    """The summary as from `describe`, and as `noise` the standard deviation of the noise of a count."""
+    """Describe rows under terms with noise. Returns the summary as `describe` does, and as `noise` the
+    standard deviation of a count's noise."""
     schema, releases = terms.columns, terms.plan.releases
     query = SummaryQuery.of(terms)
     noise = releases[SUMMARY].sigma
@@ -147,7 +155,8 @@ def summarise(terms: Terms) -> Generator[OfTurn, Int64, dict[str, Any]]:
 
 
 def _parts_of(query: SummaryQuery, total: Int64) -> tuple[int, list[int], list[list[int]], list[int]]:
-    """Split a sum into rows, missing values by feature, counts by level, and counts of classes."""
+    """Split the sum of a SummaryQuery into rows, missing values by numeric feature, counts by level, and
+    counts of classes."""
     counts = iter(total.tolist())
     rows, missing = next(counts), [*islice(counts, query.numeric)]
     return rows, missing, [[*islice(counts, size + 2)] for size in query.levels], [*counts]
@@ -158,7 +167,8 @@ def _told(count: int, floor: int) -> int | None:
 
 
 def _quantiles(counts: Int64, declared: tuple[float, float], noise: float) -> dict[str, Any]:
-    """The part of a declared range that contains each quantile, from noisy counts; None if noise decides."""
+    """Return the part of a declared range that contains each quantile, from noisy counts; None where noise
+    would decide."""
     known: dict[str, Any] = dict.fromkeys(f"{share:g}" for share in SHARES)
     kept = np.where(counts > ABOVE_NOISE * noise, counts, 0)
     total = int(kept.sum())
@@ -175,18 +185,19 @@ def _quantiles(counts: Int64, declared: tuple[float, float], noise: float) -> di
 
 
 # ---- The description of all parties' rows: counts, then quantiles by grid refinement --------------------
-# Promises: a pure function of the terms and the sums. Each count is rounded on its own, so that a level's
-# published count does not depend on the other declared levels.
-# Refuses: inconsistent counts (PeerError), and fewer rows than `min_count` (ConfigError).
+# Guarantees: the result is a pure function of the terms and the sums. Each count is rounded on its own, so
+# that a level's published count does not depend on the other declared levels.
+# Raises: PeerError for inconsistent counts, ConfigError for fewer rows than `min_count`.
 
 UNIT_FACTOR = 10.0
-"""Values on the two sides of a gap this wide may have different units, such as m and cm."""
+"""Factor between the two sides of a gap from which they may have different units, such as m and cm."""
 GAP_SHARE = 0.02
-"""Fewest rows on either side of such a gap, as a share of all rows."""
+"""Minimum number of rows on either side of such a gap, as a share of all rows."""
 
 
 def describe(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcome]:
-    """Count the rows of all parties, and find the quantiles of numeric columns."""
+    """Count the rows of all parties and find the quantiles of numeric columns. Returns a model without trees
+    and the summary."""
     if terms.noise is not None:
         return Outcome(no_model(terms), (yield from summarise(terms)))
     query = SummaryQuery.of(terms)
@@ -195,11 +206,12 @@ def describe(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcom
     if not 0 < rows < ROWS or (total < 0).any() or (total > rows).any():
         raise PeerError(
             "sums-inconsistent",
-            f"the parties count {rows} rows in all, and impossible numbers in parts of them",
+            f"the parties report {rows} rows in total, or impossible counts for parts of them",
         )
     if rows < terms.evaluation.min_count:
         raise ConfigError(
-            "data-few-rows", f"the parties have fewer rows than min_count = {terms.evaluation.min_count}"
+            "data-few-rows",
+            f"the parties have fewer rows in total than min_count = {terms.evaluation.min_count}",
         )
     if any(sum(each) != rows for each in (*levels, *filter(None, [classes]))):
         raise PeerError("sums-inconsistent", f"the counts of a column do not sum to {rows} rows")
@@ -220,10 +232,10 @@ def _summary(
     classes: list[int],
     quantiles: Quantiles,
 ) -> dict[str, Any]:
-    """The result as JSON, see docs/lifecycle.md."""
+    """Return the result as JSON values, as documented in docs/lifecycle.md."""
     floor, schema = terms.evaluation.min_count, terms.columns
     if quantiles.missing.tolist() != [*missing, *[0] * (len(gridded(terms)) - len(missing))]:
-        raise PeerError("sums-inconsistent", "a column has different numbers of missing values in two counts")
+        raise PeerError("sums-inconsistent", "two counts of the missing values of a column differ")
     unit = unit_of(floor)
     told = partial(part, total=rows, unit=unit)
     absent = [*map(told, quantiles.missing.tolist())]
@@ -245,7 +257,8 @@ def _summary(
 
 
 def _numbers(told: DisclosedQuantiles, floor: int) -> dict[str, Any]:
-    """The interval of each quantile of a numeric column; None if fewer rows than the floor lie beyond it."""
+    """Return the interval of each quantile of a numeric column; None if fewer rows than `floor` lie beyond
+    it."""
     shares = [share for share in SHARES if min(share, 1 - share) * told.values >= floor]
     known: dict[str, Any] = dict.fromkeys(f"{share:g}" for share in SHARES)
     if shares:
@@ -255,9 +268,9 @@ def _numbers(told: DisclosedQuantiles, floor: int) -> dict[str, Any]:
 
 
 # ---- Rows by bin of each feature and of the score: at the end of a training, and of other rows later ----
-# Promises: a pure function of the terms and the sums. Published counts are coarse (`coarse`), and bins with
-# few rows are merged.
-# Refuses: inconsistent counts (PeerError), and fewer rows than `min_count` (ConfigError).
+# Guarantees: results are pure functions of the terms and the sums. Published counts are coarse (`coarse`),
+# and bins with few rows are merged.
+# Raises: PeerError for inconsistent counts, ConfigError for fewer rows than `min_count`.
 
 Json = dict[str, Any]
 
@@ -265,7 +278,8 @@ Json = dict[str, Any]
 def after_training(
     terms: Terms, model: Booster, cut_points: CutPoints, rounds: int
 ) -> Generator[OfTurn, Int64, Booster | Outcome]:
-    """Returns a trained model, with its rows by bin if the terms want that. rounds: of the model."""
+    """Return a trained model, together with the row counts by bin if the terms require a reference for drift.
+    rounds: number of rounds of the model."""
     if not terms.evaluation.reference:
         return model
     shape = len(terms.columns.ordered), terms.columns.category_counts
@@ -290,7 +304,7 @@ def after_training(
 
 
 def drift(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcome]:
-    """Count the rows of all parties in the bins of a model's reference."""
+    """Count the rows of all parties in the bins of a model's reference. Returns the model and the counts."""
     bins = bins_in(terms)
     parts, rows = _counts(terms, bins, (yield BinCountsQuery(bins.sizes, bins.of_score, 0)))
     assert terms.earlier is not None
@@ -298,18 +312,19 @@ def drift(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcome]:
 
 
 def _counts(terms: Terms, bins: Bins, total: Int64) -> tuple[list[Int64], int]:
-    """Returns the counts of each feature and of the score, and the number of rows."""
+    """Return the counts of each feature and of the score, and the number of rows. Raises PeerError if they
+    are inconsistent, ConfigError for too few rows."""
     parts, floor = bins.parts(total), terms.evaluation.min_count
     rows = int(parts[0].sum())
     if not 0 < rows < MAX_ROWS or (total < 0).any() or any(part.sum() != rows for part in parts):
-        raise PeerError("sums-inconsistent", "the bins of two columns do not sum to the same number of rows")
+        raise PeerError("sums-inconsistent", "the row counts of two columns do not have the same total")
     if rows < floor:
-        raise ConfigError("data-few-rows", f"the parties have fewer rows than min_count = {floor}")
+        raise ConfigError("data-few-rows", f"the parties have fewer rows in total than min_count = {floor}")
     return parts, rows
 
 
 def _drift_summary(terms: Terms, bins: Bins, parts: list[Int64], rows: int) -> Json:
-    """The result as JSON, see docs/lifecycle-evaluate.md."""
+    """Return the result as JSON values, as documented in docs/lifecycle-evaluate.md."""
     floor, columns = terms.evaluation.min_count, terms.columns
     least = rows_of_bin(unit_of(floor))
     *features, score = (_told_bins(terms, part) for part in parts)
@@ -340,7 +355,8 @@ def _grouped(groups: list[list[int]], counts: Int64) -> Json:
 
 
 def _along(counts: Int64, least: int) -> list[list[int]]:
-    """Groups of neighbouring bins with enough rows; missing values have their own group if possible."""
+    """Group neighbouring bins so that each group has enough rows. Missing values get their own group if
+    possible."""
     groups, missing = runs(counts[:-1], least), counts.size - 1
     if 0 < counts[missing] < least or any(0 < counts[group].sum() < least for group in groups):
         return [*groups[:-1], [*groups[-1], missing]]
@@ -348,7 +364,8 @@ def _along(counts: Int64, least: int) -> list[list[int]]:
 
 
 def _apart(counts: Int64, least: int) -> list[list[int]]:
-    """A group for each bin, and one for all bins with few rows; the next bins join it until it has enough."""
+    """Return one group per bin, and one for all bins with few rows, which further bins join until it has
+    enough rows."""
     few = [place for place, count in enumerate(counts.tolist()) if 0 < count < least]
     others = [place for place in range(counts.size) if place not in few]
     while others and 0 < counts[few].sum() < least:
@@ -357,10 +374,10 @@ def _apart(counts: Int64, least: int) -> list[list[int]]:
 
 
 # ---- The evaluation of a model on all parties' rows: their number, then one sum -------------------------
-# Promises: a pure function of the terms and the sums. Published figures are coarse (`coarse`): counts are in
-# units, each loss has a cap, and means, rates and areas are rounded so that it takes about `min_count` rows
-# to change the last digit. Refuses: inconsistent counts (PeerError), and fewer rows than `min_count`
-# (ConfigError).
+# Guarantees: the result is a pure function of the terms and the sums. Published figures are coarse
+# (`coarse`): counts are in units, each loss has a cap, and means, rates and areas are rounded so that it
+# takes about `min_count` rows to change the last digit.
+# Raises: PeerError for inconsistent counts, ConfigError for fewer rows than `min_count`.
 
 Figures = dict[str, Any]
 Outcomes = Mapping[str, int | None]
@@ -376,26 +393,29 @@ LARGEST_LOSSES = {
     **dict.fromkeys(("logloss", "mlogloss"), -math.log(1e-3)),
     "interval-regression-accuracy": 1.0,
 }
-"""Maps metric -> fixed cap on the loss of a row. For log losses: that of a label predicted with 0.001."""
+"""Maps metric -> fixed cap on the loss of a row. For log losses, it is the loss of a label predicted with
+probability 0.001."""
 
 
 def evaluate(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcome]:
-    """Measure the model of the terms on the rows of all parties."""
+    """Evaluate the model of the terms on the rows of all parties. Returns the model and the summary."""
     query = MagnitudesQuery(terms.metrics)
     counts = yield query
     measured = terms.evaluation.evaluate_rows
     if not counts[0] and measured != "all":
         since = "were added since the training" if measured == "new" else "were held out"
-        raise ConfigError("data-no-rows", f"the parties have no {measured} rows: none {since}")
+        raise ConfigError("data-no-rows", f"there are no {measured} rows to evaluate: none {since}")
     rows = count_rows(counts)
     if rows < terms.evaluation.min_count:
         raise ConfigError(
-            "data-few-rows", f"the parties have fewer rows than min_count = {terms.evaluation.min_count}"
+            "data-few-rows",
+            f"the parties have fewer rows in total than min_count = {terms.evaluation.min_count}",
         )
     _, grown_on, unknown = counts[:ROW_COUNTS].tolist()
     if grown_on + unknown > rows:
         raise PeerError(
-            "sums-inconsistent", f"{grown_on + unknown} rows were or may have been trained on, of only {rows}"
+            "sums-inconsistent",
+            f"the parties report {grown_on + unknown} possible training rows, but only {rows} rows in total",
         )
     measuring = measuring_query(terms, query, rows, counts)
     total = yield measuring
@@ -407,10 +427,18 @@ def evaluate(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcom
 
 
 def measuring_query(terms: Terms, query: MagnitudesQuery, rows: int, counts: Int64) -> EvaluationQuery:
-    """The second query, from the answer to the first one.
+    """Build the second query of an evaluation from the answer to the first one.
 
-    Some losses have a fixed cap (`LARGEST_LOSSES`). The cap of others is a power of two such that fewer rows
-    than a unit lie beyond it: a single row, however large its loss, moves neither the cap nor the mean."""
+    Some losses have a fixed cap (`LARGEST_LOSSES`). Otherwise the cap is a power of two such that fewer than
+    a unit of rows exceed it. A single row, however large its loss, therefore moves neither the cap nor the
+    mean.
+
+    Args:
+        terms: the terms of the session.
+        query: the first query.
+        rows: number of rows.
+        counts: the sum of the answers to the first query.
+    """
     weights, *losses = counts[ROW_COUNTS:].reshape(-1, EXPONENT_CELLS)
     unit = unit_of(terms.evaluation.min_count)
     caps = dict.fromkeys(query.metrics, 0.0)
@@ -421,12 +449,13 @@ def measuring_query(terms: Terms, query: MagnitudesQuery, rows: int, counts: Int
 
 
 def summary_of(terms: Terms, query: EvaluationQuery, total: Int64) -> Figures:
-    """The published figures, from the sum of all answers. Raises PeerError for inconsistent counts."""
+    """Return the published figures, from the sum of all answers. Raises PeerError if counts are
+    inconsistent."""
     return _Sums(terms, query, total).summary()
 
 
 class _Set:
-    """The sums of one set of rows. told: the published number of rows."""
+    """Sums over one set of rows, and the figures published about it. told: published number of rows."""
 
     def __init__(self, query: EvaluationQuery, part: Int64, unit: int, told: int) -> None:
         self.query, self.unit, self.told = query, unit, told
@@ -444,7 +473,7 @@ class _Set:
 
     @cached_property
     def outcomes(self) -> dict[str, int | None]:
-        """Published rows of each outcome; None for a label with less than a unit of rows."""
+        """Published number of rows of each outcome; None for a label with less than a unit of rows."""
         pairs, out = (self._outcomes[:2], self._outcomes[2:]), list[int | None]()
         for pair, told in zip(pairs, self.told_by_label, strict=True):
             out += coarse(pair, self.unit, told) or (None, None)
@@ -452,11 +481,12 @@ class _Set:
 
     @property
     def has_curves(self) -> bool:
-        """True if there are enough rows of either label."""
+        """True if there are enough rows of both labels."""
         return min(self.by_label) >= self.unit
 
     def json(self, least: int = 1) -> Figures:
-        """Rows, metrics, resolutions, outcomes and rates. least: figures from fewer rows are None."""
+        """Return rows, metrics, resolutions, outcomes and rates. least: minimum number of rows; figures from
+        fewer rows are None."""
         query, names = self.query, self.query.metrics
         found = {name: self._figure(name, least) for name in names}
         out: Figures = {
@@ -472,11 +502,13 @@ class _Set:
         return out
 
     def step(self, size: float) -> float:
-        """The rounding step of numbers that a unit of rows changes by `size`; 0 if single rows may show."""
+        """Return the rounding step for numbers that a unit of rows changes by `size`, or 0 if single rows may
+        show."""
         return step_of(size) if self.unit > 1 else 0.0
 
     def _figure(self, name: str, least: int) -> tuple[float | None, float | None]:
-        """A metric's published value, and how far the exact value may be from it."""
+        """Return a metric's published value, and the maximum distance of the exact value from it; None if it
+        is not published."""
         query, metric, start = self.query, exact_metric_of(name), 1
         for other in query.metrics[: query.metrics.index(name)]:
             start += exact_metric_of(other).cells
@@ -505,7 +537,8 @@ class _Set:
         return value, None if value is None else rounded(step / 2 + _last(value))
 
     def _step(self, metric: Metric, own: Int64, weights: float, cap: float) -> float:
-        """The rounding step of a metric: its change if a unit of rows changes as much as rows can."""
+        """Return the rounding step of a metric: how much it changes if a unit of rows changes as much as rows
+        can."""
         weight = self.query.weight
         heaviest = self.unit * weight.decode(weight.limit)
         match metric:
@@ -523,7 +556,7 @@ class _Set:
 
 
 class _Sums:
-    """The sums of an EvaluationQuery, and the figures that are published."""
+    """Sums of an EvaluationQuery, and the figures that are published."""
 
     def __init__(self, terms: Terms, query: EvaluationQuery, total: Int64) -> None:
         self._terms, self._query, self._floor = terms, query, terms.evaluation.min_count
@@ -561,29 +594,31 @@ class _Sums:
         everybody: list[Any] = [ALL]
         for split in (everybody, *self._splits):
             if sum(map(self._rows, split)) != rows or any(self._rows(name) < 0 for name in split):
-                raise PeerError("sums-inconsistent", f"the rows of some sets do not sum to {rows} rows")
+                raise PeerError("sums-inconsistent", f"the row counts of the sets do not sum to {rows}")
         if not query.scores:
             if (self._of_all < 0).any() or self._of_all.sum() != rows * bool(query.classes):
-                raise PeerError("sums-inconsistent", f"rows by class do not sum to {rows} rows")
+                raise PeerError("sums-inconsistent", f"the row counts of the classes do not sum to {rows}")
             return
         for part in self._part.values():
             outcomes = part[-len(OUTCOMES) - 1 : -1]
             if outcomes.min() < 0 or outcomes.sum() != part[0]:
-                raise PeerError("sums-inconsistent", "the outcomes of a set do not sum to its rows")
+                raise PeerError("sums-inconsistent", "the outcomes of a set do not sum to its number of rows")
         bins, cells = self._bins(), self._cells()
         at = self._edge + 1
         halves = [half.sum() for label in bins[:2] for half in (label[:at], label[at:])]
         own = self._part[ALL][-len(OUTCOMES) - 1 : -1]
         if (bins[:2] < 0).any() or (cells < 0).any() or halves != own.tolist():
-            raise PeerError("sums-inconsistent", "rows by score do not sum to the outcomes at the threshold")
+            raise PeerError(
+                "sums-inconsistent", "row counts by score do not sum to the outcomes at the threshold"
+            )
         if (cells.sum(axis=1) != bins[:2].sum(axis=1)).any():
-            raise PeerError("sums-inconsistent", "rows by score and rows by bin have different sums")
+            raise PeerError("sums-inconsistent", "row counts by score and by bin do not have the same total")
         sums = [(int(part[-1]), int(part[0])) for part in self._part.values()]
         sums += zip(bins[2].tolist(), bins[:2].sum(axis=0).tolist(), strict=True)
         if any(not 0 <= total <= count * metrics.PROBABILITIES.limit for total, count in sums):
             raise PeerError(
                 "sums-inconsistent",
-                "the probabilities of some rows sum to less than 0, or more than their number",
+                "the predicted probabilities of some rows sum to less than 0 or more than the number of rows",
             )
 
     @property
@@ -593,7 +628,7 @@ class _Sums:
     # ---- Published figures --------------------------------------------------------------------------
 
     def summary(self) -> Figures:
-        """The result as JSON, see docs/lifecycle-evaluate.md."""
+        """Return the result as JSON values, as documented in docs/lifecycle-evaluate.md."""
         terms, query = self._terms, self._query
         out: Figures = {"min_count": self._floor, "unit": self._unit, "objective": terms.objective.name}
         if query.scores:
@@ -616,7 +651,8 @@ class _Sums:
         return out
 
     def _split(self, names: Sequence[Any], titles: Sequence[str]) -> Figures:
-        """The figures of each set of a split, the gaps between them, and the names of sets left out."""
+        """Return the figures of each set in a partition, the gaps between them, and the names of the sets
+        left out."""
         sets = dict(zip(titles, (self._sets[name] for name in names), strict=True))
         least = rows_of_group(self._unit)
         told = {t: each.json(least) for t, each in sets.items() if min(each.rows, each.told) >= self._unit}
@@ -625,7 +661,8 @@ class _Sums:
         return {"sets": told, "gaps": gaps([*told.values()], self._unit), "left_out": small}
 
     def _curves(self) -> Figures:
-        """ROC curve and calibration over bins with enough rows, and the area over fine cells."""
+        """Return the ROC curve and calibration over bins with enough rows, and the area under the curve from
+        finer cells."""
         every, unit = self._sets[ALL], self._unit
         if not every.has_curves:
             return {"auc": None, "roc": [], "bins": []}
@@ -653,7 +690,7 @@ class _Sums:
         return {"auc": area, "roc": roc(bins), "bins": bins}
 
     def _matrix(self) -> list[list[int | None]]:
-        """Published rows by class and by most probable class."""
+        """Return the published confusion matrix: rows by class and by most probable class."""
         size, unit = self._query.classes, self._unit
         counts = self._of_all.reshape(size, size)
         of_class = coarse(counts.sum(axis=1).tolist(), unit) or [0] * size
@@ -663,13 +700,13 @@ class _Sums:
 
 
 def _last(value: float | None) -> float:
-    """The largest error from rounding a number to the published digits."""
+    """Return the maximum error from rounding a number to the published digits."""
     return 0.5 * 10.0 ** (math.floor(math.log10(abs(value))) + 1 - metrics.DIGITS) if value else 0.0
 
 
 def merged(rows: Int64, least: int, kept: int) -> list[tuple[int, int]]:
-    """Runs [low, high) of neighbouring bins with at least this many rows each, or one run if there are too
-    few. kept: an edge that separates runs if both sides have enough rows."""
+    """Merge neighbouring bins into runs [low, high) with at least `least` rows each, or into one run if there
+    are too few. kept: an edge that separates runs if both sides have enough rows."""
     starts = [0, kept] if min(rows[:kept].sum(), rows[kept:].sum()) >= least else [0]
     return [
         (start + group[0], start + group[-1] + 1)
@@ -679,7 +716,8 @@ def merged(rows: Int64, least: int, kept: int) -> list[tuple[int, int]]:
 
 
 def rates(outcomes: Outcomes, unit: int = 1, least: int = 1) -> dict[str, float | None]:
-    """Rates of outcomes; None if a count is not published, or the denominator is less than `least`."""
+    """Return rates of outcomes; None if a count is not published or the denominator is less than `least`.
+    unit: unit to which the counts are rounded."""
     return {
         name: _ratio([outcomes[key] for key in part], [outcomes[key] for key in whole], unit, least)
         for name, (part, whole) in _RATES.items()
@@ -687,7 +725,8 @@ def rates(outcomes: Outcomes, unit: int = 1, least: int = 1) -> dict[str, float 
 
 
 def within_of_rate(name: str, outcomes: Outcomes, unit: int) -> float:
-    """The largest error of a rate of coarse outcomes: its counts are within a unit, and a step rounds it."""
+    """Return the maximum error of a rate computed from rounded outcomes: each count is within a unit, and the
+    rate is rounded to a step."""
     _, whole = _RATES[name]
     return min(1.5 * unit / sum(outcomes[key] or 0 for key in whole), 1.0)
 
@@ -701,7 +740,8 @@ def _ratio(part: Sequence[int | None], whole: Sequence[int | None], unit: int, l
 
 
 def gaps(sets: Sequence[Figures], unit: int = 1) -> dict[str, float]:
-    """Largest minus smallest value of each rate and metric, unless rounding could explain the difference."""
+    """Return the largest minus the smallest value of each rate and metric, unless rounding could explain the
+    difference."""
     named = [{**one.get("rates", {}), **one["metrics"]} for one in sets]
     out = {}
     for key in named[0] if named else ():
@@ -721,7 +761,7 @@ def gaps(sets: Sequence[Figures], unit: int = 1) -> dict[str, float]:
 
 
 def roc(bins: Sequence[Figures]) -> list[Figures]:
-    """The points of the ROC curve at the edges of bins, from the highest score down."""
+    """Return the points of the ROC curve at the edges of bins, from the highest score to the lowest."""
     ones = sum(each["positives"] for each in bins)
     zeros = sum(each["rows"] for each in bins) - ones
     if not (ones and zeros):
@@ -735,4 +775,4 @@ def roc(bins: Sequence[Figures]) -> list[Figures]:
 
 
 PROGRAMS: dict[str, Program] = {"describe": describe, "evaluate": evaluate, "drift": drift}
-"""Maps task that does not train -> its program."""
+"""Maps each task that does not train -> its program."""

@@ -1,10 +1,9 @@
-"""The queries that a program can send, one family per file. The set is closed: every match on a query
-handles each of these.
+"""All queries that a program can send, one family per file. The set is closed: every `match` on a query
+handles each of them.
 
-A query determines the number of integers in its answer, and the most that one row adds to each. So both ends
-know the width of each cell before anything is computed. `rows`, a public number, is an upper bound of the
-rows behind the sum. `check` raises Refused for what the terms do not allow.
-"""
+A query determines the number of integers in its answer, and the maximum that one row adds to each. Both ends
+therefore know the width of each cell before anything is computed. `rows`, a public number, is an upper bound
+on the number of rows in the sum. `check` raises Refused if the terms do not allow a query."""
 
 from collections.abc import Generator
 
@@ -17,19 +16,19 @@ from fedboost.protocol.contracts import MAX_CELLS, Several
 from fedboost.terms.terms import Terms
 
 OfTree = TreeQuery | ResidualQuery | SumsQuery
-"""Queries about a tree before its end."""
+"""Queries about a tree that is still growing."""
 Query = OfRows | RowsQuery | OfColumns | OfLabels | OfTree | EndRoundQuery
 OfTurn = Query | Several
-"""What a program sends in one turn."""
+"""Everything that a program can send in one turn."""
 
 
 # ---- Queries that share a turn, if the terms allow it ---------------------------------------------------
-# Promises: the sums are the same whether or not queries share a turn.
+# Guarantees: the sums are the same whether or not queries share a turn.
 
 
 def together(terms: Terms, *queries: Query) -> Generator[OfTurn, Int64, list[Int64]]:
-    """Send queries that do not depend on each other's sums. They share one turn if the terms allow it and
-    one vector has room for all answers. Returns the sum of each."""
+    """Send queries that do not depend on each other's sums, and return the sum of each. They share one turn
+    if the terms allow it and all answers fit into one vector."""
     if len(queries) > 1 and terms.shares_turns:
         several = Several(queries)
         if several.cells <= MAX_CELLS:

@@ -1,8 +1,7 @@
-"""The base class of all queries, views of them, and shared checks.
+"""Base class of all queries, the views that parties get of them, and checks that several queries share.
 
-Promises: a query class that lacks a rule cannot be instantiated. With noise, only queries that support it are
-allowed.
-"""
+Guarantees: a query class that lacks a required rule cannot be instantiated. Under terms with noise, only
+queries that support it are allowed."""
 
 import functools
 import hashlib
@@ -38,46 +37,49 @@ from fedboost.terms.training import MAX_DEPTH, MAX_METRICS
 
 CONSTANT_TREE = -1
 MAX_ROWS = 1 << 48
-"""Upper bound of the rows behind a sum, exclusive."""
+"""Exclusive upper bound on the number of rows in a sum."""
 MAX_NODES = 2 << MAX_DEPTH
-"""Most nodes of a tree, and most splits, leaves or cells in one query."""
+"""Maximum number of nodes of a tree, and of splits, leaves or cells in one query."""
 Rows = Annotated[int, Bound(MAX_ROWS - 1, "rows", least=1)]
-TreeNumber = Annotated[int, Bound(math.inf, "as the number of a tree", least=CONSTANT_TREE)]
+TreeNumber = Annotated[int, Bound(math.inf, "as tree number", least=CONSTANT_TREE)]
 Nodes = Annotated[tuple[int, ...], Bound(MAX_NODES, "nodes")]
 Values = Annotated[tuple[tuple[int, float], ...], Bound(MAX_NODES, "leaves")]
-"""Pairs of leaf node and leaf value."""
+"""Pairs of a leaf's node number and its value."""
 Features = Annotated[int, Bound(MAX_FEATURES, "features")]
 Metrics = Annotated[
-    tuple[Annotated[str, Only(is_metric, "a metric this version does not know")], ...],
+    tuple[Annotated[str, Only(is_metric, "it names a metric that this version does not know")], ...],
     Bound(MAX_METRICS, "metrics"),
 ]
 
 # ---- A party's view of a query if parties hold different columns ----------------------------------------
-# Of a split by another party's column, a party sees node, left child and holder. The feature number is then
-# the number of features plus the holder's place; bin, direction and categories are 0. Others' cut points
-# are seen as bin numbers, and others' grids as numbers of cells. Only the label holder sees leaf values, and
-# the cells of residuals that contain them.
+# Of a split by another party's column, a party sees the node, the left child and the holder of the column.
+# The feature number is then the number of features plus the holder's index; bin, direction and categories are
+# 0. Others' cut points are seen as bin numbers, and others' grids as numbers of cells. Only the label holder
+# sees leaf values, and the cells of residuals that contain them.
 # If the terms hide columns (`Terms.hides_columns`), only the owner of a column knows its cut points: they
 # are bin numbers in every view. Then only the label holder sees the exponents of scales.
-# Promises: the view of a view is the same view; both ends compute the same one; the public view, common to
+# Guarantees: the view of a view is the same view. Both ends compute the same one. The public view, common to
 # all parties of a block, follows from the view of each.
-# Refuses: splits by others' features that are presented as the party's own, or as those of a party that
-# holds none of them (PeerError, `check`).
+# Raises: PeerError (`View.check`) for a split by another party's feature that is presented as the party's
+# own, or as one of a party that does not hold it.
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class View:
-    """What one party sees of queries, states and trees.
+    """Filter that shows one party what it may see of queries, states and trees, if parties hold different
+    columns.
 
     Args:
-        features, parties: how many there are.
-        place: the party's place in `terms.parties`; -1 for the public view.
-        own: features that the party holds, bool [features].
-        holders: place in `terms.parties` of each feature's holder in the party's block, int64 [features].
-        has_labels: the party knows leaf values.
-        hides: the terms hide columns.
+        features: number of features.
+        parties: number of parties.
+        place: index of the party in `terms.parties`; -1 for the public view.
+        own: bool [features], True for features that the party holds.
+        holders: int64 [features], index in `terms.parties` of the party in the same block that holds each
+            feature.
+        has_labels: True if the party knows leaf values.
+        hides: True if the terms hide columns.
     """
 
     features: int
@@ -90,23 +92,23 @@ class View:
 
     @property
     def public(self) -> "View":
-        """The view common to all parties of the block."""
+        """View that all parties of the block have in common."""
         return replace(self, place=-1, own=np.zeros_like(self.own), has_labels=False)
 
     @cached_property
     def own_features(self) -> Int64:
-        """Numbers of the party's features, increasing."""
+        """Numbers of the features that the party holds, in increasing order."""
         return np.flatnonzero(self.own)
 
     @cached_property
     def _seen(self) -> Int64:
-        """Maps a feature number -> its number in this view; numbers of holders, which follow the features,
-        stay the same. Viewing a view therefore changes nothing."""
+        """Maps a feature number to its number in this view. Holders' numbers, which follow those of the
+        features, are unchanged, so viewing a view changes nothing."""
         seen = np.where(self.own, np.arange(self.features), self.features + self.holders)
         return np.concatenate([seen, self.features + np.arange(self.parties)]).astype(np.int64)
 
     def splits(self, splits: Splits) -> Splits:
-        """These splits in this view; the same object if nothing is hidden."""
+        """Return the splits as seen in this view; the same object if nothing is hidden."""
         features = self._seen[splits.feature]
         elsewhere = features >= self.features
         if (features == splits.feature).all() and not (
@@ -120,30 +122,33 @@ class View:
         return Splits(columns, categories)
 
     def values(self, values: Values) -> Values:
-        """These leaf values in this view: 0 without labels."""
+        """Return the leaf values as seen in this view: all 0 for a party without labels."""
         told = self.has_labels or not any(value for _, value in values)
         return values if told else tuple((node, 0.0) for node, _ in values)
 
     def cells(self, starts: tuple[int, ...]) -> tuple[int, ...]:
-        """The starts of these residual cells in this view: 0 without labels, as leaf values lie in them."""
+        """Return the starts of residual cells as seen in this view: all 0 for a party without labels, because
+        a cell contains its leaf value."""
         return starts if self.has_labels or not any(starts) else (0,) * len(starts)
 
     def scale(self, scale: Scale) -> Scale:
-        """This scale in this view: only its bits, if the exponent would reveal something about labels."""
+        """Return the scale as seen in this view: without its exponent, if that would reveal something about
+        labels."""
         told = self.has_labels or not self.hides or scale.exponent == 0
         return scale if told else Scale(0, scale.bits)
 
     def cut_points(self, cut_points: CutPoints) -> CutPoints:
-        """These cut points in this view: 1, 2, ... for others' features."""
+        """Return the cut points as seen in this view: 1, 2, ... for features of other parties."""
         own = np.repeat(self.own, cut_points.sizes)
         values = np.where(own, cut_points.values, cut_points.numbered.values)
         return replace(cut_points, values=values.astype(np.float32))
 
     def grids(self, grids: Grids) -> Grids:
-        """These grids of the numeric features in this view.
+        """Return the grids of the numeric features as seen in this view.
 
-        Of others' features only the number of counts of each cell is kept: cells get the narrowest possible
-        width and follow each other from the first key on. A cell of all keys is not changed."""
+        Of another party's feature, only the number of counts per cell is kept. Cells get the narrowest
+        possible width and follow each other, starting at the first key. A cell that covers all keys stays as
+        it is."""
         sizes = np.diff(grids.offsets)
         told = np.repeat(self.own[: grids.features], sizes) | (grids.widths == KEY_BITS)
         widths = np.where(told, grids.widths, grids.subdivisions).astype(np.uint8)
@@ -152,7 +157,8 @@ class View:
         return replace(grids, starts=np.where(told, grids.starts, starts).astype(np.uint32), widths=widths)
 
     def tree(self, tree: Tree) -> Tree:
-        """A tree of the model, or of a round, in this view: exactly what `state.structure` hashes of it."""
+        """Return a tree of the model, or of a round, as seen in this view: exactly what `state.structure`
+        hashes of it."""
         seen = [
             int(self._seen[feature]) if left != NO_CHILD else feature
             for feature, left in zip(tree.feature, tree.left, strict=True)
@@ -172,17 +178,18 @@ class View:
         )
 
     def check(self, splits: Splits) -> None:
-        """Raise PeerError for a split by another party's feature that is presented as this party's own, or as
-        that of a party that holds none of the features that this party lacks."""
+        """Raise PeerError if a split uses another party's feature but is presented as this party's own, or as
+        one of a party that does not hold any of the others' features."""
         elsewhere = splits.feature >= self.features
         if not self.own[splits.feature[~elsewhere]].all():
             raise PeerError("query-splits", "a split uses a column that this party does not hold")
         if not np.isin(splits.feature[elsewhere] - self.features, self.holders[~self.own]).all():
-            raise PeerError("query-splits", "a split uses a column of a party that holds no columns")
+            raise PeerError("query-splits", "a split uses a column of a party that does not hold any columns")
 
 
 def hidden_places(terms: Terms, cut_points: CutPoints, nodes: int) -> dict[str, Int64]:
-    """Maps feature holder -> cells of its gradient sums in histograms of so many nodes, int64 [cells]."""
+    """Return, for each feature holder (party without labels), which cells of a histogram answer contain its
+    gradient sums: int64 [cells]. nodes: number of nodes in the answer."""
     layout, places = Layout.of(cut_points), {}
     (block,) = terms.blocks
     for party in block.feature_holders:
@@ -199,7 +206,8 @@ def _masked(values: list[T], where: list[bool], value: T) -> list[T]:
 
 
 def view_of(terms: Terms, party: str) -> View | None:
-    """The view of a party; None if all parties have the same columns and see everything."""
+    """Return a party's view of queries and states, or None if all parties have the same columns and see
+    everything."""
     return _view_of(terms, party) if terms.blocks else None
 
 
@@ -223,7 +231,7 @@ if TYPE_CHECKING:
 else:
 
     class cached:
-        """A property that is computed on first use, without the lock of `cached_property`."""
+        """Property that is computed on first use, like `functools.cached_property` but without its lock."""
 
         def __init__(self, compute):
             self._compute, self._name = compute, compute.__name__
@@ -236,11 +244,11 @@ else:
 
 
 BYTES_PER_CELL = 16
-"""Bytes that the aggregator needs per integer: 8 for the running sum and 8 for the opened sum."""
+"""Memory in bytes that the aggregator needs per integer: 8 for the running sum and 8 for the opened sum."""
 
 
 class HasSplits:
-    """Base of dataclasses whose `splits` may also be given as `Split` objects."""
+    """Base of dataclasses whose `splits` may also be passed as a sequence of `Split` objects."""
 
     splits: Splits
 
@@ -250,35 +258,40 @@ class HasSplits:
 
 
 class BaseQuery(HasSplits, Query, ABC):
-    """A boosting query. Each is a frozen dataclass with the fields `rows`, `tree` and `splits`, or a subclass
-    of `BeforeTrees`. Class and field names are hashed into transcripts: never rename them."""
+    """Base class of all boosting queries.
+
+    Each query is a frozen dataclass with the fields `rows`, `tree` and `splits`, or a subclass of
+    `BeforeTrees`. Class and field names are hashed into transcripts: never rename them."""
 
     rows: int
     tree: int
     splits: Splits
     description: ClassVar[str]
-    """What an answer contains, for people: at most 42 characters."""
+    """Content of an answer in plain words, at most 42 characters, as shown by `fedboost audit`."""
     of_tree: ClassVar[bool] = False
-    """True if it is about a tree before its end."""
+    """True if the query is about a tree that is still growing."""
     ends_tree: ClassVar[bool] = False
-    """True if it ends a tree, and with it the round."""
+    """True if the query ends a tree, and with it the round."""
     only_turn: ClassVar[int | None] = None
-    """The turn that it has to itself, if it is sent once in a session."""
+    """Number of the turn that the query must have to itself, or None if any turn will do. Set only for
+    queries that are sent once in a session."""
     needs_noise: ClassVar[bool] = False
-    """True if it is allowed only with noise."""
+    """True if the query is allowed only under terms with noise."""
     suits: ClassVar[tuple[str, ...]] = ()
-    """The noise methods with which it is allowed, if the terms have noise."""
+    """Noise methods with which the query is allowed, if the terms have noise."""
     released: ClassVar[str | None] = None
-    """Name of the release in `Terms.plan`, if the terms have noise; None if answers do not depend on rows."""
+    """Name of the answer's release in `Terms.plan` under terms with noise, or None if the answer does not
+    depend on rows."""
     views: ClassVar[tuple[tuple[str, Callable[[View, Any], Any]], ...]] = (("splits", View.splits),)
-    """Fields that a party may see in part, and how; the same object if nothing is hidden."""
+    """Fields of which a party may see only a part, each with the function that returns this part. The
+    function returns the same object if nothing is hidden."""
     tasks: ClassVar[frozenset[str]] = TRAINING
-    """Names of the tasks whose sessions send it."""
+    """Names of the tasks whose sessions send the query."""
 
     @classmethod
     @abstractmethod
     def max_count(cls, terms: Terms) -> int:
-        """Most queries of this kind that a program of fedboost sends in one session."""
+        """Return the maximum number of queries of this kind that a fedboost program sends in one session."""
 
     @property
     @abstractmethod
@@ -288,23 +301,25 @@ class BaseQuery(HasSplits, Query, ABC):
     @property
     @abstractmethod
     def cell_bits(self) -> int:
-        """Bits of a cell: enough for the sum of each integer over all rows, which is read modulo 2**bits."""
+        """Number of bits per cell, enough for the sum of each integer over all rows. Sums are read modulo
+        2**bits."""
 
     @abstractmethod
     def check_terms(self, terms: Terms) -> None:
-        """Raise Refused if the terms do not allow this query."""
+        """Raise Refused if the terms do not allow the values of this query's fields."""
 
     @abstractmethod
     def check_order(self, terms: Terms, state: Any) -> None:
-        """Raise PeerError unless this query may come next in that state (`boosting.state`)."""
+        """Raise PeerError unless this query may come next in the given state
+        (`boosting.state.BoostingState`)."""
 
     @abstractmethod
     def applied_to(self, state: Any) -> Any:
-        """The state (`boosting.state`) after its answer."""
+        """Return the state (`boosting.state.BoostingState`) after the query has been answered."""
 
     @classmethod
     def serves(cls, terms: Terms) -> bool:
-        """True if the task of these terms uses this kind of query."""
+        """Return True if the task of the terms uses this kind of query."""
         return terms.task.name in cls.tasks
 
     @property
@@ -317,37 +332,41 @@ class BaseQuery(HasSplits, Query, ABC):
 
     @cached
     def digest(self) -> bytes:
-        """SHA-256 digest of its whole content, 32 bytes."""
+        """SHA-256 hash of the whole query, 32 bytes."""
         return digest_of(self)
 
     def check(self, terms: Terms) -> None:
-        """Raise Refused if the terms do not allow this query, whatever the state."""
+        """Raise Refused if the terms do not allow this query in any state."""
         if not self.serves(terms):
             raise Refused(
-                "query-task", f"query {self.name} is not part of the task {terms.task.name} of the terms"
+                "query-task", f"query {self.name} is not allowed in a session with task {terms.task.name}"
             )
         if self.cells > MAX_CELLS:
             raise Refused(
                 "query-size",
-                f"an answer would have {self.cells} integers, and at most {MAX_CELLS} are allowed; lower "
+                f"an answer would have {self.cells} integers, but at most {MAX_CELLS} are allowed; lower "
                 f"max_depth",
             )
         if terms.noise is None and self.needs_noise:
-            raise Refused("query-noise", "the query is for sums with noise, and the terms have no noise")
+            raise Refused("query-noise", "the query is for noisy sums, but the terms do not have noise")
         if terms.noise is not None:
             if terms.noise.method not in self.suits:
                 raise Refused(
                     "query-noise",
-                    "the query is for sums without noise, or for another noise.method than that of the terms",
+                    "the query does not support noise, or not the noise.method of the terms",
                 )
             # With noise the number of rows is secret. If the query contained one, accepting or refusing it
             # would reveal whether the party has more rows.
             if self.rows != ROWS:
-                raise Refused("query-noise", "the query has a number of rows, which is secret with noise")
+                raise Refused(
+                    "query-noise",
+                    "the query reveals the number of rows, which must be secret under terms with noise",
+                )
         self.check_terms(terms)
 
     def seen_by(self, terms: Terms, party: str, publicly: bool = False) -> Self:
-        """The query as one party sees it, or (publicly) as all parties of its block do (`View`)."""
+        """Return the query as one party sees it (`View`). publicly: return what all parties of its block
+        see."""
         view = view_of(terms, party)
         if view is None:
             return self
@@ -365,30 +384,32 @@ class BaseQuery(HasSplits, Query, ABC):
         return replace(self, **hidden) if hidden else self  # type: ignore[type-var]  # a dataclass
 
     def bytes_needed(self, parties: int) -> int:
-        """Most bytes that the aggregator needs for this query, until the next one."""
+        """Return the maximum memory, in bytes, that the aggregator needs from sending this query until it
+        sends the next."""
         return BYTES_PER_CELL * self.cells
 
     def release(self, terms: Terms) -> Release | None:
-        """The planned release of an answer if the terms have noise, see `released`."""
+        """Return the planned release (noise and privacy cost) of an answer, or None if the answer does not
+        need noise."""
         return None if self.released is None else terms.plan.releases[self.released]
 
 
 class BeforeTrees:
-    """A query before the first tree."""
+    """Base of queries that come before the first tree."""
 
     tree = CONSTANT_TREE
     splits = NO_SPLITS
 
 
 class Stateless(BeforeTrees):
-    """A query before the first tree that does not change the state."""
+    """Base of queries before the first tree that do not change the training state."""
 
     def applied_to(self, state: Any) -> Any:
         return state
 
 
 class Counted(BeforeTrees):
-    """A query before the cut points that adds `steps` to the state's `grids`."""
+    """Base of queries before the cut points. Each increases the counter `grids` of the state by `steps`."""
 
     steps: ClassVar[int] = 1
 
@@ -397,21 +418,22 @@ class Counted(BeforeTrees):
 
 
 def digest_of(value: object) -> bytes:
-    """SHA-256 digest of a dataclass of queries, splits, numbers and arrays, 32 bytes.
+    """Return the SHA-256 hash of a dataclass made of queries, splits, numbers and arrays, 32 bytes.
 
-    The input is a header, then the bytes of each array, each preceded by its length. The header is the repr
-    of the class name and all fields, where the dtype and shape of an array replace its content."""
+    The input is a header followed by the bytes of each array, with their length in front. The header is the
+    repr of the class name and all fields, in which an array is replaced by its dtype and shape."""
     arrays: list[bytes] = []
     header = repr(_header(value, arrays)).encode()
     return hashlib.sha256(packing.pack(header, *arrays)).digest()
 
 
 APART = {"hashed": "apart"}
-"""Metadata of a rarely used field: `digest_of` leaves it out, and the query's `digest` adds it if used."""
+"""Metadata of a rarely used field. `digest_of` leaves the field out; the query's own `digest` adds it if it
+is used."""
 _TEXT = {bool, int, float, str, bytes, type(None)}
-"""Types whose repr is their full content."""
+"""Types whose repr contains their full value."""
 _MEMBERS: dict[type, Any] = {}
-"""Maps dataclass -> function that returns its field values, in order."""
+"""Maps dataclass -> function that returns its field values in order."""
 
 
 def _header(value: Any, arrays: list[bytes]) -> object:
@@ -445,7 +467,8 @@ def _header(value: Any, arrays: list[bytes]) -> object:
 # ---- Checks of trees, nodes and scales, for several queries ---------------------------------------------
 
 MAX_LEAF_VALUE = float(np.finfo(np.float32).max)
-"""Largest leaf value: a float32 in the model. Squares of margins that are sums of such values fit float64."""
+"""Maximum magnitude of a leaf value, which is a float32 in the model. Squares of margins, which are sums of
+such values, fit into float64."""
 
 
 def check_started(state: Any) -> None:
@@ -455,68 +478,78 @@ def check_started(state: Any) -> None:
 
 
 def check_nodes(terms: Terms, tree: int, splits: Splits, nodes: tuple[int, ...]) -> None:
-    """Raise Refused unless these nodes can be a level of that tree after these splits."""
+    """Raise Refused unless these nodes can be a level of the given tree after these splits."""
     check_tree(terms, tree, splits, ())
     if tree == CONSTANT_TREE:
-        raise Refused("query-nodes", "the query is for histograms before the first tree")
+        raise Refused("query-nodes", "the query asks for histograms before the first tree")
     check_several(terms, nodes)
 
 
 def check_several(terms: Terms, nodes: tuple[int, ...]) -> None:
-    """Raise Refused unless these nodes can be a level of some tree."""
+    """Raise Refused if the nodes cannot be a level of any tree: none, too many, or a node named twice."""
     if not nodes or len(nodes) > terms.max_leaves_per_round or len(set(nodes)) != len(nodes):
         raise Refused(
             "query-nodes",
-            f"the query names {len(nodes)} nodes, or a node twice, which is not a level of a tree of depth "
-            f"{terms.trees.max_depth}",
+            f"the query names {len(nodes)} nodes, or one of them twice; this cannot be a level of a tree of "
+            f"depth {terms.trees.max_depth}",
         )
 
 
 def check_scales(terms: Terms, gradient: Scale, hessian: Scale, threshold: float) -> None:
-    """Raise Refused if the terms do not allow these gradient scales, or this sampling threshold."""
+    """Raise Refused if the terms do not allow these scales of gradients and hessians, or this threshold for
+    sampling rows."""
     check_bits(terms.bits, gradient, hessian)
     if not (0.0 < threshold < math.inf if terms.draws.by_gradient_norm else threshold == 0.0):
         raise Refused(
             "query-sampling",
-            f"the query draws rows with gradient threshold {threshold:g}, which the terms do not allow",
+            f"the query samples rows with gradient threshold {threshold:g}, which the terms do not allow",
         )
 
 
 def check_bits(bits: int, *scales: Scale) -> None:
     for scale in scales:
         if scale.bits != bits:
-            raise Refused("query-scale", f"the terms allow only gradients of {bits} bits here")
+            raise Refused("query-scale", f"this query must use {bits}-bit gradients, as the terms require")
 
 
 def check_tree(terms: Terms, tree: int, splits: Splits, values: tuple[tuple[int, float], ...]) -> None:
-    """Raise Refused if a model of these terms cannot have this tree (or constant)."""
+    """Raise Refused if a model under these terms cannot have this tree.
+
+    Args:
+        tree: number of the tree's round; -1 for the constant that boosting starts from.
+        splits: splits of the tree so far.
+        values: pairs of a leaf's node number and its value, if the tree is finished.
+    """
     nodes, size = 2 * terms.max_leaves_per_round, len(splits)
     left = splits.left.tolist() if 0 < size <= nodes else ()
     if size > nodes or (left and not 0 < min(left) <= max(left) < nodes):
-        raise Refused("query-splits", f"splits that a tree of depth {terms.trees.max_depth} cannot have")
+        raise Refused("query-splits", f"a tree of depth {terms.trees.max_depth} cannot have these splits")
     if tree == CONSTANT_TREE and size:
         raise Refused("query-splits", "the constant that boosting starts from cannot have splits")
     if len(values) > terms.max_leaves_per_round:
         raise Refused(
-            "query-leaves", f"{len(values)} leaves are too many for a tree of depth {terms.trees.max_depth}"
+            "query-leaves",
+            f"{len(values)} leaves are more than a tree of depth {terms.trees.max_depth} can have",
         )
     if values:
         if len(dict(values)) != len(values):
             raise Refused("query-leaves", "a leaf has two values")
         if [value for _, value in values if not -MAX_LEAF_VALUE <= value <= MAX_LEAF_VALUE]:
-            raise Refused("query-leaves", "a leaf value is not finite")
+            raise Refused("query-leaves", "a leaf value is not a finite float32")
     if not CONSTANT_TREE <= tree < terms.trees.rounds:
         raise Refused(
-            "query-tree", f"the query is about tree {tree}, and the terms allow {terms.trees.rounds} rounds"
+            "query-tree",
+            f"the query is about tree {tree}, but the terms allow only {terms.trees.rounds} rounds",
         )
 
 
 def check_splits(terms: Terms, splits: Splits) -> None:
     """Raise Refused unless these are the splits of a whole tree, in order.
 
-    Each split is of an existing leaf, no deeper than the terms allow. Its children get the next two numbers,
-    after the roots. It is by categories if and only if the feature is categorical. With other numbers, a
-    few splits on the wire could allocate a tree of the largest size."""
+    Each split must be of an existing leaf, no deeper than the terms allow. Its children must have the next
+    two node numbers, starting after the roots. It must use categories if and only if its feature is
+    categorical. If arbitrary numbers were allowed, a message with few splits could make the receiver allocate
+    a tree of the largest size."""
     holders = len(terms.parties) if terms.blocks else 0
     counts = _category_counts(len(terms.columns.ordered), terms.columns.category_counts, holders)
     shape = len(terms.roots), terms.trees.max_depth, counts
@@ -530,14 +563,13 @@ def check_splits(terms: Terms, splits: Splits) -> None:
             f"split {number + 1}, of node {split.node} into {split.left}, cannot be in a tree of depth "
             f"{terms.trees.max_depth}",
         )
-    raise Refused(
-        "query-splits", f"split {number + 1} is not possible for feature {split.feature} of the terms"
-    )
+    raise Refused("query-splits", f"split {number + 1} is not valid for feature {split.feature} of the terms")
 
 
 def check_leaves(terms: Terms, splits: Splits, values: tuple[tuple[int, float], ...]) -> None:
-    """Raise Refused unless exactly the leaves of the tree with these splits have values. `check_splits` must
-    have allowed the splits. A key holder without rows has no tree of its own to compare with."""
+    """Raise Refused unless exactly the leaves of the tree with these splits have values. The splits must have
+    passed `check_splits`. Key holders without rows need this check, because they have no tree of their own to
+    compare with."""
     leaves = set(range(len(terms.roots) + 2 * len(splits))).difference(splits.node.tolist())
     if leaves != dict(values).keys() or len(leaves) != len(values):
         raise Refused("leaf-values-mismatch", "the leaf values do not match the leaves of the tree")
@@ -545,5 +577,6 @@ def check_leaves(terms: Terms, splits: Splits, values: tuple[tuple[int, float], 
 
 @lru_cache(maxsize=8)
 def _category_counts(numeric: int, counts: tuple[int, ...], holders: int) -> Int64:
-    """Number of categories of each feature (0: numeric), then 0 for each holder that a view may name."""
+    """Return the number of categories of each feature (0: numeric), then 0 for each holder that a view may
+    name."""
     return np.array((0,) * numeric + counts + (0,) * holders, np.int64)

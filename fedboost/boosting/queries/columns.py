@@ -1,4 +1,4 @@
-"""Queries about columns: counts for cut points, over ranges, by level, and by bin."""
+"""Queries that count rows by the values of columns: in grid cells, ranges, levels (categories) and bins."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Self
@@ -37,21 +37,25 @@ from fedboost.terms.terms import Terms
 from fedboost.terms.training import MAX_ROUNDS
 
 BYTES_PER_COUNT = 64
-"""Bytes per count: running sum (8), opened sum (8), the new cell (24) and the one that it refines (24)."""
+"""Memory in bytes per count: running sum (8), opened sum (8), new cell (24) and the cell that it refines
+(24)."""
 MAX_WEIGHT_BITS = 52
-"""Most bits of all weights together: `Quantiles` multiplies them by up to 2**11 subcells, in int64."""
+"""Maximum number of bits of the sum of all weights. `Quantiles` multiplies it by up to 2**11 subcells, in
+int64."""
 LEVELS_SUMMED = MAX_REFINEMENTS + 1
-"""What a `LevelSumsQuery` adds to `BoostingState.grids`: more than all grids, so no grid can follow it."""
+"""Number that a `LevelSumsQuery` adds to `BoostingState.grids`. It exceeds the maximum number of grids, so no
+grid can follow."""
 
 
 def are_weighted(terms: Terms) -> bool:
-    """True if quantiles are weighted; not if parties hold different columns, as one party has the weights."""
+    """Return True if quantiles are weighted by the weight column. They are not if parties hold different
+    columns, because only one party has the weights."""
     return terms.columns.weight is not None and not terms.blocks and not terms.task.counts_values
 
 
 def weight_scale(terms: Terms, rows: int, exponent: int) -> Scale:
-    """The scale of weights up to 2**exponent in quantiles of this many rows. It has the bits of gradients, or
-    fewer if the sum of all weights would exceed MAX_WEIGHT_BITS."""
+    """Return the scale of weights up to 2**exponent in the quantiles of this many rows. It has as many bits
+    as gradients, or fewer if the sum of all weights would exceed MAX_WEIGHT_BITS."""
     # A weight of b bits is at most 2**(b - 1), and rows are fewer than 2**rows.bit_length(). So their sum is
     # below 2**(b - 1 + rows.bit_length()), which is 2**MAX_WEIGHT_BITS for the largest b.
     return Scale(exponent, min(terms.bits, MAX_WEIGHT_BITS + 1 - rows.bit_length()))
@@ -59,9 +63,10 @@ def weight_scale(terms: Terms, rows: int, exponent: int) -> Scale:
 
 @dataclass(frozen=True)
 class QuantileQuery(Counted, BaseQuery):
-    """Counts of rows in each subcell of these grids, one grid for each of `tasks.gridded`.
+    """Counts rows in each subcell of these grids, one grid per column of `tasks.gridded`.
 
-    weight: the scale of row weights, if rows are weighted: then each row adds its weight, in this scale."""
+    weight: scale of the row weights, or None if rows are not weighted. A weighted row adds its weight, in
+    this scale, instead of 1."""
 
     description = "how many rows lie in each column interval"
     tasks = TRAINING | {"describe"}
@@ -91,19 +96,24 @@ class QuantileQuery(Counted, BaseQuery):
 
     def check_terms(self, terms: Terms) -> None:
         if terms.hides_columns:
-            raise Refused("query-grids", "counts by value are not allowed if parties keep their cut points")
+            raise Refused(
+                "query-grids",
+                "the query counts rows by value, which is not allowed if parties hide their cut points",
+            )
         numeric = len(gridded(terms))
         max_cells = max(terms.histograms.max_bin * SUBCELLS_PER_BIN * 2, 1 << 11)
         grids = self.grids
         if not numeric or grids.features != numeric or (grids.cells_by_feature > max_cells).any():
             raise Refused(
                 "query-grids",
-                f"the terms allow grids of {numeric} numeric features with at most {max_cells} cells each",
+                f"the query must have grids for {numeric} numeric features, each with at most "
+                f"{max_cells} cells",
             )
         due = weight_scale(terms, self.rows, 0).bits if are_weighted(terms) else None
         if due != (None if self.weight is None else self.weight.bits):
             raise Refused(
-                "query-scale", f"the terms allow only counts with weights of {due or 'no'} bits here"
+                "query-scale",
+                f"this query must count rows with weights of {due or 'no'} bits, as the terms require",
             )
 
     def bytes_needed(self, parties: int) -> int:
@@ -113,19 +123,20 @@ class QuantileQuery(Counted, BaseQuery):
         # Finer and finer grids would eventually reveal single values: allow no more than cut points need.
         if state.start is not None or state.grids >= MAX_REFINEMENTS:
             raise PeerError(
-                "query-order", f"grids may be counted {MAX_REFINEMENTS} times, before the cut points"
+                "query-order", f"grids may be counted at most {MAX_REFINEMENTS} times, before the cut points"
             )
         if state.grids == 0 and self.grids.shape != Grids.first(self.grids.features).shape:
-            raise PeerError("query-order", "the first grid must be the coarse one over all numbers")
+            raise PeerError("query-order", "the first grid must be the coarse grid over all numbers")
 
 
 @dataclass(frozen=True)
 class BinsQuery(Counted, BaseQuery):
-    """Numbers of bins of each numeric feature, if only the owner of a feature may know its cut points.
+    """Asks for the number of bins of each numeric feature, if only the owner of a feature may know its cut
+    points.
 
     Each party computes the cut points of its own numeric features from counts of its rows. They are the same
-    that `QuantileQuery` would lead to. Answer: the number of cut points of each feature, then for each
-    feature 1 if it has a bin for missing values; 0 for other parties' features."""
+    as those that `QuantileQuery` leads to. Answer: the number of cut points of each feature, then for each
+    feature 1 if it has a bin for missing values, else 0. Features of other parties have 0."""
 
     description = "how many intervals each column has"
 
@@ -147,7 +158,9 @@ class BinsQuery(Counted, BaseQuery):
     def check_terms(self, terms: Terms) -> None:
         numeric = len(terms.columns.numeric)
         if not terms.hides_columns or not numeric or self.features != numeric:
-            raise Refused("query-bins", f"the terms do not allow bins of {self.features} features here")
+            raise Refused(
+                "query-bins", f"the terms do not allow a query for the bins of {self.features} features"
+            )
 
     def check_order(self, terms: Terms, state: Any) -> None:
         if state.start is not None or state.grids:
@@ -156,10 +169,10 @@ class BinsQuery(Counted, BaseQuery):
 
 @dataclass(frozen=True)
 class RangeQuery(Counted, BaseQuery):
-    """Counts of rows in each part of each numeric feature's declared range (`cut_points.range_edges`).
+    """Counts rows in each part of each numeric feature's declared range (`cut_points.range_edges`).
 
-    Values outside a range are in its first or last part; missing values are not counted. Sent once, and only
-    with noise."""
+    Values outside a range are counted in its first or last part; missing values are not counted. Sent once,
+    and only under terms with noise."""
 
     description = "how many rows lie in each part of a range"
     tasks = TRAINING | {"describe"}
@@ -185,7 +198,9 @@ class RangeQuery(Counted, BaseQuery):
     def check_terms(self, terms: Terms) -> None:
         numeric = len(terms.columns.numeric)
         if terms.histograms.cut_points != "grid" or self.features != numeric:
-            raise Refused("query-ranges", f"counts over {self.features} ranges; the terms allow {numeric}")
+            raise Refused(
+                "query-ranges", f"the query counts over {self.features} ranges, but the terms allow {numeric}"
+            )
 
     def check_order(self, terms: Terms, state: Any) -> None:
         if state.start is not None or state.grids:
@@ -193,18 +208,21 @@ class RangeQuery(Counted, BaseQuery):
 
 
 # ---- The query that counts the rows of all parties by bin of each feature and of the score --------------
-# Sent once: at the end of a training with `reference`, or when rows are compared with a reference. Holders
-# refuse bins other than those of the training, or of the model in the terms (PeerError).
+# Sent once: at the end of training with `reference`, or when rows are compared with a reference. Holders
+# raise PeerError for bins that differ from those of the training, or of the model in the terms.
 
 
 @dataclass(frozen=True)
 class BinCountsQuery(Stateless, BaseQuery):
-    """Counts of rows in each bin of each feature, then in each bin of the score.
+    """Counts rows in each bin of each feature, then in each bin of the model's score.
 
-    sizes: number of bins of each feature, the one of missing values last; score: number of bins of the score;
-    rounds: number of rounds whose trees compute the score."""
+    Args:
+        sizes: number of bins of each feature, with its bin of missing values last.
+        score: number of bins of the score.
+        rounds: number of rounds whose trees compute the score.
+    """
 
-    description = "rows by bin of each column and of score"
+    description = "row counts by bin of columns and score"
     tasks = frozenset({"train", "drift"})
 
     sizes: Annotated[
@@ -229,11 +247,12 @@ class BinCountsQuery(Stateless, BaseQuery):
 
     def check_terms(self, terms: Terms) -> None:
         if not self.max_count(terms):
-            raise Refused("query-bins", "the query counts rows by bin, and the terms have no reference")
+            raise Refused("query-bins", "the query counts rows by bin, but the terms do not have a reference")
         if len(self.sizes) != len(terms.columns.features):
             raise Refused(
                 "query-bins",
-                f"bins of {len(self.sizes)} features, and the terms have {len(terms.columns.features)}",
+                f"the query has bins for {len(self.sizes)} features, but the terms have "
+                f"{len(terms.columns.features)}",
             )
 
     def check_order(self, terms: Terms, state: Any) -> None:
@@ -242,7 +261,7 @@ class BinCountsQuery(Stateless, BaseQuery):
         check_started(state)
         # Levels may be 1: the next tree's root may have shared the last turn. But it must not have split.
         if state.splits or not 0 <= self.rounds < len(state.rounds):
-            raise PeerError("query-order", "rows may be counted by bin once all trees have grown")
+            raise PeerError("query-order", "rows may be counted by bin only after the last tree")
 
 
 # ---- The query that counts the rows, missing values, categories and labels of all parties ---------------
@@ -250,13 +269,19 @@ class BinCountsQuery(Stateless, BaseQuery):
 
 @dataclass(frozen=True)
 class SummaryQuery(Stateless, BaseQuery):
-    """Counts of all rows; for each feature of missing values; for each categorical feature also of each
-    declared level, and of undeclared ones; then of each class of the label. Sent once, in the first turn.
+    """Counts all rows, the missing values and levels of each feature, and the classes of the label. Sent
+    once, in the first turn.
 
-    numeric: number of numeric features; levels: number of declared levels of each categorical feature;
-    classes: of the label, 0 if it is a number. Answer: in this order, with a feature's counts together."""
+    Answer: the number of rows; for each numeric feature its missing values; for each categorical feature its
+    missing values, rows of each declared level, and rows of other levels; then the rows of each class.
 
-    description = "rows: all, with missing values, by level"
+    Args:
+        numeric: number of numeric features.
+        levels: number of declared levels of each categorical feature.
+        classes: number of classes of the label; 0 if the label is a number.
+    """
+
+    description = "row counts: total, missing, by level"
     only_turn = 1
     tasks = frozenset({"describe"})
     suits = METHODS
@@ -290,7 +315,9 @@ class SummaryQuery(Stateless, BaseQuery):
 
     def check_terms(self, terms: Terms) -> None:
         if self != self.of(terms):
-            raise Refused("query-columns", "the query has other columns, levels or classes than the terms")
+            raise Refused(
+                "query-columns", "the columns, levels or classes of the query differ from those of the terms"
+            )
 
     def check_order(self, terms: Terms, state: Any) -> None:
         if state.grids:
@@ -298,4 +325,4 @@ class SummaryQuery(Stateless, BaseQuery):
 
 
 OfColumns = SummaryQuery | BinCountsQuery | BinsQuery | QuantileQuery | RangeQuery
-"""Queries about the values of columns."""
+"""Queries that count rows by the values of columns."""

@@ -1,14 +1,14 @@
 """Queries that find the rows which the parties of a block have in common (`holders.alignment`).
 
-First each party reports how many row ids it has. Then each reports one list of ids, blinded by the secrets of
-all parties of its block. Then each receives the places of its own common rows, in an order that all share.
+First, each party reports how many row ids it has. Then each reports one list of ids, blinded with the secrets
+of all parties of its block. Finally, each receives the places of its matched rows, i.e. indices in its own
+list of ids, in an order that all parties share.
 
-Promises: a party receives only the places of its own rows. If all rows of the label holder take part, it also
-receives a hash of which of them each feature holder has: a feature holder that claims others gets no hash of
-their ids. Each query is sent once per session, in its own turn; otherwise parties could enter `max_ids` other
-ids each time.
-Refuses: more ids than the terms allow, too few common rows, and impossible places (Refused).
-"""
+Guarantees: a party receives only the places of its own rows. If all rows of the label holder take part, it
+also receives, per feature holder, a hash of which of these rows that party has. A feature holder that claims
+other rows does not get a hash of their ids. Each query is sent once per session, in its own turn. Otherwise
+parties could enter `max_ids` different ids each time.
+Raises: Refused for more ids than the terms allow, too few common rows, and impossible places."""
 
 import hashlib
 from collections.abc import Sequence
@@ -28,19 +28,19 @@ from fedboost.terms.session import MAX_PARTIES
 from fedboost.terms.terms import Terms
 
 CHECK_BYTES = 2 * KEY_BYTES
-"""Bytes of a key and of the HMAC-SHA-256 of the common ids."""
+"""Size in bytes of a key and an HMAC-SHA-256 of the common ids."""
 REPEAT_BYTES = 4
-"""Bytes of the number of label holder rows that have an id."""
+"""Size in bytes of the number of label holder rows that have an id."""
 UNKNOWN = -1
-"""Place of a row of the label holder that a feature holder does not have."""
+"""Marks a row of the label holder that a feature holder does not have, in place of its index."""
 HASH_WORDS = 8
-"""32-bit words of a SHA-256 digest."""
+"""Size of a SHA-256 hash in 32-bit words."""
 Sizes = Annotated[tuple[int, ...], Bound(MAX_PARTIES, "parties")]
-"""A number for each party, in the order of the terms."""
+"""One number per party, in the order of the terms."""
 
 
 class BeforeRows(Stateless):
-    """Base of queries that match rows."""
+    """Base of queries that match the rows of the parties."""
 
     rows = MAX_ROWS - 1
 
@@ -55,7 +55,8 @@ class BeforeRows(Stateless):
 
 @dataclass(frozen=True)
 class IdCountQuery(BeforeRows, BaseQuery):
-    """The number of row ids of each party. Answer: one integer per party, in the order of the terms."""
+    """Asks for the number of row ids of each party. Answer: one integer per party, in the order of the
+    terms."""
 
     description = "number of row ids"
     only_turn = 1
@@ -77,10 +78,11 @@ class IdCountQuery(BeforeRows, BaseQuery):
 
 @dataclass(frozen=True)
 class AlignQuery(BeforeRows, BaseQuery):
-    """The ids of all parties, blinded by the secret of every party of their block.
+    """Asks for the ids of all parties, blinded with the secret of every party of their block.
 
-    sizes: number of ids of each party. Answer: the tokens of each list, `TOKEN_WORDS` integers each, list
-    after list. One party, which is not its owner, answers for each list; all others add 0."""
+    sizes: number of ids of each party. Answer: for each party's list the tokens (short hashes) of its blinded
+    ids, `TOKEN_WORDS` integers each. Another party of the block reports the tokens of a list; all others add
+    0."""
 
     description = "row ids, blinded by all parties"
     only_turn = 2
@@ -106,28 +108,28 @@ class AlignQuery(BeforeRows, BaseQuery):
         super().check(terms)
 
     def check_terms(self, terms: Terms) -> None:
-        """Raise Refused for more ids than the terms allow, or than a session can match."""
+        """Raise Refused if there are more ids than the terms allow or than a session can match."""
         check_aligns(terms, len(self.sizes))
         for party, size in zip(terms.parties, self.sizes, strict=True):
             most = terms.vertical.most_ids
             if not 0 < size <= most:
                 raise Refused(
                     "align-many-ids",
-                    f"party {party} enters {size:,} row ids, and the terms allow 1 to {most:,}: raise "
-                    f"max_ids only if it is known to have that many rows",
+                    f"party {party} enters {size:,} row ids, but the terms allow only 1 to {most:,}; "
+                    f"raise max_ids only if the party is known to have that many rows",
                 )
         if self.cells > MAX_CELLS:
             raise Refused(
                 "align-session-size",
-                f"the parties enter {sum(self.sizes):,} row ids in all, and a session can match at most "
-                f"{MAX_CELLS // TOKEN_WORDS:,}; leave out rows that no other party can have",
+                f"the parties enter {sum(self.sizes):,} row ids in total, but a session can match at most "
+                f"{MAX_CELLS // TOKEN_WORDS:,}; remove rows that no other party can have",
             )
 
 
 @dataclass(frozen=True)
 class ToldPlaces(BeforeRows, BaseQuery):
-    """Base of queries that send each party places in its own list of ids. Answer: the number of rows, from
-    the label holders.
+    """Base of queries that send each party the places of its rows, i.e. indices in its own list of ids.
+    Answer: the number of rows, from the label holders.
 
     total: number of rows; sizes: number of places of each party; places: int64 [sum of sizes]."""
 
@@ -146,12 +148,12 @@ class ToldPlaces(BeforeRows, BaseQuery):
         return MAX_ROWS.bit_length()
 
     def of(self, party: int) -> Int64:
-        """The places of a party, given by its number in the terms: int64 [rows]."""
+        """Return the places of the party with this index in the terms, int64 [rows]."""
         begin = sum(self.sizes[:party])
         return self.places[begin : begin + self.sizes[party]]
 
     def in_view(self, view: View) -> Self:
-        """The query with only the party's own places."""
+        """Return the query with only the party's own places."""
         sizes = tuple(size if party == view.place else 0 for party, size in enumerate(self.sizes))
         if sizes == self.sizes:
             return self
@@ -161,20 +163,21 @@ class ToldPlaces(BeforeRows, BaseQuery):
     def check_terms(self, terms: Terms) -> None:
         check_aligns(terms, len(self.sizes))
         if sum(self.sizes) != self.places.size or not 0 < self.total < MAX_ROWS:
-            raise Refused("query-places", "the numbers of places and rows do not fit each other")
+            raise Refused("query-places", "the query has an invalid number of places or rows")
 
     def check_known(self, terms: Terms, said: str) -> None:
-        """Raise Refused for impossible places if all rows of the label holder take part.
+        """Raise Refused if the places are impossible in a session with all rows of the label holder.
 
-        Each feature holder needs a place for each row, distinct or UNKNOWN, and enough known rows; the label
-        holder a hash for each feature holder. said: "common" or "predicted", for messages."""
+        A feature holder needs one place per row, either a distinct index or UNKNOWN, and enough known rows.
+        The label holder needs one hash per feature holder. said: "common" or "predicted", for messages."""
         label_holder, fewest = terms.vertical.label_holder, terms.vertical.fewest_common_rows
         for party, size in enumerate(self.sizes):
             name, own = terms.parties[party], self.of(party)
             due = HASH_WORDS * (len(terms.parties) - 1) if name == label_holder else self.total
             if size not in (0, due):
                 raise Refused(
-                    "query-places", f"party {name} has {size} places, but {self.total} rows are {said}"
+                    "query-places",
+                    f"party {name} has {size} places in the query, but {self.total} rows are {said}",
                 )
             if name == label_holder:
                 continue
@@ -185,33 +188,35 @@ class ToldPlaces(BeforeRows, BaseQuery):
                     "align-few-common", few_in_common(known.size, fewest, parties, not terms.task.trains)
                 )
             if known.size and (known.min() < 0 or np.unique(known).size != known.size):
-                raise Refused("query-places", f"a row is {said} twice, or does not exist")
+                raise Refused(
+                    "query-places", f"the query names a {said} row twice, or one that does not exist"
+                )
 
     def known_bytes(self, terms: Terms) -> int:
-        """Most bytes that a party relays if all rows of the label holder take part: a feature holder one bit
-        per row, the label holder a hash for each feature holder."""
+        """Return the maximum number of bytes that a party relays if all rows of the label holder take part. A
+        feature holder relays one bit per row, the label holder one hash per feature holder."""
         return -(-self.total // 8) + sum(sealed_size(CHECK_BYTES, (party,)) for party in terms.parties)
 
 
 @dataclass(frozen=True)
 class PlacesQuery(ToldPlaces):
-    """The rows to train on.
+    """Sends each party the places of the rows to train on.
 
-    Usually the common rows: for each party the places in its list of ids, in an order that all parties of its
-    block share. With `Vertical.takes_all_rows`, all rows of the label holder, in the order of its list: for
-    each feature holder as many places, UNKNOWN if it does not have the id; for the label holder `hash_of` the
-    rows that each feature holder has.
+    These are usually the common rows. Each party gets their places in its list of ids, in an order that all
+    parties of its block share. With `Vertical.takes_all_rows`, they are all rows of the label holder, in the
+    order of its list. Each feature holder then gets one place per row, UNKNOWN if it does not have the id.
+    The label holder gets `hash_of` the rows that each feature holder has.
 
     total: number of common rows of all blocks, or of rows of the label holder."""
 
-    description = "row count, once rows are matched"
+    description = "number of matched rows"
 
     def relayed_bytes(self, terms: Terms) -> int:
         known = self.known_bytes(terms) if terms.vertical.takes_all_rows else 0
         return known + self.total * REPEAT_BYTES * terms.vertical.repeated_ids
 
     def check_terms(self, terms: Terms) -> None:
-        """Raise Refused for repeated or impossible places, and for too few."""
+        """Raise Refused for repeated, impossible or too few places."""
         super().check_terms(terms)
         if terms.vertical.takes_all_rows:
             self.check_known(terms, "common")
@@ -223,56 +228,68 @@ class PlacesQuery(ToldPlaces):
                 block = terms.blocks.of(terms.parties[party])
                 raise Refused("align-few-common", few_in_common(size, fewest, block.parties if block else ()))
             if size and (own.min() < 0 or np.unique(own).size != size):
-                raise Refused("query-places", "a row is common twice, or does not exist")
+                raise Refused(
+                    "query-places", "the query names a common row twice, or one that does not exist"
+                )
 
     def applied_to(self, state: Any) -> Any:
         return replace(state, places=self)
 
 
 def hash_of(known: Mask) -> Int64:
-    """SHA-256 of which rows a feature holder has, int64 [HASH_WORDS]. known: bool [rows]."""
+    """Return the SHA-256 hash of which rows a feature holder has, int64 [HASH_WORDS]. known: bool [rows]."""
     return np.frombuffer(hashlib.sha256(np.packbits(known).tobytes()).digest(), "<i4").astype(np.int64)
 
 
 def few_in_common(rows: int, fewest: int, parties: Sequence[str], predicts: bool = False) -> str:
-    """The message about too few common rows of these parties. predicts: the rows are to be predicted."""
+    """Return an error message saying that these parties have too few rows in common.
+
+    Args:
+        rows: number of rows in common.
+        fewest: required minimum.
+        parties: names of the parties.
+        predicts: True if the session predicts the rows.
+    """
     option = " by --min-common-rows" if predicts else ""
     return (
-        f"parties {', '.join(parties)} have {rows:,} rows in common, and the terms need min_common_rows = "
-        f"{fewest}: compare how their row ids are written (id_form in the terms)"
+        f"parties {', '.join(parties)} have only {rows:,} rows in common, but the terms require "
+        f"min_common_rows = {fewest}: compare how their row ids are written (id_form in the terms)"
         + (f", or lower min_common_rows{option} if so few rows are enough" if rows else "")
     )
 
 
 def check_aligns(terms: Terms, parties: int) -> None:
-    """Raise Refused unless the terms match rows of this many parties."""
+    """Raise Refused unless the terms match rows by their ids and have this number of parties."""
     if not terms.vertical.aligns:
-        raise Refused("query-ids", "the query is for row ids, and rows are not matched under the terms")
+        raise Refused("query-ids", "the query asks for row ids, but the terms do not match rows by ids")
     if parties != len(terms.parties):
-        raise Refused("query-ids", f"row ids of {parties} parties, and the terms have {len(terms.parties)}")
+        raise Refused(
+            "query-ids", f"the query is for {parties} parties, but the terms have {len(terms.parties)}"
+        )
 
 
 # ---- The query by which parties that hold different columns predict together (`holders.columns`) --------
-# All rows of the label holder are predicted. Each feature holder receives the places of these rows in its
-# own list; an id that it does not have is treated as missing values. It relays to the label holder which
-# leaves each row can reach. So one turn is enough, whatever the depth of the trees.
-# Promises: as for the queries that match rows. The number of rows is that of the terms.
-# Refuses: feature holders that know fewer than `min_common_rows` of the rows: predicting a single known id
-# would be a look-up (Refused).
+# All rows of the label holder are predicted. Each feature holder receives the places of these rows in its own
+# list; an id that it does not have is treated as missing values. It relays to the label holder which leaves
+# each row can reach. So one turn is enough, whatever the depth of the trees.
+# Guarantees: as for the queries that match rows. The number of rows is that of the terms.
+# Raises: Refused if a feature holder has fewer than `min_common_rows` of the rows: predicting a single known
+# id would be a look-up.
 
 BATCH_BYTES = 1 << 24
-"""Most bytes of a party's leaf bits that are relayed together, unless a single row takes more."""
+"""Maximum number of bytes of a party's leaf bits (one bit per leaf that a row can reach) that are relayed
+together, unless a single row takes more."""
 
 
 @dataclass(frozen=True)
 class ReachQuery(ToldPlaces):
-    """The rows to predict, in the order of the label holder's list of ids.
+    """Asks the label holder to predict all of its rows, in the order of its list of ids.
 
-    total: number of rows. places: for each feature holder `total` places in its own list, UNKNOWN if it does
+    total: number of rows. places: for each feature holder `total` indices in its own list, UNKNOWN if it does
     not have the id; for the label holder `hash_of` the rows that each feature holder has. Answer: the number
     of rows, from the label holder."""
 
-    description = "number of rows that were predicted"
+    description = "number of predicted rows"
     tasks = frozenset({"predict"})
 
     @classmethod
@@ -280,7 +297,8 @@ class ReachQuery(ToldPlaces):
         return int(cls.serves(terms))
 
     def relayed_bytes(self, terms: Terms) -> int:
-        """Most bytes that a party relays: one bit and leaf bits of each row, or a hash per feature holder."""
+        """Return the maximum number of bytes that a party relays: one bit and the leaf bits of each row, or
+        one hash per feature holder."""
         roots, names = len(terms.roots), terms.parties
         of_row = terms.trees.rounds * roots * -(-terms.max_leaves_per_round // roots // 8)
         batches = -(-self.total // rows_of_batch(of_row))
@@ -293,31 +311,33 @@ class ReachQuery(ToldPlaces):
 
 
 def rows_of_batch(size: int) -> int:
-    """Number of rows whose leaf bits are relayed together. size: most bytes per row of any party."""
+    """Return how many rows' leaf bits are relayed together. size: maximum number of bytes per row of any
+    party."""
     return max(1, BATCH_BYTES // max(1, size))
 
 
 def check_predicted(terms: Terms, rows: int) -> None:
-    """Raise Refused unless the terms have this number of rows to predict."""
+    """Raise Refused unless the terms predict exactly this number of rows."""
     due = terms.vertical.predict_rows
     if rows != due:
         raise Refused(
             "predict-rows-differ",
-            f"label holder {terms.vertical.label_holder} has {rows} rows to predict, and the terms have "
+            f"label holder {terms.vertical.label_holder} has {rows} rows to predict, but the terms have "
             f"predict_rows = {due}",
         )
 
 
 def check_batch(terms: Terms) -> None:
-    """Raise Refused for fewer rows than feature holders must know: an answer would reveal which they do."""
+    """Raise Refused if the terms predict fewer rows than feature holders must have: an answer would reveal
+    which of them they have."""
     rows, fewest = terms.vertical.predict_rows or 0, terms.vertical.fewest_common_rows
     if rows < fewest:
         raise Refused(
             "predict-few-rows",
-            f"{rows} rows are to be predicted, and the terms need min_common_rows = {fewest}: predict more "
-            f"rows together, or lower it with --min-common-rows if the other parties allow that",
+            f"{rows} rows are to be predicted, but the terms require min_common_rows = {fewest}: predict "
+            f"more rows together, or lower it with --min-common-rows if the other parties allow that",
         )
 
 
 OfRows = IdCountQuery | AlignQuery | PlacesQuery | ReachQuery
-"""Queries that match rows by their ids, or are about rows to predict."""
+"""Queries that match rows by their ids, or that predict rows."""

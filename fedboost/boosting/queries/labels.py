@@ -1,4 +1,5 @@
-"""Queries about labels and margins: counts, magnitudes, sums, residuals, and measuring a model."""
+"""Queries about labels and margins: row counts, magnitudes, sums, residuals, and the evaluation of a
+model."""
 
 import math
 from dataclasses import dataclass, field, replace
@@ -48,23 +49,26 @@ from fedboost.terms.terms import MAX_RENEWAL_QUERIES, Terms, slots_of
 from fedboost.terms.training import MAX_METRICS, MAX_SUBGROUPS
 
 START_BITS = 31
-"""Bits of the gradients behind the base score: just two integers, which affect the whole model."""
+"""Bits of the gradients in the sums for the base score: only two integers, but they affect the whole model.
+"""
 EXPONENT_VECTORS = 3
-"""Exponents are counted for gradients, hessians and weights."""
+"""Number of exponent histograms in an answer: gradients, hessians and weights."""
 MAX_COLUMNS = MAX_BUCKETS // MIN_BUCKETS
-"""Most columns of target means."""
+"""Maximum number of target-mean columns."""
 MAX_SLOTS = MAX_BUCKETS * (FOLDS + 1)
-"""Most slots of all these columns, without those of missing values."""
-_FEW_SLOTS = Only(lambda slots: sum(slots) <= MAX_SLOTS + (FOLDS + 1) * len(slots), "too many slots")
+"""Maximum number of slots of all these columns, excluding the slots of missing values."""
+_FEW_SLOTS = Only(
+    lambda slots: sum(slots) <= MAX_SLOTS + (FOLDS + 1) * len(slots), "it has too many target-mean slots"
+)
 
 
 @dataclass(frozen=True)
 class RowsQuery(Stateless, BaseQuery):
-    """The number of rows, and the magnitudes of gradients, hessians and weights at the initial margins.
+    """Counts the rows, and the gradients, hessians and weights at the initial margins by magnitude.
 
     Answer: the row count, then the exponent counts of gradients, of hessians and of weights."""
 
-    description = "row count; magnitudes of labels, weights"
+    description = "row count; label and weight magnitudes"
     rows = MAX_ROWS
 
     @property
@@ -80,7 +84,7 @@ class RowsQuery(Stateless, BaseQuery):
         return int(terms.noise is None)
 
     def check_terms(self, terms: Terms) -> None:
-        """Any terms allow it."""
+        """Do nothing: all terms allow this query."""
 
     def check_order(self, terms: Terms, state: Any) -> None:
         if state.start is not None:
@@ -91,10 +95,10 @@ class RowsQuery(Stateless, BaseQuery):
 
 @dataclass(frozen=True)
 class StartQuery(BeforeTrees, BaseQuery):
-    """Sends the cut points. Answer: the sums of gradients and hessians at the initial margins.
+    """Sends the cut points to all parties. Answer: the sums of gradients and hessians at the initial margins.
 
-    means: for each column of `target_means` the means of its slots, float32 [buckets, folds]. The last fold
-    is for rows that no tree grows on."""
+    means: float32 [buckets, folds] for each column of `target_means`, the means of its slots. The last fold
+    is for rows that trees are not trained on."""
 
     description = "sum over all rows (for the mean label)"
     suits = METHODS
@@ -131,18 +135,26 @@ class StartQuery(BeforeTrees, BaseQuery):
         check_bits(START_BITS if terms.noise is None else NOISE_BITS, self.gradient, self.hessian)
         if cut_points.sizes.size != features:
             raise Refused(
-                "query-cuts", f"cut points of {cut_points.sizes.size} features, and the terms have {features}"
+                "query-cuts",
+                f"the query has cut points for {cut_points.sizes.size} features, but the terms have "
+                f"{features}",
             )
         # n cut points are n + 1 bins, and one more if values are missing; codes of bins are bytes.
         if (cut_points.sizes + 1 + cut_points.missing > MAX_CODES).any():
-            raise Refused("query-cuts", "a feature has more bins than a byte can number")
+            raise Refused("query-cuts", "a feature has more bins than fit into a byte")
         head = cut_points.head(numeric)
         if digest_of(cut_points) != digest_of(head.with_categories(terms.columns.category_counts)):
-            raise Refused("query-cuts", "the bins of categorical features are not the levels of the terms")
+            raise Refused(
+                "query-cuts", "the bins of categorical features do not match their levels in the terms"
+            )
         if terms.hides_columns and digest_of(head) != digest_of(head.numbered):
-            raise Refused("query-cuts", "the query has cut points that only the owners of columns may know")
+            raise Refused(
+                "query-cuts", "the query reveals cut points that only the owner of a column may know"
+            )
         if [means.shape for means in self.means] != [slots.shape for slots in slots_of(terms).values()]:
-            raise Refused("query-means", "the means do not fit target_means of the terms")
+            raise Refused(
+                "query-means", "the shapes of the target means do not match target_means in the terms"
+            )
         if not all(np.isfinite(means).all() for means in self.means):
             raise Refused("query-means", "a target mean is not a finite number")
 
@@ -152,8 +164,8 @@ class StartQuery(BeforeTrees, BaseQuery):
         if (state.grids >= LEVELS_SUMMED) != bool(terms.columns.target_means):
             raise PeerError(
                 "query-order",
-                "labels are summed by level before the cut points if the terms have target_means, "
-                "and only then",
+                "labels must be summed by level before the cut points if the terms have target_means, "
+                "and must not be otherwise",
             )
 
     def applied_to(self, state: Any) -> Any:
@@ -166,11 +178,17 @@ class StartQuery(BeforeTrees, BaseQuery):
 
 @dataclass(frozen=True)
 class LevelSumsQuery(Counted, BaseQuery):
-    """Sums over the rows in each slot of each column of `target_means`, at the initial margins.
+    """Sums gradients and hessians at the initial margins in each slot of each target-mean column.
 
-    slots: number of slots of each column, including those of missing values; counted: rows are counted too,
-    which is not needed with noise; weight: the scale of row weights, if quantiles are weighted. Answer: int64
-    [slots, (gradient, hessian)], without validation rows; then the row count of each slot, then its weight.
+    Answer: int64 [slots, (gradient, hessian)] without validation rows, then the row count of each slot, then
+    its weight.
+
+    Args:
+        rows: upper bound on the number of rows.
+        slots: number of slots of each column, including those of missing values.
+        gradient, hessian: scales of the sums.
+        counted: True to count the rows of each slot, which is not needed under terms with noise.
+        weight: scale of row weights, if quantiles are weighted.
     """
 
     description = "sums of labels by level of a column"
@@ -216,12 +234,12 @@ class LevelSumsQuery(Counted, BaseQuery):
     def check_terms(self, terms: Terms) -> None:
         due = tuple(slots.with_missing for slots in slots_of(terms).values())
         if not due or self.slots != due:
-            raise Refused("query-levels", "the query sums labels by other slots than target_means has")
+            raise Refused("query-levels", "the slots of the query do not match target_means in the terms")
         check_bits(START_BITS if terms.noise is None else NOISE_BITS, self.gradient, self.hessian)
         weight = weight_scale(terms, self.rows, 0).bits if are_weighted(terms) else None
         asked = None if self.weight is None else self.weight.bits
         if self.counted != (terms.noise is None) or asked != weight:
-            raise Refused("query-levels", "the query counts or weights rows differently from the terms")
+            raise Refused("query-levels", "the query does not count or weight rows as the terms require")
 
     def check_order(self, terms: Terms, state: Any) -> None:
         if state.start is not None or state.grids >= LEVELS_SUMMED:
@@ -232,19 +250,21 @@ class LevelSumsQuery(Counted, BaseQuery):
 
 RESIDUAL_BITS = 8
 RESIDUAL_TURNS = MAX_RENEWAL_QUERIES
-"""Most residual queries of a tree. They find 24 bits of a key: sign, exponent, 15 bits of the mantissa."""
+"""Maximum number of residual queries per tree. They find 24 bits of a key: sign, exponent, 15 bits of the
+mantissa."""
 RESIDUAL_WIDTHS = tuple(KEY_BITS - RESIDUAL_BITS * turn for turn in range(RESIDUAL_TURNS))
 
 
 @dataclass(frozen=True)
 class ResidualQuery(BaseQuery):
-    """Weights of the rows of these nodes by residual (label - margin), after these splits of the grown tree.
+    """Sums the weights of the rows of these nodes by residual (label - margin), after these splits of the
+    grown tree.
 
-    Sent if leaf values are quantiles of residuals. For tree -1 residuals are label - base margin, of all
-    rows. A node's cell is the 2**width float32 keys from its start, cut into 2**8 equal parts. Answer: int64
-    [node, part], total row weights in this scale."""
+    Sent if leaf values are quantiles of residuals. For tree -1, the query is about all rows, with residuals
+    label - base margin. A node's cell consists of the 2**width float32 keys from its start, cut into 2**8
+    equal parts. Answer: int64 [node, part], total row weights in the scale `weight`."""
 
-    description = "how far off labels are, by groups of rows"
+    description = "prediction errors, by group of rows"
     of_tree = True
     views = ("splits", View.splits), ("starts", View.cells), ("weight", View.scale)
 
@@ -275,15 +295,21 @@ class ResidualQuery(BaseQuery):
         check_tree(terms, self.tree, self.splits, ())
         check_several(terms, nodes)
         if self.tree == CONSTANT_TREE and nodes != (0,):
-            raise Refused("query-residuals", "before the first tree, residuals must be of all rows")
+            raise Refused(
+                "query-residuals", "before the first tree, the query must be about the residuals of all rows"
+            )
         if width not in RESIDUAL_WIDTHS:
-            raise Refused("query-residuals", f"a residual cell cannot have {width} bits")
+            raise Refused("query-residuals", f"the width of a residual cell cannot be {width} bits")
         if len(starts) != len(nodes):
-            raise Refused("query-residuals", f"{len(starts)} residual cells for {len(nodes)} nodes")
+            raise Refused(
+                "query-residuals", f"the query has {len(starts)} residual cells for {len(nodes)} nodes"
+            )
         if any(start % (1 << width) or not 0 <= start < 1 << KEY_BITS for start in starts):
             raise Refused("query-residuals", "a residual cell does not start at a multiple of its size")
         if self.weight != terms.known_weight_scale and self.weight.bits != terms.bits:
-            raise Refused("query-scale", f"the terms allow only weights of {terms.bits} bits here")
+            raise Refused(
+                "query-scale", f"this query must use {terms.bits}-bit weights, as the terms require"
+            )
 
     def check_order(self, terms: Terms, state: Any) -> None:
         tree, levels = state.tree, state.levels
@@ -292,7 +318,8 @@ class ResidualQuery(BaseQuery):
         max_levels = RESIDUAL_TURNS if constant else terms.max_turns_per_tree
         if self.tree != tree or levels >= max_levels or (levels == 0 and not constant):
             raise PeerError(
-                "query-order", f"residuals of tree {self.tree} after {levels} queries about tree {tree}"
+                "query-order",
+                f"the query asks for residuals of tree {self.tree} after {levels} queries about tree {tree}",
             )
         if (before := state.residual) is None:
             return
@@ -302,7 +329,7 @@ class ResidualQuery(BaseQuery):
         if self.nodes != before.nodes or self.width != before.width - RESIDUAL_BITS or not within:
             raise PeerError(
                 "query-order",
-                f"residuals of tree {tree} in cells that are not inside those of the last query",
+                f"tree {tree}: a residual cell is not inside the cell of the previous query",
             )
 
     def applied_to(self, state: Any) -> Any:
@@ -314,15 +341,15 @@ class ResidualQuery(BaseQuery):
 # label.
 
 ROW_COUNTS = 3
-"""Number of row counts in the answer to a MagnitudesQuery."""
+"""Number of row counts at the start of the answer to a MagnitudesQuery."""
 ALL = "all"
 """Name of the set of all rows."""
 EVALUATION_BY_PARTY = "EvaluationQuery by party"
-"""Name of the query if it includes metrics of single parties."""
+"""Name of the query in logs if it includes metrics of single parties."""
 
 
 class OfModel(Stateless):
-    """Base of queries that measure a model."""
+    """Base of queries that evaluate a model."""
 
     tasks = frozenset({"evaluate"})
 
@@ -331,16 +358,18 @@ class OfModel(Stateless):
         return int(terms.task.name in cls.tasks)
 
     def check_order(self, terms: Terms, state: Any) -> None:
-        """Any order is allowed: the state does not matter."""
+        """Do nothing: the query does not depend on the training state."""
 
 
 @dataclass(frozen=True)
 class MagnitudesQuery(OfModel, BaseQuery):
-    """Counts of rows, of rows that trees grew on, and of rows for which a site does not know this. Then the
-    magnitudes of weights, and of the losses of each metric that is a mean, counted by binary exponent
-    (`fixedpoint.exponent_counts`)."""
+    """Counts the rows to evaluate, and their weights and losses by magnitude.
 
-    description = "row counts; magnitudes of weights, losses"
+    Answer: the number of rows, of rows that the model was trained on, and of rows for which a site does not
+    know this. Then the exponent counts (`fixedpoint.exponent_counts`) of weights, and of the losses of each
+    metric that is a mean."""
+
+    description = "row counts; weight and loss magnitudes"
     only_turn = 1
 
     metrics: Metrics
@@ -348,7 +377,7 @@ class MagnitudesQuery(OfModel, BaseQuery):
 
     @property
     def means(self) -> tuple[str, ...]:
-        """The metrics whose losses are counted by magnitude."""
+        """Names of the metrics that are means over rows; only their losses are counted by magnitude."""
         return tuple(name for name in self.metrics if isinstance(exact_metric_of(name), Mean))
 
     @property
@@ -361,19 +390,31 @@ class MagnitudesQuery(OfModel, BaseQuery):
 
     def check_terms(self, terms: Terms) -> None:
         if self.metrics != terms.metrics:
-            raise Refused("query-metrics", f"the terms allow only the metrics {', '.join(terms.metrics)}")
+            raise Refused("query-metrics", f"the terms allow only these metrics: {', '.join(terms.metrics)}")
 
 
 @dataclass(frozen=True)
 class EvaluationQuery(OfModel, BaseQuery):
-    """Sums over sets of rows: all rows, each level of the subgroup columns, and each site's own rows.
+    """Asks for sums over sets of rows: all rows, each level of the subgroup columns, and each site's own
+    rows.
 
-    scores: rows are also counted by score and binary label; classes: number of classes of a confusion matrix,
-    or 0; caps: for each metric the largest loss of a row, 0 for no limit. Answer: for each set its number of
-    rows, its metric sums, and with `scores` its outcomes at the threshold (`metrics.count_outcomes`); then
-    over all rows `metrics.count_bins` and `metrics.count_cells`, or `metrics.count_classes`."""
+    Answer: for each set the number of rows, the metric sums and, with `scores`, the outcomes at the threshold
+    (`metrics.count_outcomes`). Then, over all rows, `metrics.count_bins` and `metrics.count_cells`, or
+    `metrics.count_classes`.
 
-    description = "error of a model, rows by score and label"
+    Args:
+        rows: number of rows.
+        metrics: names of the metrics.
+        sets: names of the sets of rows, all rows first.
+        sites: parties whose own rows are sets, too.
+        scores: True to count rows by score and binary label.
+        classes: number of classes of the confusion matrix; 0 for none.
+        threshold: score from which a row counts as predicted positive.
+        weight: scale of row weights.
+        caps: maximum loss of a row for each metric; 0 for no limit.
+    """
+
+    description = "model error; row counts by score and label"
     only_turn = 2
 
     rows: Rows
@@ -382,7 +423,9 @@ class EvaluationQuery(OfModel, BaseQuery):
     sites: Parties
     scores: bool
     classes: Annotated[int, Bound(MAX_CLASSES, "classes")]
-    threshold: Annotated[float, Only(lambda threshold: 0 < threshold < 1, "a threshold that is none")]
+    threshold: Annotated[
+        float, Only(lambda threshold: 0 < threshold < 1, "its threshold is not between 0 and 1")
+    ]
     weight: Scale
     caps: Annotated[tuple[float, ...], Bound(MAX_METRICS, "caps")]
 
@@ -394,7 +437,7 @@ class EvaluationQuery(OfModel, BaseQuery):
 
     @cached
     def figures(self) -> dict[str, Metric]:
-        """Maps name -> metric, with its cap on losses if there is one."""
+        """Maps name -> metric, with its cap on losses if it has one."""
         found = {name: exact_metric_of(name) for name in self.metrics}
         caps = zip(found.items(), self.caps, strict=True)
         return {n: replace(m, cap=cap) if cap and isinstance(m, Mean) else m for (n, m), cap in caps}
@@ -416,26 +459,30 @@ class EvaluationQuery(OfModel, BaseQuery):
 
     @property
     def name(self) -> str:
-        """Name in logs; a different one if it includes metrics of single parties."""
+        """Name in logs; a different one if the query includes metrics of single parties."""
         return EVALUATION_BY_PARTY if self.sites else type(self).__name__
 
     def check_terms(self, terms: Terms) -> None:
         if len(self.caps) != len(self.metrics) or not all(0 <= cap < math.inf for cap in self.caps):
-            raise Refused("query-metrics", "the query must have one finite cap on losses per metric")
+            raise Refused("query-metrics", "the query must have one finite loss cap per metric")
         wanted = self.of(terms, self.rows, self.weight, self.caps)
         if self.metrics != wanted.metrics:
-            raise Refused("query-metrics", f"the terms allow only the metrics {', '.join(wanted.metrics)}")
+            raise Refused("query-metrics", f"the terms allow only these metrics: {', '.join(wanted.metrics)}")
         if (self.sets, self.sites) != (wanted.sets, wanted.sites):
             raise Refused(
                 "query-metrics",
-                f"the terms allow only metrics of the rows {', '.join((*wanted.sets, *wanted.sites))}",
+                f"the terms allow metrics only for these groups of rows: "
+                f"{', '.join((*wanted.sets, *wanted.sites))}",
             )
         if self != wanted:
-            raise Refused("query-metrics", "the query has other scores, classes or thresholds than the terms")
+            raise Refused(
+                "query-metrics",
+                "the scores, classes or threshold of the query differ from those of the terms",
+            )
         known = terms.known_weight_scale
         if self.weight != known if known else self.weight.bits != evaluating.WEIGHT_BITS:
-            raise Refused("query-scale", "the query has a scale of row weights that the terms do not allow")
+            raise Refused("query-scale", "the terms do not allow the scale of row weights in the query")
 
 
 OfLabels = MagnitudesQuery | EvaluationQuery | LevelSumsQuery | StartQuery
-"""Queries about labels before the first tree, or about a model."""
+"""Queries about labels before the first tree, or about the evaluation of a model."""

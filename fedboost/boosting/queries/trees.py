@@ -43,18 +43,20 @@ from fedboost.terms.session import MAX_PARTIES
 from fedboost.terms.terms import Terms
 
 BYTES_PER_HISTOGRAM_CELL = 32
-"""Bytes of the aggregator per integer of a level's histograms: the running sum (8 for the root, else 4), the
-opened integers (8), and the level above (16), of which there may be half as many nodes twice over. Later the
-sum, the siblings and their parents take less."""
+"""Memory in bytes that the aggregator needs per integer of a level's histograms: the running sum (8 for the
+root, else 4), the opened integers (8) and the level above (16), which can have half as many nodes twice over.
+Later steps, with the sum, the siblings and their parents, need less."""
 MAX_ELECTED = 1 << 20
-"""Most features that one query names, over all its nodes."""
-_FEW_FEATURES = Only(lambda nodes: sum(len(n.features) for n in nodes) <= MAX_ELECTED, "too many features")
-_PAIRS = Only(lambda widths: len(widths) % 2 == 0, "half a pair of widths")
+"""Maximum number of features in one query, over all its nodes."""
+_FEW_FEATURES = Only(
+    lambda nodes: sum(len(n.features) for n in nodes) <= MAX_ELECTED, "it has too many elected features"
+)
+_PAIRS = Only(lambda widths: len(widths) % 2 == 0, "it has an odd number of cell widths")
 
 
 @dataclass(frozen=True)
 class Elected:
-    """The features of one node in the answer, increasing, and their total number of bins."""
+    """Features of one node that an answer covers, in increasing order, and their total number of bins."""
 
     features: Annotated[tuple[int, ...], Bound(MAX_ELECTED, "elected features")]
     bins: int
@@ -62,23 +64,28 @@ class Elected:
 
 @dataclass(frozen=True)
 class HistogramQuery(BaseQuery):
-    """Gradient histograms of these nodes, after these splits of the growing tree.
+    """Asks for the gradient histograms of these nodes, after these splits of the growing tree.
 
-    Parties compute and quantise gradients when they get the query for a tree's root. Answer: int64 [node,
-    bin, (gradient, hessian)], where each node has one more pair after its bins: the sum of its gradients
-    above 0, and that of its hessians, over all its rows (`histogram.build`).
+    Parties compute and quantise gradients when they receive the query for a tree's root. Answer: int64 [node,
+    bin, (gradient, hessian)]. Each node has one more pair after its bins: the sum of its positive gradients,
+    and the sum of its hessians, over all its rows (`histogram.build`).
 
     Args:
-        rows: counts a row as often as a bootstrap may draw it.
-        bins: bins of all features, or of the label holder's if the tree uses only those
+        rows: upper bound on the number of rows, where a row counts as often as a bootstrap may draw it.
+        tree: number of the round.
+        splits: splits since the last query about the tree.
+        nodes: nodes to report.
+        bins: number of bins of all features, or only of the label holder's if the tree uses only those
             (`Vertical.grows_alone`).
-        widths: two bytes per node, the bits of its gradient sums (with sign) and of its hessian sums (without
-            sign), if earlier sums bound them. Empty if only `rows` bounds them. A pair travels in one cell
-            of both widths if these fit in 64 bits.
-        elected: for each node its features in the answer. Empty for all features of all nodes.
-        threshold: of gradient-based sampling (`sampling_probabilities`), the same for a whole tree; else 0.
-        grouped: sums are over groups of bins (`gbdt.histogram`). After all sums, the answer has 1 for each
-            node and bin with a sum, else 0.
+        gradient, hessian: scales of the sums.
+        widths: two bytes per node, the bits of its gradient sums (with sign) and hessian sums (without sign),
+            if earlier sums bound them; empty if only `rows` does. Both sums share a cell if they fit into 64
+            bits.
+        elected: features of each node in the answer; empty for all features of all nodes.
+        threshold: threshold of gradient-based sampling (`sampling_probabilities`), the same for a whole tree,
+            else 0.
+        grouped: True if sums are over groups of bins (`gbdt.histogram`). The answer then ends with marks, 1
+            for each node and bin that has a sum, else 0.
     """
 
     description = "sums over groups of rows, by interval"
@@ -109,7 +116,7 @@ class HistogramQuery(BaseQuery):
 
     @property
     def marks(self) -> int:
-        """Number of integers at the end of an answer that mark the bins with sums."""
+        """Number of integers at the end of an answer that mark the bins which have sums."""
         return self.grouped * len(self.nodes) * self.bins
 
     @cached
@@ -119,7 +126,7 @@ class HistogramQuery(BaseQuery):
         return tuple([node.bins + 1 for node in self.elected])
 
     def by_node(self, answer: Int64) -> list[Int64]:
-        """Split an answer, or a sum of answers, by node."""
+        """Split an answer, or a sum of answers, into one array per node."""
         return pieces(answer, [pairs * STATS for pairs in self.node_pairs])
 
     @cached
@@ -150,15 +157,17 @@ class HistogramQuery(BaseQuery):
         check_nodes(terms, self.tree, self.splits, self.nodes)
         self._check_widths(terms)
         if self.grouped != (terms.vertical.min_rows_per_bin > 1):
-            raise Refused("query-bins", "the query has other groups of bins than min_rows_per_bin requires")
+            raise Refused("query-bins", "the query does not group bins as min_rows_per_bin requires")
         elected, nodes = self.elected, self.nodes
         if bool(elected) != bool(terms.histograms.vote_top_k and nodes != terms.roots):
             raise Refused(
-                "query-elected", f"elected features of {len(elected)} nodes, which vote_top_k does not allow"
+                "query-elected",
+                f"the query has elected features of {len(elected)} nodes, which vote_top_k does not allow",
             )
         if elected and len(elected) != len(nodes):
             raise Refused(
-                "query-elected", f"elected features of {len(elected)} nodes, and the query names {len(nodes)}"
+                "query-elected",
+                f"the query has elected features of {len(elected)} nodes, but names {len(nodes)}",
             )
         features = len(terms.columns.features) if elected else 0
         for node in elected:
@@ -167,21 +176,24 @@ class HistogramQuery(BaseQuery):
             if not known or len(chosen) > terms.histograms.vote_top_k or sorted(set(chosen)) != [*chosen]:
                 raise Refused(
                     "query-elected",
-                    f"{len(chosen)} elected features of a node, or an unknown or repeated one",
+                    f"a node has {len(chosen)} elected features: too many, or an unknown or repeated one",
                 )
 
     def _check_widths(self, terms: Terms) -> None:
         if terms.noise is not None and self.widths:
             raise Refused(
-                "query-widths", "the query has cell widths, and sums with noise have no known bound"
+                "query-widths", "the query has cell widths, but noisy sums do not have a known bound"
             )
         if terms.hides_columns and self.widths:
-            raise Refused("query-widths", "the query has cell widths, which would hint at labels")
+            raise Refused(
+                "query-widths", "the query has cell widths, which would reveal something about labels"
+            )
         if not self.widths:
             return
         if len(self.widths) != 2 * len(self.nodes):
             raise Refused(
-                "query-widths", f"{len(self.widths)} cell widths for the two sums of {len(self.nodes)} nodes"
+                "query-widths",
+                f"the query has {len(self.widths)} cell widths, not two for each of {len(self.nodes)} nodes",
             )
         # An unsigned hessian sum of h bits alone travels in a signed cell of h + 1 bits: so h < 64.
         gradients, hessians = self.widths[::2], self.widths[1::2]
@@ -193,7 +205,8 @@ class HistogramQuery(BaseQuery):
         return bool(fit_level(answer, *self._layout.level)) and not (marks >> 1).any()
 
     def to_cells(self, answer: Int64) -> Int64:
-        """An answer as it is sealed: a pair of sums shares a cell if both fit."""
+        """Convert an answer to the cells that are sealed (masked or encrypted). A gradient sum and its
+        hessian sum share a cell if both fit."""
         sums = self._layout.cells
         out = np.empty(sums + self.marks, np.int64)
         pack_level(answer, *self._layout.level, out)
@@ -211,7 +224,8 @@ class HistogramQuery(BaseQuery):
         return BYTES_PER_HISTOGRAM_CELL * (len(self.nodes) * STATS * (self.bins + 1) + self.marks)
 
     def hidden(self, terms: Terms, state: Any) -> HiddenSums | None:
-        """The sums that feature holders report encrypted, if gradients are hidden; None in `alone_rounds`."""
+        """Return the sums that feature holders report encrypted; None if gradients are not hidden, or in
+        `alone_rounds`."""
         if not terms.hides_columns or terms.vertical.grows_alone(self.tree):
             return None
         draws = terms.draws.max_bootstrap_count
@@ -224,7 +238,8 @@ class HistogramQuery(BaseQuery):
         return HiddenSums(limit, -(-self.rows // draws), places, self.cells, self.to_cells, marks)
 
     def _bins_at(self, places: Int64) -> Int64:
-        """The marks of the sums at these cells: marks are counted over all bins of all nodes."""
+        """Return the marks that belong to the sums in these cells. Marks are numbered over all bins of all
+        nodes."""
         node, bin_ = np.divmod(places // STATS, self.bins + 1)
         return node * self.bins + bin_
 
@@ -236,8 +251,8 @@ class HistogramQuery(BaseQuery):
 
 
 class _Layout(NamedTuple):
-    """The cells of histograms: the widths of each node's sums, the runs of cells and their total number, and
-    the pairs and widths of each node in the form that kernels take."""
+    """Layout of an answer in cells: bit widths of each node's sums, runs of cells with equal width, total
+    number of cells, and the pairs and widths of each node as the kernels take them."""
 
     node_widths: tuple[Widths, ...]
     segments: tuple[Segment, ...]
@@ -247,7 +262,7 @@ class _Layout(NamedTuple):
 
 @lru_cache(maxsize=2)  # both ends of a simulation need the same one
 def _layout_of(pairs: tuple[int, ...], widths: bytes, rows: int, gradient: int, hessian: int) -> _Layout:
-    """The layout of nodes with these numbers of pairs. gradient, hessian: limits of their scales."""
+    """Return the layout for nodes with these numbers of pairs. gradient, hessian: limits of their scales."""
     # Without widths only the rows bound a sum. Hessians are never negative, so their sums need no sign bit.
     bounds = cell_bits(gradient, rows), cell_bits(hessian, rows) - 1
     node_widths = tuple(zip(widths[::2], widths[1::2], strict=True)) or (bounds,) * len(pairs)
@@ -266,13 +281,14 @@ def _layout_of(pairs: tuple[int, ...], widths: bytes, rows: int, gradient: int, 
 
 @dataclass(frozen=True)
 class VoteQuery(BaseQuery):
-    """Votes for the features to split these nodes by, after these splits of the growing tree.
+    """Asks parties to vote for the features that these nodes should be split by, after these splits of the
+    growing tree.
 
     Sent before the histograms of each level except the root, if the terms elect features. `parties` is the
-    number of voters. Answer: int64 [node, feature], 1 for the vote_top_k features with the highest gain over
-    this party's own rows (fewer if fewer gain anything), 0 for others."""
+    number of voters. Answer: int64 [node, feature], 1 for the vote_top_k features with the highest positive
+    gain on this party's own rows, else 0."""
 
-    description = "votes: which columns part groups best"
+    description = "votes on which columns separate rows best"
     of_tree = True
 
     rows: Rows
@@ -304,7 +320,7 @@ class VoteQuery(BaseQuery):
         if not terms.histograms.vote_top_k or not allowed:
             raise Refused(
                 "query-votes",
-                f"votes of {self.parties} parties on {self.features} features, which the terms do not allow",
+                f"the terms do not allow votes of {self.parties} parties on {self.features} features",
             )
 
     def check_order(self, terms: Terms, state: Any) -> None:
@@ -315,7 +331,7 @@ class VoteQuery(BaseQuery):
 
 
 def max_levels(terms: Terms) -> int:
-    """Most histogram queries about one tree."""
+    """Return the maximum number of histogram queries about one tree."""
     return terms.max_leaves_per_round if terms.trees.grow_policy == "lossguide" else terms.trees.max_depth
 
 
@@ -326,26 +342,38 @@ def check_growing(
     scales: tuple[Scale, Scale, float],
     votes: bool,
 ) -> None:
-    """Raise PeerError unless this query about nodes may come next: the root of a tree comes first, gradients
-    and rows stay the same for a whole tree, and votes alternate with histograms."""
+    """Raise PeerError unless this query about nodes may come next in the given state.
+
+    A tree starts with its root. Gradient scales and sampled rows stay the same for a whole tree. Votes
+    alternate with histograms.
+
+    Args:
+        query: the query.
+        terms: the terms of the session.
+        state: state of the training (`boosting.state.BoostingState`).
+        scales: scales of gradients and hessians, and the sampling threshold.
+        votes: True if the query asks for votes.
+    """
     tree, levels = state.tree, state.levels
     check_started(state)
     if query.tree != tree:
-        raise PeerError("query-order", f"the query is about tree {query.tree} while tree {tree} grows")
+        raise PeerError("query-order", f"the query is about tree {query.tree}, but tree {tree} is growing")
     if state.residual is not None:
-        raise PeerError("query-order", f"tree {tree}: a query about nodes follows one about residuals")
+        raise PeerError(
+            "query-order", f"tree {tree}: a query about nodes comes after a query about residuals"
+        )
     known = state.scales
     if known is not None and (known.gradient, known.hessian, known.threshold) != scales:
         raise PeerError(
             "query-order",
-            f"tree {tree}: the query's gradients are scaled or drawn differently from those of the root",
+            f"tree {tree}: the query scales gradients or samples rows differently from that for the root",
         )
-    # With candidates, the roots are only those of candidates that go on.
+    # With candidates, the roots are only those of the remaining candidates.
     some = terms.task.takes_candidates and set(query.nodes) <= set(terms.roots)
     if (levels == 0) != (some or query.nodes == terms.roots):
-        raise PeerError("query-order", f"tree {tree}: the root must be asked for first, and only once")
+        raise PeerError("query-order", f"tree {tree}: the root must be queried first, and only once")
     if levels == terms.max_turns_per_tree:
-        raise PeerError("query-order", f"tree {tree}: the query exceeds the levels that the terms allow")
+        raise PeerError("query-order", f"tree {tree}: the tree already has as many levels as the terms allow")
     if terms.histograms.vote_top_k and votes != bool(levels % 2):
         raise PeerError("query-order", f"tree {tree}: votes and histograms must alternate")
 
@@ -355,10 +383,10 @@ def check_growing(
 
 @dataclass(frozen=True)
 class SumsQuery(BaseQuery):
-    """Sums of gradients and hessians in the leaves of a tree whose splits do not depend on rows.
+    """Asks for sums of gradients and hessians in the leaves of a tree whose splits do not depend on rows.
 
-    Sent once per tree, and only with noise. Answer: int64 [leaf, (gradient, hessian)], in `objective.SCALE`.
-    """
+    Sent once per tree, and only under terms with noise. Answer: int64 [leaf, (gradient, hessian)], in
+    `objective.SCALE`."""
 
     description = "sums over the rows in each leaf of a tree"
     of_tree = True
@@ -396,7 +424,9 @@ class SumsQuery(BaseQuery):
         check_started(state)
         if self.tree != state.tree or state.levels:
             raise PeerError(
-                "query-order", f"leaf sums of tree {self.tree} while tree {state.tree} grows, or repeated"
+                "query-order",
+                f"the query asks for leaf sums of tree {self.tree} while tree {state.tree} is growing, "
+                f"or a second time",
             )
 
     def applied_to(self, state: Any) -> Any:
@@ -406,17 +436,19 @@ class SumsQuery(BaseQuery):
 # ---- The query that ends a round: leaf values are applied, and metrics are measured ---------------------
 
 BY_PARTY = "EndRoundQuery by party"
-"""Name of the query if it includes metrics of single parties."""
+"""Name of the query in logs if it includes metrics of single parties."""
 
 
 @dataclass(frozen=True)
 class EndRoundQuery(BaseQuery):
-    """The metrics of a round, after these splits and after every margin has moved by its leaf's value.
+    """Ends a round: moves every margin by its leaf's value after these splits, and asks for metrics.
 
-    Tree -1 is the constant that boosting starts from. Answer: the metric sums of each set of rows, one set
-    after the other, where other parties add 0 to a set of one party's rows. Then, with `exponents`, exponent
-    counts of the new gradients, hessians and weights. Then, with `sizes`, counts of the gradient norms of
-    rows that trees grow on (`sampling.count_norms`)."""
+    Tree -1 is the constant that boosting starts from. The answer consists of:
+
+    1. the metric sums of each set of rows; for a set of one party's rows, other parties add 0.
+    2. with `exponents`: exponent counts of the new gradients, hessians and weights.
+    3. with `sizes`: counts of the gradient norms of the training rows (`sampling.count_norms`).
+    """
 
     description = "error of the model, summed over all rows"
     ends_tree = True
@@ -445,7 +477,7 @@ class EndRoundQuery(BaseQuery):
 
     @property
     def name(self) -> str:
-        """Name in logs; a different one if it includes metrics of single parties."""
+        """Name in logs; a different one if the query includes metrics of single parties."""
         by_party = any(metrics.OF_PARTY in rows for rows in self.sets)
         return BY_PARTY if by_party else type(self).__name__
 
@@ -456,14 +488,19 @@ class EndRoundQuery(BaseQuery):
     def check_terms(self, terms: Terms) -> None:
         check_tree(terms, self.tree, self.splits, self.values)
         if self.sizes and not terms.draws.by_gradient_norm:
-            raise Refused("query-sampling", "gradient norms are not needed: rows are not drawn by them")
+            raise Refused(
+                "query-sampling", "the query asks for gradient norms, but rows are not sampled by them"
+            )
         if self.exponents and not terms.needs_exponent_counts:
-            raise Refused("query-exponents", "exponents are not needed: gradients have a public bound")
+            raise Refused(
+                "query-exponents", "the query asks for exponent counts, but gradients have a public bound"
+            )
         if self.metrics != terms.metrics:
-            raise Refused("query-metrics", f"the terms allow only the metrics {', '.join(terms.metrics)}")
+            raise Refused("query-metrics", f"the terms allow only these metrics: {', '.join(terms.metrics)}")
         if self.sets != terms.sets:
             raise Refused(
-                "query-metrics", f"the terms allow only metrics of the rows {', '.join(terms.sets)}"
+                "query-metrics",
+                f"the terms allow metrics only for these groups of rows: {', '.join(terms.sets)}",
             )
 
     def metrics_of(self, total: Int64) -> tuple[dict[str, float], dict[str, float]]:
@@ -473,7 +510,9 @@ class EndRoundQuery(BaseQuery):
     def check_order(self, terms: Terms, state: Any) -> None:
         check_started(state)
         if self.tree != state.tree:
-            raise PeerError("query-order", f"the query ends tree {self.tree} while tree {state.tree} grows")
+            raise PeerError(
+                "query-order", f"the query ends tree {self.tree}, but tree {state.tree} is growing"
+            )
 
     def applied_to(self, state: Any) -> Any:
         return state.ended(self.splits, self.values)

@@ -176,10 +176,10 @@ def test_the_settings_of_this_file_make_trees_that_differ():
     ("lie", "says"),
     [
         ((1, 2, 1), "the bins of feature 1 do not sum to the same total"),
-        ((1, -1, 1), "the sums over a node's rows differ from the sums over its bins"),
-        ((1, -2, -(1 << 40)), "the sums over a node's rows differ from the sums over its bins"),
-        ((2, -1, 1), "the sums over a node's rows differ from the sums over its bins"),
-        ((2, -2, 1 << 40), "a node has a larger sum of gradients above 0 than its parent"),
+        ((1, -1, 1), "the sums over the rows of a node differ from the sums over its bins"),
+        ((1, -2, -(1 << 40)), "the sums over the rows of a node differ from the sums over its bins"),
+        ((2, -1, 1), "the sums over the rows of a node differ from the sums over its bins"),
+        ((2, -2, 1 << 40), "a node has a larger sum of positive gradients than its parent"),
     ],
 )
 def test_sums_that_cannot_be(lie, says):

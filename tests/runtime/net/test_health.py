@@ -74,7 +74,7 @@ def test_the_option_health(folder, bundles):
                 fedboost, "status", "--health", "--aggregator", one.address, "--keys", keys
             )
             assert ended.code == 2
-            assert "is the bundle of an aggregator; give an analyst's" in ended.err
+            assert "is the bundle of an aggregator; use an analyst's" in ended.err
             return one.address
 
     address = in_time(scenario())
