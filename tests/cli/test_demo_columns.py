@@ -72,7 +72,7 @@ def test_where_labels_are_hidden(folder):
 def test_where_nothing_hides_labels_it_says_what_would(folder, monkeypatch):
     monkeypatch.setattr(demo, "can_encrypt", lambda: False)
     end = done("demo", "--columns", "--rounds", "2", "--out", "d")
-    assert 'pip install "fedboost[paillier]" would hide the labels from the laboratory' in end.err
+    assert 'to hide the labels from the laboratory, run pip install "fedboost[paillier]" first' in end.err
     text = " ".join(end.out.split())
     apart = demo.patients()
     for part in (
