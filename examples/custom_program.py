@@ -1,9 +1,9 @@
-"""A training program of your own: boosting whose learning rate shrinks from round to round.
+"""A custom training program: boosting with a learning rate that decreases in each round.
 
-A program is a generator: it yields queries, receives sums over all parties, returns the model. It runs
-unchanged in one process and over gRPC, where the aggregator offers it by name. The parties never run it:
-they answer the same closed set of queries. `grown` holds the trees so far, so that a training goes on after a
-crash of the aggregator.
+A program is a generator that yields queries, receives sums over all parties, and returns the model. It runs
+unchanged in one process and over gRPC, where the terms select it by name. The parties never run it; they only
+answer a fixed set of queries. `grown` contains the trees so far, so that training can continue after the
+aggregator crashes.
 
 Run: python examples/custom_program.py
 """
@@ -42,12 +42,12 @@ def train(terms: fb.Terms, grown: GrownTrees) -> Generator[Query, np.ndarray, Bo
         tree, splits = yield from grow_tree(slower, rows, number, cut_points, scales, grown)
         values = tuple((leaf, tree.value[leaf]) for leaf in tree.leaves)
         exponents, *_ = yield from end_round(terms, rows, number, splits, values, scales)
-        trees += tree.parts(len(terms.roots))  # one an output
+        trees += tree.parts(len(terms.roots))  # one tree per output
     return model_of(terms, score, trees)
 
 
 def main() -> None:
-    """Train in this process, then over gRPC with three processes; the models are equal."""
+    """Train in this process, then over gRPC with three processes, and compare the models."""
     generator = np.random.default_rng(0)
     table = {name: generator.normal(size=300) for name in "abc"}
     table["y"] = (table["a"] + table["b"] ** 2 > 1).astype(float)

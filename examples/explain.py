@@ -1,4 +1,4 @@
-"""What a model goes by: importance, SHAP values, partial dependence, and a tree as text and as a picture.
+"""Explain a model: importance, SHAP values, partial dependence, and a tree as text and as a picture.
 
 Run: python examples/explain.py
 """
@@ -14,7 +14,7 @@ table = csv.read_csv(Path(fb.__file__).parent / "runtime" / "local" / "hospitals
 terms = fb.Terms.draft(table, label="benign", rounds=20, max_depth=3)
 model = fb.simulate(terms, {"north": table[:300], "south": table[300:500], "east": table[500:]}).model
 
-values = model.shap_values(table)  # a row each; a column for each feature, and the bias
+values = model.shap_values(table)  # [rows, features + 1]; the last column is the bias
 strength = np.abs(values[:, :-1]).mean(axis=0)
 gains = model.importance("gain")
 print("feature                  mean |SHAP|     gain")

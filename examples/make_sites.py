@@ -1,7 +1,8 @@
-"""Write the demos' hospitals, clinic and laboratory as CSV files, and keys for all:
-python examples/make_sites.py TABLES KEYS
+"""Write the tables of the demos' hospitals, clinic and laboratory as CSV files, and create all keys.
 
-Between organisations nobody makes everybody's keys: see docs/identity.md.
+Run: python examples/make_sites.py TABLES KEYS
+
+In production, each member creates its own key: see docs/identity.md.
 """
 
 import sys

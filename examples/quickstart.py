@@ -1,4 +1,4 @@
-"""The SDK in five lines: draft terms from one site's table, train over all sites, save, predict.
+"""The Python SDK in five lines: draft terms from one site's table, train on all sites, save, and predict.
 
 Run: python examples/quickstart.py
 """

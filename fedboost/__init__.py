@@ -1,4 +1,4 @@
-"""fedboost: gradient-boosted trees over rows that may not be pooled.
+"""fedboost: gradient-boosted trees trained on data that cannot be pooled.
 
     import fedboost as fb
 
@@ -6,7 +6,7 @@
     result = fb.simulate(terms, {"north": "north.csv", "south": "south.csv", "east": "east.csv"})
     result.model.save("model.json")            # a standard XGBoost model file
 
-Promises: importing this module imports nothing heavy; each name is imported on first use.
+Guarantees: importing this package is fast, because each name is imported on first use.
 """
 
 from importlib import import_module

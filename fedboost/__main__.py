@@ -1,4 +1,4 @@
-"""`python -m fedboost` is the command `fedboost`."""
+"""Entry point of `python -m fedboost`, which runs the command `fedboost`."""
 
 from fedboost.cli.main import main
 

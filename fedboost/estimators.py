@@ -1,11 +1,12 @@
-"""Federated training as scikit-learn estimators, for use with tools that expect them.
+"""scikit-learn estimators that train federated models on rows in this process.
 
-Promises: parameters have the names and defaults of `Terms`, except `n_estimators` (`rounds`), `random_state`
-(`seed`) and `n_jobs` (threads of a party). The model is bit for bit that of `simulate` on the same rows, and
-so that of the pooled rows, however the rows are spread over sites. No tree grows on evaluation rows, but cut
-points come from all rows. Numbers become 32-bit floats; text stays text.
-Refuses: arrays, labels and weights that scikit-learn refuses, with its own ValueError or TypeError; settings
-that the terms cannot have, and scikit-learn older than 1.6 (ConfigError).
+Guarantees: parameters have the names and defaults of `Terms`, except `n_estimators` (`rounds`),
+`random_state` (`seed`) and `n_jobs` (threads per party). The model is bit-for-bit identical to that of
+`simulate` on the same rows, and to one trained on the pooled rows, however the rows are assigned to sites.
+Trees are not trained on evaluation rows, but all rows are used to choose cut points. Numbers are converted to
+float32; text is kept.
+Raises: ValueError or TypeError for arrays, labels and weights that scikit-learn rejects. ConfigError for
+settings that terms do not accept, and if scikit-learn is older than 1.6.
 """
 
 from fedboost.errors import ConfigError
@@ -66,9 +67,13 @@ _WEIGHTS = {
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows to train or evaluate on, with their labels, weights and groups, each [rows]. features: numbers
-    [rows, features], a sparse matrix of them, or a DataFrame with text columns; numbers: the labels are
-    numbers; X, y: the caller's own objects, which identify an eval_set of the training rows."""
+    """Validated rows to train or evaluate on, with their labels, weights and groups, each [rows].
+
+    Attributes:
+        features: numbers [rows, features], a sparse matrix, or a DataFrame with text columns.
+        numbers: True if the labels are numeric.
+        X, y: the arguments as passed, to recognise the training rows in an eval_set.
+    """
 
     features: Any
     label: npt.NDArray[Any]
@@ -79,14 +84,22 @@ class Rows:
     group: npt.NDArray[Any] | None = None
 
     def classes(self) -> npt.NDArray[Any]:
-        """Return the distinct labels, sorted. ValueError if the labels are not classes."""
+        """Return the sorted distinct labels. Raises ValueError if the labels are not class labels."""
         check_classification_targets(self.label)
         return np.unique(self.label)
 
 
 def checked(estimator: Any, X: Any, y: Any, sample_weight: Any, numbers: bool, reset: bool = True) -> Rows:
-    """Check rows as scikit-learn does: those of `fit`, or with reset=False other rows of the same features.
-    ValueError if there is nothing to learn from them."""
+    """Validate rows with scikit-learn's own checks and convert features to float32.
+
+    Args:
+        numbers: True if the labels must be numeric.
+        reset: True for the rows of `fit`, False for other rows with the same features.
+
+    Raises:
+        ValueError: scikit-learn rejects the rows, or nothing can be learned from them, e.g. from one class.
+        ConfigError: X is a Dask collection.
+    """
     if is_collection(X):
         raise ConfigError(
             "estimator-dask-collection",
@@ -118,7 +131,7 @@ def checked(estimator: Any, X: Any, y: Any, sample_weight: Any, numbers: bool, r
 
 
 def joined(first: Rows, second: Rows) -> Rows:
-    """Concatenate two sets of rows. A row without a weight has weight 1."""
+    """Concatenate two sets of rows. If only one set has weights, rows of the other get weight 1."""
     weight = None
     if first.weight is not None or second.weight is not None:
         weights = (
@@ -152,7 +165,7 @@ def _stacked(first: Any, second: Any) -> Any:
 
 
 def names_of(estimator: Any) -> list[str]:
-    """Return the feature names in the order of X: those of a DataFrame, else x0, x1, ..."""
+    """Return the feature names in column order: those of the DataFrame in `fit`, or else x0, x1, ..."""
     if hasattr(estimator, "feature_names_in_"):
         return list(estimator.feature_names_in_)
     return [f"x{index}" for index in range(estimator.n_features_in_)]
@@ -164,21 +177,23 @@ def is_frame(X: Any) -> bool:
 
 
 def has_words(X: Any) -> bool:
-    """Return whether X is a pandas or polars DataFrame with a column of neither numbers nor booleans."""
+    """Return whether X is a pandas or polars DataFrame with a column that is neither numeric nor boolean."""
     if _is_of_polars(X):
         return any(not kind.is_numeric() and str(kind) != "Boolean" for kind in X.dtypes)
     return is_frame(X) and X.select_dtypes(exclude=["number", "bool"]).shape[1] > 0
 
 
 def as_pandas(X: Any) -> Any:
-    """Return X, converted to pandas if it is a polars DataFrame with text. ConfigError without pandas."""
+    """Return X, converted to pandas if it is a polars DataFrame with text columns. Raises ConfigError if that
+    requires pandas and pandas is not installed."""
     if not (_is_of_polars(X) and has_words(X)):
         return X
     try:
         return X.to_pandas()
     except ImportError:
         raise ConfigError(
-            "estimator-pandas-missing", "X: a polars DataFrame with columns of words needs pandas: install it"
+            "estimator-pandas-missing",
+            "X is a polars DataFrame with text columns, which requires pandas; install pandas",
         ) from None
 
 
@@ -199,16 +214,17 @@ def _float32(rows: Any) -> Any:
 
 
 ONE_SITE = "all"
-"""Name of the only party if no sites are named."""
+"""Name of the only party if `sites` is not passed."""
 _BESIDE = ("label", "weight", "row", "validation", "group", "sites")
-"""Names of the columns that are not features; `_unused` changes a name that a feature already has."""
+"""Names of the table columns that are not features. `_unused` makes them distinct from feature names."""
 _IN_TERMS = {"n_estimators": "rounds", "random_state": "seed"}
 _WATCHED = f"{metrics.VALIDATION}-"
 _ACCOUNTED = ("round", "seconds", "bytes")
 
 
 def names_others(init: Callable[..., None]) -> Callable[..., None]:
-    """Make a constructor suggest this package's name for a parameter that it does not have."""
+    """Decorate a constructor: for an unknown parameter, it raises a TypeError that suggests the closest known
+    one."""
     known = [name for name in inspect.signature(init).parameters if name != "self"]
 
     @functools.wraps(init)
@@ -227,8 +243,13 @@ def names_others(init: Callable[..., None]) -> Callable[..., None]:
 
 @dataclass(frozen=True)
 class Options:
-    """Arguments of `fit` other than the training rows. held_out: rows for evaluation only; evaluated: name of
-    each pair in eval_set, with the prefix of its metrics; verbose: print every n-th round, 0 for none."""
+    """Arguments of `fit` other than the training rows.
+
+    Attributes:
+        held_out: rows that are used only for evaluation.
+        evaluated: for each pair in eval_set, its name and the prefix of its metrics in the history.
+        verbose: metrics are printed after every n-th round; 0 prints none.
+    """
 
     sites: Any = None
     xgb_model: Any = None
@@ -238,7 +259,7 @@ class Options:
 
 
 class Federated(BaseEstimator):  # type: ignore[misc]
-    """Base class of the estimators: their parameters, and training on a table."""
+    """Base class of the estimators, which handles parameters and training on a table."""
 
     @names_others
     def __init__(
@@ -301,7 +322,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
 
     @property
     def feature_importances_(self) -> Float64:
-        """Mean split gain of each feature, normalised to a sum of 1: float64 [features]."""
+        """Mean split gain per feature, normalised to sum to 1, float64 [features]."""
         check_is_fitted(self)
         gains = self.model_.importance()
         out = np.array([gains.get(name, 0.0) for name in names_of(self)])
@@ -309,7 +330,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
 
     @property
     def best_iteration(self) -> int:
-        """Last round that early stopping kept, from 0. AttributeError without early_stopping_rounds."""
+        """Index of the last round that early stopping kept, starting at 0. Raises AttributeError if the
+        estimator was fitted without early_stopping_rounds."""
         model = getattr(self, "model_", None)
         if model is None or model.terms.evaluation.early_stopping_rounds is None:
             raise AttributeError("best_iteration exists only after a training with early_stopping_rounds")
@@ -327,8 +349,9 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         if len(others) > 1:
             raise ConfigError(
                 "estimator-eval-sets",
-                f"{type(self).__name__}: eval_set has {len(others)} pairs besides the training rows; only "
-                "one is possible: concatenate them; for the training rows, pass the same X and y as to fit",
+                f"{type(self).__name__}: eval_set has {len(others)} pairs that are not the training rows, "
+                "but only one is allowed; concatenate them. To evaluate on the training rows, pass the same "
+                "X and y objects as to fit",
             )
         evaluated = tuple(zip(names, ("" if train else _WATCHED for train in is_train), strict=True))
         held_out = None
@@ -341,11 +364,11 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         return Options(sites, text_of(xgb_model), held_out, evaluated, int(verbose))
 
     def _label_column(self, values: npt.NDArray[Any]) -> pa.Array:
-        """Return the label column in the form that the terms read."""
+        """Return the label column as the terms expect it."""
         return pa.array(values.astype(np.float64))
 
     def _fit(self, rows: Rows, follows: dict[str, Any], options: Options) -> Self:
-        """Train. follows: settings of the terms, `columns` included, that follow from the labels."""
+        """Fit the model. follows: terms settings derived from the labels, including `columns`."""
         everything = rows if options.held_out is None else joined(rows, options.held_out)
         names, size, all_rows = names_of(self), len(rows.label), len(everything.label)
         label_name, weight_name, row_name, held_out_name, group_name, site_name = (
@@ -370,7 +393,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             sites = np.concatenate([sites, np.repeat(sites[:1], all_rows - size)])
             named = as_table({site_name: sites})
             if not isinstance(named, pa.Table):
-                raise ConfigError("estimator-sites", "sites must have one site name for each row, [rows]")
+                raise ConfigError("estimator-sites", "sites must have one site name per row, shape [rows]")
             beside[site_name] = named.column(0)
         table = self._table(everything.features, beside)
         parties = {ONE_SITE: table} if options.sites is None else split_by_site(table, site_name)
@@ -408,7 +431,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         self.evals_result_ = results
 
     def _terms(self, columns: Mapping[str, Any], follows: Mapping[str, Any], xgb_model: object) -> Terms:
-        """Return the terms made of the parameters, the columns and what follows from the labels."""
+        """Return terms built from the parameters, the columns and the settings derived from the labels."""
         settings = {**self._settings(), **follows, "columns": {**columns, **follows.get("columns", {})}}
         settings |= {} if xgb_model is None else {"xgb_model": xgb_model}
         try:
@@ -420,7 +443,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
             raise ConfigError("estimator-parameters-invalid", fault) from None
 
     def _settings(self) -> dict[str, Any]:
-        """Return the parameters under the names of the terms."""
+        """Return the estimator's parameters, renamed to the keys of the terms."""
         settings = {_IN_TERMS.get(name, name): value for name, value in self.get_params(deep=False).items()}
         del settings["n_jobs"], settings["callbacks"]
         if isinstance(self.random_state, np.random.RandomState):
@@ -432,7 +455,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         return {name: value for name, value in plain.items() if value is not None}
 
     def _drafted(self, rows: Rows) -> tuple[list[str], dict[str, list[str]]]:
-        """Return the numeric features, and the categories of the others, of the rows that trees grow on."""
+        """Return the numeric features, and feature -> categories for the others, as found in the training
+        rows."""
         if not has_words(rows.features):
             return names_of(self), {}
         table = as_table(rows.features.set_axis(names_of(self), axis="columns"))
@@ -440,12 +464,12 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         for name, reason in drafted.left_out.items():
             raise ConfigError(
                 "estimator-column-unusable",
-                f"X: column {name!r} cannot be a feature, change or drop it: it {reason}",
+                f"X: column {name!r} cannot be a feature, because it {reason}; change or drop it",
             )
         return drafted.numeric, drafted.categorical
 
     def _table(self, features: Any, beside: Mapping[str, pa.Array]) -> pa.Table | SparseTable:
-        """Return the table of the features, followed by the columns in `beside`."""
+        """Return a table of the features, followed by the columns in `beside`."""
         names = names_of(self)
         if hasattr(features, "tocsc"):
             return SparseTable.from_matrices(pa.table(dict(beside)), {"x": features})
@@ -477,9 +501,9 @@ class Federated(BaseEstimator):  # type: ignore[misc]
 
 _VALIDATION_ROWS = (
     "set validation_fraction, or columns.validation",
-    "give fit an eval_set of other rows than X, or set validation_fraction",
+    "pass an eval_set that differs from X to fit, or set validation_fraction",
 )
-"""Advice in errors of the terms, and the estimator's advice that replaces it."""
+"""The advice in an error about terms, and the estimator's own advice that replaces it."""
 
 
 def _unused(name: str, names: Sequence[str]) -> str:
@@ -495,7 +519,7 @@ class LabelEstimator(Federated):
     """Base class of the estimators that predict a label for each row."""
 
     _numbers = True
-    """True if the labels are numbers."""
+    """True if the labels are numeric."""
 
     def fit(
         self,
@@ -508,19 +532,20 @@ class LabelEstimator(Federated):
         sample_weight_eval_set: Any = None,
         verbose: bool | int = False,
     ) -> Self:
-        """Train.
+        """Fit the model.
 
         Args:
             X: numbers [rows, features] with NaN for missing values, a SciPy sparse matrix, or a pandas or
-                polars DataFrame, whose text and categorical columns become categorical features.
-            y: labels [rows]; numbers for a regressor.
-            sites: name of each row's site, [rows] (default: one site).
-            sample_weight: weight of each row, [rows], not negative.
-            xgb_model: model to continue: a `Model`, such as an estimator's model_, or the path of its file.
-            eval_set: list of pairs (X, y). No tree grows on these rows; they get metrics, which early
-                stopping watches.
-            sample_weight_eval_set: list with the weights of each pair in eval_set.
-            verbose: True prints the metrics of every round; n those of every n-th round and the last.
+                polars DataFrame. Its text and categorical columns become categorical features.
+            y: labels [rows], numeric for a regressor.
+            sites: site name of each row [rows] (default: a single site).
+            sample_weight: non-negative weight of each row [rows].
+            xgb_model: model to continue training from: a `Model`, e.g. an estimator's model_, or a file path.
+            eval_set: list of (X, y) pairs. At most one may differ from the training rows; it is used only for
+                validation. Its metrics are computed after every round and drive early stopping.
+            sample_weight_eval_set: list of weight arrays, one per pair in eval_set.
+            verbose: if True, print the metrics after every round; if an integer n, after every n-th round and
+                the last.
         """
         rows = checked(self, X, y, sample_weight, numbers=self._numbers)
         follows = self._follows(rows)
@@ -528,25 +553,25 @@ class LabelEstimator(Federated):
         return self._fit(rows, follows, options)
 
     def _follows(self, rows: Rows) -> dict[str, Any]:
-        """Return the settings of the terms that follow from the labels, at least the objective. Raises
-        ConfigError if the objective does not suit them."""
+        """Return the terms settings that are derived from the labels, at least the objective. Raises
+        ConfigError if the chosen objective does not suit the labels."""
         raise NotImplementedError
 
 
 class FederatedClassifier(ClassifierMixin, LabelEstimator):  # type: ignore[misc]
-    """Classifier whose trees are grown as a federation grows them: binary:logistic, or multi:softprob for
-    more than two classes.
+    """Classifier trained by simulating a federation in this process (default objective: binary:logistic, or
+    multi:softprob for more than two classes).
 
     All rows are in this process, so nothing is hidden from anyone. The model is the one that a federation of
-    these sites would train. For sites that keep their rows, use `fedboost.connect`.
-    Parameters are those of `Terms`, except that n_estimators is its rounds, random_state its seed (default:
-    0) and n_jobs the threads of a party (default: 1; -1 for one per core). protection is "plain" by default;
-    "masked" trains the same model with more work. callbacks are those of `fedboost.simulate`.
+    these sites would train. To train across sites that keep their rows, use `fedboost.connect`.
+    Parameters are those of `Terms`, with three names from scikit-learn: n_estimators (rounds), random_state
+    (seed, default: 0) and n_jobs (threads per party, default: 1; -1 for one per core). protection defaults to
+    "plain"; "masked" trains the same model but takes longer. callbacks are as in `fedboost.simulate`.
 
     Attributes: classes_ holds the sorted labels. n_features_in_, feature_names_in_ and feature_importances_
-    are those of scikit-learn. model_ is the `fedboost.Model`; history_ and traffic_ are those of
-    `fedboost.Result`. evals_result_ has the metrics of each round by set and name, like XGBoost's
-    evals_result(). best_iteration is the last round that early stopping kept.
+    are as in scikit-learn. model_ is the `fedboost.Model`; history_ and traffic_ are as in `fedboost.Result`.
+    evals_result_ maps set name -> metric -> value per round, like XGBoost's evals_result(). best_iteration is
+    the last round that early stopping kept.
     """
 
     _numbers = False
@@ -574,7 +599,8 @@ class FederatedClassifier(ClassifierMixin, LabelEstimator):  # type: ignore[misc
         if objective == "binary:logistic" and len(names) > 2:
             raise ConfigError(
                 "estimator-classes-many",
-                f"FederatedClassifier: binary:logistic is for two classes, y has {len(names)}: leave it out",
+                f"FederatedClassifier: binary:logistic is for two classes, but y has {len(names)}; "
+                "omit the objective",
             )
         if len(names) < 2:
             raise ValueError(f"y has one class, {names[0]!r}: there is nothing to learn")
@@ -582,19 +608,19 @@ class FederatedClassifier(ClassifierMixin, LabelEstimator):  # type: ignore[misc
         return {"objective": objective, "columns": columns}
 
     def predict_proba(self, X: Any) -> Float64:
-        """Return the probability of each class in `classes_`: float64 [rows, classes]."""
+        """Return class probabilities, float64 [rows, classes], with columns in the order of `classes_`."""
         predicted = self._predicted(X)
         return predicted if predicted.ndim == 2 else np.column_stack([1.0 - predicted, predicted])
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
-        """Return the most probable class of each row, [rows]; on a tie, the first in `classes_`."""
+        """Return the most probable class of each row [rows]. On a tie, this is the first in `classes_`."""
         best = np.argmax(self.predict_proba(X), axis=1)
         chosen: npt.NDArray[Any] = self.classes_[best]
         return chosen
 
 
 class FederatedRegressor(RegressorMixin, LabelEstimator):  # type: ignore[misc]
-    """Regressor whose trees are grown as a federation grows them (default objective: reg:squarederror).
+    """Regressor trained by simulating a federation in this process (default objective: reg:squarederror).
 
     All rows are in this process, so nothing is hidden from anyone. Parameters and attributes are those of
     `FederatedClassifier`, except classes_.
@@ -605,23 +631,23 @@ class FederatedRegressor(RegressorMixin, LabelEstimator):  # type: ignore[misc]
         if objective in registry.names_of(LabelKind.CLASS):
             raise ConfigError(
                 "estimator-objective",
-                f"FederatedRegressor: objective {objective!r} is for classes: use FederatedClassifier",
+                f"FederatedRegressor: objective {objective!r} is for classification: use FederatedClassifier",
             )
         if objective in registry.names_of(LabelKind.RELEVANCE):
             raise ConfigError(
                 "estimator-objective",
-                f"FederatedRegressor: objective {objective!r} is for groups of rows: use FederatedRanker",
+                f"FederatedRegressor: objective {objective!r} is for ranking: use FederatedRanker",
             )
         return {"objective": objective}
 
     def predict(self, X: Any) -> Float64:
-        """Return the prediction for each row: float64 [rows]."""
+        """Return the predicted value of each row, float64 [rows]."""
         return self._predicted(X)
 
 
 class FederatedRanker(Federated):
-    """Ranker whose trees are grown as a federation grows them; its scores order the rows of a group (default
-    objective: rank:ndcg).
+    """Ranker trained by simulating a federation in this process. Its scores order the rows within a group
+    (default objective: rank:ndcg).
 
     All rows are in this process, so nothing is hidden from anyone. Parameters and attributes are those of
     `FederatedClassifier`, except classes_.
@@ -641,16 +667,16 @@ class FederatedRanker(Federated):
         eval_qid: Any = None,
         verbose: bool | int = False,
     ) -> Self:
-        """Train. All rows of a group must be at one site. The other arguments are those of
-        FederatedClassifier.
+        """Fit the model. All rows of a group must be at one site. Other arguments are as in
+        `FederatedClassifier.fit`.
 
         Args:
-            y: relevance of each row, [rows], integers from 0 to 31.
-            group: sizes of consecutive groups of rows, [groups]; alternatively use qid.
-            qid: group of each row, [rows].
-            sample_weight: weight of each group, [groups], in the order of group or of increasing qid.
-            eval_group: list with the group argument of each pair in eval_set; or use eval_qid.
-            eval_qid: list with the qid argument of each pair in eval_set.
+            y: relevance of each row [rows], integers from 0 to 31 inclusive.
+            group: sizes of consecutive groups of rows [groups]. Pass either group or qid.
+            qid: group id of each row [rows].
+            sample_weight: weight of each group [groups], in the order of group or of increasing qid.
+            eval_group: list of group arrays, one per pair in eval_set. Pass either eval_group or eval_qid.
+            eval_qid: list of qid arrays, one per pair in eval_set.
         """
         rows = checked(self, X, y, None, numbers=True)
         objective = self.objective or "rank:ndcg"
@@ -664,7 +690,7 @@ class FederatedRanker(Federated):
         if sample_weight is not None:
             weight, count = column_or_1d(sample_weight), int(groups.max()) + 1
             if len(weight) != count:
-                raise ValueError(f"sample_weight has {len(weight)} weights, {count} groups need one each")
+                raise ValueError(f"sample_weight has {len(weight)} weights, but there are {count} groups")
             rows = replace(rows, weight=weight.astype(np.float64)[groups])
         if sites is not None:
             _check_sites(rows, sites)
@@ -677,12 +703,12 @@ class FederatedRanker(Federated):
         return self._fit(rows, {"objective": objective}, options)
 
     def predict(self, X: Any) -> Float64:
-        """Return the score of each row, float64 [rows]; within a group, higher scores rank first."""
+        """Return the score of each row, float64 [rows]. Within a group, higher scores rank first."""
         return self._predicted(X)
 
 
 def _groups(rows: Rows, group: Any, qid: Any, group_name: str, qid_name: str) -> npt.NDArray[np.int64]:
-    """Return the group index of each row, from 0: int64 [rows]."""
+    """Return each row's group index, starting at 0, int64 [rows]."""
     if (group is None) == (qid is None):
         raise ValueError(f"pass either {group_name}, the group sizes, or {qid_name}, the group of each row")
     if qid is not None:
@@ -690,12 +716,14 @@ def _groups(rows: Rows, group: Any, qid: Any, group_name: str, qid_name: str) ->
         return np.unique(column_or_1d(qid), return_inverse=True)[1].astype(np.int64)
     sizes = column_or_1d(group)
     if sizes.sum() != len(rows.label) or (sizes < 0).any():
-        raise ValueError(f"{group_name} adds up to {sizes.sum()} rows, X has {len(rows.label)}")
+        raise ValueError(
+            f"the sizes in {group_name} add up to {sizes.sum()} rows, but X has {len(rows.label)}"
+        )
     return np.repeat(np.arange(len(sizes)), sizes)
 
 
 def _check_sites(rows: Rows, sites: Any) -> None:
-    """Raise ConfigError if a group is at several sites: its rows would not be ranked against each other."""
+    """Raise ConfigError if a group's rows are at different sites, where they cannot be ranked together."""
     check_consistent_length(rows.label, sites)
     names = column_or_1d(sites)
     assert rows.group is not None

@@ -1,4 +1,4 @@
-"""Model evaluation: metrics on held-out rows, and the gain of a site from joining."""
+"""Model evaluation on held-out rows, and the statistics that show whether a site gains from joining."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -18,28 +18,28 @@ from fedboost.results.model import ALONE, FEDERATED, Figure, SiteComparison
 from fedboost.terms.terms import Terms
 
 # ---- Metrics of models on rows that they were not trained on --------------------------------------------
-# Promises: a figure is the metric that training would report for these rows.
+# Guarantees: a figure equals the metric that training would report for these rows.
 
 
 MAX_CLASS_METRICS = 3
-"""Maximum number of metrics by which classifiers are compared."""
+"""Maximum number of metrics used to compare classifiers."""
 _WEIGHT_BITS = 24
 
 
 class Trained(Protocol):
-    """A model and the terms it was trained under."""
+    """Protocol for a model together with the terms it was trained under."""
 
     @property
     def booster(self) -> Booster:
-        """Trees of the model."""
+        """The model's trees."""
 
     @property
     def terms(self) -> Terms:
-        """Terms of its training."""
+        """The terms of the model's training."""
 
 
 def shown_metrics(terms: Terms) -> tuple[str, ...]:
-    """Return the metrics by which models under these terms are compared, the deciding one first."""
+    """Return the names of the metrics used to compare models under these terms. The first one decides."""
     equivalent = terms.objective.loss.xgboost_equivalent
     has_classes = equivalent.label_kind is LabelKind.CLASS
     return terms.evaluation.eval_metric or (
@@ -48,16 +48,16 @@ def shown_metrics(terms: Terms) -> tuple[str, ...]:
 
 
 def unprotected(terms: Terms) -> Terms:
-    """Return terms of the same model for rows that are all in this process: without protection, since they
-    are hidden from no one, and without a quorum, since no party can be lost."""
+    """Return terms of the same model for rows that are all in this process. Protection is off, because
+    nothing is hidden from anyone, and there is no quorum, because no party can be lost."""
     nobody: dict[str, object] = {"parties": [], "keyholder": None, "keyholder_rows": True}
     return terms.changed(protection="plain", on_loss="wait", quorum=None, **nobody)
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Rows to compare models on, as the terms read them, with levels of target means as buckets: float32
-    [rows, features] and [rows]; the label of a range is [2, rows]."""
+    """Rows on which models are compared, prepared according to the terms: float32 [rows, features] and
+    [rows]. Levels of target-means columns are bucket numbers. Labels that are ranges are [2, rows]."""
 
     features: Float32
     label: Float32
@@ -66,16 +66,26 @@ class HeldOut:
 
     @classmethod
     def from_shard(cls, shard: Shard) -> "HeldOut":
-        """Return the rows of a shard."""
+        """Create the rows from a prepared table (`Shard`)."""
         features = np.column_stack([column[:] for column in shard.columns])
         return cls(features, shard.label, shard.weight, shard.base_margin)
 
     def sums(
         self, margin: Float64, terms: Terms, names: tuple[str, ...], groups: Sequence[Any] = (slice(None),)
     ) -> tuple[Int64, Scale]:
-        """Return the metric sums over each group of rows, int64 [groups, cells], and the scale of the
-        weights. Sums of groups add up; `metrics.values` turns a sum into metrics. margin: float64 [rows], or
-        [outputs, rows]."""
+        """Return the metric sums over each group of rows, and the scale of the weights.
+
+        Sums of groups can be added together; `metrics.values` turns a sum into metrics.
+
+        Args:
+            margin: float64 [rows] or [outputs, rows].
+            terms: terms of the model, which define its loss.
+            names: names of the metrics.
+            groups: row indices or slice of each group (default: one group of all rows).
+
+        Returns:
+            int64 [groups, cells], and the scale.
+        """
         loss, heaviest = terms.objective.loss, float(self.weight.max(initial=0.0))
         known = terms.known_weight_scale
         scale = known or Scale(int(np.frexp(heaviest)[1]), _WEIGHT_BITS)
@@ -88,12 +98,13 @@ class HeldOut:
 
 
 def score(model: Trained, rows: HeldOut, names: tuple[str, ...]) -> dict[str, float]:
-    """Return each metric's value on these rows, by name."""
+    """Return metric name -> value of a model on these rows."""
     return score_of(margins_of(model, rows), model.terms, rows, names)
 
 
 def margins_of(model: Trained, rows: HeldOut) -> Float64:
-    """Return a model's margins: float64 [rows], or [outputs, rows]. Each model has its own target means."""
+    """Return a model's margins, float64 [rows] or [outputs, rows]. Buckets of target-means columns are first
+    replaced by the model's own means."""
     schema, features = model.terms.columns, rows.features
     if schema.target_means:
         features = features.copy()
@@ -103,26 +114,27 @@ def margins_of(model: Trained, rows: HeldOut) -> Float64:
 
 
 def score_of(margin: Float64, terms: Terms, rows: HeldOut, names: tuple[str, ...]) -> dict[str, float]:
-    """Return each metric's value for these margins, float64 [rows] or [outputs, rows], by name."""
+    """Return metric name -> value for given margins, float64 [rows] or [outputs, rows]."""
     (total,), scale = rows.sums(margin, terms, names)
     return metrics.values(names, total, scale)
 
 
 # ---- Statistics of a comparison: site-alone, federated and pooled models on the same held-out rows ------
-# Promises: the models of a split are compared on the same rows. The interval of a difference is that of the
+# Guarantees: the models of a split are compared on the same rows. The interval of a difference is that of the
 # paired difference over bootstrap samples of those rows. The same rows and models give the same figures.
 # The intervals cover only the choice of held-out rows. The choice of training rows varies between splits,
 # over which figures are averaged.
 
 
 SAMPLES = 1000
-"""Number of bootstrap samples of the held-out rows."""
+"""Number of bootstrap samples drawn from the held-out rows."""
 GROUPS = 1000
-"""Bootstrap units of a site: its rows one by one, or this many random groups of rows if it has more."""
+"""Maximum number of bootstrap units of a site: its single rows or, if it has more, this many random
+groups."""
 
 
 class Trial:
-    """A site's rows, and the scores of models on the rows that each split holds out."""
+    """A site's rows, and the models' scores on the rows that each split holds out."""
 
     def __init__(self, site: str, rows: int, share: float, number: int) -> None:
         self.site, self.rows = site, rows
@@ -130,23 +142,23 @@ class Trial:
         self._number = number
         draw = np.random.default_rng([0, number])
         self._groups = draw.permutation(rows) % GROUPS
-        """Group of each row, fixed over all splits: int64 [rows]."""
+        """Group of each row, int64 [rows]; the same in all splits."""
         count = min(rows, GROUPS)
         self._drawn = draw.multinomial(count, np.full(count, 1 / count), SAMPLES).astype(np.float64)
-        """Number of times that each sample draws each group: float64 [samples, groups]."""
+        """Number of times that each sample draws each group, float64 [samples, groups]."""
         self._seen = np.zeros(rows, np.bool_)
         self._cannot = ""
         self._values: dict[str, list[Float64]] = {}
         self._samples: dict[str, list[Float64]] = {}
 
     def split(self, seed: int) -> tuple[Int64, Int64]:
-        """Return the indices of the rows to train on, and of the held-out rows."""
+        """Return the row indices of one random split: the rows to train on, and the held-out rows."""
         order = np.random.default_rng([1, seed, self._number]).permutation(self.rows)
         held, rest = order[: self.held_out], order[self.held_out :]
         return rest, np.sort(held)
 
     def cannot(self, error: Exception) -> None:
-        """Record that the site cannot train alone, and why."""
+        """Record that the site cannot train alone, and the reason."""
         self._cannot = str(error)
 
     def score(
@@ -157,8 +169,15 @@ class Trial:
         names: tuple[str, ...],
         own_rows: HeldOut | None = None,
     ) -> None:
-        """Score the models of one split on the rows that it holds out, whose indices are `held`. own_rows:
-        the same rows as the site-alone model reads them, if it has fewer columns."""
+        """Score the models of one split on the rows that it holds out.
+
+        Args:
+            models: model name -> model; the same object may have several names.
+            rows: the held-out rows.
+            held: indices of these rows, int64.
+            names: names of the metrics.
+            own_rows: the same rows as read by the site-alone model, if that model has fewer columns.
+        """
         self._seen[held] = True
         # A sample is a weighted sum of group sums. All models share the draws, which pairs their differences.
         present, groups_of_rows = np.unique(self._groups[held], return_inverse=True)
@@ -178,7 +197,7 @@ class Trial:
             self._samples.setdefault(name, []).append(values[1:])
 
     def compared(self, names: tuple[str, ...]) -> SiteComparison:
-        """Return the comparison over all splits."""
+        """Return the comparison of the models over all splits."""
         # for each model: [splits, metrics] and [splits, samples, metrics]
         values = {model: np.array(splits) for model, splits in self._values.items()}
         samples = {model: np.array(splits) for model, splits in self._samples.items()}
@@ -189,18 +208,18 @@ class Trial:
 
     @property
     def different(self) -> int:
-        """Number of different rows that some split held out."""
+        """Number of distinct rows held out by at least one split."""
         return int(self._seen.sum())
 
     @property
     def has_a_model(self) -> bool:
-        """True if the site can train alone, and splits held out some of its rows."""
+        """True if the site can train alone and some of its rows were held out."""
         return not self._cannot and ALONE in self._values
 
 
 def together(trials: Sequence[Trial], names: tuple[str, ...]) -> SiteComparison:
-    """Return the comparison of all sites as one. Each figure is the mean over the sites that can train alone,
-    weighted by their held-out rows; if no site can, over all sites."""
+    """Return the comparison over all sites. Each figure is the mean over the sites that can train alone, or
+    over all sites if none can, weighted by the number of held-out rows."""
     able = [trial for trial in trials if trial.has_a_model]
     chosen = able or [trial for trial in trials if trial._values]
     weights = np.array([trial.held_out for trial in chosen], np.float64)
@@ -215,7 +234,7 @@ def together(trials: Sequence[Trial], names: tuple[str, ...]) -> SiteComparison:
 
 
 def _mean(by_site: Sequence[Float64], weights: Float64) -> Float64:
-    """Return the weighted mean of the sites' figures, ignoring NaN."""
+    """Return the weighted mean over sites, ignoring NaN."""
     mean = np.ma.average(np.ma.masked_invalid(np.array(by_site)), axis=0, weights=weights)
     return np.asarray(np.ma.filled(mean, np.nan))
 
@@ -228,8 +247,13 @@ def _comparison(
     names: tuple[str, ...],
     cannot: str,
 ) -> SiteComparison:
-    """Return a site's comparison from the values [splits, metrics] and samples [splits, samples, metrics] of
-    each model. counts: rows, rows held out in each split, and rows held out in any."""
+    """Return a site's comparison.
+
+    Args:
+        counts: number of rows, of rows held out per split, and of distinct rows held out in any split.
+        values, samples: model -> figures, [splits, metrics] and [splits, samples, metrics].
+        cannot: why the site cannot train alone, or "".
+    """
     rows, held_out, different = counts
     between = percentiles(different)
 
@@ -252,9 +276,13 @@ def _comparison(
 
 
 def figure(splits: Float64, samples: Float64, between: tuple[float, float]) -> Figure:
-    """Return the mean and interval of a metric from its value in each split, [splits], and in each bootstrap
-    sample of each split, [splits, samples]. NaN stands for rows that determine no value. between: the
-    percentiles of the samples at which the interval ends."""
+    """Return the mean and the confidence interval of a metric.
+
+    Args:
+        splits: the metric in each split, [splits]; NaN if the rows do not determine it.
+        samples: the metric in each bootstrap sample, [splits, samples].
+        between: percentiles of the samples at which the interval starts and ends.
+    """
     if np.isnan(splits).all():
         return Figure(value=math.nan, low=math.nan, high=math.nan)
     sound = ~np.isnan(splits)
@@ -265,9 +293,9 @@ def figure(splits: Float64, samples: Float64, between: tuple[float, float]) -> F
 
 
 def percentiles(rows: int) -> tuple[float, float]:
-    """Return the percentiles of bootstrap samples at which a 95% interval ends: 2.5 and 97.5 for many rows,
-    further out for few, as Student's t is wider than the normal distribution. This is the expanded percentile
-    interval of Hesterberg, arXiv 1411.5279, with t from its expansion in 1 / (rows - 1)."""
+    """Return the percentiles of bootstrap samples that bound a 95% interval: 2.5 and 97.5 for many rows, and
+    a wider range for few rows. This is the expanded percentile interval of Hesterberg (arXiv 1411.5279), with
+    Student's t approximated by its expansion in 1 / (rows - 1)."""
     if rows < 3:
         return 0.0, 100.0
     z, n = NormalDist().inv_cdf(0.975), rows - 1
@@ -277,7 +305,7 @@ def percentiles(rows: int) -> tuple[float, float]:
 
 
 def _values(names: tuple[str, ...], total: Int64, scale: Scale) -> list[float]:
-    """Return the metrics of these sums; NaN for a sample that drew none of the rows."""
+    """Return the metrics computed from these sums, or NaN for a sample that contains none of the rows."""
     if total[0] <= 0:
         return [math.nan] * len(names)
     by_name = metrics.values(names, total, scale)

@@ -1,9 +1,9 @@
-"""Floats as fixed-point integers, and the proof that their sums cannot overflow.
+"""Fixed-point encoding of floats as integers whose sums cannot overflow.
 
-Promises: `Scale` maps a float of known bound to an integer of known limit by a power of two, so decoding is
-exact. `cell_bits` returns the width of the narrowest cell that holds the sum over all rows.
-Refuses: bounds that no 64-bit cell can hold.
-`gbdt.kernels.histogram.quantise` is `Scale.encode` compiled; a test checks that they agree.
+Guarantees: `Scale` encodes floats of bounded magnitude as integers of bounded magnitude. One unit is a power
+of two, so decoding is exact. `cell_bits` returns the smallest width that holds the sum over all rows.
+Raises: ConfigError if that sum does not fit into 64 bits.
+`gbdt.kernels.histogram.quantise` is a compiled version of `Scale.encode`; a test checks that they agree.
 """
 
 import functools
@@ -24,11 +24,10 @@ MAX_CELL_BITS = 64
 
 @dataclass(frozen=True)
 class Scale:
-    """Fixed-point numbers of magnitude at most 2**exponent, in `bits` bits including the sign.
+    """Fixed-point format for numbers of magnitude at most 2**exponent, with `bits` bits including the sign.
 
-    One unit is 2**(exponent - bits + 1). An encoded value lies in [-limit, limit], where limit is
-    2**(bits - 1). Values beyond the bound are clipped to it, so each row's contribution is bounded.
-    """
+    One unit is 2**(exponent - bits + 1). Encoded values lie in [-limit, limit], where limit is 2**(bits - 1).
+    Larger values are clipped, which bounds the contribution of each row."""
 
     exponent: int
     bits: int
@@ -42,32 +41,34 @@ class Scale:
 
     @property
     def factor(self) -> float:
-        """Units per 1.0: a power of two, so multiplying and dividing by it is exact."""
+        """Number of units per 1.0. It is a power of two, so multiplying and dividing by it is exact."""
         return math.ldexp(1.0, self.bits - 1 - self.exponent)
 
     def encode(self, values: Float64) -> Int64:
-        """Round to the nearest unit, ties to even, and clip to [-limit, limit]."""
+        """Round to the nearest unit (ties to even) and clip to [-limit, limit]. Returns int64, shaped like
+        `values`."""
         # The factor is a power of two, so the product only shifts the exponent: rint is the only rounding.
         # The clip comes before the conversion, which is undefined for floats beyond int64.
         units = np.rint(np.asarray(values, np.float64) * self.factor)
         return np.clip(units, -self.limit, self.limit).astype(np.int64)
 
     def decode(self, total: int) -> float:
-        """Convert a sum of encoded values to a float; exact up to 2**53 units."""
+        """Convert a sum of encoded values to a float. The result is exact up to 2**53 units."""
         return float(total) / self.factor
 
 
 UNIT = Scale(exponent=0, bits=1)
-"""The scale of a plain count: 1.0 is encoded as 1."""
+"""Scale of a plain count: 1.0 is encoded as 1."""
 
 
 @functools.lru_cache(maxsize=256)
 def cell_bits(limit: int, rows: int) -> int:
-    """Return the width of the narrowest signed cell for any sum of `rows` integers of magnitude `limit`.
+    """Return the smallest cell width, in bits, that holds any sum of `rows` integers of magnitude up to
+    `limit`.
 
-    |sum| <= limit * rows, and a signed cell of w bits holds magnitudes up to 2**(w - 1) - 1. So the sum is
-    recovered exactly from its residue modulo 2**w, whatever the order in which the residues are added.
-    """
+    Such a sum has a magnitude of at most limit * rows, and a signed cell of w bits holds magnitudes up to
+    2**(w - 1) - 1. The sum can therefore be recovered from its residue modulo 2**w, no matter in which order
+    the residues were added. Raises ConfigError if more than 64 bits are needed."""
     # A sum of magnitude m needs m <= 2**(w - 1) - 1, which is w = bit_length(m) + 1: two bits for m = 1, and
     # k + 2 bits for m = 2**k.
     bits = (limit * max(rows, 1)).bit_length() + 1
@@ -85,12 +86,12 @@ _LOWEST_EXPONENT = -63
 
 
 def exponent_counts(values: Float64) -> Int64:
-    """Count values by binary exponent: int64 [EXPONENT_CELLS]. Zeros are not counted.
+    """Count values by binary exponent. Returns int64 [EXPONENT_CELLS]; zeros and NaN are not counted.
 
-    Cell i counts the values with 2**(e - 1) <= |value| < 2**e for e = i - 63; values beyond the cells go into
-    the first or the last one. The parties' counts add up, and the highest non-empty cell yields one bound for
-    all parties (`bound_exponent`) without any party revealing its own largest value.
-    """
+    Cell i counts values with 2**(e - 1) <= |value| < 2**e, where e = i - 63. Smaller values are counted in
+    the first cell, larger ones in the last. Counts from different parties can be added together. The highest
+    non-empty cell of the total bounds the values of all parties (`bound_exponent`), and no party reveals its
+    own maximum."""
     # frexp writes a value as f * 2**e with 1/2 <= f < 1, so 2**e is the next power of two above it. NaN fails
     # the comparison with 0.
     #     cell       0              1                     63             127
@@ -103,8 +104,9 @@ def exponent_counts(values: Float64) -> Int64:
 
 
 def bound_exponent(counts: Int64, beyond: int = 0) -> int:
-    """Return the smallest e such that at most `beyond` counted values exceed 2**e in magnitude; 0 if no more
-    than `beyond` values are counted."""
+    """Return the smallest exponent e such that at most `beyond` counted values exceed 2**e in magnitude.
+    Returns 0 if no more than `beyond` values are counted. counts: int64 [EXPONENT_CELLS], from
+    `exponent_counts`."""
     # The cumulative sum from the right counts, at cell i, the values in this cell and above it. At most
     # `beyond` values lie above the last cell where it exceeds `beyond`. The last of all cells has no upper
     # end: values beyond 2**64 are clipped by `Scale.encode`.
@@ -113,7 +115,9 @@ def bound_exponent(counts: Int64, beyond: int = 0) -> int:
 
 
 def lower_bound(counts: Int64) -> float:
-    """Return the largest power of two that no counted value is below in magnitude; 0 without such a bound."""
+    """Return the largest power of two that bounds all counted magnitudes from below. Returns 0.0 if there is
+    none, because nothing is counted or the first cell, which has no lower end, is not empty. counts: int64
+    [EXPONENT_CELLS], from `exponent_counts`."""
     # The first cell has no lower end, so a count in it leaves no bound.
     used = np.flatnonzero(counts)
     return math.ldexp(1.0, int(used[0]) + _LOWEST_EXPONENT - 1) if used.size and used[0] else 0.0

@@ -1,12 +1,12 @@
-"""The cache of compiled kernels: the folders that kernels are read from and stored in.
+"""Cache of compiled numba kernels: the folders in which they are looked up and stored.
 
-Promises: kernels are stored in FEDBOOST_CACHE or, failing that, NUMBA_CACHE_DIR if set. Otherwise they are
-stored in the first writable folder of these: the package's own, the user's cache folder, and one for this
-user in the system's temporary folder. A kernel that cannot be stored, for lack of a folder or of space, is
-compiled all the same, and one line on standard error reports it. A change to any kernel's source invalidates
-all stored kernels. If several processes need a kernel, one compiles it; the others wait and load it.
-Refuses: a folder that other users can write, because the cache contains code; a named folder that can neither
-be written nor contains the kernels (ConfigError).
+Guarantees: kernels are stored in FEDBOOST_CACHE or NUMBA_CACHE_DIR, if one of them is set. Otherwise they are
+stored in the first writable folder of these: the package's own, the user's cache folder, and a folder for
+this user in the system's temporary folder. If there is no usable folder or no space, kernels are still
+compiled, and one line on standard error reports it. A change to any kernel's source invalidates all stored
+kernels. If several processes need a kernel, one compiles it; the others wait and load it.
+Rejects: folders that other users can write to, because the cache contains code.
+Raises: ConfigError if a folder named by a variable is unsafe, or cannot be written and has no kernels.
 """
 
 import errno
@@ -32,20 +32,21 @@ from fedboost.errors import ConfigError, printable
 from fedboost.version import VERSION
 
 VARIABLE = "FEDBOOST_CACHE"
-COMPILING = "compiling kernels, once on this machine; this takes up to two minutes"
+COMPILING = "compiling kernels; this happens once per machine and takes up to two minutes"
 PACKAGE = Path(__file__).parent
 SOURCES = "gbdt/kernels/*.py", "privacy/kernels.py", "privacy/rowsums/kernels.py"
-"""The files that contain kernels."""
+"""Glob patterns of the files that contain kernels."""
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 _DAMAGED = (EOFError, UnpicklingError)
 MAX_WAIT_SECONDS = 60.0
-"""After waiting this long for another process, a process compiles the kernel itself: the other may hang."""
+"""Maximum time to wait while another process compiles a kernel. After that, this process compiles it too,
+because the other one may hang."""
 _PAUSE_SECONDS = 0.05
 
 
 def kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     """Return a decorator that compiles a function on its first call, like `numba.njit` with these options,
-    and stores the result in the cache."""
+    and stores the compiled code in the cache."""
 
     def decorate(function: Callable[..., Any]) -> Any:
         compiled = numba.njit(**options)(function)
@@ -57,17 +58,23 @@ def kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 
 @dataclass(frozen=True)
 class Folders:
-    """The cache folders of this process: those to read from, in order, and the one to store kernels in."""
+    """The cache folders of this process.
+
+    Attributes:
+        read: folders to look kernels up in, in this order.
+        write: folder to store kernels in, or None.
+        reasons: why no folder can be written to, in one line without advice; "" if one can.
+    """
 
     read: tuple[Path, ...]
     write: Path | None
     reasons: str
-    """Why no folder can be written: one line, without advice."""
 
 
 @cache
 def folders() -> Folders:
-    """Return the cache folders, chosen once per process. ConfigError if a named folder cannot be used."""
+    """Return the cache folders, chosen once per process. Raises ConfigError if a folder named by an
+    environment variable is unsafe, or cannot be written and has no kernels."""
     name = VARIABLE if os.environ.get(VARIABLE) else "NUMBA_CACHE_DIR"
     if not (value := os.environ.get(name)):
         return _first_of(_ordinary())
@@ -83,8 +90,8 @@ def folders() -> Folders:
         if not _holds_kernels(folder):
             raise ConfigError(
                 "cache-folder-unwritable",
-                f"{name}={printable(value)}: has no compiled kernels of this version, and none can be kept "
-                f"there: {error.strerror}; name a folder that this user can write, or unset {name}",
+                f"{name}={printable(value)}: the folder has no compiled kernels of this version and cannot "
+                f"be written: {error.strerror}; name a folder that this user can write to, or unset {name}",
             ) from None
     others = _first_of(_ordinary())  # for kernels that it lacks or has for another processor only
     return Folders((folder, *others.read), others.write, others.reasons)
@@ -97,7 +104,7 @@ def _ordinary() -> Iterator[Path]:
 
 
 def _first_of(bases: Iterator[Path]) -> Folders:
-    """Return the folders in these places, up to the first writable one."""
+    """Return the folders in these places up to the first writable one."""
     read, reasons = list[Path](), list[str]()
     for base in bases:
         folder = base / _version()
@@ -114,13 +121,13 @@ def _first_of(bases: Iterator[Path]) -> Folders:
 
 
 class _Unsafe(OSError):
-    """Other users can write a folder."""
+    """A folder can be written to by other users."""
 
 
 @cache
 def _version() -> str:
-    """Return the folder name, which includes a digest of all kernel sources: numba itself does not notice a
-    change in a kernel that another file calls."""
+    """Return the name of the cache folder, which includes a digest of all kernel sources. numba alone does
+    not notice changes in a kernel that is called from another file."""
     digest = hashlib.sha256(f"{VERSION} {numba.__version__}".encode())
     for file in (path for pattern in SOURCES for path in sorted(PACKAGE.glob(pattern))):
         digest.update(file.read_bytes())
@@ -128,8 +135,8 @@ def _version() -> str:
 
 
 def _make(folder: Path) -> None:
-    """Create a folder that only this user can use, or that all can read if root creates it, and test it.
-    OSError unless this user, and no one else, can write it."""
+    """Create a folder and check that files can be created in it. It is accessible only to this user or, if
+    created by root, readable by all. Raises OSError if it cannot be used or other users can write to it."""
     _check_link(folder.parent)
     mode = 0o755 if os.geteuid() == 0 else 0o700
     for path in (*reversed(folder.parents), folder):
@@ -152,8 +159,8 @@ def _holds_kernels(folder: Path) -> bool:
 
 
 def _check_safe(folder: Path) -> None:
-    """Raise OSError if another user can put files into a folder or replace it. The package's own folder is as
-    safe as the package."""
+    """Raise OSError if another user could put files into a folder or replace it. The package's own folder is
+    not checked, because it is as safe as the package."""
     if folder.parent == PACKAGE / "__pycache__":
         return
     _check_link(folder.parent)
@@ -161,15 +168,17 @@ def _check_safe(folder: Path) -> None:
     for path in (real, *real.parents):
         status = path.stat()
         if status.st_uid not in _trusted():
-            raise _Unsafe(errno.EPERM, f"{path} belongs to another user, who could put code there")
+            raise _Unsafe(errno.EPERM, f"{path} belongs to another user, who could place code in it")
         others = stat.S_IWOTH if _is_private(status.st_gid, status.st_uid) else stat.S_IWOTH | stat.S_IWGRP
         writable = status.st_mode & others
         if writable and (path == real or not status.st_mode & stat.S_ISVTX):
-            raise _Unsafe(errno.EPERM, f"other users can write {path}, and put code there; chmod go-w {path}")
+            raise _Unsafe(
+                errno.EPERM, f"other users can write to {path} and place code in it; run chmod go-w {path}"
+            )
 
 
 def _is_private(group: int, user: int) -> bool:
-    """Return whether a group is a user's own: same id and name, and no other members."""
+    """Return whether a group belongs to one user only: it has the user's id and name and no other members."""
     import grp  # not available on every system
     import pwd
 
@@ -182,16 +191,17 @@ def _is_private(group: int, user: int) -> bool:
 
 def _check_link(place: Path) -> None:
     if place.is_symlink() and place.lstat().st_uid not in _trusted():
-        raise _Unsafe(errno.EPERM, f"{place} is a link that belongs to another user")
+        raise _Unsafe(errno.EPERM, f"{place} is a symbolic link owned by another user")
 
 
 def _trusted() -> tuple[int, ...]:
-    """Return the ids of this user and of root, whose id differs in a user namespace: there, that of /."""
+    """Return the user ids of this user and of root. In a user namespace root has another id, which is that of
+    the owner of /."""
     return os.geteuid(), 0, Path("/").stat().st_uid
 
 
 class _Locator(_CacheLocator):
-    """Points numba to the folder in which to store a kernel."""
+    """Tells numba in which folder to store a kernel."""
 
     def __init__(self, line: int) -> None:
         self._line = line
@@ -219,7 +229,7 @@ class _Kept(CompileResultCacheImpl):
 
 
 class _KernelCache(FunctionCache):
-    """Compiled versions of one kernel, one for each signature and processor."""
+    """Cache of one kernel's compiled versions, one per signature and processor type."""
 
     _impl_class = _Kept
 
@@ -261,7 +271,7 @@ class _KernelCache(FunctionCache):
 
     def _save(self, sig: Any, data: Any) -> None:
         if folders().write is None:
-            _say(f"{folders().reasons}; set {VARIABLE} to a folder that this user can write")
+            _say(f"{folders().reasons}; set {VARIABLE} to a folder that this user can write to")
             return
         try:
             try:
@@ -270,22 +280,22 @@ class _KernelCache(FunctionCache):
                 self.flush()
                 super().save_overload(sig, data)
         except OSError as error:
-            way = f"make room there, or set {VARIABLE} to a folder on another disk"
+            way = f"free space on that disk, or set {VARIABLE} to a folder on another disk"
             if error.errno not in FULL_DISK:
-                way = f"set {VARIABLE} to a folder that this user can write"
+                way = f"set {VARIABLE} to a folder that this user can write to"
             _say(f"{folders().write}: {error.strerror}; {way}")
 
 
 class _Lock:
-    """Held by the one process that compiles a kernel. A kernel takes only the locks of kernels that it calls,
-    so two processes never wait for each other. Where files cannot be locked, nothing is held."""
+    """Lock held by the process that compiles a kernel. Compiling a kernel only takes locks of kernels that it
+    calls, so two processes never wait for each other. Where file locks are not supported, it does nothing."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._file: int | None = None
 
     def take(self) -> None:
-        """Wait for the lock, for MAX_WAIT_SECONDS at most."""
+        """Wait for the lock, at most MAX_WAIT_SECONDS."""
         if self._file is not None or (folder := folders().write) is None:
             return
         try:
@@ -314,8 +324,8 @@ class _Lock:
 
 
 def unready() -> Path | None:
-    """Return the marker file to create once the kernels for this processor are compiled; None if it exists,
-    or if nothing can be stored."""
+    """Return the marker file to create once all kernels are compiled for this processor. Returns None if it
+    exists, or if nothing can be stored."""
     processor = hashlib.sha256(repr(cpu_target.target_context.codegen().magic_tuple()).encode())
     name = f"ready-{processor.hexdigest()[:16]}"
     if any((folder / name).exists() for folder in folders().read) or (folder := folders().write) is None:
@@ -325,13 +335,13 @@ def unready() -> Path | None:
 
 @cache
 def _say_compiling() -> None:
-    """Print a line once if a person is waiting; a party's log reports the compilation itself."""
+    """Print a line once if a person is waiting. A party's log reports the compilation by itself."""
     if sys.stderr.isatty() or "ipykernel" in sys.modules:
         print(f"fedboost: {COMPILING}", file=sys.stderr, flush=True)
 
 
 @cache
 def _say(reason: str) -> None:
-    """Print a line on standard error, once."""
-    line = f"fedboost: compiled kernels cannot be kept, so each command compiles them again: {reason}"
+    """Print, once, a line on standard error that says why kernels cannot be stored."""
+    line = f"fedboost: compiled kernels cannot be stored, so each command compiles them again: {reason}"
     print(printable(line), file=sys.stderr, flush=True)

@@ -1,6 +1,6 @@
-"""The terms as analysts write them in Python: the protocol's terms, and a draft of terms from a table.
+"""Terms for analysts who use Python: settings with checks, and drafting from a table.
 
-`Terms(...)` and `Terms.draft(...)` raise ConfigError, with a one-line message, for invalid settings.
+`Terms(...)` and `Terms.draft(...)` raise ConfigError with a one-line message if a setting is invalid.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,8 +27,8 @@ P = ParamSpec("P")
 
 
 class Terms(terms.Terms):
-    """The terms that every party agrees to for one session. Settings are the keys of a terms file; xgb_model
-    may also be a `Model` to continue, or the path of its file."""
+    """The settings that all parties agree on for one session. Keyword arguments are the keys of a terms file.
+    xgb_model may also be a `Model` to continue training from, or the path of its file."""
 
     def __init__(self, **settings: Any) -> None:
         try:
@@ -62,18 +62,18 @@ class Terms(terms.Terms):
         exclude: Sequence[str] = (),
         **settings: Any,
     ) -> "Terms":
-        """Draft terms, with the columns and the objective found in a table.
+        """Draft terms, with columns and objective inferred from a table.
 
-        A text label is drafted as classes; a label of more than two distinct numbers is drafted as a
-        quantity, unless settings has an objective. Other settings default to those of XGBoost. That includes
-        min_child_weight, for which `fedboost terms` drafts ten rows per leaf, as most sites want.
-        TableWarning reports omitted columns and other oddities of the table.
+        A text label is treated as classification, and a numeric label with more than two distinct values as
+        regression, unless `objective` is set. Other settings default to those of XGBoost. That includes
+        min_child_weight; `fedboost terms` drafts ten rows per leaf instead, as most sites require. A
+        TableWarning reports each omitted column and other finding about the table.
 
         Args:
             data: the table: a path, a pandas or Arrow table, or a mapping of arrays.
             label, weight, base_margin, group, label_upper_bound: names of columns.
             exclude: names of columns that must not be features.
-            settings: keys of Terms, under XGBoost's names.
+            settings: other keys of Terms, under XGBoost's names.
         """
         chosen = base_margin, settings.get("objective"), label_upper_bound, group
         table = as_table(data)
@@ -83,7 +83,7 @@ class Terms(terms.Terms):
 
 
 def _warns(run: Callable[P, Result]) -> Callable[P, Result]:
-    """Make a simulation warn (TableWarning) of oddities in the parties' tables."""
+    """Wrap `simulate` so that it issues a TableWarning for each finding about the parties' tables."""
 
     @wraps(run)
     def simulate(*arguments: P.args, **options: P.kwargs) -> Result:

@@ -1,3 +1,3 @@
-"""The version of fedboost, in one place."""
+"""The version number of fedboost."""
 
 VERSION = "0.1.0"

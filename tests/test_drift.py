@@ -356,9 +356,9 @@ def test_a_site_refuses_by_its_policy(model):
     agreed = drift_terms(model, three)[0]
     assert not [*Policy(**features).breaches(agreed)]
     text = " ".join(summary_of(agreed).split())
-    assert "against those that a model was trained on; labels are not read" in text
+    assert "taken together, to the training rows of a model; labels are not read" in text
     assert "label y" not in text
-    assert "reference after the last round, rows by bin of each column" in " ".join(
+    assert "reference after the last round, number of rows in each bin of each column" in " ".join(
         summary_of(training).split()
     )
 
@@ -410,7 +410,7 @@ def test_what_cannot_be_is_one_line(model, tmp_path):
     other.write_text(terms_to_toml(terms(columns={**COLUMNS, "numeric": ["dose", "age"]})))
     for words, why in (
         ((tmp_path / "none.json",), "none.json: cannot read the model: No such file or directory"),
-        ((bare,), "bare.json: the model has no reference: train it with reference = true in the terms"),
+        ((bare,), "bare.json has no reference distribution: train it with reference = true in the terms"),
         (
             (file, "--terms", other),
             "fedboost: terms: xgb_model cannot be compared with these rows: its feature 1 is 'age'",

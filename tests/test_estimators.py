@@ -311,7 +311,7 @@ CLASSIFIER, REGRESSOR = fb.FederatedClassifier, fb.FederatedRegressor
         (
             lambda: CLASSIFIER(objective="binary:logistic").fit(X, WARDS),
             fb.ConfigError,
-            "y has 3: leave it out",
+            "y has 3; omit the objective",
         ),
         (lambda: REGRESSOR(objective="binary:logistic").fit(X, Y), fb.ConfigError, "use FederatedClassifier"),
         (

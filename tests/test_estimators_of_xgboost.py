@@ -188,8 +188,7 @@ RANKER, CLASSIFIER = fb.FederatedRanker, fb.FederatedClassifier
         (
             lambda: CLASSIFIER().fit(X, Y, eval_set=[(X2, Y2), (X2, Y2)]),
             fb.ConfigError,
-            "eval_set has 2 pairs .* concatenate them; for the training rows, pass the same X and y as to "
-            "fit",
+            "eval_set has 2 pairs .* concatenate them. To .* pass the same X and y objects as to fit",
         ),
         (lambda: CLASSIFIER().fit(X, Y, eval_set=(X2, Y2)), ValueError, "must be a list of pairs"),
         (lambda: CLASSIFIER().fit(X, Y, eval_set=[(X2[:, :1], Y2)]), ValueError, "X has 1 features, but"),
@@ -211,7 +210,11 @@ RANKER, CLASSIFIER = fb.FederatedRanker, fb.FederatedClassifier
         ),
         (lambda: CLASSIFIER(objective="binary").fit(X, Y), fb.ConfigError, "did you mean binary:logistic"),
         (lambda: RANKER().fit(RANKED, RELEVANCE), ValueError, "pass either group, the group sizes, or qid"),
-        (lambda: RANKER().fit(RANKED, RELEVANCE, group=[10]), ValueError, "adds up to 10 rows, X has 180"),
+        (
+            lambda: RANKER().fit(RANKED, RELEVANCE, group=[10]),
+            ValueError,
+            "group add up to 10 rows, but X has 180",
+        ),
         (
             lambda: RANKER().fit(RANKED, RELEVANCE, qid=QID, sites=SITES),
             fb.ConfigError,
@@ -225,7 +228,7 @@ RANKER, CLASSIFIER = fb.FederatedRanker, fb.FederatedClassifier
         (
             lambda: RANKER().fit(RANKED, RELEVANCE, qid=QID, sample_weight=np.ones(180)),
             ValueError,
-            "180 weights, 18 groups need one each",
+            "180 weights, but there are 18 groups",
         ),
         (
             lambda: RANKER().fit(RANKED, RELEVANCE, qid=QID, eval_set=[(RANKED[:20], RELEVANCE[:20])]),

@@ -221,7 +221,7 @@ def test_subgroups_by_a_column_that_is_no_feature(model, tmp_path):
     with raised(Refused, "table-column-missing"):
         fb.evaluate(model, among(3), by=["sex=F,M"])
     assert evaluation_terms(model, by=["ward=c,a,b"]) == evaluation_terms(model, by=["ward"])
-    with pytest.raises(ConfigError, match="column 'sex' needs at least one level, and each level only once"):
+    with pytest.raises(ConfigError, match="column 'sex' must have at least one level, and must list each"):
         evaluation_terms(model, by=["sex=F,F"])
     named = {**OPEN, "columns": {"label": ["y"], "features": ["age", "dose", "ward"]}, "subgroups": True}
     agreed = evaluation_terms(model, terms(["a", "b", "c"], protection="masked"), by=["sex=F,M"])
@@ -329,10 +329,10 @@ async def test_over_grpc_it_is_the_same_each_party_signs_it_and_the_audit_log_sa
     told = fedboost("audit", tmp_path / "c" / "state" / "p0" / "memory.sqlite")
     assert told.code == 0
     assert "to evaluate  a model of binary:logistic on the rows of all parties" in told.out
-    assert "error of a model: all rows, this site's 1 1" in " ".join(told.out.split())
-    assert "except its metrics" in told.out
+    assert "evaluation: all rows and this site's rows 1 1" in " ".join(told.out.split())
+    assert "except this site's own metrics" in told.out
     assert "with an evaluation, according to the aggregator" in told.out
-    assert "No warnings: everything that left is allowed by the agreed terms." in told.out
+    assert "No warnings: everything that left this site is allowed by the agreed terms." in told.out
 
 
 def test_small_groups_are_left_out_and_no_others(model):
@@ -507,7 +507,10 @@ def test_a_session_that_asks_for_more_ends(model, asked):
     agreed, tables = evaluation_terms(model, terms(["north", "south"]), ["ward"]), shared_out(2)
     own = EvaluationQuery.of(agreed, 180, UNIT, (4.0,))
     more = [dataclasses.replace(own, sites=("north",))] if asked == "of other rows" else [own, own]
-    why = "the terms allow metrics only for these groups of rows:", "turn 3, but the terms have only 2 turns"
+    why = (
+        "the terms allow metrics only for these groups of rows:",
+        "the aggregator sent turn 3, but the terms allow only 2 turns",
+    )
 
     def program(terms, grown):
         totals = []
@@ -527,7 +530,7 @@ def test_terms_in_a_file_are_those_of_the_command(model, tmp_path):
     (tmp_path / "evaluate.toml").write_text(text)
     agreed = read_terms(tmp_path / "evaluate.toml")
     assert evaluation_terms(tmp_path / "model.json", agreed).digest == agreed.digest
-    assert "program = 'evaluate' does not train; use fedboost evaluate" in refusal(
+    assert "program = 'evaluate', which does not train a model; use fedboost evaluate" in refusal(
         "estimate", tmp_path / "evaluate.toml", "--rows", 100
     )
 
@@ -601,11 +604,11 @@ def test_what_cannot_be_is_one_line(model, tmp_path):
         in why(model, by=["wards"])
     )
     for by in ("age", "age=young,old"):
-        said = "by 'age': it is numeric in the terms, and results are reported by levels"
+        said = "by 'age': it is numeric in the terms, but results can be reported only by levels"
         assert why(model, by=[by]) == said
-    said = "by 'ward': it is a feature whose levels the terms declare (a, b, c): give only its name"
+    said = "by 'ward': it is a feature whose levels the terms already declare (a, b, c): use only its name"
     assert why(model, by=["ward=a,b"]) == said
-    assert why(model, by=["y"]) == "by 'y': it is not a feature, but the label or another special column"
+    assert why(model, by=["y"]) == "by 'y': it is the label or another special column, not a feature"
     said = "by 'site': it is not a column of the terms: for results by site use --by-site (by_site=True)"
     assert why(model, by=["site"]) == said
     assert evaluation_terms(model, by=["site=north,south"]).columns.subgroups == {"site": ("north", "south")}
@@ -617,21 +620,23 @@ def test_what_cannot_be_is_one_line(model, tmp_path):
     assert "xgb_model cannot be evaluated: its objective is binary:logistic" in why(model, other)
     assert "nothing.json: cannot read the model: No such file" in why(tmp_path / "nothing.json")
     (tmp_path / "part.json").write_text(f"{PART_BEGINS},...")
-    assert "part.json: a part of a model; run fedboost assemble" in why(tmp_path / "part.json")
+    assert "part.json is only a part of a model; run fedboost assemble" in why(tmp_path / "part.json")
     apart = {"columns": {"label": "y", "numeric": ["age", "dose"], "held": {"south": ["dose"]}}}
     apart = terms(["north", "south"], **apart, label_holder="north", rows="in_order")
     assert "label_holder: a model can be evaluated only if each party has all columns" in why(model, apart)
     ranged = {**COLUMNS, "ranges": {"age": [0, 100], "dose": [-5, 5]}}
     noisy = terms(columns=ranged, noise={"epsilon": 1.0, "delta": 1e-6}, rounds=20, protection="masked")
-    assert "noise: a model is evaluated with exact sums" in why(model, noisy)
+    assert "noise: a model can be evaluated only with exact sums" in why(model, noisy)
     with pytest.raises(ConfigError, match="program evaluate needs xgb_model"):
         terms(program="evaluate")
     agreed = evaluation_terms(model)
-    with pytest.raises(ConfigError, match="these terms evaluate and do not train; pass them to evaluate"):
+    with pytest.raises(
+        ConfigError, match="these terms are for the task evaluate, not for training; pass them to evaluate"
+    ):
         fb.simulate(agreed, shared_out(2))
     with pytest.raises(ConfigError, match="program evaluate with validation rows: it does not hold rows out"):
         agreed.changed(validation_fraction=0.2)
-    with pytest.raises(PeerError, match="ended the session without an evaluation"):
+    with pytest.raises(PeerError, match="is not an evaluation that matches"):
         fb.Evaluation.from_model(model, {})
 
 
@@ -640,7 +645,7 @@ def test_a_person_reads_what_is_asked_and_what_is_found(model, capsys):
 
     agreed = evaluation_terms(model, terms(["north", "south", "east"], protection="masked"), ["ward"], True)
     text = " ".join(summary_of(agreed, ["marie"]).split())
-    assert "evaluates a model on the rows of all sites, taken together; nothing is trained" in text
+    assert "evaluates a model on the rows of all sites; nothing is trained" in text
     assert (
         "rows by label and prediction at threshold 0.5; also for each level of ward and for each site" in text
     )
@@ -652,7 +657,9 @@ def test_a_person_reads_what_is_asked_and_what_is_found(model, capsys):
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 80
     assert "900 rows of all parties" in out
-    assert re.search(r"^difference .*-.*\n\nA dash: the difference may be due to rounding", out, re.MULTILINE)
+    assert re.search(
+        r"^difference .*-.*\n\nA dash means that the difference may be due to rounding", out, re.MULTILINE
+    )
     print_text(blocks_of(view(fb.evaluate(model, among(3), min_count=1, by=["ward"]))))
     assert re.search(r"^difference +0\.\d", capsys.readouterr().out, re.MULTILINE)
 
@@ -678,7 +685,7 @@ def test_what_rounding_decides_is_not_told_of_a_group(model):
     assert None not in {*large["metrics"].values(), *large["rates"].values()}
     assert summary["subgroups"]["ward"]["gaps"] == {}
     text = " ".join(remarks(known))
-    assert "“…” of a group: fewer than 100 rows, or rows of a label, determine it." in text
+    assert "For groups, “…” means fewer than 100 rows, in total or with one label." in text
     assert "--min-count" in text
 
 
@@ -701,7 +708,7 @@ def test_the_command(model, tmp_path):
     assert json.loads(as_json.out) == json.loads(json.dumps(here))
     assert "900 rows of all parties" in text.out
     assert "900 rows of all parties: 100% of unknown use" in text.out
-    assert "It is not known whether trees were grown on 100% of these rows" in " ".join(text.out.split())
+    assert "It is not known whether the model was trained on 100% of these rows" in " ".join(text.out.split())
     assert (few.code, few.out) == (2, "")
     assert "the parties have fewer rows in total than min_count = 901" in few.err
 
@@ -716,9 +723,9 @@ def test_the_command_with_bad_input(model, tmp_path):
     for words, why in (
         ((tmp_path / "none.json",), "none.json: cannot read the model: No such file or directory"),
         ((tmp_path,), "cannot read the model: not a regular file"),
-        ((part,), "part.json: a part of a model"),
+        ((part,), "part.json is only a part of a model"),
         ((foreign,), "foreign.json: the features have no names"),
-        ((other,), "other.toml: not a fedboost model: not JSON"),
+        ((other,), "other.toml is not a fedboost model: it is not JSON"),
         ((file, "--terms", other), "xgb_model cannot be evaluated: its feature 1 is 'age'"),
         ((file, "--terms", tmp_path / "none.toml"), "none.toml"),
         (

@@ -130,7 +130,9 @@ def test_a_folder_in_tmp_that_another_user_can_write_is_not_used(package, place,
     else:
         own.symlink_to(made(place / "other", NOBODY, 0o700))
         os.chown(own, STRANGER, STRANGER, follow_symlinks=False)
-    check(python(package, place), 0, "fedboost: compiled kernels cannot be kept", str(own), "FEDBOOST_CACHE")
+    check(
+        python(package, place), 0, "fedboost: compiled kernels cannot be stored", str(own), "FEDBOOST_CACHE"
+    )
     assert not files(place)
 
 
@@ -185,10 +187,10 @@ def test_a_named_folder_is_used_alone(package, place, variable):
 
 UNUSABLE = {
     "a file": (lambda path: path.touch(), ["Not a directory"]),
-    "not writable": (lambda path: made(path, 0, 0o755), ["Permission denied", "none can be kept"]),
+    "not writable": (lambda path: made(path, 0, 0o755), ["Permission denied", "cannot be written"]),
     "below nothing": (lambda path: None, ["Permission denied"]),
     "open to all": (lambda path: made(path, 0, 0o777), ["other users can write", "chmod go-w"]),
-    "another user's": (lambda path: made(path, STRANGER, 0o755), ["none can be kept"]),
+    "another user's": (lambda path: made(path, STRANGER, 0o755), ["cannot be written"]),
 }
 
 
@@ -222,7 +224,7 @@ def test_a_full_disk_is_named_and_the_command_goes_on(package, place):
     mount = f'mount -t tmpfs -o size=16k,mode=755,uid={NOBODY} none {named} && exec "$@"'
     run = partial(python, package, place, before=["unshare", "--mount", "sh", "-c", mount, "sh"])
     end = run(f"{EXPS}; {LOGS}", FEDBOOST_CACHE=named)
-    check(end, 0, str(named), "No space left on device", "make room there, or set FEDBOOST_CACHE")
+    check(end, 0, str(named), "No space left on device", "free space on that disk, or set FEDBOOST_CACHE")
     assert end.stdout == "[1.]\n[0.]\n"
 
 

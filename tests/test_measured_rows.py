@@ -84,7 +84,7 @@ def test_which_rows_is_said_with_each_figure(capsys):
         assert f"900 rows of all parties: {about}" in out
         assert re.search(rf"^rows +900 +\({about}\)$", out, re.MULTILINE)
     for said in (" ".join(out.split()), mixed.report()):
-        assert "Trees were grown on 70% of these rows, and fit them better than others." in said
+        assert "The model was trained on 70% of these rows, and fits them better than other rows." in said
 
 
 def test_what_cannot_be_told_apart_is_refused():
@@ -96,7 +96,9 @@ def test_what_cannot_be_told_apart_is_refused():
         fb.evaluate(trained, tables, rows="new")
     without = fb.simulate(terms(), tables).model
     assert fb.evaluate(without, tables).summary["of"] == "all"
-    with pytest.raises(ConfigError, match="'held-out': its training held no rows out; set all or new"):
+    with pytest.raises(
+        ConfigError, match="'held-out': the model's training held no rows out; set 'all' or 'new'"
+    ):
         fb.evaluate(without, tables, rows="held-out")
     agreed = evaluation_terms(trained, terms(["north", "south", "east"], protection="masked"))
     assert agreed.evaluation.evaluate_rows == "held-out"
@@ -160,7 +162,7 @@ def test_a_site_knows_its_table_again(tmp_path):
     async def nearly(one):
         return await one.train(near)
 
-    with pytest.raises(SessionFailed, match="differ by fewer than 10 from those of an earlier session"):
+    with pytest.raises(SessionFailed, match="differ in fewer than 10 rows from those of an earlier session"):
         in_time(with_tables(tables, nearly))
 
 

@@ -50,7 +50,9 @@ def test_a_draft_of_classes():
     words = fb.Terms.draft(rows().drop_columns(["site"]), label="ward")
     assert (words.objective.name, words.columns.classes) == ("multi:softprob", ("a", "b", "c"))
     numbers = {"x": np.arange(30.0) % 11, "y": np.arange(30) % 3}
-    with pytest.warns(fb.TableWarning, match="y: 3 distinct whole numbers, treated as amounts; if they are"):
+    with pytest.warns(
+        fb.TableWarning, match="y: there are 3 distinct integers, which are treated as numeric"
+    ):
         assert fb.Terms.draft(numbers, label="y").objective.name == "reg:squarederror"
     assert fb.Terms.draft(numbers, label="y", objective="multi:softprob").objective.num_class == 3
 

@@ -28,13 +28,13 @@ def test_a_draft_in_python_warns_of_what_is_odd_and_left_out():
         drafted = fb.Terms.draft(odd(), label="y")
     said = [str(warning.message) for warning in seen]
     assert len(said) == 3
-    assert said[0].startswith("lab: words among numbers, in 2 of 180 values: '-' (1), 'unknown' (1); if")
+    assert said[0].startswith("lab: 2 of 180 values in a numeric column are text: '-' (1), 'unknown' (1); if")
     assert said[1].startswith(
-        "when: dates or times (1970-01-02 00:00:00), which cannot be a feature as they are; "
+        "when: the values are dates or times (1970-01-02 00:00:00), which cannot be used as features "
     )
-    assert "it is left out; turn them into numbers" in said[1]
+    assert "it is left out; convert them to numbers" in said[1]
     assert said[2].startswith(
-        "id: 180 distinct values in 180 rows (0, 1, 2): an identifier or a row number; "
+        "id: there are 180 distinct values in 180 rows (0, 1, 2), as in an identifier or row number; "
     )
     assert "when" not in drafted.columns.features
     assert {Path(warning.filename).name for warning in seen} == {Path(__file__).name}  # the line that asked
@@ -52,7 +52,7 @@ def test_a_draft_of_a_table_in_order_does_not_warn():
 def test_a_draft_warns_which_value_is_the_positive_one():
     label = np.where(np.array(rows().column("y")) > 0, "ill", "well")
     with pytest.warns(
-        fb.TableWarning, match=r"y: '\w+', in \d+ of 180 rows, is label 1 because it is the rarer"
+        fb.TableWarning, match=r"y: '\w+' \(\d+ of 180 rows\) is label 1, because it is the rarer"
     ):
         fb.Terms.draft(rows().set_column(4, "y", [label]), label="y")
 
@@ -69,10 +69,10 @@ def test_a_simulation_warns_once_of_what_is_odd_at_the_sites():
     said = [str(warning.message) for warning in seen]
     sites = [line for line in said if "the names of this site" in line]
     assert sites == [
-        "EAST: the names of this site and of site 'East ' differ only in blanks or case; spell them the "
-        "same if they are one site"
+        "EAST: the names of this site and of site 'East ' differ only in whitespace or case; use one "
+        "spelling if they are the same site"
     ]
-    told = [line for line in said if "told: gives the label away" in line]
+    told = [line for line in said if "told: it gives the label away" in line]
     assert len(told) == 1
     assert told[0].startswith("party ")
     (ward,) = (line for line in said if "ward: " in line)
@@ -86,7 +86,7 @@ def test_a_simulation_of_many_rows_looks_at_a_sample(monkeypatch):
     columns = {"label": "y", "numeric": ["age", "told"]}
     table = rows().append_column("told", rows().column("y"))
     with pytest.warns(
-        fb.TableWarning, match="^party north, in a sample of its 180 rows: told: gives the label away"
+        fb.TableWarning, match="^party north, in a sample of its 180 rows: told: it gives the label away"
     ):
         fb.simulate(terms(columns=columns), {"north": table})
 
@@ -114,10 +114,10 @@ def test_sites_that_differ_in_case_alone_are_said_by_each_command(tmp_path, monk
     csv.write_csv(rows().set_column(3, "site", [sites]), "rows.csv")
     drafted = done("terms", "rows.csv", "--label", "y", "--site", "site", "--out", "drafted.toml").err
     assert drafted.startswith(
-        "site: 60 of 180 values differ from another only in blanks or case: 'North' (60), "
+        "site: 60 of 180 values differ from another only in whitespace or case: 'North' (60), "
     )
-    notice = "\"north \": the names of this site and of site 'North' differ only in blanks or case"
+    notice = "\"north \": the names of this site and of site 'North' differ only in whitespace or case"
     assert notice in done("simulate", "alone.toml", "--data", "rows.csv", "--site", "site").err
     assert notice in done("compare", "alone.toml", "--data", "rows.csv", "--site", "site", "--seeds", "1").err
     (tmp_path / "north.csv").write_text((tmp_path / "rows.csv").read_text().replace("North", "West"))
-    assert "blanks" not in done("simulate", "alone.toml", "--data", "north.csv", "--site", "site").err
+    assert "whitespace" not in done("simulate", "alone.toml", "--data", "north.csv", "--site", "site").err

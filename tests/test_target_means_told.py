@@ -248,11 +248,11 @@ def test_other_means_in_a_file_are_refused(tmp_path):
     attributes = document["learner"]["attributes"]
     whole = json.loads(attributes["fedboost.target_means"])
     for means, says in (
-        ({"shop": whole["shop"][1:]}, "do not belong together"),
-        ({}, "do not belong together"),
-        ({"shop": ["a", "b"]}, "not in the form that fedboost writes"),
+        ({"shop": whole["shop"][1:]}, "its trees do not match its terms"),
+        ({}, "its trees do not match its terms"),
+        ({"shop": ["a", "b"]}, "not in the format that fedboost writes"),
         ({"ward": whole["shop"]}, "not one of its numeric features"),
-        ([1], "not in the form that fedboost writes"),
+        ([1], "not in the format that fedboost writes"),
     ):
         attributes["fedboost.target_means"] = json.dumps(means, separators=(",", ":"))
         (tmp_path / "odd.json").write_text(json.dumps(document))
@@ -327,34 +327,34 @@ def test_noise_weighs_less_with_more_epsilon():
         (
             {},
             {"objective": "multi:softprob", "num_class": 3},
-            "columns.target_means with objective multi:softprob: labels have no mean; it is for "
+            "columns.target_means with objective multi:softprob: its labels have no mean; use "
             "binary:logistic",
         ),
         (
             {},
             {"objective": "reg:absoluteerror"},
-            "columns.target_means with objective reg:absoluteerror: labels have no mean",
+            "columns.target_means with objective reg:absoluteerror: its labels have no mean",
         ),
         (
             {"group": "id", "row_id": None},
             {"objective": "rank:ndcg"},
-            "columns.target_means with objective rank:ndcg: labels have no mean; it is for binary:logistic",
+            "columns.target_means with objective rank:ndcg: its labels have no mean; use binary:logistic",
         ),
         ({}, {"program": "describe"}, "program describe"),
         (
             {},
             {"program": "tune", "validation_fraction": 0.2, "candidates": [{"gamma": 0}, {"gamma": 1}]},
-            "program tune: it is for training with fixed settings",
+            "program tune: they need fixed settings",
         ),
         (
             {},
             {"label_holder": "p0", "parties": ["p0", "p1"], "rows": "in_order"},
-            "labels and levels are at different parties",
+            "different parties have labels and levels",
         ),
         (
             {"target_means": {"shop": 1}},
             {},
-            "columns: target_means: 'shop' has 1 buckets, and needs at least 2",
+            "columns: target_means: 'shop' has 1 buckets, but needs at least 2",
         ),
         ({"target_means": {"shop": 1 << 17, "ward": (1 << 17) + 1}, "categorical": {}}, {}, "at most 262144"),
         ({"target_means": {"x": 8}}, {}, "'x' is named more than once"),
@@ -376,7 +376,7 @@ def test_a_model_with_means_is_not_continued(tmp_path):
     from fedboost.runtime.model import text_of
 
     with pytest.raises(
-        ConfigError, match="target_means with xgb_model: the model's means are over other rows"
+        ConfigError, match="target_means with xgb_model: the model's means are from other rows"
     ):
         agreed(xgb_model=text_of(fb.Model.load(tmp_path / "m.json")))
 

@@ -158,17 +158,20 @@ def test_candidates_are_drawn_from_all_parts_of_a_space():
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"candidates": []}, 'candidates and program = "tune" need each other: set both or neither'),
-        ({"program": "boosting"}, 'candidates and program = "tune" need each other: set both or neither'),
-        ({"candidates": CANDIDATES[:1]}, "program tune with one candidate: list two or more"),
+        ({"candidates": []}, 'candidates and program = "tune" must be set together: set both or neither'),
+        (
+            {"program": "boosting"},
+            'candidates and program = "tune" must be set together: set both or neither',
+        ),
+        ({"candidates": CANDIDATES[:1]}, "program tune with one candidate: list at least two"),
         ({"candidates": [{"eta": 1}, {}]}, "unknown candidates[0] 'eta'"),
         ({"candidates": [{"max_bin": 4}, {}]}, "unknown candidates[0] 'max_bin'"),
         (
             {"candidates": [{"max_depth": 4}, {}]},
-            "candidates[0]: its trees exceed max_depth or max_leaves of the terms",
+            "candidates[0] exceeds max_depth or max_leaves of the terms",
         ),
         ({"candidates": [{"learning_rate": -1}, {}]}, "candidates[0]: learning_rate"),
-        ({"candidates": [{}, {"min_child_weight": 0.5}]}, "candidates[1]: min_child_weight is below"),
+        ({"candidates": [{}, {"min_child_weight": 0.5}]}, "candidates[1] has a lower min_child_weight"),
         ({"candidates": [{"gamma": True}, {}]}, "candidates"),
         ({"candidates": [{"gamma": "1"}, {}]}, "candidates"),
         ({"candidates": [{"gamma": float("nan")}, {}]}, "candidates"),
@@ -177,12 +180,12 @@ def test_candidates_are_drawn_from_all_parts_of_a_space():
         ({"num_parallel_tree": 2}, "program tune with num_parallel_tree"),
         ({"objective": "multi:softprob", "num_class": 2, "eval_metric": "merror"}, "multi:softprob"),
         ({"objective": "reg:absoluteerror", "eval_metric": "mae"}, "reg:absoluteerror"),
-        ({"early_stopping_rounds": 3}, "early_stopping_rounds: leave it out"),
+        ({"early_stopping_rounds": 3}, "early_stopping_rounds: remove it"),
         ({"on_loss": "shrink"}, "on_loss"),
         (
             {"columns": {"label": "y", "numeric": ["age"], "base_margin": "dose"}},
-            "columns.base_margin has one number per row, and binary:logistic needs one per candidate: remove "
-            "it",
+            "columns.base_margin has only one number per row, but binary:logistic needs one per candidate: "
+            "remove it",
         ),
     ],
 )
@@ -212,15 +215,15 @@ def test_few_validation_rows_or_those_of_one_label_decide_nothing():
     ("space", "trials", "says"),
     [
         ({"eta": [0, 1]}, None, "unknown space 'eta'"),
-        ({"gamma": [1, 0]}, None, "the first must be below the second"),
+        ({"gamma": [1, 0]}, None, "the first value must be less than the second"),
         ({"gamma": 3}, None, "gamma must be [low, high]"),
-        ({"gamma": [1]}, None, "gamma must be [low, high], or a list of three or more values"),
+        ({"gamma": [1]}, None, "gamma must be [low, high], or a list of at least three values"),
         ({"max_depth": [True, 2, 3]}, None, "max_depth must be [low, high]"),
         ({"gamma": [0, float("inf")]}, None, "gamma must be [low, high]"),
         ({"gamma": [float("nan"), 1, 2]}, None, "gamma must be [low, high]"),
         ({"gamma": [0, 10**400]}, None, "gamma must be [low, high]"),
-        ({}, None, "the space has no settings"),
-        (None, 1, "1 trials; give 2 to 128"),
+        ({}, None, "the search space has no settings"),
+        (None, 1, "trials is 1, but must be from 2 to 128"),
     ],
 )
 def test_bad_spaces(space, trials, says):
@@ -276,7 +279,7 @@ def test_candidates_times_columns_are_bounded():
     many = [{"gamma": float(number)} for number in range(64)]
     tuned(columns={"label": "y", "numeric": names}, candidates=many)
     with pytest.raises(
-        ConfigError, match=r"with 1048640 columns of all candidates: .* name fewer candidates or features"
+        ConfigError, match=r"with 1048640 columns of all candidates: .* use fewer candidates or features"
     ):
         tuned(columns={"label": "y", "numeric": [*names, "more"]}, candidates=many)
 
@@ -334,7 +337,10 @@ def test_a_sampler_of_optuna_draws_candidates(sampler):
 
 @pytest.mark.parametrize(
     ("sampler", "says"),
-    [("grid", "unknown sampler 'grid'; use random, qmc, tpe"), (3, "a int is not an Optuna sampler")],
+    [
+        ("grid", "unknown sampler 'grid'; use random, qmc, tpe"),
+        (3, "must be an Optuna sampler or a name, not a int"),
+    ],
 )
 def test_what_is_no_sampler_is_refused(sampler, says):
     with pytest.raises(ConfigError, match=says):

@@ -47,7 +47,8 @@ def section(title: str, about: str, fields: Mapping[str, FieldInfo]) -> str:
 
 
 def _row(key: str, field: FieldInfo) -> str:
-    cells = (f"`{key}`", _type_of(field), _default_of(field), field.description or "")
+    about = " ".join((field.description or "").split())
+    cells = (f"`{key}`", _type_of(field), _default_of(field), about)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

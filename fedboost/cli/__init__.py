@@ -1,1 +1,1 @@
-"""The command line: `fedboost`, with a sub-command for each task."""
+"""Command line: `fedboost`, with one sub-command per task."""

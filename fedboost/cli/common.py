@@ -1,4 +1,4 @@
-"""Options that several commands share. Imports nothing that reads rows or trains, since that is slow."""
+"""Options shared by several commands. Imports no module that reads tables or trains, since that is slow."""
 
 import inspect
 import os
@@ -26,37 +26,48 @@ Data = Annotated[
 ]
 TermsFile = Annotated[Path, typer.Argument(help="Terms file (TOML).")]
 ModelFile = Annotated[Path, typer.Argument(help="Model file.")]
-SiteFile = Annotated[Path, typer.Option(help="This site's file (TOML).")]
+SiteFile = Annotated[Path, typer.Option(help="This site's configuration file (TOML).")]
 Tables = Annotated[
     list[str],
-    typer.Option(help="Table whose rows or columns are split among sites, or PARTY=TABLE for each party."),
+    typer.Option(
+        help="Table whose rows or columns are split among sites, or PARTY=TABLE for each party (may be "
+        "repeated)."
+    ),
 ]
-Site = Annotated[str | None, typer.Option("--site", help="Column with the site of each row.")]
+Site = Annotated[str | None, typer.Option("--site", help="Column that contains the site of each row.")]
 Aggregator = Annotated[str, typer.Option(help="HOST:PORT of the aggregator.")]
-Keys = Annotated[Path | None, typer.Option(help="Folder of the analyst's keys.")]
+Keys = Annotated[Path | None, typer.Option(help="Folder with the analyst's keys.")]
 InsecureLoopback = Annotated[
     bool, typer.Option("--insecure-loopback", help="Run without keys or encryption, on this machine only.")
 ]
 SomeAggregator = Annotated[str | None, typer.Option(help="HOST:PORT of the aggregator.")]
 Label = Annotated[str | None, typer.Option(help="Column to predict.")]
 Exclude = Annotated[list[str] | None, typer.Option(help="Column to leave out (may be repeated).")]
-SaveTerms = Annotated[Path | None, typer.Option(help="Save the terms to this file, for sites to approve.")]
-MinCount = Annotated[int | None, typer.Option(help="Fewest rows of a count, overriding the terms.", min=1)]
+SaveTerms = Annotated[
+    Path | None, typer.Option(help="Save the terms to this file, so that sites can approve them.")
+]
+MinCount = Annotated[
+    int | None, typer.Option(help="Hide counts of fewer rows than this (overrides the terms).", min=1)
+]
 Wait = Annotated[float, typer.Option(help="Seconds to wait for the aggregator to answer.", min=0)]
-PageFile = Annotated[Path | None, typer.Option("--report", help="Also write an HTML page, e.g. report.html.")]
+PageFile = Annotated[
+    Path | None, typer.Option("--report", help="Also write the result as an HTML page, e.g. report.html.")
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace existing files.")]
 Once = Annotated[bool, typer.Option("--once", help="Exit after one session.")]
-LogFormat = Annotated[str, typer.Option(metavar="text|json", help="Log text, or one JSON object per line.")]
-LogLevel = Annotated[str, typer.Option(metavar="debug|info|warning|error", help="Lowest level to log.")]
+LogFormat = Annotated[
+    str, typer.Option(metavar="text|json", help="Log format: text, or one JSON object per line.")
+]
+LogLevel = Annotated[str, typer.Option(metavar="debug|info|warning|error", help="Minimum severity to log.")]
 MIN_ROWS_PER_LEVEL = 10
-"""Levels with fewer rows are not written for others, unless their owner sets another minimum: the name of a
-rare level may identify a person, and so may a split on it. By default sites want as many rows in a leaf."""
-MinRowsPerLevel = Annotated[int, typer.Option(help="Fewest rows of a level; rarer ones are left out.", min=1)]
+"""Default minimum number of rows of a level in a draft of terms or an offer of columns. The name of a rare
+level can identify a person, and so can a split on it. The default policy requires as many rows per leaf."""
+MinRowsPerLevel = Annotated[int, typer.Option(help="Leave out levels with fewer rows than this.", min=1)]
 _TABLES: dict[str, Any] = {"rich_help_panel": "Table format"}
 
 
 def gathers(name: str, make: Callable[..., Any]) -> Decorator:
-    """Return a decorator that adds the parameters of `make` to a command as options, and passes the command
+    """Return a decorator that turns the parameters of `make` into options of a command. The command receives
     the result of `make` as its argument `name`."""
     options = inspect.signature(make).parameters
 
@@ -78,7 +89,8 @@ def gathers(name: str, make: Callable[..., Any]) -> Decorator:
 
 def _reading(
     separator: Annotated[
-        str | None, typer.Option(help="Column separator of a text (default: comma; in .tsv, tab).", **_TABLES)
+        str | None,
+        typer.Option(help="Column separator of a text file (default: comma; tab in .tsv).", **_TABLES),
     ] = None,
     decimal: Annotated[
         str | None, typer.Option(help="Decimal separator of a text file: . or , (default: .).", **_TABLES)
@@ -87,12 +99,16 @@ def _reading(
         str | None, typer.Option(help="Text encoding, e.g. latin-1 or utf-16 (default: utf-8).", **_TABLES)
     ] = None,
     na: Annotated[
-        list[str] | None, typer.Option(help="Word that means a missing value (may be repeated).", **_TABLES)
+        list[str] | None, typer.Option(help="String to read as a missing value (may be repeated).", **_TABLES)
     ] = None,
-    query: Annotated[str | None, typer.Option(help="SELECT statement for a database.", **_TABLES)] = None,
-    query_file: Annotated[Path | None, typer.Option(help="File with the query.", **_TABLES)] = None,
+    query: Annotated[
+        str | None, typer.Option(help="SELECT statement that reads the table from a database.", **_TABLES)
+    ] = None,
+    query_file: Annotated[
+        Path | None, typer.Option(help="File that contains the SELECT statement.", **_TABLES)
+    ] = None,
     sheet: Annotated[
-        str | None, typer.Option(help="Sheet of a workbook (default: the first).", **_TABLES)
+        str | None, typer.Option(help="Sheet of a workbook (default: the first one).", **_TABLES)
     ] = None,
 ) -> Reading:
     values: dict[str, Any] = {
@@ -111,25 +127,29 @@ def _reading(
 
 
 reads_a_table = gathers("read", _reading)
-"""Add the options for reading a table to a command, which receives them as `read`."""
+"""Decorator that adds the options for reading a table to a command. The command receives them as `read`."""
 
 
 def is_agreed(question: str, way_out: str) -> bool:
-    """Return whether the person at the terminal answers yes. ConfigError, with the way out, without one."""
+    """Ask a question at the terminal and return whether the answer is yes. Raises ConfigError if standard
+    input is not a terminal; its message ends with `way_out`, which says what to do instead."""
     try:
         return is_yes(ask_terminal(question))
     except Refused:
         raise ConfigError(
-            "terminal-missing", f"standard input is not a terminal, so no one can answer; {way_out}"
+            "terminal-missing",
+            f"standard input is not a terminal, so the question cannot be answered; {way_out}",
         ) from None
 
 
 def check_page(page: Path | None, *inputs: Path, force: bool, outputs: tuple[Path, ...] = ()) -> None:
-    """Raise ConfigError if a page could not be written later, or would replace an input or an output."""
+    """Check that a report page can be written later. Raises ConfigError if it is not writable, or is also an
+    input or another output of the command."""
     if page is None:
         return
     if os.path.realpath(page) in map(os.path.realpath, outputs):
         raise ConfigError(
-            "output-twice", f"--report: {page} is another output of this command; give the page another name"
+            "output-twice",
+            f"--report: {page} is already another output of this command; choose another name for the page",
         )
     check_writable(page, *inputs, force=force)

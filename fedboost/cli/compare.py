@@ -1,9 +1,10 @@
 """`fedboost compare`: site-alone, federated and pooled models on the same held-out rows.
 
-Promises: no model sees a held-out row of any site; the same table, terms and options yield the same figures.
-Refuses: tables with one site or with other sites than the terms name, and rows that do not fit the terms.
+Guarantees: no model is trained on a held-out row of any site. The same table, terms and options yield the
+same figures. Raises: ConfigError if there is only one site, if the sites are not the parties in the terms, or
+if rows do not fit the terms.
 
-Training is plain and in this process: every protection yields the same model.
+Models are trained in this process without protection, since every protection yields the same model.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,8 +38,9 @@ MANY_ROWS = 50_000  # number of rows above which several threads are faster than
 
 
 Split = Callable[[int, Callable[[str], None]], bool]
-"""Function that trains on one split and scores the models; returns whether the federated model equals the
-pooled one. Arguments: the seed of the split, and a function to call with the name of each training."""
+"""Function that trains on one split and scores the models. Its arguments are the seed of the split and a
+function to call with the name of each model before it is trained. Returns whether the federated model equals
+the pooled one."""
 
 
 @reads_a_table
@@ -47,18 +49,20 @@ def compare(
     data: Tables,
     read: Reading,
     site: Site = None,
-    held_out: Annotated[float, typer.Option(help="Share of each site's rows to hold out for scoring.")] = 0.2,
+    held_out: Annotated[
+        float, typer.Option(help="Fraction of each site's rows to hold out for scoring.")
+    ] = 0.2,
     seeds: Annotated[int, typer.Option(help="Number of random splits to train on.", min=1, max=1000)] = 5,
     report: PageFile = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Compare each site's own model with the federated one. The pooled model is compared, too, and all are
-    scored on the same held-out rows of each site. Where parties hold different columns, the models are the
-    label holder's own, the joined and the pooled one."""
+    """Compare each site's own model with the federated one. A model trained on the pooled rows is compared,
+    too. All are scored on the same held-out rows of each site. If parties hold different columns, the command
+    compares the label holder's own model, the joint model and the pooled model."""
     if not 0 < held_out < 1:
         raise ConfigError(
-            "option-invalid", f"--held-out is {held_out:g}: give a share between 0 and 1, e.g. 0.2"
+            "option-invalid", f"--held-out must be between 0 and 1 (e.g. 0.2), not {held_out:g}"
         )
     agreed = read_training(terms)
     texts = own_tables(agreed, data) if agreed.vertical.is_used else {}
@@ -68,7 +72,8 @@ def compare(
     if agreed.columns.group is not None:
         raise ConfigError(
             "compare-ranking",
-            f"{terms}: {agreed.objective.name} ranks whole groups, but compare holds out single rows",
+            f"{terms} cannot be compared: {agreed.objective.name} ranks whole groups, but compare holds out "
+            "single rows",
         )
     more: dict[str, Any]
     if agreed.vertical.is_used:
@@ -80,7 +85,9 @@ def compare(
         trials, split, more = _of_columns(agreed, sources, read, held_out)
     else:
         if site is None:
-            raise ConfigError("option-missing", "give --site, the column with the site of each row")
+            raise ConfigError(
+                "option-missing", "specify --site, the column that contains the site of each row"
+            )
         trials, split = _of_sites(agreed, terms, sources[""], read, site, held_out)
         more = {"site_column": None if site in agreed.columns.features else site}
     with steps(seeds * (len(trials) + 2), json) as step:
@@ -105,13 +112,14 @@ def compare(
 def _of_sites(
     agreed: Terms, file: Path, source: Any, read: Reading, column: str, share: float
 ) -> tuple[list[Trial], Split]:
-    """Return the trials and the split function of sites with different rows, named by a column."""
+    """Return the trials (one per site) and the split function if sites hold different rows. column: name of
+    the column that contains the site of each row."""
     table = read_table(source, None, read.options)
     sites = rows_of_sites(agreed, file, table, source, column)
     if len(sites) < 2:
         raise ConfigError(
             "compare-one-site",
-            f"column {column!r} of {shown(source)} names only one site: there is no other site to join",
+            f"column {column!r} of {shown(source)} contains only one site; at least two are needed",
         )
     with rows_as_in_file(table, agreed, source):
         for name, rows in sites.items():
@@ -147,7 +155,7 @@ def _of_sites(
     return trials, split
 
 
-# ---- `fedboost compare` where parties hold different columns: the label holder alone, and all joined ----
+# ---- `fedboost compare` for parties with different columns: the label holder alone, and all joined ------
 
 
 IN_ORDER: dict[str, object] = {
@@ -155,7 +163,8 @@ IN_ORDER: dict[str, object] = {
     **{"rows": "in_order", "min_common_rows": None, "max_ids": None, "id_form": None},
     "label_epsilon": None,
 }
-"""Settings that yield the same model in this process: rows in order, and nothing to hide or to lose."""
+"""Settings with which the same model is trained in this process: rows are in order, nothing is hidden, and no
+party can be lost."""
 ONE_PARTY: dict[str, object] = {
     **{"parties": [], "label_holder": None, "rows": None, "model": None},
     **{"alone_rounds": 0, "min_rows_per_bin": 1},
@@ -165,18 +174,19 @@ ONE_PARTY: dict[str, object] = {
 def _of_columns(
     agreed: Terms, sources: Mapping[str, Any], read: Reading, share: float
 ) -> tuple[list[Trial], Split, dict[str, Any]]:
-    """Return the trial of the label holder, the split function, and further fields of the comparison.
-    sources: party -> its table, or one table with all columns."""
+    """Return the trial of the label holder, the split function, and additional fields of the comparison.
+    sources: party -> location of its table, or a single table with all columns."""
     if agreed.vertical.label_holder is None:
         raise ConfigError(
             "compare-blocks",
-            "compare supports one label holder, but these terms have blocks: compare one block at a time",
+            "compare supports only one label holder, but these terms have several blocks; compare one block "
+            "at a time",
         )
     if agreed.vertical.repeated_ids:
         raise ConfigError(
             "compare-repeated-ids",
-            "compare needs unique row ids, but with repeated_ids rows of one id would be both "
-            "trained on and held out: keep one row per id, and set repeated_ids = false",
+            "compare needs unique row ids, but with repeated_ids some rows of an id could be trained on and "
+            "others held out; keep one row per id, and set repeated_ids = false",
         )
     holder = agreed.vertical.label_holder
     if not agreed.parties:
@@ -185,7 +195,7 @@ def _of_columns(
     if set(tables) != set(agreed.parties):
         tables = split_by_blocks(next(iter(tables.values())), agreed, 0)
     if agreed.vertical.label_epsilon is not None:
-        notice("compared without label_epsilon: labels do not leave this process")
+        notice("label_epsilon is ignored: labels do not leave this process")
     common, terms, names = _in_common(agreed, tables), agreed.changed(**IN_ORDER), shown_metrics(agreed)
     trial = Trial(holder, common[holder].num_rows, share, 0)
     whole_terms = one_party(terms, terms.columns)
@@ -218,8 +228,8 @@ def _of_columns(
 
 
 def _in_common(agreed: Terms, tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return party -> its columns of the matched rows, in one order. ConfigError for too few matched rows or,
-    where rows are in order, for tables of different lengths."""
+    """Return party -> its columns of the matched rows, in the same order for all parties. Raises ConfigError
+    if too few rows match or, for rows that are already in order, if the tables have different lengths."""
     shards = {party: to_shard(table, agreed, party) for party, table in tables.items()}
     holder = str(agreed.vertical.label_holder)
     if agreed.vertical.aligns:
@@ -254,12 +264,12 @@ def _in_common(agreed: Terms, tables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def one_party(terms: Terms, columns: Any) -> Terms:
-    """Return the terms of a training by one party that has these columns."""
+    """Return terms for training by a single party that holds `columns`."""
     return terms.changed(columns={**columns.model_dump(), "held": {}}, **ONE_PARTY)
 
 
 def _pooled(tables: Mapping[str, Any], holder: str) -> Any:
-    """Return one table with the columns of all parties."""
+    """Return a single table with the columns of all parties."""
     whole = tables[holder]
     for table in tables.values():
         for name in table.column_names:

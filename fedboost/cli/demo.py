@@ -1,9 +1,9 @@
-"""`fedboost demo`: several processes train one model over gRPC, and compare it with other models.
+"""`fedboost demo`: trains a model across several processes over gRPC, and compares it with other models.
 
-Promises: the aggregator and the parties run as separate processes on loopback; each row is at one site, or
-held out from all; the federated trees are compared, byte for byte, with those from pooled rows; the sites'
-files, memories and audit logs stay in a folder for inspection, until the next demo in that folder.
-Refuses: an unusable protection or folder, before anything is started (ConfigError).
+Guarantees: the aggregator and the parties run as separate processes on loopback. Each row is either at one
+site or held out from all. The federated trees are compared, byte for byte, with trees trained on the pooled
+rows. The sites' files, memories and audit logs are kept in a folder until the next demo in that folder.
+Raises: ConfigError, before any process starts, if the protection or the folder cannot be used.
 """
 
 import shlex
@@ -58,26 +58,26 @@ def demo(
     columns: Annotated[
         bool,
         typer.Option(
-            "--columns", help="Use sites with different columns of the same rows, not with different rows."
+            "--columns", help="Use sites with different columns of the same rows instead of different rows."
         ),
     ] = False,
     rounds: Annotated[
         int | None,
-        typer.Option(help="Number of boosting rounds.", min=1, show_default="30; with --columns 10"),
+        typer.Option(help="Number of boosting rounds (default: 30; with --columns: 10).", min=1),
     ] = None,
     protection: Annotated[
         str | None,
         typer.Option(
-            help="Protection of the sites' numbers (default: masked; with --columns paillier, or plain "
-            "without its extra)."
+            help="How to protect the sites' values (default: masked; with --columns: paillier if installed, "
+            "else plain)."
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the files and the model.")] = Path("fedboost-demo"),
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Train across several processes on this machine. The demo then compares the model with the one that the
-    pooled rows give."""
+    """Train across several processes on this machine. The demo then compares the model with one trained on
+    the pooled rows."""
     end: Demo
     if columns:
         end, whole = _of_columns(rounds or COLUMNS_ROUNDS, protection, out, force, json), "joined"
@@ -87,26 +87,26 @@ def demo(
     _sayer(json)("\n" + one_line(f"fedboost audit {end.log}"))
     if not end.equal:
         raise FedboostError(
-            "demo-models-differ", f"the {whole} model differs from the pooled one: please report this"
+            "demo-models-differ", f"the {whole} model differs from the pooled one; please report this"
         )
 
 
-# ---- The training of a demo, and what all demos write ---------------------------------------------------
+# ---- Training in a demo, and the files that all demos write ---------------------------------------------
 
 
 TERMS = "terms.toml"
 STATE = "demo.state"
-"""Subfolder with the sites' memories and audit logs; each demo makes a new one."""
+"""Subfolder with the sites' memories and audit logs. Each demo replaces it."""
 
 
 @contextmanager
 def _trained(
     terms: Terms, tables: Mapping[str, Path], folder: Path, json: bool
 ) -> Iterator[tuple[LocalCluster, Model | PartyModel, Traffic]]:
-    """Train over gRPC, with a process for the aggregator and each party, and save the model. The processes
-    run until the block ends. Yields them, the analyst's model, and the traffic."""
+    """Train over gRPC, with one process for the aggregator and one per party, and save the model. Yields the
+    running processes, the analyst's model and the traffic. The processes stop when the block ends."""
     say = _sayer(json)
-    say("each site approves the terms, as a person there would with `fedboost approve`")
+    say("each site approves the terms, as a person at the site would with `fedboost approve`")
     say("aggregator and parties start as separate processes on loopback; the analyst submits the terms")
     notice_not_hidden(terms)
     files: dict[str, Path | None] = {**dict.fromkeys(terms.parties), **tables}
@@ -121,18 +121,19 @@ def _trained(
 
 
 def _sayer(json: bool) -> Any:
-    """Return a function that prints a line, or drops it if the output is JSON."""
+    """Return a function that prints a line, or does nothing if the output is JSON."""
     return (lambda text: None) if json else print
 
 
 def _write(folder: Path, tables: Mapping[Path, Any], terms: Terms, force: bool) -> None:
-    """Write the tables and the terms. ConfigError, before anything is written, for a file that exists."""
+    """Write the tables and the terms. Raises ConfigError, before anything is written, if a file exists and
+    `force` is not set, or if the protection or the folder cannot be used."""
     if terms.protection.uses_key_holder:
         scheme_of(terms.protection.name)  # ConfigError before anything is written
     if folder.exists() and not folder.is_dir():
-        raise ConfigError("output-not-folder", f"{folder}: is a file; --out needs a folder")
+        raise ConfigError("output-not-folder", f"{folder} is a file, but --out must be a folder")
     if (folder / STATE).exists() and not force:
-        raise ConfigError("demo-exists", f"{folder}: has an earlier demo; change --out, or add --force")
+        raise ConfigError("demo-exists", f"{folder} contains an earlier demo; change --out, or add --force")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for file in (*tables, folder / TERMS, folder / "model.json"):
@@ -145,7 +146,7 @@ def _write(folder: Path, tables: Mapping[Path, Any], terms: Terms, force: bool) 
 
 
 def _empty_state(folder: Path) -> Path:
-    """Return the folder for the sites' state, after removing that of an earlier demo."""
+    """Remove the state folder of an earlier demo, if there is one, and return its path."""
     state = folder / STATE
     try:
         if state.exists():
@@ -158,7 +159,7 @@ def _empty_state(folder: Path) -> Path:
 
 
 def _audit_log(folder: Path, party: str) -> str:
-    """Return the path of a site's store, which has its audit log, quoted for a shell."""
+    """Return the path of the database with a site's audit log, quoted for a shell."""
     return shlex.quote(str(folder / STATE / folder_name(party) / NAME))
 
 
@@ -171,7 +172,7 @@ Mangasarian, 1993, https://doi.org/10.24432/C5DW2B, CC BY 4.0."""
 LABEL = "benign"
 HOSPITALS = {"north": 6.0, "south": 3.0, "east": 1.0}
 HELD_OUT = 0.25
-KEYHOLDER = "keyholder"  # a party without rows, added where sums are encrypted
+KEYHOLDER = "keyholder"  # a party without rows, added if sums are encrypted
 KEY_BITS = 2048  # the shortest allowed, for a quick demo
 SEED = 0
 SITE = "hospital"  # column of `all.csv` with the site of each row
@@ -179,7 +180,7 @@ SITE = "hospital"  # column of `all.csv` with the site of each row
 
 @dataclass(frozen=True)
 class Sites:
-    """Tables of a demo. tables: site -> its training rows; held_out: rows that no site trains on."""
+    """Tables of the demo. tables: site -> its training rows; held_out: rows on which no site trains."""
 
     tables: Mapping[str, Any]
     held_out: Any
@@ -198,7 +199,13 @@ def _hold_out(table: Any) -> tuple[Any, Any]:
 
 
 def demo_terms(sites: Sites, rounds: int, protection: str | None) -> Terms:
-    """Return the terms of a short training. Encrypted sums add a key holder, and reduce the bins."""
+    """Return the terms of the demo. If sums are encrypted, the terms add a key holder and use fewer bins.
+
+    Args:
+        sites: tables from which the columns are drafted.
+        rounds: number of boosting rounds.
+        protection: name of the protection, None for masked.
+    """
     draft = draft_schema(pa.concat_tables([*sites.tables.values(), sites.held_out]), LABEL)
     parties, row = list(sites.tables), PROTECTIONS.get(protection or "")
     settings = {
@@ -216,8 +223,9 @@ def demo_terms(sites: Sites, rounds: int, protection: str | None) -> Terms:
 
 
 def write_files(folder: Path, sites: Sites, terms: Terms, force: bool = False) -> dict[str, Path]:
-    """Write the table of each site, `all.csv` with a column for the site, the held-out rows as `new.csv`, and
-    the terms. Returns site -> file of its table. Raises ConfigError as `_write` does."""
+    """Write the table of each site, all rows with their site (`all.csv`), the held-out rows (`new.csv`) and
+    the terms. Returns site -> path of its table. Raises ConfigError, before anything is written, if a file
+    exists and `force` is not set, or if the folder cannot be used."""
     names = [LABEL, *terms.columns.features]
     files = {name: folder / f"{name}.csv" for name in sites.tables}
     tables = {files[name]: table.select(names) for name, table in sites.tables.items()}
@@ -247,8 +255,8 @@ def _of_rows(rounds: int, protection: str | None, out: Path, force: bool, json: 
 
 
 def _compare(terms: Terms, sites: Sites, model: Model) -> tuple[dict[str, dict[str, float]], bool]:
-    """Return model name -> metrics on the held-out rows, and whether the federated model equals the one
-    trained on pooled rows."""
+    """Return model name -> metrics on the held-out rows, and whether the federated model equals the model
+    trained on the pooled rows."""
     terms = terms.changed(rounds=len(model.rounds))  # fewer than planned after Ctrl-C
     pooled = simulate(unprotected(terms), {POOLED: pa.concat_tables(sites.tables.values())}).model
     held_out = HeldOut.from_shard(to_shard(sites.held_out, terms, "held-out rows"))
@@ -261,26 +269,28 @@ def _compare(terms: Terms, sites: Sites, model: Model) -> tuple[dict[str, dict[s
 
 
 # ---- `fedboost demo --columns`: a clinic and a laboratory with different columns of the same patients ---
-# Promises: each party has some patients that the other does not; the held-out patients are new to the clinic,
-# and the laboratory has them; at the end the clinic predicts them together with the laboratory, as `fedboost
-# predict --party` does.
+# Guarantees: each party has some patients that the other does not have. The held-out patients are new to the
+# clinic, but known to the laboratory. At the end, the clinic predicts them together with the laboratory, as
+# `fedboost predict --party` does.
 
 
 CLINIC, LABORATORY = "clinic", "laboratory"
-"""The label holder, and the party that holds the other columns."""
+"""The label holder, and the party with the other columns."""
 ROW_ID = "patient"
 KNOWN = {CLINIC: 0.95, LABORATORY: 0.92}
-"""Share of the training patients that each party has."""
+"""Fraction of the training patients that each party has."""
 MIN_COMMON_ROWS, MIN_NEW_ROWS = 300, 100
-"""Fewest matched rows of training and prediction: below the defaults, since the table is small."""
+"""Minimum numbers of matched rows for training and prediction. They are below the defaults because the table
+is small."""
 WARM_UP_ROWS = 60
 WAIT = 60.0  # seconds to wait for the aggregator to answer
 
 
 @dataclass(frozen=True)
 class Apart:
-    """Tables of patients. tables: party -> its table; common: all columns of the training patients that both
-    parties have; held_out: all columns of the new patients, on whom no party trains."""
+    """Tables of the demo with different columns. tables: party -> its table; common: all columns of the
+    training patients that both parties have; held_out: all columns of the new patients, on whom no party
+    trains."""
 
     tables: Mapping[str, Any]
     common: Any
@@ -298,8 +308,8 @@ class Apart:
 
 
 def patients() -> Apart:
-    """Return the Breast Cancer Wisconsin (Diagnostic) table, by columns: the clinic has the mean of each
-    measurement and the label, the laboratory its error and its worst value."""
+    """Return the Breast Cancer Wisconsin (Diagnostic) table, split by columns. The clinic has the label and
+    the mean of each measurement; the laboratory has its standard error and its worst value."""
     draw = np.random.default_rng(SEED)
     whole: Any = read_table(HOSPITALS_TABLE)
     ids = draw.choice(np.arange(10_000, 100_000), whole.num_rows, replace=False)
@@ -326,7 +336,14 @@ def _features(table: Any) -> tuple[str, ...]:
 
 
 def columns_terms(apart: Apart, rounds: int, protection: str) -> Terms:
-    """Return terms with small trees and few bins, since each row is encrypted."""
+    """Return the terms of the demo with different columns. They use small trees and few bins, because
+    gradients are encrypted row by row.
+
+    Args:
+        apart: tables from which the columns are taken.
+        rounds: number of boosting rounds.
+        protection: name of the protection.
+    """
     columns = apart.columns
     return Terms.read(
         {
@@ -351,7 +368,7 @@ def columns_terms(apart: Apart, rounds: int, protection: str) -> Terms:
 
 
 def can_encrypt() -> bool:
-    """Return whether the extra that hides labels from the laboratory is installed."""
+    """Return whether the extra `paillier`, which hides the labels from the laboratory, is installed."""
     try:
         scheme_of("paillier")
     except ConfigError:
@@ -376,7 +393,7 @@ def _of_columns(rounds: int, protection: str | None, out: Path, force: bool, jso
     for line in views.beginning(about, terms):
         say(line)
     if protection is None and not encrypts:
-        notice('pip install "fedboost[paillier]" would hide the labels from the laboratory')
+        notice('to hide the labels from the laboratory, run pip install "fedboost[paillier]" first')
     compile_usual(say)
     few = apart.common.slice(0, WARM_UP_ROWS)
     shares = {party: few.select(table.column_names) for party, table in apart.tables.items()}
@@ -384,7 +401,7 @@ def _of_columns(rounds: int, protection: str | None, out: Path, force: bool, jso
     with _trained(terms, files, out, json) as (consortium, model, traffic):
         assert isinstance(model, PartyModel)  # under these terms each party keeps its part
         parts = {party: _part_file(out, party, model.id) for party in terms.parties}
-        say("the clinic requests predictions for the new patients; the laboratory approves that, too")
+        say("the clinic requests predictions for the new patients; the laboratory approves them, too")
         prediction = _predict(consortium, out, apart, parts[CLINIC])
     scores, equal = _compare_columns(terms, apart, model, parts, prediction)
     about |= {"equal": equal, "held_out": scores, "log": _audit_log(out, LABORATORY)}
@@ -398,7 +415,7 @@ def _part_file(folder: Path, party: str, id: str) -> Path:
 
 
 def _predict(consortium: LocalCluster, folder: Path, apart: Apart, part: Path) -> Prediction:
-    """Return the clinic's predictions for its new patients, made together with the laboratory."""
+    """Return predictions for the clinic's new patients, made together with the laboratory."""
     model = PartyModel.load(part)
     consortium.approve(terms_to_predict(model, apart.new.num_rows, MIN_NEW_ROWS))
     consortium.stop_party(CLINIC)  # only one process of a party may take part
@@ -410,8 +427,8 @@ def _predict(consortium: LocalCluster, folder: Path, apart: Apart, part: Path) -
 def _compare_columns(
     terms: Terms, apart: Apart, model: PartyModel, parts: dict[str, Path], prediction: Prediction
 ) -> tuple[dict[str, dict[str, float]], bool]:
-    """Return model name -> metrics on the new patients, and whether the assembled parts and the predictions
-    equal the model of the pooled columns and its predictions."""
+    """Return model name -> metrics on the new patients, and whether the assembled model and its predictions
+    equal those of the model trained on the pooled columns."""
     here = terms.changed(rounds=len(model.rounds), **IN_ORDER)  # fewer than planned after Ctrl-C
     whole, own = one_party(here, terms.columns), one_party(here, terms.blocks.columns_of(CLINIC))
     pooled = simulate(whole, {POOLED: apart.common}).model

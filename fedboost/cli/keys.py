@@ -1,6 +1,8 @@
-"""`fedboost keys`: a consortium's root, bundles, certificate requests, and tokens.
+"""`fedboost keys`: the root key and certificate of a consortium, key bundles, certificate requests and
+tokens.
 
-Promises: each command writes only new files, and prints which of them to send to whom; it never prints a key.
+Guarantees: each command writes only new files and prints which of them to send to whom. It never prints a
+private key.
 """
 
 from collections.abc import Sequence
@@ -48,11 +50,13 @@ from fedboost.runtime.web.logins import add_token
 
 keys_app = group("keys", "Example: fedboost keys init-consortium\n\nExample: fedboost keys request north")
 
-Folder = Annotated[Path, typer.Option(help="Folder with the consortium's root key and the bundles.")]
+Folder = Annotated[Path, typer.Option(help="Folder with the consortium's root key and the key bundles.")]
 Days = Annotated[int, typer.Option(help="Validity of the certificate in days.", min=1, max=36_500)]
 Passphrase = Annotated[
     Path | None,
-    typer.Option(help="File with the passphrase of the root key in its first line (default: not encrypted)."),
+    typer.Option(
+        help="File whose first line is the root key's passphrase (omit if the key is not encrypted)."
+    ),
 ]
 KEYS, TOKENS = Path("keys"), Path("tokens.toml")
 
@@ -67,16 +71,16 @@ def init_consortium(
     days: Days = 3650,
     passphrase_file: Passphrase = None,
 ) -> None:
-    """Make the root of a new consortium. Its key decides who belongs to the consortium: do it once,
-    offline."""
+    """Create the root of a new consortium. Anyone who has the root key can admit members, so run this
+    once, on an offline machine."""
     passphrase = read_passphrase(passphrase_file) if passphrase_file else None
     key, root = new_root(name, datetime.now(UTC), days)
     write_root(folder, key, root, passphrase)
     state = "encrypted" if passphrase else "not encrypted"
     elsewhere = "" if folder == KEYS else f"\neach with --folder {folder}"
     typer.echo(
-        f"{folder / ROOT_KEY}: the root's key, {state}\n"
-        f"{folder / ROOTS}: the root, valid until {day(root.not_valid_after_utc)}\n"
+        f"{folder / ROOT_KEY}: the root key, {state}\n"
+        f"{folder / ROOTS}: the root certificate, valid until {day(root.not_valid_after_utc)}\n"
         f"{fingerprint_of(root)}\n"
         f"Keep the key offline: anyone who has it can admit members. Now issue bundles:\n"
         f"fedboost keys aggregator, fedboost keys party NAME, fedboost keys analyst NAME{elsewhere}"
@@ -90,7 +94,7 @@ def party(
     days: Days = 365,
     passphrase_file: Passphrase = None,
 ) -> None:
-    """Issue a bundle to a party, which holds rows."""
+    """Issue a key bundle to a party (a site with data)."""
     _issue(name, "party", folder, days, passphrase_file)
 
 
@@ -101,28 +105,32 @@ def aggregator(
     passphrase_file: Passphrase = None,
     host: Annotated[
         list[str] | None,
-        typer.Option(help="Host name of the machine, for browsers that open its console (may be repeated)."),
+        typer.Option(
+            help="Host name to include in the certificate, so that browsers can open the console (may be "
+            "repeated)."
+        ),
     ] = None,
 ) -> None:
-    """Issue a bundle to the aggregator, which adds up what the parties report."""
+    """Issue a key bundle to the aggregator, which adds up the parties' reports."""
     _issue("aggregator", "aggregator", folder, days, passphrase_file, host or ())
 
 
 @keys_app.command(epilog="Example: fedboost keys analyst marie")
 def analyst(
-    name: Annotated[str, typer.Argument(help="Name of the analyst, as sites see it.")],
+    name: Annotated[str, typer.Argument(help="Name of the analyst, as shown to sites.")],
     folder: Folder = KEYS,
     days: Days = 365,
     passphrase_file: Passphrase = None,
 ) -> None:
-    """Issue a bundle to an analyst, who submits terms and receives models."""
+    """Issue a key bundle to an analyst, who submits terms and receives models."""
     _issue(name, "analyst", folder, days, passphrase_file)
 
 
 @keys_app.command(epilog="Example: fedboost keys show keys/north\n\nExample: fedboost keys show keys")
-def show(folder: Annotated[Path, typer.Argument(help="Folder of a bundle or of a consortium.")]) -> None:
-    """Show whose bundle a folder holds, and how long it is valid. Exit code 2 if it cannot be used."""
-    check_folder(folder, "a bundle, or the folder where `fedboost keys init-consortium` ran")
+def show(folder: Annotated[Path, typer.Argument(help="Folder of a key bundle or of a consortium.")]) -> None:
+    """Show whose key bundle a folder contains, and how long it is valid. Exits with code 2 if the bundle
+    cannot be used."""
+    check_folder(folder, "a key bundle, or the folder where `fedboost keys init-consortium` was run")
     has_leaf, fault = (folder / CERTIFICATE).exists(), None
     if has_leaf:
         leaf = read_certificates(folder / CERTIFICATE)[0]
@@ -130,7 +138,7 @@ def show(folder: Annotated[Path, typer.Argument(help="Folder of a bundle or of a
             read_bundle(folder, role_of(leaf) or "party")
         except ConfigError as error:
             fault = error
-            typer.echo("This bundle cannot be used; the last line says why. Its certificates:")
+            typer.echo("This bundle cannot be used, for the reason in the last line. Its certificates:")
         typer.echo(f"name        {common_name(leaf) or 'none'}")
         typer.echo(f"role        {role_of(leaf) or 'none'}")
         typer.echo(known_by(leaf))
@@ -173,19 +181,21 @@ def _issue(
     typer.echo(
         f"{bundle}: the bundle of {role} {name!r}\n"
         f"{known_by(certificate)}\n"
-        f"Transfer this folder in a safe way and keep no copy: its key.pem is all that is\n"
-        f"needed to act under this name. On arrival, `fedboost keys show` prints the\n"
+        f"Transfer this folder over a trusted channel and keep no copy: anyone who has its\n"
+        f"key.pem can act under this name. On arrival, `fedboost keys show` prints the\n"
         f"{fingerprint_of(root)}"
     )
 
 
-# ---- `fedboost keys request`, `sign` and `accept`: a key that never leaves the site that makes it -------
-# Promises: only the site's file has the private key; nothing is signed before name, role and fingerprint are
-# shown.
+# ---- `fedboost keys request`, `sign` and `accept`: a key that never leaves the site where it is created ---
+# Guarantees: only the site's own file contains the private key. Nothing is signed before name, role and
+# fingerprint are shown.
 
 
-NOT_SIGNED = 1  # exit code if a person answers no
-OwnFolder = Annotated[Path, typer.Option(help="Folder with this site's bundles, each in its own subfolder.")]
+NOT_SIGNED = 1  # exit code if the person declines
+OwnFolder = Annotated[
+    Path, typer.Option(help="Folder with this site's key bundles, each in its own subfolder.")
+]
 Role = Literal["party", "aggregator", "analyst"]
 
 
@@ -197,38 +207,41 @@ def request(
     role: Annotated[Role, typer.Option(help="Role to request.")] = "party",
     folder: OwnFolder = KEYS,
 ) -> None:
-    """Make a key that stays here, and a request for its certificate. The owner of the root signs the
-    request."""
+    """Create a private key on this machine and a certificate request for it. The holder of the root key signs
+    the request."""
     path, made = write_request(folder, name, role)
     typer.echo(
-        f"{path}: the request of {made.role} {made.name!r}\n"
+        f"{path}: the certificate request of {made.role} {made.name!r}\n"
         f"fingerprint of its key:\n    {made.fingerprint}\n"
-        f"Send this one file to the owner of the consortium's root, and pass on the\n"
-        f"fingerprint in another way, e.g. by telephone. key.pem next to it never\n"
-        f"leaves this machine. When the answer arrives, run: fedboost keys accept ANSWER"
+        f"Send only this file to the holder of the consortium's root key. Confirm the\n"
+        f"fingerprint over another channel, e.g. by telephone. key.pem next to it must not\n"
+        f"leave this machine. When the answer arrives, run: fedboost keys accept ANSWER"
     )
 
 
 @keys_app.command(epilog="Example: fedboost keys sign request.pem")
 def sign(
-    request: Annotated[Path, typer.Argument(help="Request file, as received.")],
+    request: Annotated[Path, typer.Argument(help="Certificate request, as received.")],
     folder: Folder = KEYS,
     days: Days = 365,
     passphrase_file: Passphrase = None,
-    renew: Annotated[bool, typer.Option("--renew", help="Sign even if the name has a certificate.")] = False,
+    renew: Annotated[
+        bool, typer.Option("--renew", help="Sign even if there is a valid certificate for this name.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Sign without asking.")] = False,
 ) -> None:
-    """Sign a member's request, where the root's key is kept. Exit code 1 for a no."""
+    """Sign a member's certificate request; run it where the root key is kept. Exits with code 1 if you
+    decline."""
     asked, now = read_request_file(request), datetime.now(UTC)
     root_key, root = _root(folder, passphrase_file)
     if not renew:
         check_new(folder, asked.name, now)
     typer.echo(
         f"name        {_distinct(asked.name)}\nrole        {asked.role}\n"
-        f"fingerprint of its key, which you must get from its owner in another way:\n    {asked.fingerprint}"
+        f"fingerprint of its key, to be confirmed by its owner over another channel:\n    {asked.fingerprint}"
     )
     question = f"Admit {asked.role} {asked.name!r} with this key? [y/N] "
-    if not yes and not is_agreed(question, "--yes signs without asking"):
+    if not yes and not is_agreed(question, "use --yes to sign without asking"):
         notice("not signed: nothing was written")
         raise typer.Exit(NOT_SIGNED)
     certificate = certify(root_key, root, asked.key, asked.name, asked.role, now, days)
@@ -236,27 +249,30 @@ def sign(
     note_issued(folder, certificate)
     typer.echo(
         f"{known_by(certificate)}\n"
-        f"{answer}: the answer, which is not secret. Send it back;\n"
-        f"there, `fedboost keys accept` makes a bundle from it and prints the\n{fingerprint_of(root)}"
+        f"{answer}: the signed certificate, which is not secret. Send it\n"
+        f"back. There, `fedboost keys accept` stores it next to the key and prints the\n"
+        f"{fingerprint_of(root)}"
     )
 
 
 @keys_app.command(epilog="Example: fedboost keys accept north.answer.pem")
 def accept(
-    answer: Annotated[Path, typer.Argument(help="Answer of the root's owner.")], folder: OwnFolder = KEYS
+    answer: Annotated[Path, typer.Argument(help="Answer file received from the holder of the root key.")],
+    folder: OwnFolder = KEYS,
 ) -> None:
-    """Store the answer to a request next to its key. The two are a bundle."""
+    """Store the signed certificate next to its key. Together they form a key bundle."""
     bundle, owner = accept_answer(folder, answer, datetime.now(UTC))
     leaf, root = read_certificates(bundle / CERTIFICATE)[0], read_certificates(bundle / ROOTS)[0]
     typer.echo(
         f"{bundle}: the bundle of {owner.role} {owner.name!r}\n"
         f"{known_by(leaf)}\n"
-        f"Compare with the owner of the root, e.g. by telephone, the\n{fingerprint_of(root)}"
+        f"Ask the holder of the root key, e.g. by telephone, to confirm the\n{fingerprint_of(root)}"
     )
 
 
 def _distinct(name: str) -> str:
-    """A name, followed by its escapes if it could look like another one: not ASCII, or with outer blanks."""
+    """Return a name. If it could be mistaken for another one (it is not ASCII, or starts or ends with
+    whitespace), the name with escapes follows."""
     return name if name.isascii() and name == name.strip() else f"{name}, which is {name!a}"
 
 
@@ -269,7 +285,9 @@ def _distinct(name: str) -> str:
     "Example: fedboost keys token jo --role officer"
 )
 def token(
-    name: Annotated[str, typer.Argument(help="Name of the owner; for an analyst, as in the certificate.")],
+    name: Annotated[
+        str, typer.Argument(help="Name of the owner. For an analyst, the name in the certificate.")
+    ],
     role: Annotated[
         Literal["viewer", "analyst", "officer"],
         typer.Option(
@@ -278,12 +296,12 @@ def token(
         ),
     ] = "viewer",
     file: Annotated[
-        Path, typer.Option(help="File of tokens, which `tokens` under `console` in the config file names.")
+        Path, typer.Option(help="Token file (`tokens` under `console` in the configuration file).")
     ] = TOKENS,
     days: Annotated[int, typer.Option(help="Validity in days.", min=1, max=3650)] = 90,
 ) -> None:
-    """Make a token for the console of an aggregator, or for the page of a site."""
+    """Create an access token for the console of an aggregator, or for the page of a site."""
     made, ends = add_token(file, name, role, days)
     print(made)
-    notice(f"{file}: has an entry for {role} {name!r}, valid until {ends}; delete it to revoke the token")
-    notice("the token is printed only once and is not stored anywhere: pass it on in a safe way")
+    notice(f"{file}: added an entry for {role} {name!r}, valid until {ends}; delete it to revoke the token")
+    notice("the token is printed only once and not stored; pass it on over a trusted channel")

@@ -1,6 +1,6 @@
-"""The command `fedboost`: a table of its sub-commands, each imported when it is called.
+"""The command `fedboost`: a table of its sub-commands, each of which is imported when it is called.
 
-Promises: `--help`, the completion of command names, and usage errors import nothing heavy.
+Guarantees: `--help`, the completion of command names, and usage errors import no heavy package.
 """
 
 import sys
@@ -26,7 +26,7 @@ from fedboost.errors import ConfigError
 COMMANDS = {
     role: dict(word.split(":") for word in words.split())
     for role, words in {
-        "Everybody": "demo:demo simulate:train compare:compare predict:model explain:model keys:keys "
+        "General": "demo:demo simulate:train compare:compare predict:model explain:model keys:keys "
         "warm-up:serve",
         "Analyst": "terms:terms estimate:privacy preflight:terms describe:tasks tune:tasks train:train "
         "evaluate:tasks drift:tasks report:model verify:model assemble:model sign:terms",
@@ -35,14 +35,14 @@ COMMANDS = {
         "Aggregator": "aggregator:serve status:serve",
     }.items()
 }
-"""Role -> command -> its module in fedboost.cli, in the order of `fedboost --help`. A command's function has
-its name; the epilog is a constant in the same module, such as `TRAIN_EPILOG` for `train`."""
+"""Role -> command -> its module in fedboost.cli, in the order of `fedboost --help`. The function of a command
+has the same name; its epilog is a constant in the same module, such as `TRAIN_EPILOG` for `train`."""
 MODULES = {name: module for commands in COMMANDS.values() for name, module in commands.items()}
 GROUPS = {
-    "keys": "Make and show keys, certificates and tokens.",
-    "privacy": "Show, begin or plan the privacy budget of a site's rows.",
+    "keys": "Create and show keys, certificates and tokens.",
+    "privacy": "Show a site's privacy budget, create its memory, or plan differentially private training.",
 }
-"""Command with sub-commands -> its help. The app is in its module, such as `keys_app` for `keys`."""
+"""Command with sub-commands -> its help. Its module contains its app, such as `keys_app` for `keys`."""
 
 
 def _first_sentence_of(name: str) -> str:
@@ -57,7 +57,8 @@ def _function(name: str) -> str:
 
 
 class Lazy(TyperCommand):
-    """A sub-command with only its name and help, until it is called or inspected."""
+    """A sub-command that is imported when it is called or inspected. Before, it has only a name and a
+    help."""
 
     def __init__(self, name: str, role: str) -> None:
         self._loaded: Any = None
@@ -65,7 +66,7 @@ class Lazy(TyperCommand):
 
     @property
     def loaded(self) -> Any:
-        """The sub-command itself, imported."""
+        """The actual sub-command, imported on first access."""
         if self._loaded is None:
             assert self.name is not None
             self._loaded = typer.main.get_command(_app_of(self.name))
@@ -76,7 +77,7 @@ class Lazy(TyperCommand):
 
 
 class Commands(Group):
-    """The command `fedboost` with its sub-commands, in the order of `COMMANDS`."""
+    """The root command `fedboost`. Its sub-commands are listed in the order of `COMMANDS`."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -86,7 +87,7 @@ class Commands(Group):
 _OPTIONS: dict[str, Any] = {"rich_markup_mode": "rich", "pretty_exceptions_enable": False}
 app = typer.Typer(
     name="fedboost",
-    help="Gradient-boosted trees over rows that may not be pooled. To start: [bold]fedboost demo[/bold]",
+    help="Train gradient-boosted trees on data that cannot be pooled. To start: [bold]fedboost demo[/bold]",
     no_args_is_help=True,
     cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -95,7 +96,7 @@ app = typer.Typer(
 
 
 def whole() -> typer.Typer:
-    """Return the command with all sub-commands imported, for documentation and tests."""
+    """Return the root command with all sub-commands imported, for documentation and tests."""
     every = typer.Typer(name="fedboost", cls=Group, **_OPTIONS)
     for name in MODULES:
         if name in GROUPS:
@@ -106,7 +107,7 @@ def whole() -> typer.Typer:
 
 
 def _app_of(name: str) -> typer.Typer:
-    """Import a sub-command, with its own sub-commands if it has any."""
+    """Import a sub-command and, if it has any, its own sub-commands."""
     module, own = import_module(f"fedboost.cli.{MODULES[name]}"), _function(name)
     if name in GROUPS:
         group: typer.Typer = getattr(module, f"{own}_app")
@@ -142,7 +143,7 @@ def _run() -> None:
     except OSError as error:
         if "--install-completion" not in sys.argv:
             raise
-        way_out = "fedboost --show-completion prints what it would add"
+        way_out = "run fedboost --show-completion to print the script, and install it yourself"
         raise ConfigError(
             "completion-failed", f"cannot write {error.filename}: {error.strerror}; {way_out}"
         ) from None

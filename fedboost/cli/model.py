@@ -43,7 +43,7 @@ from fedboost.views.words import one_line
 Columns = dict[str, Any]
 PREDICTION = "prediction"
 Write = Callable[[Columns], None]
-"""Function that writes rows, given column -> values."""
+"""Function that writes rows to the output. Its argument maps column -> values."""
 
 REPORT_EPILOG = (
     "Example: fedboost report model.json --out report.html\n\n"
@@ -56,46 +56,56 @@ REPORT_EPILOG = (
 def report(
     model: ModelFile,
     read: Reading,
-    out: Annotated[Path | None, typer.Option(help="File for the page; required without --privacy.")] = None,
+    out: Annotated[Path | None, typer.Option(help="File for the page (required without --privacy).")] = None,
     data: Annotated[
-        str | None, typer.Option(help="Table with labels, for partial dependence, metrics and curves.")
+        str | None,
+        typer.Option(help="Table with labels, for metrics, curves and partial dependence on your own rows."),
     ] = None,
     keys: Annotated[
-        Path | None, typer.Option(help="Folder of any member's keys, to check the signatures with.")
+        Path | None, typer.Option(help="Any member's key folder, for checking the signatures.")
     ] = None,
     min_count: MinCount = None,
     privacy: Annotated[
         bool,
         typer.Option(
-            "--privacy", help="Print the privacy card of a model trained with noise; write no page."
+            "--privacy",
+            help="Print the privacy card of a model trained with noise instead of writing a page.",
         ),
     ] = False,
     force: Force = False,
     json: Annotated[bool, typer.Option("--json", help="With --privacy: print the card as JSON.")] = False,
 ) -> None:
-    """Write the report of a model as one HTML page. It shows who agreed to what, learning curves, importance
-    and the first trees, and the model's quality on rows of your own. With --privacy it prints the privacy
-    card instead."""
+    """Write a model report as a single HTML page. It shows who agreed to what, learning curves, feature
+    importance, the first trees and, with --data, the model's quality on your own rows. With --privacy, the
+    command prints the privacy card instead."""
     if privacy:
         if any((out, data, keys, min_count, force)) or read != Reading():
-            raise ConfigError("option-conflict", "--privacy prints the privacy card: add only --json")
+            raise ConfigError(
+                "option-conflict", "--privacy can only be combined with --json; remove the other options"
+            )
         _privacy_card(model, json)
         return
     if json:
-        raise ConfigError("option-alone", "--json is for the card that --privacy prints: add --privacy")
+        raise ConfigError("option-alone", "--json only applies to the privacy card; add --privacy")
     if out is None:
-        raise ConfigError("option-missing", "give --out FILE for the page, or --privacy for the privacy card")
+        raise ConfigError(
+            "option-missing", "specify --out FILE for the page, or --privacy to print the privacy card"
+        )
     if (read.query or read.query_file) and data is None:
-        raise ConfigError("option-alone", "--query is for the rows of --data: name the database there")
+        raise ConfigError(
+            "option-alone", "--query reads the table of --data; specify the database with --data"
+        )
     if min_count is not None and data is None:
-        raise ConfigError("option-alone", "--min-count is for the rows of --data; give both, or neither")
+        raise ConfigError(
+            "option-alone", "--min-count only applies to the rows of --data; specify --data as well"
+        )
     source = None if data is None else read.source(data)
     check_writable(out, model, *(() if source is None else local_files(source)), force=force)
     trained, rows = Model.load(model), None
     if not trained.terms.task.makes_model:
         raise ConfigError(
             "model-of-other-task",
-            f"{model}: not a model, but the result of a session with task {trained.terms.task.name}",
+            f"{model} is not a model but the result of a session with task {trained.terms.task.name}",
         )
     signatures = None if keys is None else signature_facts(trained, keys)
     if source is not None:
@@ -106,13 +116,13 @@ def report(
 
 
 def _privacy_card(model: Path, json: bool) -> None:
-    """Print a model's privacy card: what it promises, every release, and what is not covered."""
+    """Print a model's privacy card: the guarantee, every release, and what the guarantee does not cover."""
     agreed = Model.load(model).terms
     if agreed.noise is None:
         raise ConfigError(
             "model-without-noise",
-            f"{model}: was trained without noise, so it has no card: nothing bounds what it reveals about a "
-            "row",
+            f"{model} was trained without noise, so it has no privacy card: nothing limits what it reveals "
+            "about a row",
         )
     made = PrivacyCard.of(agreed)
     show(json, [made.summary], card(made))
@@ -125,16 +135,16 @@ Party = Annotated[
     Path | None,
     typer.Option(
         metavar="SITE_FILE",
-        help="Predict together with the parties that have the other parts of the model. SITE_FILE is this "
-        "site's file (TOML); the table has this site's columns and the row ids.",
+        help="Predict together with the parties that keep the other parts of the model. SITE_FILE is this "
+        "site's configuration file (TOML). The table contains this site's columns and the row ids.",
     ),
 ]
 MinCommonRows = Annotated[
     int | None,
     typer.Option(
-        help="With --party: fewest rows each other party must have.",
+        help="With --party: minimum number of these rows that each other party must have (default: as in "
+        "training).",
         min=1,
-        show_default="that of the training",
     ),
 ]
 
@@ -150,13 +160,24 @@ def predicted_jointly(
     wait: float,
     insecure_loopback: bool,
 ) -> Iterator[Columns]:
-    """Predict the rows of a table together with the other parties of a model, and return them in parts, with
-    the columns to keep. Notices report how many rows the other parties do not have. party: this site's file;
-    source: where the table is, which replaces the site's own."""
+    """Predict a table together with the parties that keep the other parts of the model. Returns an iterator
+    over chunks of output columns. If a party does not have all rows, a notice reports how many it has.
+
+    Args:
+        model: file with this party's part of the model.
+        party: this site's configuration file.
+        source: location of the table, used instead of `data` in the configuration file.
+        read: options for reading the table; if they are the defaults, the configuration file's are used.
+        table: the same table, from which `keep` is copied to the output.
+        keep: names of the columns to copy.
+        min_common_rows: minimum number of rows that each other party must have; None: as in training.
+        wait: seconds to wait for the aggregator.
+        insecure_loopback: True to connect without keys, on this machine only.
+    """
     part = load_trained(model)
     if not isinstance(part, PartyModel):
         raise ConfigError(
-            "model-whole", f"{model}: a whole model, which predicts without other parties: leave --party out"
+            "model-whole", f"{model} is a whole model and predicts without other parties; remove --party"
         )
     table.check_known([*keep])  # before a session starts
     site, bundle = site_and_keys(party, insecure_loopback, holds_rows=None)
@@ -170,7 +191,7 @@ def predicted_jointly(
     for name, known in zip(block.feature_holders, done.known, strict=True):
         if not known.all():
             told = f"{name} has {known.sum():,} of {known.size:,} rows"
-            notice(f"{told}; in the others its columns are treated as missing")
+            notice(f"{told}; in the other rows, its columns are treated as missing")
     classes = classes_of(part.terms) if done.values.ndim == 2 else ()
     if not keep:
         return iter([_columns((), [], done.values, classes)])
@@ -193,11 +214,11 @@ def predict(
     data: Data,
     read: Reading,
     keep: Annotated[
-        list[str] | None, typer.Option(help="Column to write besides the prediction (may be repeated).")
+        list[str] | None, typer.Option(help="Input column to copy to the output (may be repeated).")
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="File for predictions: .csv or .parquet.", show_default="standard output"),
+        typer.Option(help="File for predictions, .csv or .parquet (default: standard output)."),
     ] = None,
     party: Party = None,
     min_common_rows: MinCommonRows = None,
@@ -205,8 +226,8 @@ def predict(
     insecure_loopback: InsecureLoopback = False,
     force: Force = False,
 ) -> None:
-    """Predict each row of a table of any size. The column `prediction` has the predicted value, or the most
-    probable class; with classes, a column named after each class has its probability."""
+    """Predict every row of a table, however large. The output column `prediction` contains the predicted
+    value or most probable class. For multiclass models, there is also one probability column per class."""
     source = read.source(data)
     if out is not None:
         check_writable(out, model, *local_files(source), force=force)
@@ -217,7 +238,9 @@ def predict(
         options = min_common_rows, wait, insecure_loopback
         parts = predicted_jointly(model, party, source, read, table, kept, *options)
     elif min_common_rows is not None:
-        raise ConfigError("option-alone", "--min-common-rows is for joint predictions: give --party")
+        raise ConfigError(
+            "option-alone", "--min-common-rows only applies to joint predictions; specify --party"
+        )
     else:
         parts = predicted_here(Model.load(model), table, kept, strange)
     with writing(out) as write_rows:
@@ -226,7 +249,7 @@ def predict(
     notice_categories((name, *found) for name, found in strange.items())
 
 
-# ---- `fedboost assemble`: a model from the parts that parties kept --------------------------------------
+# ---- `fedboost assemble`: a whole model from the parts kept by the parties ------------------------------
 
 
 ASSEMBLE_EPILOG = "Example: fedboost assemble model.json bank.json telco.json --out whole.json"
@@ -236,15 +259,15 @@ def assemble(
     parts: Annotated[
         list[Path],
         typer.Argument(
-            help="Parts of the model: files of the parties, and the one that `fedboost train` saved."
+            help="Parts of the model: the parties' files, and the file saved by `fedboost train`."
         ),
     ],
     out: Annotated[Path, typer.Option(help="File for the model.")],
     force: Force = False,
 ) -> None:
-    """Assemble one model from the parts that parties kept. The parties hold different columns, and the result
-    is an ordinary XGBoost file. The file that `fedboost train` saved provides metrics and signatures, and
-    each part must be the one that its party signed."""
+    """Assemble a whole model from the parts kept by parties that hold different columns. The result is an
+    ordinary XGBoost file. Metrics and signatures are taken from the file saved by `fedboost train`, and each
+    part must be the one that its party signed."""
     check_writable(out, *parts, force=force)
     model = assembled(parts)
     model.save(out)
@@ -264,17 +287,21 @@ DOES_NOT_HOLD = 1
 def verify(
     model: ModelFile,
     keys: Annotated[
-        Path | None, typer.Option(help="Folder of any member's keys, for its consortium.pem and denied.txt.")
+        Path | None,
+        typer.Option(help="Any member's key folder, from which consortium.pem and denied.txt are read."),
     ] = None,
-    consortium: Annotated[Path | None, typer.Option(help="Root of the consortium (consortium.pem).")] = None,
+    consortium: Annotated[
+        Path | None, typer.Option(help="Root certificate of the consortium (consortium.pem).")
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Verify who signed a model. It checks the signatures of the trees, of the terms and of the analyst's
-    request. Exit code 0 if they are valid, 1 if not."""
+    """Verify who signed a model. Checks the signatures on the trees, the terms and the analyst's request.
+    Exits with code 0 if they are valid, else with code 1."""
     if (keys is None) == (consortium is None):
         raise ConfigError(
             "option-one-of-two",
-            "give --keys FOLDER or --consortium FILE: signatures are checked against the consortium's root",
+            "specify either --keys FOLDER or --consortium FILE; signatures are checked against the "
+            "consortium's root certificate",
         )
     if keys is not None:
         roots, denied = read_trust(keys)
@@ -285,7 +312,7 @@ def verify(
         facts = verified(load_trained(model), str(model), roots, datetime.now(UTC), denied)
     except Altered as error:
         altered = {"model": str(model), "holds": False, "conclusion": str(error)}
-        show(json, [altered], [f"It does NOT hold: {error}"])
+        show(json, [altered], [f"The signatures are NOT valid: {error}"])
         raise typer.Exit(DOES_NOT_HOLD) from None
     show(json, [facts.summary], verification(facts))
     if not facts.holds:
@@ -307,48 +334,59 @@ EXPLAIN_EPILOG = (
 def explain(
     model: ModelFile,
     read: Reading,
-    tree: Annotated[int | None, typer.Option(help="Print the tree with this index, from 0.", min=0)] = None,
-    svg: Annotated[Path | None, typer.Option(help="Draw the tree to this SVG file instead.")] = None,
+    tree: Annotated[
+        int | None, typer.Option(help="Index of the tree to print, starting at 0.", min=0)
+    ] = None,
+    svg: Annotated[
+        Path | None, typer.Option(help="Draw the tree to this SVG file instead of printing it.")
+    ] = None,
     shap: Annotated[
         str | None,
         typer.Option(
             metavar="DATA",
-            help="Write the contribution of each feature to the margin of each row of this table, as CSV.",
+            help="Write SHAP values (each feature's contribution to the margin) for every row of this table, "
+            "as CSV.",
         ),
     ] = None,
     partial_dependence: Annotated[
         str | None,
         typer.Option(
             metavar="FEATURE",
-            help="Write the mean prediction over the rows of --data for values of this feature, as CSV.",
+            help="Write this feature's partial dependence on the rows of --data, as CSV.",
         ),
     ] = None,
     data: Annotated[str | None, typer.Option(help="Table for --partial-dependence.")] = None,
-    out: Annotated[Path | None, typer.Option(help="File to write.", show_default="standard output")] = None,
+    out: Annotated[Path | None, typer.Option(help="File to write (default: standard output).")] = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Show feature importance, a tree, or what drives predictions. Without options it prints the gain, cover
-    and weight of each feature; with options it prints or draws a tree, explains rows, or shows how
-    predictions depend on a feature."""
+    """Show feature importance, a tree, or what drives predictions. Without options, prints the gain, cover
+    and weight of each feature. With options, prints or draws a tree, or writes SHAP values or partial
+    dependence."""
     asked = {"--tree": tree, "--shap": shap, "--partial-dependence": partial_dependence}
     options = [option for option, value in asked.items() if value is not None]
     if len(options) > 1:
-        raise ConfigError("option-conflict", f"give {' or '.join(options)}, not both")
+        raise ConfigError("option-conflict", f"specify only one of {' and '.join(options)}")
     if (partial_dependence is None) != (data is None):
-        raise ConfigError("option-alone", "--partial-dependence FEATURE and --data DATA go together")
+        raise ConfigError(
+            "option-alone", "--partial-dependence FEATURE and --data TABLE must be specified together"
+        )
     if svg is not None and tree is None:
-        raise ConfigError("option-alone", "--svg draws one tree; name it, e.g. --tree 0")
+        raise ConfigError("option-alone", "--svg draws one tree; specify which, e.g. --tree 0")
     if out is not None and shap is None and partial_dependence is None:
         raise ConfigError(
             "option-alone",
-            "--out is for the CSV of --shap or --partial-dependence; a picture goes to the file of --svg",
+            "--out only applies to the CSV of --shap or --partial-dependence; use --svg to draw a tree",
         )
     if json and options:
-        raise ConfigError("option-conflict", f"--json prints the importances; leave it out with {options[0]}")
+        raise ConfigError(
+            "option-conflict", f"--json prints feature importance; it cannot be combined with {options[0]}"
+        )
     rows = shap or data
     if (read.query or read.query_file) and rows is None:
-        raise ConfigError("option-alone", "--query is for --shap or --data: name the database there")
+        raise ConfigError(
+            "option-alone", "--query reads the table of --shap or --data; specify the database there"
+        )
     source = None if rows is None else read.source(rows)
     for path in filter(None, (svg, out)):
         check_writable(path, model, *(local_files(source) if source else ()), force=force)
@@ -399,11 +437,12 @@ def _dependence(model: Path, feature: str, data: str | Database, read: Reading, 
 
 
 Strange = dict[str, tuple[str, int]]
-"""Column -> one of its categories that the terms do not declare, and the number of rows with such ones."""
+"""Column -> an example of an undeclared category, and the number of rows with undeclared categories."""
 
 
 def predicted_here(model: Model, table: Source, keep: Sequence[str], strange: Strange) -> Iterator[Columns]:
-    """Predict each part of a table. strange: is filled with the undeclared categories."""
+    """Predict a table with a whole model, and yield the output columns of each chunk of rows. strange: dict
+    to which the undeclared categories are added."""
     columns, booster = model.terms.columns, model.booster
     margin = columns.base_margin
     needed = (*columns.features, *([margin] if margin else []))
@@ -427,9 +466,9 @@ def _parts(
     classes: Sequence[Any],
     values_of: Callable[[Any, Any, int], Float64],
 ) -> Iterator[Columns]:
-    """Yield the rows to write for each part of a table: kept columns, the prediction, class probabilities.
-    values_of: returns the predictions of a part, float64 [rows] or [rows, classes], from the part, its dense
-    columns, and the index of its first row in the table."""
+    """Yield the output columns of each chunk of a table: kept columns, prediction, class probabilities.
+    values_of: function that predicts a chunk. Its arguments are the chunk, the chunk's dense columns, and the
+    index of its first row in the table; it returns float64 [rows] or [rows, classes]."""
     keep, first = tuple(dict.fromkeys(keep)), 0
     as_text = [name for name in keep if name not in needed]
     for part in table.in_parts([*dict.fromkeys((*needed, *keep))], as_text):
@@ -449,8 +488,8 @@ def _columns(keep: Sequence[str], kept: list[Any], values: Float64, classes: Seq
 
 
 def prediction_names(kept: Sequence[str], classes: Sequence[object]) -> list[str]:
-    """Return the column names of predictions: kept columns, the prediction, and the classes. Underscores are
-    appended so that classes differ from kept columns, and the prediction from both."""
+    """Return the names of the output columns: kept columns, prediction, classes. Underscores are appended to
+    the names of classes that are also kept columns, and to `prediction` if either contains that name."""
     names = [str(name) for name in classes]
     while {*names} & {*kept}:
         names = [f"{name}_" for name in names]
@@ -461,16 +500,17 @@ def prediction_names(kept: Sequence[str], classes: Sequence[object]) -> list[str
 
 
 def check_form(out: Path) -> None:
-    """Raise ConfigError for a file format that predictions are not written in."""
+    """Raise ConfigError if predictions cannot be written in the format that the file name stands for."""
     name = out.name.lower()
     others = [suffix for form in FORMS for suffix in form.every_suffix()]
     if name.endswith(tuple(s for s in others if s not in (".csv", *TOGETHER))):
-        raise ConfigError("output-format", f"{out}: predictions are written as .csv or .parquet")
+        raise ConfigError("output-format", f"{out}: predictions can only be written as .csv or .parquet")
 
 
 @contextmanager
 def writing(out: Path | None) -> Iterator[Write]:
-    """Open a file for rows, as CSV or Parquet depending on its suffix, or standard output as CSV."""
+    """Open the output and yield a function that writes rows to it. A file is CSV or Parquet, depending on its
+    suffix; standard output (`out` is None) is CSV."""
     if out is None:
         yield csv_writer(lambda text: write(text, None))
         return
@@ -483,7 +523,7 @@ def writing(out: Path | None) -> Iterator[Write]:
 
 
 def csv_writer(write: Callable[[str], Any]) -> Write:
-    """Return a function that writes rows as CSV, and a header before the first."""
+    """Return a function that writes rows as CSV, with a header before the first row."""
     parts = count()
 
     def write_rows(columns: Columns) -> None:
@@ -494,8 +534,8 @@ def csv_writer(write: Callable[[str], Any]) -> Write:
 
 
 def as_csv(head: Iterable[object] | None, rows: Iterable[Iterable[object]]) -> str:
-    """Return rows as CSV, below a header if there is one. Numbers have all their digits, so that reading them
-    back yields the same; missing values are empty."""
+    """Return rows as CSV text. head: names of the columns, or None for no header. Numbers are written with
+    all digits, so that reading them back yields the same values. Missing values are empty."""
     text = StringIO()
     lines = csv.writer(text, lineterminator="\n")
     if head is not None:
@@ -505,13 +545,14 @@ def as_csv(head: Iterable[object] | None, rows: Iterable[Iterable[object]]) -> s
 
 
 def _listed(column: Any) -> list[object]:
-    """Return the values of a column as Python objects, and booleans as `true` and `false`."""
+    """Return the values of a column as Python objects, with booleans as "true" and "false"."""
     values = column.tolist() if isinstance(column, np.ndarray) else column.to_pylist()
     return [str(value).lower() if isinstance(value, bool) else value for value in values]
 
 
 def _parquet(file: IO[bytes], out: Path, stack: ExitStack) -> Write:
-    """Return a function that writes rows as Parquet, typed as the first part. stack: closes the file."""
+    """Return a function that writes rows as Parquet, with the column types of the first chunk. stack: closes
+    the writer."""
     writers: list[parquet.ParquetWriter] = []
 
     def write_rows(columns: Columns) -> None:
@@ -521,7 +562,7 @@ def _parquet(file: IO[bytes], out: Path, stack: ExitStack) -> Write:
         try:
             writers[0].write_table(table.cast(writers[0].schema))
         except pa.ArrowInvalid as error:
-            why = f"kept columns change their types: {str(error).splitlines()[0]}"
-            raise ConfigError("kept-column-types", f"{out}: {why}; write a .csv") from None
+            why = f"the types of kept columns vary: {str(error).splitlines()[0]}"
+            raise ConfigError("kept-column-types", f"{out}: {why}; use a .csv file") from None
 
     return write_rows

@@ -1,6 +1,6 @@
 """Output of the commands: text or JSON on standard output, notices on standard error, and exit codes.
 
-Promises: nothing heavy is imported before it is needed.
+Guarantees: heavy packages are imported only when they are needed.
 """
 
 import errno
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def show(json: bool, objects: Iterable[Mapping[str, Any]], shown: "Document | Iterable[Block]") -> None:
-    """Print objects as JSON, or otherwise a document or blocks of text."""
+    """Print `objects` as JSON lines if `json` is true, otherwise the document or blocks in `shown`."""
     if json:
         for values in objects:
             print_json(values)
@@ -41,7 +41,7 @@ def print_json(values: Mapping[str, Any]) -> None:
 
 
 def print_text(blocks: Iterable[Block]) -> None:
-    """Print blocks of text in order."""
+    """Print blocks (lines of text and tables) to standard output."""
     for block in blocks:
         if isinstance(block, str):
             print(block)
@@ -57,12 +57,12 @@ def print_text(blocks: Iterable[Block]) -> None:
 
 
 def notice(text: str) -> None:
-    """Print a line on standard error."""
+    """Print one line to standard error, with control characters escaped."""
     print(one_line(text), file=sys.stderr, flush=True)
 
 
 def write(text: str, out: Path | None) -> None:
-    """Write a text to a file, or to standard output as UTF-8."""
+    """Write text as UTF-8 to a file, or to standard output if `out` is None."""
     if out is None:
         if isinstance(sys.stdout, TextIOWrapper):
             sys.stdout.reconfigure(encoding="utf-8")  # like a file, regardless of the locale
@@ -76,7 +76,7 @@ def write(text: str, out: Path | None) -> None:
 
 @contextmanager
 def unless_nobody_reads() -> Iterator[None]:
-    """Drop the rest of the output if its reader exits early, as `| head -1` does."""
+    """Discard the rest of the output if the reader of the pipe exits early, as `| head -1` does."""
     try:
         yield
         print(end="", flush=True)
@@ -85,17 +85,17 @@ def unless_nobody_reads() -> Iterator[None]:
 
 
 # ---- Help, and usage errors in one line -----------------------------------------------------------------
-# A usage error has typer's own words, and names the help to read.
+# A usage error has typer's own wording, followed by the help command to run.
 
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
-"""Base class of usage errors. Its package depends on the version of typer."""
+"""Base class of usage errors, which different versions of typer import from different packages."""
 TAKES_TERMS = ("train", "simulate", "demo", "estimate")
-"""Commands among whose options people look for settings of the terms file."""
+"""Commands for which an unknown option may be a setting of the terms file, such as `--max-depth`."""
 
 
 class Command(TyperCommand):
-    """A command whose help shows flags without a type."""
+    """A command whose help does not show a type for flags."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         _hide_types_of_flags(self, ctx)
@@ -103,7 +103,7 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """A command with sub-commands. Its help has one sentence for each of them."""
+    """A command with sub-commands. Its help shows the first sentence of each sub-command's help."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         _hide_types_of_flags(self, ctx)
@@ -113,14 +113,14 @@ class Group(TyperGroup):
 
 
 def _hide_types_of_flags(command: Any, ctx: Any) -> None:
-    """Give flags an empty metavar: typer would show `<bool>`, although they take no value."""
+    """Set an empty metavar for flags: typer would show `<bool>`, although flags take no value."""
     for parameter in command.get_params(ctx):
         if getattr(parameter, "is_flag", False):
             parameter.metavar = ""
 
 
 def group(name: str, epilog: str) -> typer.Typer:
-    """Return a command that sub-commands are added to."""
+    """Return a typer app to which sub-commands can be added. epilog: examples shown below its help."""
     return typer.Typer(
         name=name,
         epilog=epilog,
@@ -133,7 +133,8 @@ def group(name: str, epilog: str) -> typer.Typer:
 
 
 def usage_error(error: Any, groups: Container[str]) -> str:
-    """Describe a usage error in one line; empty if the help was printed. groups: names of command groups."""
+    """Return a usage error as one line, or "" if typer printed the help instead. groups: names of commands
+    that have sub-commands."""
     text, context = error.format_message().strip().removesuffix("."), error.ctx
     if not text:
         return ""
@@ -147,7 +148,7 @@ def usage_error(error: Any, groups: Container[str]) -> str:
 
 
 def _setting_of_terms(option: str) -> str:
-    """Return a hint if an unknown option is named after a setting of the terms file."""
+    """Return a hint if an unknown option has the name of a setting of the terms file, else ""."""
     from fedboost.terms.reading import setting_hint
     from fedboost.terms.terms import Terms
 
@@ -162,19 +163,19 @@ def first_sentence(text: str) -> str:
 
 
 # ---- Exit codes, and errors in one line -----------------------------------------------------------------
-# Promises: an error that fedboost raises on purpose prints one line on standard error, without a traceback,
-# and exits with code 2; Ctrl-C exits with 130.
+# Guarantees: an error that fedboost raises on purpose prints one line on standard error, without a traceback,
+# and exits with code 2. Ctrl-C exits with code 130.
 
 
 REFUSED = 2
 INTERRUPTED = 130  # exit code after Ctrl-C, as in shells
-PIPE_CLOSED = 141  # exit code after the reader of a pipe exits, as that of commands which SIGPIPE ends
+PIPE_CLOSED = 141  # exit code after the reader of a pipe exits; shells report the same code for SIGPIPE
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""Errors of writing to standard output that are reported in one line, for a file or a device."""
+"""Errors that are reported in one line if standard output is a file or device that cannot be written to."""
 
 
 def end_in_one_line(command: Callable[[], None]) -> None:
-    """Run a command. If it fails, print one line and exit with its code."""
+    """Run a command. If it fails, print one line to standard error and exit with the matching code."""
     _open_closed_streams()
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # errors are printed here, once
     for stream in (sys.stdout, sys.stderr):
@@ -202,7 +203,9 @@ def end_in_one_line(command: Callable[[], None]) -> None:
     except OSError as error:
         if isinstance(error, PermissionError) and error.filename is not None:
             who = f"user {os.geteuid()}" if hasattr(os, "geteuid") else "this user"
-            _refuse(f"{error.filename}: {error.strerror}; give {who} access, or run this as another user")
+            _refuse(
+                f"{error.filename}: {error.strerror}; grant {who} access, or run the command as another user"
+            )
         if error.errno not in FULL_DISK:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # where the buffer is flushed at exit
@@ -210,8 +213,8 @@ def end_in_one_line(command: Callable[[], None]) -> None:
 
 
 def _open_closed_streams() -> None:
-    """Open the null device for closed standard streams. Otherwise the next file or socket would get their
-    number, and code that prints would write to it."""
+    """Open the null device for each closed standard stream. Otherwise the next file or socket would get its
+    descriptor, and printed text would be written to it."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)

@@ -1,6 +1,6 @@
-"""`fedboost privacy`: a site's privacy budget; `fedboost estimate`: time and traffic of a training.
+"""`fedboost privacy` shows and plans privacy budgets; `fedboost estimate` estimates time and traffic.
 
-Promises: only `init` writes to a site's memory.
+Guarantees: of these commands, only `privacy init` writes to a site's memory (the file that records sessions).
 """
 
 from typing import Annotated
@@ -20,6 +20,7 @@ from fedboost.runtime.site.config import read_party
 from fedboost.runtime.tasks import read_terms, read_training
 from fedboost.views import session, site
 from fedboost.views.model import estimates
+from fedboost.views.words import counted
 
 privacy_app = group(
     "privacy",
@@ -32,7 +33,7 @@ EXAMPLES = (1_000, 10_000, 100_000)  # numbers of rows to plan for without --row
 
 @privacy_app.command(epilog="Example: fedboost privacy budget --config party.toml")
 def budget(config: SiteFile, json: Json = False) -> None:
-    """Show the spent and the remaining privacy budget of this site's rows."""
+    """Show the spent and remaining privacy budget of this site's rows."""
     result = site_budget(read_party(config))
     spent = (each.model_dump() for each in result.datasets)
     show(json, spent, site.budget(result))
@@ -42,22 +43,26 @@ def budget(config: SiteFile, json: Json = False) -> None:
 def begin(
     config: SiteFile,
     restored: Annotated[
-        bool, typer.Option("--restored", help="Accept a memory older than its counter, or begin a lost one.")
+        bool,
+        typer.Option(
+            "--restored",
+            help="Accept a restored memory that is older than its counter file, or recreate a lost one.",
+        ),
     ] = False,
 ) -> None:
-    """Begin the memory of this site's sessions. Only a person can decide to do so: under a budget, or because
-    the memory was lost."""
+    """Create this site's memory, the record of its sessions. Required once before training under a privacy
+    budget, or after the memory was lost; it is never created automatically in these cases."""
     site = read_party(config, holds_rows=None)
     memory = accept_restored(site) if restored else init_memory(site)
-    how = "the restored memory" if restored else "a new memory"
+    how = "restored memory" if restored else "new memory"
     print(
-        f"{memory.path}: {how}, for the rows {printable(site.rows_name)}; it has {memory.sessions} sessions "
-        f"and {memory.releases} charged releases"
+        f"{memory.path}: {how} of dataset {printable(site.rows_name)}, with "
+        f"{counted(memory.sessions, 'session')} and {counted(memory.releases, 'charged release')}"
     )
     if restored:
         print(memory.loss)
     if memory.sessions:
-        print("None of these sessions can continue: their analysts have to start them again.")
+        print("None of these sessions can continue; their analysts must start them again.")
 
 
 @privacy_app.command(epilog="Example: fedboost privacy plan terms.toml --epsilon 1 --rows 20000 --parties 5")
@@ -67,7 +72,9 @@ def plan(
     rows: Annotated[
         int | None,
         typer.Option(
-            help="Number of rows of all parties together.", min=1, max=10**12, show_default="a few examples"
+            help="Total number of rows across all parties (default: 1,000, 10,000 and 100,000).",
+            min=1,
+            max=10**12,
         ),
     ] = None,
     parties: Annotated[
@@ -75,20 +82,22 @@ def plan(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Plan a training with noise. It shows what the terms would release, how much noise each release gets,
-    and what to expect of the model."""
+    """Plan differentially private training. Shows what training under the terms would release, how much noise
+    each release gets, and how much the noise affects the model."""
     agreed = read_terms(terms)
     noise = agreed.noise
     if noise is None:
         raise ConfigError(
             "terms-without-noise",
-            f"{terms}: has no noise to plan; add noise = {{ epsilon = 1.0, delta = 1e-5 }}",
+            f"{terms} does not set noise, so there is nothing to plan; add noise = "
+            "{ epsilon = 1.0, delta = 1e-5 }",
         )
     if parties is not None:
         agreed = agreed.with_parties(f"party-{number + 1}" for number in range(parties))
     if not agreed.parties:
         raise ConfigError(
-            "terms-no-parties", f"{terms}: names no parties, whose number sets the noise; give --parties 3"
+            "terms-no-parties",
+            f"{terms} names no parties, but the noise depends on their number; add e.g. --parties 3",
         )
     if epsilon is not None:
         agreed = agreed.changed(noise={**noise.model_dump(), "epsilon": epsilon})
@@ -96,7 +105,7 @@ def plan(
     show(json, planned.lines, session.plan(planned))
 
 
-# ---- `fedboost estimate`: the time and the bytes of a training, by protection ---------------------------
+# ---- `fedboost estimate`: time and traffic of training, by protection -----------------------------------
 
 
 ESTIMATE_EPILOG = "Example: fedboost estimate terms.toml --rows 100000 --parties 5 --rtt 50 --bandwidth 100"
@@ -107,30 +116,34 @@ def estimate(
     terms: TermsFile,
     read: Reading,
     rows: Annotated[
-        int | None, typer.Option(help="Number of rows of all parties (default: those of --data).", min=1)
+        int | None,
+        typer.Option(help="Total number of rows across all parties (default: rows of --data).", min=1),
     ] = None,
-    data: Annotated[str | None, typer.Option(help="Table to train on instead of generated rows.")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Table to run the benchmark on, instead of generated rows.")
+    ] = None,
     parties: Annotated[
         int | None, typer.Option(help="Number of parties, overriding the terms.", min=1)
     ] = None,
     rtt: Annotated[
-        float | None, typer.Option(help="Round-trip time in milliseconds; compares layouts.")
+        float | None, typer.Option(help="Network round-trip time in milliseconds (enables the comparison).")
     ] = None,
     bandwidth: Annotated[
-        float | None, typer.Option(help="Bandwidth of each party's link in Mbit/s; compares layouts.")
+        float | None, typer.Option(help="Bandwidth of each party's link in Mbit/s (enables the comparison).")
     ] = None,
     workers: Annotated[
         int | None,
         typer.Option(
-            help="Number of workers of a site, with one thread each; estimates memory and traffic.", min=1
+            help="Number of workers at a site, with one thread each (enables the estimate of workers).", min=1
         ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Estimate the time and the traffic of a training. It covers each protection, and grows trees on this
-    machine for some seconds. With --rtt or --bandwidth it also compares layouts over such links: histograms
-    of all features, votes, and all rows in one place. With --workers it estimates what a site's workers need.
-    Where parties hold different columns, rows are the matched ones."""
+    """Estimate the time and traffic of training. Estimates every protection, using a benchmark of a few
+    seconds on this machine. With --rtt or --bandwidth, it also compares ways to distribute the work over such
+    links: histograms of all features, votes for features, and all rows in one place. With --workers, it also
+    estimates what a site's workers need. If parties hold different columns, --rows is the number of matched
+    rows."""
     agreed = read_training(terms)
     apart = agreed.vertical.is_used
     refused = {"--parties": parties, "--rtt": rtt, "--bandwidth": bandwidth, "--workers": workers}
@@ -138,7 +151,7 @@ def estimate(
         if apart and value is not None:
             raise ConfigError(
                 "option-rows",
-                f"{option}: for parties that have all columns, but under these terms columns differ",
+                f"{option} requires parties with the same columns, but in these terms their columns differ",
             )
     link, number = Link.of(rtt, bandwidth), parties or len(agreed.parties) or 3
     table = None if data is None else read_table(read.source(data), None, read.options)
@@ -146,14 +159,16 @@ def estimate(
     if not total:
         raise ConfigError(
             "option-missing",
-            "give --rows, the number of matched rows, or --data, a table with all columns"
+            "specify --rows (the number of matched rows) or --data (a table with all columns)"
             if apart
-            else "give --rows, the number of rows of all parties, or --data, a table",
+            else "specify --rows (the total number of rows) or --data (a table)",
         )
     if apart:
         result = local.estimate_columns(agreed, total, table)
     elif total < number:
-        raise ConfigError("option-invalid", f"--rows is {total}: {number} parties need at least a row each")
+        raise ConfigError(
+            "option-invalid", f"--rows is {total}, but {number} parties need at least one row each"
+        )
     else:
         result = local.estimate(agreed, total, number, table, link, workers)
     show(json, result.lines, estimates(result))

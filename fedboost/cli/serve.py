@@ -50,7 +50,7 @@ from fedboost.views import aggregator as views
 
 @dataclass(frozen=True)
 class Part:
-    """Options of a process that takes part in sessions."""
+    """Options of a process that takes part in sessions (a party or a key holder)."""
 
     wait: Wait = 600
     once: Once = False
@@ -59,7 +59,7 @@ class Part:
     log_level: LogLevel = "info"
 
     def take(self, role: str, config: Path) -> None:
-        """Take part in sessions, as a party with rows or as a key holder without."""
+        """Take part in sessions until stopped: as a party with rows, or as a key holder without rows."""
         from fedboost.runtime.site.node import PartyNode
 
         log = logger(role, self.log_format, self.log_level)
@@ -75,19 +75,20 @@ class Part:
 def site_and_keys(
     config: Path, insecure_loopback: bool, holds_rows: bool | None
 ) -> tuple[PartyConfig, Bundle | None]:
-    """Return a site's file and its keys. ConfigError for another's keys. holds_rows: as for `read_party`."""
+    """Return a site's configuration and its key bundle, None without keys. holds_rows: as for `read_party`.
+    Raises ConfigError if the bundle belongs to another party."""
     site = read_party(config, holds_rows)
     bundle = choose_keys(site.keys, "party", site.aggregator, insecure_loopback)
     if bundle is not None and bundle.signer.name != site.party:
         raise ConfigError(
             "keys-other-party",
-            f"{config}: party is {site.party!r}, but {site.keys} is the bundle of {bundle.signer.name!r}",
+            f"{config} sets party = {site.party!r}, but {site.keys} is the bundle of {bundle.signer.name!r}",
         )
     return site, bundle
 
 
 def run_until_stopped(work: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine to its end, or until SIGTERM or SIGINT cancels it."""
+    """Run a coroutine until it ends, or until it is cancelled by SIGTERM or SIGINT."""
     keep_freed_memory()
 
     async def supervised() -> None:
@@ -108,7 +109,7 @@ AGGREGATOR_EPILOG = "Example: fedboost aggregator --config aggregator.toml"
 
 
 def aggregator(
-    config: Annotated[Path, typer.Option(help="Aggregator's file (TOML).")],
+    config: Annotated[Path, typer.Option(help="Aggregator's configuration file (TOML).")],
     insecure_loopback: InsecureLoopback = False,
     json: Json = False,
     log_format: LogFormat = "text",
@@ -154,7 +155,7 @@ PARTY_EPILOG = "Example: fedboost party --config party.toml"
 
 @gathers("part", Part)
 def party(config: SiteFile, part: Part) -> None:
-    """Take part with this site's rows, one session after another."""
+    """Run this site's party: connect to the aggregator and take part in sessions, one after another."""
     part.take("party", config)
 
 
@@ -162,16 +163,18 @@ KEYHOLDER_EPILOG = "Example: fedboost keyholder --config keyholder.toml"
 
 
 @gathers("part", Part)
-def keyholder(config: Annotated[Path, typer.Option(help="Key holder's file (TOML).")], part: Part) -> None:
-    """Take part in sessions as the key holder, without rows. It holds the key that sums are encrypted under,
-    and opens sums that it cannot read."""
+def keyholder(
+    config: Annotated[Path, typer.Option(help="Key holder's configuration file (TOML).")], part: Part
+) -> None:
+    """Take part in sessions as the key holder, without rows. It holds the decryption key. The
+    aggregator blinds sums before the key holder decrypts them, so that the key holder cannot read them."""
     part.take("keyholder", config)
 
 
 # ---- `fedboost status`: queries to an aggregator --------------------------------------------------------
 
 
-MemberKeys = Annotated[Path | None, typer.Option(help="Folder of a party's or an analyst's keys.")]
+MemberKeys = Annotated[Path | None, typer.Option(help="Folder with the keys of a party or an analyst.")]
 STATUS_EPILOG = (
     "Example: fedboost status --aggregator fed.example.org:7070 --keys keys/marie\n\n"
     "Example: fedboost status --aggregator fed.example.org:7070 --keys keys/marie --health"
@@ -185,14 +188,17 @@ def status(
     wait: Wait = 5,
     health: Annotated[
         bool,
-        typer.Option("--health", help="Only check that it serves: print `serving`, or exit with code 2."),
+        typer.Option(
+            "--health",
+            help="Only check that the aggregator is up: print `serving`, or exit with code 2.",
+        ),
     ] = False,
     json: Json = False,
 ) -> None:
-    """Show who is connected to an aggregator, and its sessions. It lists which sessions run or wait, and for
-    which parties. An analyst sees all sessions, a party those that name it."""
+    """Show who is connected to an aggregator, and its sessions. Lists running and waiting sessions, and the
+    parties they are waiting for. Analysts see all sessions; parties see only those that include them."""
     if health and json:
-        raise ConfigError("option-conflict", "--json prints the status; leave it out with --health")
+        raise ConfigError("option-conflict", "--json and --health cannot be combined; remove one of them")
     bundle = _member_bundle(aggregator, keys, insecure_loopback)
     if health:
         from fedboost.runtime.aggregator import parties as probe
@@ -207,11 +213,12 @@ def status(
 
 
 def _member_bundle(aggregator: str, keys: Path | None, insecure_loopback: bool) -> Bundle | None:
-    """Return the bundle of a party or of an analyst: any member that may connect may query."""
+    """Return the key bundle of a party or an analyst, None without keys. Every member may query the
+    status."""
     check_address(aggregator, "--aggregator")
     role = None
     if keys is not None:
-        check_folder(keys, "the bundle of a party or an analyst, which `fedboost keys` makes")
+        check_folder(keys, "the bundle of a party or an analyst, created by `fedboost keys`")
         role = role_of(read_certificates(keys / CERTIFICATE)[0])
     return choose_keys(keys, "party" if role == "party" else "analyst", aggregator, insecure_loopback)
 
@@ -223,11 +230,11 @@ WARM_UP_EPILOG = "Example: FEDBOOST_CACHE=/var/cache/fedboost fedboost warm-up"
 
 
 def warm_up() -> None:
-    """Compile all kernels before the first training. It prints the folder that keeps them; use it for images
-    and service accounts."""
+    """Compile all kernels before the first training run. Prints the cache folder. Run it when building
+    container images or for service accounts."""
     start = perf_counter()
     folder = compile_all()
-    print(f"kernels compiled in {perf_counter() - start:.0f} s, and kept in {folder}")
+    print(f"kernels compiled in {perf_counter() - start:.0f} s and cached in {folder}")
 
 
 ROWS = 240
@@ -251,7 +258,8 @@ _OTHERS: tuple[dict[str, Any], ...] = (
 
 
 def compile_all() -> Path:
-    """Compile every kernel with small trainings. Return the folder that keeps them."""
+    """Compile every kernel by training small models. Returns the cache folder. Raises ConfigError if the
+    kernels cannot be cached."""
     table = _table()
     for settings in _trainings():
         model = simulate(Terms.read(settings), [table] * PARTIES).model
@@ -270,12 +278,15 @@ def compile_all() -> Path:
     if ready := unready():
         ready.touch()
     if (folder := folders().write) is None:
-        raise ConfigError("kernels-not-kept", f"kernels compiled, but cannot be kept: {folders().reasons}")
+        raise ConfigError(
+            "kernels-not-kept", f"kernels were compiled but cannot be cached: {folders().reasons}"
+        )
     return folder
 
 
 def compile_usual(say: Callable[[str], None]) -> None:
-    """Compile the kernels of most trainings, unless this machine has them. say: called before and after."""
+    """Compile the kernels that most training runs need, unless they are cached. say: function that prints a
+    line; it is called before and after compiling."""
     if (ready := unready()) is None:
         return
     start = time.perf_counter()
@@ -289,7 +300,7 @@ def compile_usual(say: Callable[[str], None]) -> None:
 
 
 def _of_many_rows(table: pa.Table) -> Model:
-    """Train on enough rows that threads share the splits. Return a model trained on the given rows."""
+    """Train once on enough rows that threads share a split. Return a second model, trained on `table`."""
     terms = Terms.read(_settings("binary:logistic", protection="plain"))
     simulate(terms, [table.take(np.arange(SHARED) % ROWS)], nthread=2)
     return simulate(terms, [table]).model
@@ -309,7 +320,7 @@ def _trainings() -> Iterator[dict[str, Any]]:
 
 
 def _by_columns() -> Iterator[dict[str, Any]]:
-    """Yield settings with different columns per party; the last encrypts rows, if its extra is installed."""
+    """Yield settings for parties with different columns. The last one uses encryption, if it is installed."""
     held = {**_FEATURES, "label": "benign", "row_id": "id", "held": {"other": ["dose", "ward"]}}
     who = {"label_holder": "own", "min_common_rows": 1, "model": "parties", "columns": held}
     yield _settings("binary:logistic", protection="plain", **who)
@@ -335,7 +346,8 @@ def _settings(objective: str, **settings: Any) -> dict[str, Any]:
 
 
 def _table() -> pa.Table:
-    """Return rows with missing values, columns that are mostly 0, levels, and labels of each kind."""
+    """Return a table with missing values, mostly-zero columns, a categorical column and each kind of
+    label."""
     draw = np.random.default_rng(0)
     age, dose = draw.normal(size=ROWS), draw.random(ROWS)
     days = draw.exponential(1, ROWS) + 0.1
@@ -357,7 +369,7 @@ def _table() -> pa.Table:
 
 
 def _sparse(table: pa.Table) -> SparseTable:
-    """Return the labels and one column, stored as its non-zero values."""
+    """Return a sparse table with the label and one column, of which only non-zero values are stored."""
     values = table["dose"].to_numpy().astype(np.float32)
     rows = np.flatnonzero(values)
     return SparseTable(

@@ -1,4 +1,4 @@
-"""Commands of a site: approve, audit, backup, restore, columns."""
+"""Commands for a site: approve, audit, backup, restore, columns."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -63,9 +63,9 @@ from fedboost.views.results import notices
 from fedboost.views.words import Block, cell, counted, delimited, listed, moment, table
 
 APPROVE_EPILOG = "Example: fedboost approve terms.toml --config party.toml --analyst marie"
-REFUSED = 1  # exit code if a person answers no
+REFUSED = 1  # exit code if the person declines
 ANY = "any"
-NOT_ANY = 'not the name of an analyst; write analysts = "any" in [policy], or name the analysts'
+NOT_ANY = 'is not an analyst; name the analysts, or set analysts = "any" under [policy]'
 
 
 def approve(
@@ -73,20 +73,22 @@ def approve(
     config: SiteFile,
     analyst: Annotated[
         list[str] | None,
-        typer.Option(help="Analyst who may use these terms, named as in the certificate (may be repeated)."),
+        typer.Option(help="Analyst who may use these terms: the name in the certificate (may be repeated)."),
     ] = None,
     describe: Annotated[
-        bool, typer.Option("--describe", help="Approve a description (`fedboost describe`), not a training.")
+        bool,
+        typer.Option("--describe", help="Approve a description (`fedboost describe`) instead of training."),
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Approve without asking.")] = False,
     withdraw: Annotated[
-        bool, typer.Option("--withdraw", help="Withdraw an approval; TERMS may be the start of its digest.")
+        bool,
+        typer.Option("--withdraw", help="Withdraw an approval. TERMS may also be the start of the digest."),
     ] = False,
     full: Annotated[bool, typer.Option("--full", help="Show every name and level.")] = False,
 ) -> None:
-    """Review terms and approve them for this site's rows. It shows which rules of this site's policy the
-    terms break, and who would learn what of its rows; on yes it allows these terms, and no others. Exit code
-    1 for a no."""
+    """Review terms and approve them for this site's rows. Shows which rules of this site's policy the terms
+    break, and who would learn what about its rows. If you confirm, exactly these terms are allowed. Exits
+    with code 1 if you decline."""
     if withdraw and not terms.exists():
         print(f"withdrawn: {withdraw_by_digest(read_party(config, holds_rows=None), terms.name)}")
         return
@@ -96,7 +98,7 @@ def approve(
         known = listed(agreed.parties) or "no parties"
         raise ConfigError(
             "terms-without-party",
-            f"{terms}: does not name party {site.party!r} of {config}; it names {known}",
+            f"{terms} does not name party {site.party!r} of {config}; it names {known}",
         )
     if withdraw:
         print(f"withdrawn: {withdraw_by_digest(site, agreed.digest)}")
@@ -111,7 +113,7 @@ def approve(
         whom = f", for analyst{'s' * (len(names) > 1)} {listed(names)}," if names else ""
         still = f"They break {counted(len(broken), 'rule')} ({', '.join(broken)}). " if broken else ""
         question = f"{still}Approve these terms{whom} for the rows of this site? [y/N] "
-        if not is_agreed(question, "--yes approves without asking"):
+        if not is_agreed(question, "use --yes to approve without asking"):
             notice("not approved: nothing was written")
             raise typer.Exit(REFUSED)
     write_approval(site, agreed, review, datetime.now(UTC))
@@ -119,41 +121,43 @@ def approve(
 
 
 def _analysts(site: PartyConfig, agreed: Terms, names: list[str]) -> tuple[str, ...]:
-    """Return the analysts that an approval names: the given ones, those of the policy, or one typed at the
-    terminal; none for a prediction, which the label holder requests."""
+    """Return the names of the analysts to approve: those given, else those in the policy, else one typed at
+    the terminal. Returns none for a prediction, which the label holder requests."""
     if not agreed.task.by_analyst:
         if names:
             raise ConfigError(
                 "approval-without-analyst",
-                f"--analyst: the terms are for a prediction, which label holder "
-                f"{agreed.vertical.label_holder} itself requests; leave --analyst out",
+                f"--analyst: the terms are for a prediction, which is requested by label holder "
+                f"{agreed.vertical.label_holder}, not by an analyst; remove --analyst",
             )
         return ()
     for name in names:
         if name == ANY:
-            raise ConfigError("analyst-any", f"--analyst {ANY}: {NOT_ANY}")
+            raise ConfigError("analyst-any", f"--analyst: {ANY!r} {NOT_ANY}")
         if not is_name(name):
-            raise ConfigError("analyst-name-invalid", f"--analyst: {name!r} cannot be an analyst's name")
+            raise ConfigError(
+                "analyst-name-invalid", f"--analyst: {name!r} is not a valid name of an analyst"
+            )
     if names or site.keys is None:
         return tuple(names)
     if site.policy.analysts and site.policy.analysts != "any":
         return site.policy.analysts
     try:
-        name = ask_terminal("Which analyst may request a session under them? The name in the certificate: ")
+        name = ask_terminal("Which analyst may use these terms? Enter the name in the certificate: ")
     except Refused:
         name = ""
     if name == ANY:
-        raise ConfigError("analyst-any", f"{ANY}: {NOT_ANY}")
+        raise ConfigError("analyst-any", f"{ANY!r} {NOT_ANY}")
     if not is_name(name):
         raise ConfigError(
-            "analyst-missing", "no analyst: name who may train under these terms with --analyst NAME"
+            "analyst-missing", "no analyst was named; specify who may use these terms with --analyst NAME"
         )
     return (name,)
 
 
 def _read_rows(site: PartyConfig, agreed: Terms) -> Counts | None:
-    """Return the counts of this site's rows, if it has any; for rows on workers, only their number.
-    ConfigError if the rows do not fit the terms."""
+    """Count this site's rows for the approval; of rows on workers, only the total is counted. Returns None if
+    the site holds no rows under these terms. Raises ConfigError if the rows do not fit the terms."""
     if site.data is None or site.party not in agreed.holders:
         return None
     if site.workers is None:
@@ -164,7 +168,7 @@ def _read_rows(site: PartyConfig, agreed: Terms) -> Counts | None:
 
 
 # ---- `fedboost audit`: what has left a site, according to its audit log ---------------------------------
-# Promises: prints nothing about a log before its whole hash chain is verified.
+# Guarantees: nothing about a log is printed before its whole hash chain is verified.
 
 
 AUDIT_EPILOG = (
@@ -179,42 +183,45 @@ def audit(
     log: Annotated[
         Path,
         typer.Argument(
-            help="A site's memory, which has its audit log, or an export of the log. The memory is "
-            "fedboost.state/PARTY/memory.sqlite next to the site's file, unless that names another state "
-            "folder or dataset."
+            help="A site's memory, which contains its audit log, or an export of the log. The memory is "
+            "fedboost.state/PARTY/memory.sqlite next to the site's configuration file, unless that file sets "
+            "`state` or `dataset`."
         ),
     ],
     session: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME", help="Show each answer of the sessions of this name; its start is enough."
-        ),
+        typer.Option(metavar="NAME", help="Show every answer in sessions whose name starts with NAME."),
     ] = None,
     last: Annotated[int | None, typer.Option(metavar="N", help="Show only the last N sessions.")] = None,
     expect: Annotated[
         str | None,
         typer.Option(
             metavar="HASH",
-            help="Last hash of an earlier audit; exit code 2 if no entry has it, as in a log cut short.",
+            help="Last hash of an earlier audit. Exits with code 2 if no entry has this hash, e.g. because "
+            "the log was truncated.",
         ),
     ] = None,
-    party: Annotated[str | None, typer.Option(help="Party of the log, if several share the memory.")] = None,
-    export: Annotated[Path | None, typer.Option(metavar="FILE", help="Export the log as JSON lines.")] = None,
+    party: Annotated[
+        str | None, typer.Option(help="Party whose log to show, if several parties share the memory.")
+    ] = None,
+    export: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Export the log to this file as JSON lines.")
+    ] = None,
     remove: Annotated[
         bool, typer.Option("--remove", help="With --export: remove the exported entries from the memory.")
     ] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit code 1 if there are warnings.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with code 1 if there are warnings.")] = False,
     json: Json = False,
 ) -> None:
-    """Show what has left a site, from its audit log. Warnings come first, the most serious at the top; then,
-    session by session, what left and what the terms allow. Without warnings, all that left is what the agreed
-    terms allow."""
+    """Show what data has left a site, according to its audit log. Warnings come first, the most serious at
+    the top. Then, for each session, the command shows what left and what the terms allow. If there are no
+    warnings, nothing has left the site except what the agreed terms allow."""
     if session is not None and last is not None:
-        raise ConfigError("option-conflict", "--session and --last exclude each other: leave one out")
+        raise ConfigError("option-conflict", "--session and --last cannot be combined; remove one of them")
     if last is not None and last < 1:
-        raise ConfigError("option-invalid", f"--last {last}: give the number of sessions to show, 1 or more")
+        raise ConfigError("option-invalid", f"--last is {last}, but at least one session must be shown")
     if remove and export is None:
-        raise ConfigError("option-alone", "--remove: removes only exported entries: add --export FILE")
+        raise ConfigError("option-alone", "--remove only removes exported entries; add --export FILE")
     if export is not None:
         check_writable(export, log, force=False)
     if party is not None:
@@ -233,7 +240,7 @@ def audit(
         raise typer.Exit(1)
 
 
-# ---- `fedboost backup` and `fedboost restore`: a site's memory and parts of models in one file ----------
+# ---- `fedboost backup` and `fedboost restore`: a site's memory and model parts in one file --------------
 
 
 BACKUP_EPILOG = "Example: fedboost backup --config party.toml --out north-2026-11-22.tar.gz"
@@ -242,12 +249,12 @@ RESTORE_EPILOG = "Example: fedboost restore north-2026-11-22.tar.gz --config par
 
 def backup(
     config: SiteFile,
-    out: Annotated[Path, typer.Option(help="Backup to write (.tar.gz).")],
+    out: Annotated[Path, typer.Option(help="Backup file to write (.tar.gz).")],
     force: Force = False,
 ) -> None:
-    """Back up this site's memory and its parts of models. They go into one file, even while the party runs;
-    the memory includes the audit log and approvals. Keep the file as secret as the state folder; no key of
-    the bundle is in it."""
+    """Back up this site's memory and its model parts to a single file. The memory includes the audit log and
+    approvals. The party may keep running. The backup contains no private keys from the bundle, but protect it
+    as carefully as the state folder."""
     site = read_party(config, holds_rows=None)
     check_writable(out, config, force=force)
     about = write_backup(site, out)
@@ -256,31 +263,31 @@ def backup(
 
 
 def restore(
-    backup: Annotated[Path, typer.Argument(help="Backup file, written by `fedboost backup`.")],
+    backup: Annotated[Path, typer.Argument(help="Backup file written by `fedboost backup`.")],
     config: SiteFile,
     force: Annotated[
         bool,
         typer.Option(
-            "--force", help="Replace a damaged or different memory, which is moved to a new folder."
+            "--force", help="Replace a damaged or different memory; the old one is moved to a new folder."
         ),
     ] = False,
 ) -> None:
-    """Restore this site's memory from a backup after a loss. The memory includes the audit log and approvals;
-    parts of models are restored if they were lost, too. Sessions that were under way are over."""
+    """Restore this site's memory from a backup after a loss. The memory includes the audit log and approvals.
+    Lost model parts are restored, too. Sessions that were in progress cannot be continued."""
     restored = put_back(backup, read_party(config, holds_rows=None), force)
     begun = restored.begun
     knows = f"{counted(begun.sessions, 'session')} and {counted(begun.releases, 'charged release')}"
-    print(f"{begun.path}: the memory as of {restored.time}; it has {knows}")
+    print(f"{begun.path}: restored the memory as of {restored.time}, with {knows}")
     if restored.parts:
-        print(f"{counted(restored.parts, 'part of a model', 'parts of models')} restored.")
+        print(f"{counted(restored.parts, 'model part')} restored.")
     if restored.aside is not None:
         print(f"The previous state was moved to {restored.aside}.")
     print(begun.loss)
 
 
-# ---- `fedboost columns`: an offer of columns, with which an analyst drafts terms ------------------------
-# Promises: writes two files: the offer for the analyst, and the site's own names for the columns, which only
-# their owner can read; with an alias the offer has no name and no level of the table.
+# ---- `fedboost columns`: an offer of columns, from which an analyst drafts terms ------------------------
+# Guarantees: the command writes two files: the offer for the analyst, and the site's own names for the
+# columns, readable by their owner only. With an alias, the offer contains no name or level of the table.
 
 
 COLUMNS_EPILOG = "Example: fedboost columns customers.parquet --row-id customer_no --alias telco"
@@ -288,7 +295,7 @@ OWNER_ONLY = 0o600
 
 Alias = Annotated[
     str | None,
-    typer.Option(help="Offer columns as ALIAS.1, ALIAS.2, ... and levels as 1, 2, ..., not by name."),
+    typer.Option(help="Offer columns as ALIAS.1, ALIAS.2, ... and levels as 1, 2, ... instead of by name."),
 ]
 
 
@@ -296,32 +303,39 @@ Alias = Annotated[
 def columns(
     data: Data,
     read: Reading,
-    row_id: Annotated[str | None, typer.Option(help="Column with the row ids, which is not offered.")] = None,
+    row_id: Annotated[str | None, typer.Option(help="Column with the row ids; it is not offered.")] = None,
     alias: Alias = None,
     party: Annotated[
-        str | None, typer.Option(help="Name of this party in the terms.", show_default="the alias")
+        str | None, typer.Option(help="Name of this party in the terms (default: the alias).")
     ] = None,
     exclude: Exclude = None,
     min_rows_per_level: MinRowsPerLevel = MIN_ROWS_PER_LEVEL,
     out: Annotated[
-        Path | None, typer.Option(help="File of the offer, for the analyst.", show_default="PARTY.offer.toml")
+        Path | None,
+        typer.Option(help="Offer file to send to the analyst (default: PARTY.offer.toml)."),
     ] = None,
     names_out: Annotated[
         Path | None,
-        typer.Option(help="File of the names, which stay here.", show_default="PARTY.names.toml"),
+        typer.Option(help="Name mapping, which must stay at this site (default: PARTY.names.toml)."),
     ] = None,
     force: Force = False,
 ) -> None:
-    """Offer this site's columns to an analyst who drafts terms. Terms then reach only these columns and
-    levels, by the names of the offer."""
+    """Offer this site's columns to an analyst who drafts terms. Terms can then use only these columns and
+    levels, under the names in the offer."""
     holder = party or alias
     if not holder:
-        raise ConfigError("option-missing", "whose columns are these? Add --party NAME or --alias NAME")
+        raise ConfigError(
+            "option-missing", "the owner of the columns is not known; add --party NAME or --alias NAME"
+        )
     out = out or Path(f"{folder_name(holder)}.offer.toml")
     names_out = names_out or Path(f"{folder_name(holder)}.names.toml")
     source = read.source(data)
     if out.absolute() == names_out.absolute():
-        raise ConfigError("output-twice", f"--out and --names-out: {out} cannot be both: names stay here")
+        raise ConfigError(
+            "output-twice",
+            f"--out and --names-out must be different files, not both {out}: the offer goes to the analyst, "
+            "but the names must not leave this site",
+        )
     for path in (out, names_out):
         check_writable(path, *local_files(source), force=force)
     table = read_table(source, None, read.options)
@@ -358,33 +372,33 @@ def _check_no_ids(table: pa.Table, row_id: str | None, aside: list[str], source:
         if len(distinct) == table.num_rows and (codes >= 0).all():
             raise ConfigError(
                 "row-id-unnamed",
-                f"{source}: column {name!r} has a different value in each row: is it the row id? Add "
-                f"--row-id {name}, or --exclude {name}",
+                f"{source}: column {name!r} has a distinct value in each row and may be the row id; add "
+                f"--row-id {name} if it is, else --exclude {name}",
             )
 
 
 def _notice_ids(table: pa.Table, name: str) -> None:
-    """Print a line if ids cannot match all rows: rows without an id, ids in several rows."""
+    """Print a notice if some rows cannot be matched: they have no id, or an id that other rows have, too."""
     codes, distinct = texts(column_of(table, name), name)
     missing = int((codes < 0).sum())
     several = int((np.bincount(codes[codes >= 0], minlength=len(distinct)) > 1).sum())
     faults = [f"{counted(missing, 'row has', 'rows have')} no id"] * bool(missing)
     faults += [f"{counted(several, 'id is', 'ids are')} in more than one row"] * bool(several)
     if faults:
-        notice(f"{delimited(name)}: {', and '.join(faults)}; rows are matched by ids, each in one row")
+        notice(f"{delimited(name)}: {' and '.join(faults)}; only rows with a unique id can be matched")
 
 
 def _text(drafted: DraftedOffer, min_rows: int, out: Path, names_out: Path) -> Iterator[Block]:
-    """Yield the offered columns next to their names here, and where the files go."""
-    rows = table("in terms", "here", "kind", "levels", numbers=())
+    """Yield a table of the offered columns with their real names, and what to do with the two files."""
+    rows = table("in terms", "at this site", "kind", "levels", numbers=())
     for column in drafted.columns:
         kind, levels = "numeric", ""
         if column.levels is not None:
-            few = f", and {column.few} with fewer than {min_rows} rows, not offered" if column.few else ""
+            few = f" ({column.few} with fewer than {min_rows} rows not offered)" if column.few else ""
             kind, levels = "categorical", f"{len(column.levels)}{few}"
         rows.add_row(cell(delimited(column.name)), cell(delimited(column.own)), kind, levels)
     yield rows
     yield ""
-    yield f"{out}: the offer, to send to the analyst"
-    yield f"{names_out}: the names behind it, which stay here; add to this site's file:"
+    yield f"{out}: the offer; send it to the analyst"
+    yield f"{names_out}: the real names, which must stay at this site; add to the site's configuration file:"
     yield f"names = {to_toml(str(names_out))}"

@@ -1,6 +1,6 @@
-"""`fedboost describe`, `drift`, `evaluate` and `tune`: sessions that end with a result.
+"""`fedboost describe`, `drift`, `evaluate` and `tune`: sessions that end with a result instead of a model.
 
-Promises: Ctrl-C ends the session at the aggregator; notices name the parties that the session waits for, and
+Guarantees: Ctrl-C ends the session at the aggregator. Notices say which parties the session waits for, and
 what the protection does not hide.
 """
 
@@ -52,13 +52,14 @@ from fedboost.terms.tasks import terms_to_describe
 from fedboost.terms.terms import Terms
 from fedboost.views.aggregator import waiting
 from fedboost.views.results import document
+from fedboost.views.words import counted
 
-SECONDS = 0.2  # interval for checking whether the session is over
+SECONDS = 0.2  # interval for checking whether the session has ended
 
 
 @dataclass(frozen=True)
 class Run:
-    """Options that all sessions share."""
+    """Options shared by all commands that run a session and show its result."""
 
     aggregator: SomeAggregator = None
     save_terms: SaveTerms = None
@@ -70,15 +71,17 @@ class Run:
     json: Json = False
 
     def check(self, *inputs: Path | None) -> None:
-        """Raise ConfigError if there is nothing to do, or an output is not writable or replaces an input."""
+        """Raise ConfigError if there is nothing to do, or if an output is not writable or is also an
+        input."""
         if self.aggregator is None and self.save_terms is None:
             raise ConfigError(
-                "option-missing", "give --aggregator, or --save-terms to write terms for sites to approve"
+                "option-missing",
+                "specify --aggregator to run a session, or --save-terms to write terms for approval",
             )
         if self.aggregator is not None:
             check_address(self.aggregator, "--aggregator")
         elif self.report is not None:
-            raise ConfigError("option-alone", "--report shows the result of a session: give --aggregator")
+            raise ConfigError("option-alone", "--report shows the result of a session; specify --aggregator")
         files = [*filter(None, inputs)]
         if self.save_terms is not None:
             check_writable(self.save_terms, *files, force=self.force)
@@ -86,19 +89,19 @@ class Run:
         check_page(self.report, *files, force=self.force, outputs=outputs)
 
     def save(self, terms: Terms, model: Path | None = None) -> None:
-        """Write the terms for sites to approve, if --save-terms is given. model: file that the terms name, by
-        its path relative to the terms file."""
+        """Write the terms, for sites to approve, if --save-terms is given. model: model file to which the
+        terms refer, by its path relative to the terms file."""
         if self.save_terms is None:
             return
         path = None if model is None else os.path.relpath(model, self.save_terms.parent)
         write_atomically(self.save_terms, terms_to_toml(terms, model=path).encode())
         candidates = len(terms.objective.candidates)
-        what = f"{candidates} candidates, for sites" if candidates else "for sites"
+        what = f"terms with {candidates} candidates for sites" if candidates else "terms for sites"
         notice(f"{self.save_terms}: {what} to approve{'' if model is None else f', together with {model}'}")
 
     def ended(self, terms: Terms, draw: Draw | None = None) -> tuple[SignedModel, Traffic]:
-        """Request a session under these terms. Returns its model and traffic once it is over. draw: is called
-        with each round, if there are any."""
+        """Request a session under these terms and wait until it ends. Returns its model and traffic. draw:
+        function to call after each round, if there are any."""
         assert self.aggregator is not None
         session = connect(self.aggregator, self.keys, self.insecure_loopback).train(
             terms, self.wait, lambda parties: notice(waiting(parties, session.absent))
@@ -129,15 +132,15 @@ class Run:
         return session.model, session.traffic
 
     def show(self, result: Reported, **more: Any) -> None:
-        """Show the result of a session, then write its page, if requested: if that fails, the result is
-        already on the screen. more: further values of the JSON."""
+        """Print the result of a session, then write its page, if requested: if writing fails, the result has
+        already been printed. more: additional values for the JSON output."""
         show(self.json, [result.summary | more], document(result))
         if self.report is not None:
             result.report(self.report)
 
 
 runs_a_session = gathers("run", Run)
-"""Add the options of `Run` to a command, which receives them as `run`."""
+"""Decorator that adds the options of `Run` to a command. The command receives them as `run`."""
 
 
 # ---- The commands ---------------------------------------------------------------------------------------
@@ -153,15 +156,16 @@ EVALUATE_EPILOG = (
 )
 DRIFT_EPILOG = "Example: fedboost drift model.json --aggregator fed.example.org:7070 --keys keys/marie"
 ColumnsFile = Annotated[
-    Path | None, typer.Option("--terms", help="Terms with the columns and parties, overriding the model's.")
+    Path | None,
+    typer.Option("--terms", help="Terms file whose columns and parties to use instead of the model's."),
 ]
 RowsToMeasure = Literal["held-out", "all", "new"]
 
 
 @runs_a_session
 def describe(terms: TermsFile, run: Run, min_count: MinCount = None) -> None:
-    """Describe the rows of all sites before a training. It counts missing values, levels and labels, shows
-    quantiles, and suggests changes to the terms. Sites have to agree to it as to a training."""
+    """Summarise the rows of all sites before training. Counts missing values, levels and labels, shows
+    quantiles, and suggests changes to the terms. As with training, every site has to agree first."""
     run.check(terms)
     agreed = terms_to_describe(read_terms(terms), min_count)
     run.save(agreed)
@@ -172,8 +176,8 @@ def describe(terms: TermsFile, run: Run, min_count: MinCount = None) -> None:
 
 @runs_a_session
 def drift(model: ModelFile, run: Run, terms: ColumnsFile = None, min_count: MinCount = None) -> None:
-    """Compare the rows of all sites with a model's training rows. It compares each column and the score. The
-    terms of the model must have had reference = true. Labels are not needed."""
+    """Compare the rows of all sites with a model's training rows. Compares each column and the score. The
+    model must have been trained with reference = true. Labels are not needed."""
     run.check(model, terms)
     given = None if terms is None else read_terms(terms)
     agreed, reference = drift_terms(model, given, min_count)
@@ -190,25 +194,25 @@ def evaluate(
     by: Annotated[
         list[str] | None,
         typer.Option(
-            help="Categorical column to split results by, with its levels if it is not a feature, e.g. "
+            help="Categorical column to split results by. If it is not a feature, add its levels, e.g. "
             "sex=F,M (may be repeated)."
         ),
     ] = None,
     by_site: Annotated[bool, typer.Option("--by-site", help="Split results by site.")] = False,
     threshold: Annotated[
-        float | None, typer.Option(help="Probability above which a row is positive.", show_default="0.5")
+        float | None, typer.Option(help="Probability above which a row is positive (default: 0.5).")
     ] = None,
     rows: Annotated[
         RowsToMeasure | None,
         typer.Option(
-            help="Rows to measure: those held out by the training, all, or those added since.",
-            show_default="held-out if the training held rows out, else all",
+            help="Rows to measure: held out during training, all, or added since then (default: held-out if "
+            "the training held out rows, else all)."
         ),
     ] = None,
     min_count: MinCount = None,
 ) -> None:
-    """Measure a model on the rows of all sites. It reports metrics, and for two classes the ROC curve,
-    calibration and rates by subgroup. Sites have to agree to it as to a training."""
+    """Measure a model on the rows of all sites. Reports metrics and, for binary classification, the ROC
+    curve, calibration and rates by subgroup. As with training, every site has to agree first."""
     run.check(model, terms)
     given = None if terms is None else read_terms(terms)
     agreed = evaluation_terms(model, given, by or (), by_site, threshold, min_count, rows)
@@ -224,26 +228,31 @@ def tune(
     out: Annotated[Path | None, typer.Option(help="File for the best terms.")] = None,
     space: Annotated[
         Path | None,
-        typer.Option(help="TOML file with low and high, or three or more values, for each setting."),
+        typer.Option(
+            help="TOML file that gives each setting's range (low and high) or a list of at least three "
+            "values."
+        ),
     ] = None,
     trials: Annotated[int | None, typer.Option(help="Number of candidates (default: 27).", min=2)] = None,
-    sampler: Annotated[str | None, typer.Option(metavar="random|qmc|tpe", help="Sampler of Optuna.")] = None,
+    sampler: Annotated[str | None, typer.Option(metavar="random|qmc|tpe", help="Optuna sampler.")] = None,
 ) -> None:
-    """Search for the best tree settings in one session. Candidates train side by side, those that are worst
-    on validation rows are dropped, and the terms of a training with the best are saved. Sites agree to all
-    candidates at once: with --save-terms and without --aggregator the terms are written, and no session is
-    requested."""
+    """Search for the best tree settings in one session. Candidates are trained in parallel, the worst on the
+    validation rows are dropped, and terms for training with the best settings are saved. Sites approve all
+    candidates at once: to write the terms for approval without starting a session, use --save-terms without
+    --aggregator."""
     if out is not None:
         check_writable(out, terms, force=run.force)
         if out == run.save_terms:
-            raise ConfigError("output-twice", f"{out}: named by both --out and --save-terms; give two files")
+            raise ConfigError(
+                "output-twice", f"{out} is specified with both --out and --save-terms; use two files"
+            )
     run.check(terms, out)
     agreed = terms_to_tune(read_terms(terms), None if space is None else read_toml(space), trials, sampler)
     run.save(agreed)
     if run.aggregator is None:
         return
     if out is None:
-        notice("no --out: the best terms are shown, but not saved")
+        notice("--out is not specified: the best terms are shown, but not saved")
     with nullcontext(None) if run.json else progress(agreed, False) as draw:
         found = Tuning.from_model(*run.ended(agreed, draw))
     if not run.json:
@@ -251,4 +260,6 @@ def tune(
     run.show(found)
     if out is not None:
         found.save(out)
-        notice(f"{out}: terms for a training with the best settings, {found.terms.trees.rounds} rounds")
+        notice(
+            f"{out}: terms for training with the best settings, {counted(found.terms.trees.rounds, 'round')}"
+        )

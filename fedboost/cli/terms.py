@@ -1,4 +1,4 @@
-"""`fedboost terms`, `sign`, `preflight` and `check`: terms drafted, signed and checked; tables checked."""
+"""`fedboost terms`, `sign`, `preflight` and `check`: draft, sign and check terms, and check tables."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -55,15 +55,15 @@ TERMS_EPILOG = (
     "Example: fedboost terms terms.toml --digest"
 )
 
-SiteFeature = Annotated[bool, typer.Option("--site-feature", help="Make the column of --site a feature.")]
+SiteFeature = Annotated[bool, typer.Option("--site-feature", help="Use the column of --site as a feature.")]
 Protection = Annotated[
     str | None,
     typer.Option(
-        help="Protection of the sites' numbers; masked takes at most 1,000 parties.",
-        show_default="masked; plain with --with",
+        help="How to protect the sites' values; masked supports at most 1,000 parties (default: masked; with "
+        "--with: plain)."
     ),
 ]
-RowId = Annotated[str | None, typer.Option(help="Column with the row ids, which is not a feature.")]
+RowId = Annotated[str | None, typer.Option(help="Column with the row ids; it is not a feature.")]
 With = Annotated[
     list[Path] | None,
     typer.Option(
@@ -74,14 +74,12 @@ Party = Annotated[
     list[str] | None,
     typer.Option(
         help="Name of a party (may be repeated). With --with, name of the party that has this table and the "
-        "labels (default: name of the table's file)."
+        "labels (default: the name of the table's file)."
     ),
 ]
 Objective = Annotated[
     str | None,
-    typer.Option(
-        help="Objective, e.g. multi:softprob for numbered classes.", show_default="chosen by the label"
-    ),
+    typer.Option(help="Objective, e.g. multi:softprob for numbered classes (default: depends on the label)."),
 ]
 
 
@@ -90,11 +88,11 @@ def terms(
     data: Annotated[
         str,
         typer.Argument(
-            help="Table: a file, a folder, a URL, or a database with --query; with --digest, a terms file."
+            help="Table: a file, a folder, a URL, or a database with --query. With --digest, a terms file."
         ),
     ],
     read: Reading,
-    label: Annotated[str | None, typer.Option(help="Column to predict; required without --digest.")] = None,
+    label: Annotated[str | None, typer.Option(help="Column to predict (required without --digest).")] = None,
     label_upper_bound: Annotated[
         str | None, typer.Option(help="Column with the upper bounds of labels, for survival:aft.")
     ] = None,
@@ -104,7 +102,7 @@ def terms(
     ] = None,
     group: Annotated[str | None, typer.Option(help="Column with the groups (qid), for rank:ndcg.")] = None,
     site: Annotated[
-        str | None, typer.Option(help="Column with each row's site; sites are the parties.")
+        str | None, typer.Option(help="Column that contains each row's site; the sites become the parties.")
     ] = None,
     site_feature: SiteFeature = False,
     exclude: Exclude = None,
@@ -114,27 +112,33 @@ def terms(
     objective: Objective = None,
     protection: Protection = None,
     min_rows_per_level: MinRowsPerLevel = MIN_ROWS_PER_LEVEL,
-    out: Annotated[Path | None, typer.Option(help="File to write.", show_default="standard output")] = None,
+    out: Annotated[Path | None, typer.Option(help="File to write (default: standard output).")] = None,
     digest: Annotated[
-        bool, typer.Option("--digest", help="Show a terms file in words, with its digest; draft nothing.")
+        bool,
+        typer.Option(
+            "--digest",
+            help="Describe an existing terms file in words and print its digest; no draft is written.",
+        ),
     ] = False,
     force: Force = False,
 ) -> None:
-    """Draft a terms file from a table, or show one with its digest. A label of two values is predicted as a
-    probability, one of up to 100 words as classes, one of more numbers as an amount."""
+    """Draft a terms file from a table, or show one with its digest. A two-valued label is treated as binary
+    classification, a text label with up to 100 values as multiclass, a numeric label as regression."""
     if digest:
         given = [name for name, value in locals().items() if value and value != NOT_GIVEN.get(name)]
         _show_digest(Path(data), [name for name in given if name not in ("data", "digest")])
         return
     if label is None:
         is_terms = Path(data).suffix == ".toml"
-        way_out = "add --digest to show a terms file" if is_terms else "--label COLUMN names what to predict"
-        raise ConfigError("option-missing", f"{data}: no label; {way_out}")
+        way_out = "use --digest to show a terms file" if is_terms else "use --label COLUMN"
+        raise ConfigError("option-missing", f"{data}: no label was specified; {way_out}")
     source = read.source(data)
     if site is not None and party:
-        raise ConfigError("option-conflict", "give --site or --party, not both: sites are the parties")
+        raise ConfigError(
+            "option-conflict", "--site and --party cannot be combined: with --site, the sites are the parties"
+        )
     if site is None and site_feature:
-        raise ConfigError("option-alone", "--site-feature makes the column of --site a feature: add --site")
+        raise ConfigError("option-alone", "--site-feature uses the column of --site as a feature; add --site")
     if out is not None:
         check_writable(out, *local_files(source), force=force)
     offered, parties = _offers(offers or [], source, party or [], site)
@@ -149,80 +153,82 @@ def terms(
     if draft.columns.classes:
         notice(f"{label} has {len(draft.columns.classes)} classes: {listing(draft.columns.classes)}")
     for name, value in draft.own_parameters.items():
-        notice(f"{name} = {value} is drafted; change it as needed")
+        notice(f"{name} = {value} is only a draft; change it as needed")
     if offered:
         draft = with_offers(draft, parties[0], shown(source), offered)
     write(_drafted(draft, parties, protection), out)
     if not parties:
-        notice('before training over the network, name the sites: parties = ["north", "south"]')
+        notice('before training over the network, name the sites in the terms: parties = ["north", "south"]')
 
 
 def _offers(
     files: list[Path], source: str | Database, party: list[str], site: str | None
 ) -> tuple[list[tuple[Path, Offer]], list[str]]:
-    """Return the offers in these files, and the parties: first the one with the labels, then the offering."""
+    """Read offers. Returns them with their files, and the parties: the one with the labels, then those of the
+    offers. Without offers, the parties are those given."""
     if not files:
         return [], party
     if site is not None:
         raise ConfigError(
             "option-conflict",
-            "--site is for parties with different rows, --with for parties with different columns",
+            "--site and --with cannot be combined: parties hold either different rows or different columns",
         )
     offers = [(path, read_offer(path)) for path in files]
     holders = [offer.holder for _, offer in offers]
     if strange := [name for name in party if name not in holders][1:]:
-        raise ConfigError("offer-missing", f"--party {strange[0]}: has no offer; add it by --with OFFER")
+        raise ConfigError("offer-missing", f"--party {strange[0]} has no offer; add it with --with OFFER")
     named = [name for name in party if name not in holders] or party[:1]
     if not named:
         if isinstance(source, Database) or is_remote(source):
             raise ConfigError(
-                "option-missing", f"{shown(source)}: whose table is it? Name the label holder: --party NAME"
+                "option-missing",
+                f"the owner of {shown(source)} is not known; name the label holder with --party NAME",
             )
         named = [Path(source).resolve().name.partition(".")[0]]
-        notice(f"label_holder = {named[0]!r} is drafted from the file's name; --party NAME sets another")
+        notice(f"label_holder = {named[0]!r} is taken from the file's name; use --party NAME to change it")
     return offers, [*named, *holders]
 
 
 def _notice_few(draft: Draft, min_rows: int) -> None:
-    """Print how many levels were left out because they have few rows, if any."""
+    """Print which columns have levels that were left out because they have too few rows."""
     columns = [
         f"{delimited(name)} ({counted(levels, 'level')} in {counted(rows, 'row')})"
         for name, (levels, rows) in draft.few.items()
     ]
     if columns:
         notice(
-            f"levels with fewer than {min_rows} rows are left out, and treated as missing: "
-            f"{', '.join(columns)}; --min-rows-per-level sets another number"
+            f"levels with fewer than {min_rows} rows are left out and treated as missing: "
+            f"{', '.join(columns)}; use --min-rows-per-level to change this limit"
         )
 
 
 def _drafted(draft: Draft, parties: list[str], protection: str | None) -> str:
-    """Return the terms file of a draft. The first party is drafted as key holder, if one is needed."""
+    """Return the text of the terms file. If the protection needs a key holder, the first party is chosen."""
     weight = draft.min_child_weight
     settings = {} if weight is None else {"min_child_weight": weight}
     hiding = {} if protection is None else {"protection": protection}
     if draft.columns.held:
         hiding = {"label_holder": parties[0], "protection": "plain", **hiding}
         if protection is None:
-            notice('protection = "plain" is drafted: under it every party learns the labels')
+            notice('the draft has protection = "plain", under which every party learns the labels')
     row = PROTECTIONS.get(protection or "")
     bins: dict[str, int] = {}
     if draft.columns.held and row is not None and row.by_columns is not None:
         bins = {"min_rows_per_bin": MIN_ROWS_PER_BIN}
     if row is not None and row.uses_key_holder and parties and not draft.columns.held:
         hiding["keyholder"] = parties[0]
-        notice(f"keyholder = {parties[0]!r} is drafted; change it as needed")
+        notice(f"keyholder = {parties[0]!r} is only a draft; change it as needed")
     values = {**draft.settings(), **settings, **bins, "parties": parties, **hiding}
     agreed = Terms.read(values)
     comments = {}
     if (splits := max((splits_by(agreed, party) for party in parties), default=0)) > MAX_SPLITS:
         agreed = Terms.read({**values, "rounds": max(1, MAX_SPLITS * agreed.trees.rounds // splits)})
         comments["rounds"] = (
-            f"at most {MAX_SPLITS:,} splits on a party's columns: sites refuse more by default"
+            f"at most {MAX_SPLITS:,} splits on a party's columns: by default, sites refuse more"
         )
     rows = Policy().min_rows_per_leaf
-    comment = f"at least {rows} rows in a leaf: sites refuse fewer by default"
-    of_bins = f"at least {MIN_ROWS_PER_BIN} rows in a bin: sites refuse fewer by default"
+    comment = f"at least {rows} rows in a leaf: by default, sites refuse fewer"
+    of_bins = f"at least {MIN_ROWS_PER_BIN} rows in a bin: by default, sites refuse fewer"
     return terms_to_toml(agreed, comments | dict.fromkeys(settings, comment) | dict.fromkeys(bins, of_bins))
 
 
@@ -230,23 +236,24 @@ def _drafted(draft: Draft, parties: list[str], protection: str | None) -> str:
 
 
 NOT_GIVEN = {"read": Reading(), "min_rows_per_level": MIN_ROWS_PER_LEVEL}
-"""Parameter of `terms` -> its default, for defaults that are true."""
+"""Parameter of `terms` -> its default, for parameters whose default is truthy."""
 
 
 def _show_digest(terms: Path, given: list[str]) -> None:
-    """Print a terms file in words, with its digest. given: other parameters of `terms`, which are refused."""
+    """Print a terms file in words, with its digest. Raises ConfigError if `given`, the names of other
+    parameters of `terms` that were specified, is not empty."""
     if given:
-        options = {"read": "the options of a table", "offers": "--with"}
+        options = {"read": "the options for reading a table", "offers": "--with"}
         option = options.get(given[0], f"--{given[0].replace('_', '-')}")
-        raise ConfigError("option-conflict", f"--digest only shows a terms file: leave out {option}")
+        raise ConfigError("option-conflict", f"--digest only shows a terms file; remove {option}")
     agreed = read_terms(terms)
     if not agreed.parties:
         raise ConfigError(
             "terms-no-parties",
-            f'{terms}: names no parties, so no site is offered these terms; add parties = ["north", "south"]',
+            f'{terms} names no parties, so no site can approve it; add e.g. parties = ["north", "south"]',
         )
     print(summary(agreed))
-    print(f"\nA site approves these terms, and no others, with\n{COMMAND}")
+    print(f"\nTo approve exactly these terms, a site runs\n{COMMAND}")
 
 
 # ---- `fedboost sign`: terms signed by an analyst, as a file to submit -----------------------------------
@@ -262,16 +269,19 @@ def sign(
     insecure_loopback: InsecureLoopback = False,
     force: Force = False,
 ) -> None:
-    """Sign terms for submission on the console of an aggregator. Anyone who has the file can submit the terms
-    once, within 30 days, but cannot change them."""
+    """Sign terms so that they can be submitted on an aggregator's console. Anyone who has the file can submit
+    the terms once, within 30 days, but cannot change them."""
     check_writable(out, terms, force=force)
     agreed = read_terms(terms)
     if not agreed.parties:
-        raise ConfigError("terms-no-parties", f'{terms}: names no parties; add parties = ["north", "south"]')
+        raise ConfigError(
+            "terms-no-parties", f'{terms} names no parties; add e.g. parties = ["north", "south"]'
+        )
     bundle = choose_keys(keys, "analyst", "127.0.0.1:0", insecure_loopback)
     write_atomically(out, signed_model.sign_terms(agreed, bundle), 0o600)
-    signer = "no one, for an aggregator without keys" if bundle is None else f"analyst {bundle.signer.name!r}"
-    notice(f"{out}: terms {agreed.digest[:12]}..., signed by {signer}")
+    signed = "not signed (for an aggregator without keys)"
+    signer = signed if bundle is None else f"signed by analyst {bundle.signer.name!r}"
+    notice(f"{out}: terms {agreed.digest[:12]}..., {signer}")
 
 
 # ---- `fedboost preflight`: which sites would take part under given terms --------------------------------
@@ -290,13 +300,14 @@ def preflight(
     keys: Keys = None,
     insecure_loopback: InsecureLoopback = False,
     describe: Annotated[
-        bool, typer.Option("--describe", help="Ask about a description of the rows, not about a training.")
+        bool,
+        typer.Option("--describe", help="Ask about a description (`fedboost describe`) instead of training."),
     ] = False,
     wait: Wait = 60,
     json: Json = False,
 ) -> None:
-    """Ask all sites whether they would take part under terms. No session starts, and each site reports all
-    its reasons. Exit code 1 unless all sites would take part."""
+    """Ask all sites whether they would take part under these terms. No session starts, and each site reports
+    all its reasons. Exits with code 1 unless all sites would take part."""
     check_address(aggregator, "--aggregator")
     agreed = terms_to_describe(read_terms(terms)) if describe else read_terms(terms)
     connection = connect(aggregator, keys, insecure_loopback)
@@ -306,14 +317,14 @@ def preflight(
         raise typer.Exit(REFUSED)
 
 
-# ---- `fedboost check`: what is odd in a table -----------------------------------------------------------
+# ---- `fedboost check`: problems in a table --------------------------------------------------------------
 
 
 CHECK_EPILOG = (
     "Example: fedboost check north.csv --label diagnosis\n\n"
     "Example: fedboost check --config party.toml --terms terms.toml"
 )
-ODD = 1  # exit code for findings that would stop or spoil a training
+ODD = 1  # exit code if a finding would prevent or harm training
 
 
 @reads_a_table
@@ -321,44 +332,54 @@ def check(
     read: Reading,
     table: Annotated[str | None, typer.Argument(help="Table: a file, a folder or a URL.")] = None,
     label: Label = None,
-    config: Annotated[Path | None, typer.Option(help="This site's file, which names its table.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="This site's configuration file, which names its table.")
+    ] = None,
     terms: Annotated[Path | None, typer.Option(help="Terms file (TOML) that the table must fit.")] = None,
     party: Annotated[
-        str | None, typer.Option(help="Party of the table, if parties differ in columns.")
+        str | None,
+        typer.Option(help="Party that the table belongs to, if parties hold different columns."),
     ] = None,
     exclude: Exclude = None,
     json: Json = False,
 ) -> None:
-    """Check a table for what would stop or spoil a training. Each finding includes a remedy. Exit code
-    1 for an error or a warning, 0 if there are at most notes."""
+    """Check a table for problems that would prevent or harm training. Each finding includes a remedy. Exits
+    with code 1 if there is an error or a warning, else with code 0."""
     exclude = exclude or []
     if table is None and config is None:
-        raise ConfigError("option-missing", "nothing to check: give a table, or a site's file with --config")
+        raise ConfigError(
+            "option-missing", "there is nothing to check; specify a table, or a site's file with --config"
+        )
     if table is not None and Path(table).suffix == ".toml":
         raise ConfigError(
             "table-is-terms",
-            f"{table}: not a table; --terms {table} checks a table against terms, fedboost preflight {table} "
-            f"asks all sites about them",
+            f"{table} is not a table; use --terms {table} to check a table against terms, or run "
+            f"fedboost preflight {table} to ask all sites about them",
         )
     if table is not None and config is not None:
         raise ConfigError(
             "option-conflict",
-            f"{table} and --config {config}: a site's file names its table; give one of the two",
+            f"{table} and --config {config} cannot be combined: a site's file names its own table; remove "
+            "one of them",
         )
     agreed = None if terms is None else read_terms(terms)
     if agreed is not None and (label is not None or exclude):
         raise ConfigError(
-            "option-conflict", f"leave out --label and --exclude: {terms} already names the columns"
+            "option-conflict",
+            f"--label and --exclude cannot be combined with --terms: {terms} already names the columns",
         )
     apart = agreed is not None and bool(agreed.blocks)
     if party is not None and not apart:
-        raise ConfigError("option-columns", f"--party {party}: only for terms with label_holder or blocks")
+        raise ConfigError(
+            "option-columns", f"--party {party} only applies to terms with label_holder or blocks"
+        )
     site = None if config is None else read_party(config)
     holder = party or "" if site is None else site.party
     if agreed is not None and apart and agreed.blocks.of(holder) is None:
         known = ", ".join(agreed.parties)
         raise ConfigError(
-            "option-missing", f"{terms}: parties have different columns: add --party NAME, one of {known}"
+            "option-missing",
+            f"under {terms}, parties have different columns; add --party NAME with one of {known}",
         )
     if site is not None and site.workers is not None:
         site = site.model_copy(update={"read": site.read.model_copy(update=read.options.chosen)})
@@ -380,7 +401,7 @@ def _checked(
     exclude: list[str],
     party: str,
 ) -> Checked:
-    """Check a table that this process reads: `table`, or that of the site's file."""
+    """Check a table that this process reads: `table`, or the table in the site's configuration file."""
     if site is None:
         assert table is not None
         source: Path | str | Database = read.source(table)

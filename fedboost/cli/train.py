@@ -1,4 +1,4 @@
-"""`fedboost train` and `fedboost simulate`: trainings over the network or in this process; progress."""
+"""`fedboost train` and `fedboost simulate`: training over the network or in this process, with progress."""
 
 import itertools
 import os
@@ -63,7 +63,7 @@ from fedboost.views.approval import not_hidden
 from fedboost.views.model import figures
 from fedboost.views.model import training as end_of_training
 from fedboost.views.results import notices
-from fedboost.views.words import MINUTE, duration, one_line, shorten, size
+from fedboost.views.words import MINUTE, counted, duration, one_line, shorten, size
 
 TRAIN_EPILOG = (
     "Example: fedboost train terms.toml --aggregator fed.example.org:7070 --keys keys/marie --out model.json"
@@ -81,8 +81,8 @@ def train(
         bool,
         typer.Option(
             "--reproducible",
-            help="Write session and signatures to a separate file next to the model, so that the same terms, "
-            "parties and rows yield the same bytes.",
+            help="Write session and signatures to a separate file next to the model, so that the model file "
+            "is byte-for-byte reproducible for the same terms, parties and rows.",
         ),
     ] = False,
     report: PageFile = None,
@@ -92,9 +92,9 @@ def train(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Submit terms to an aggregator and receive the model. The command waits for absent parties without a
-    time limit. The first Ctrl-C ends the training after the round under way and saves the model of the rounds
-    so far; the second stops it at once."""
+    """Submit terms to an aggregator and receive the model. The command waits indefinitely for absent parties.
+    The first Ctrl-C ends the training after the current round and saves the model trained so far. The second
+    one stops immediately without saving."""
     check_address(aggregator, "--aggregator")
     agreed = read_training(terms)
     check_outputs(agreed, out, report, terms, force)
@@ -107,7 +107,7 @@ def train(
         follow(session, agreed, json, log or (lambda row: None))
         model, asked = session.model, session.asked
         if asked is not None:
-            notice(f"this is the model of your request from {asked:%Y-%m-%d %H:%M} UTC, under these terms")
+            notice(f"this is the model of your request from {asked:%Y-%m-%d %H:%M} UTC, under the same terms")
         save(model, out, reproducible)
         if report is not None:
             write_report(report, model, session, keys)
@@ -118,12 +118,13 @@ def train(
 
 
 # ---- Tables: the rows of each site, and notices about rows ----------------------------------------------
-# Promises: a notice names a column, never a row.
+# Guarantees: notices name columns, never rows.
 
 
 @contextmanager
 def rows_as_in_file(table: Any, terms: Terms, data: object) -> Iterator[None]:
-    """Report a misfit by its row number in the file, not in the rows that one site received."""
+    """If rows do not fit the terms, report the row number in the file, not the number among one site's rows.
+    Raises ConfigError instead of SchemaMismatch."""
     try:
         yield
     except SchemaMismatch:
@@ -131,25 +132,36 @@ def rows_as_in_file(table: Any, terms: Terms, data: object) -> Iterator[None]:
             to_shard(table, terms, shown(data))
         except SchemaMismatch as error:
             raise ConfigError(
-                "table-misfit", f"{shown(data)}: its rows do not fit the terms", error.detail
+                "table-misfit", f"the rows of {shown(data)} do not fit the terms", error.detail
             ) from None
         raise
 
 
 def rows_of_sites(terms: Terms, terms_file: Path, table: Any, data: object, column: str) -> dict[str, Any]:
-    """Return site -> its rows, split by a column, which stays in the rows if the terms name it. ConfigError
-    if the terms name other parties, or for a sparse table."""
+    """Split a table by the column that contains the site of each row. Returns site -> its rows. Prints a
+    notice if names of sites differ only in whitespace or case.
+
+    Args:
+        terms: the terms; if they name the column, it is kept in the rows.
+        terms_file: path of the terms, for messages.
+        table: the rows of all sites.
+        data: location of the table, for messages.
+        column: name of the column.
+
+    Raises:
+        ConfigError: the sites are not the parties in the terms, or the table is sparse.
+    """
     if isinstance(table, SparseTable):
         raise ConfigError(
             "table-sparse-sites",
-            f"{shown(data)}: a sparse table has no column of names; give a .csv, .tsv or .parquet",
+            f"{shown(data)} is a sparse table and has no column of names; use a .csv, .tsv or .parquet file",
         )
     sites = split_by_site(table, column, column in (*terms.columns.features, *terms.columns.others))
     if terms.parties and set(terms.parties) != set(sites):
         raise ConfigError(
             "sites-not-parties",
             f"{terms_file} names the parties {listing(sorted(terms.parties))}, but column {column!r} of "
-            f"{shown(data)} names {listing(list(sites))}",
+            f"{shown(data)} contains {listing(list(sites))}",
         )
     for line in notices(alike_sites(sites)):
         notice(line)
@@ -157,8 +169,8 @@ def rows_of_sites(terms: Terms, terms_file: Path, table: Any, data: object, colu
 
 
 def own_tables(terms: Terms, given: Sequence[str]) -> dict[str, str]:
-    """Return party -> its table, given as PARTY=TABLE; empty for one table with all rows. ConfigError if a
-    party has no table, or more than one."""
+    """Read --data options of the form PARTY=TABLE. Returns party -> location of its table, or an empty dict
+    if there is a single table with all rows. Raises ConfigError if a party has no table or several tables."""
     pairs = [text.partition("=") for text in given]
     if len(given) == 1 and pairs[0][0] not in terms.parties:
         return {}
@@ -166,47 +178,50 @@ def own_tables(terms: Terms, given: Sequence[str]) -> dict[str, str]:
     for name, sign, table in pairs:
         if not sign or not table:
             raise ConfigError(
-                "data-party-missing", f"--data {name}: for its party, write --data PARTY={name}"
+                "data-party-missing", f"--data {name} does not say whose table it is; use --data PARTY={name}"
             )
         if terms.parties and name not in terms.parties:
             known = listing(list(terms.parties))
             raise ConfigError(
-                "data-party-unknown", f"--data {name}={table}: {name!r} is not one of the parties, {known}"
+                "data-party-unknown", f"--data {name}={table}: {name!r} is not one of the parties ({known})"
             )
         if name in tables:
             raise ConfigError(
                 "data-party-twice",
-                f"--data {name}={table}: party {name!r} already has a table, {tables[name]}",
+                f"--data {name}={table}: party {name!r} already has the table {tables[name]}",
             )
         tables[name] = table
     absent = [name for name in terms.parties if name not in tables]
     if absent:
-        raise ConfigError("data-missing", f"party {absent[0]!r} has no table: add --data {absent[0]}=TABLE")
+        raise ConfigError("data-missing", f"party {absent[0]!r} has no table; add --data {absent[0]}=TABLE")
     return tables
 
 
 def notice_undeclared(table: pa.Table, schema: Schema) -> None:
-    """Print a line for each categorical column with categories that the terms do not declare."""
+    """Print a notice for each categorical column with categories that the terms do not declare."""
     notice_categories(undeclared(table, schema))
 
 
 def notice_categories(strange: Iterable[tuple[str, str, int]]) -> None:
-    """Print a line for each column with undeclared categories: its name, one category, the number of rows."""
+    """Print a notice for each column with undeclared categories. strange: tuples of the column, an example of
+    such a category, and the number of rows that have one."""
     for column, category, count in strange:
         notice(
-            f"{column} has {count} rows with undeclared categories ({category!r}, ...), counted as missing"
+            f"{column} has {counted(count, 'row')} with undeclared categories ({category!r}, ...), which are "
+            f"treated as missing"
         )
 
 
 def notice_shared_groups(table: pa.Table, group: str, site: str) -> None:
-    """Print a line if groups have rows at several sites: each site ranks its rows as a separate group."""
+    """Print a notice if some ranking groups have rows at several sites. Each site ranks its own rows as a
+    separate group."""
     pairs = table.select([group, site]).group_by([group, site]).aggregate([])
     counts = Counter(pairs.column(group).to_pylist())
     shared = [name for name, sites in counts.items() if sites > 1]
     if shared:
         notice(
-            f"groups of {group} with rows at several sites: {len(shared)} ({shared[0]!r}, ...); groups do "
-            f"not cross sites, so each site's rows form a separate group"
+            f"several sites have rows of the same {counted(len(shared), 'group')} of {group} "
+            f"({shared[0]!r}, ...); each site ranks its own rows as a separate group"
         )
 
 
@@ -214,8 +229,8 @@ def notice_shared_groups(table: pa.Table, group: str, site: str) -> None:
 
 
 def save(model: SignedModel, out: Path | None, reproducible: bool = False) -> None:
-    """Save a model. If that fails, save it in a temporary folder, since the aggregator no longer has it.
-    reproducible: as for `Model.save`."""
+    """Save a model to `out`, if given. If that fails, the model is saved to a temporary folder, because the
+    aggregator no longer has it, and ConfigError is raised. reproducible: as for `Model.save`."""
     if out is None:
         return
     try:
@@ -223,32 +238,49 @@ def save(model: SignedModel, out: Path | None, reproducible: bool = False) -> No
     except ConfigError as error:
         spare = Path(tempfile.mkdtemp(prefix="fedboost-")) / out.name
         model.save(spare, reproducible)
-        raise ConfigError("model-saved-elsewhere", f"{error}; the model is in {spare}") from None
+        raise ConfigError(
+            "model-saved-elsewhere", f"{error}; the model was saved to {spare} instead"
+        ) from None
 
 
 def show_end(
     json: bool, model: SignedModel, traffic: Traffic, file: Path | None, since_restart: bool = False
 ) -> None:
-    """Show the summary of a training. file: the saved model, if any."""
+    """Print the summary of a training run.
+
+    Args:
+        json: True to print JSON instead of text.
+        model: the trained model.
+        traffic: bytes by party.
+        file: path of the saved model, None if it was not saved.
+        since_restart: True if the aggregator restarted, so that `traffic` covers only the time since then.
+    """
     saved_as = str(file) if file else None
     end = EndOfTraining.of(model.outline, traffic, saved_as, traffic_since_restart=since_restart)
     show(json, [end.summary], end_of_training(end))
 
 
 def check_outputs(agreed: Terms, out: Path, report: Path | None, terms: Path, force: bool) -> None:
-    """Raise ConfigError if the model, its session file or its report could not be written later."""
+    """Raise ConfigError if the model, its session file or its report cannot be written after training."""
     files = out, session_file(out)
     for file in files:
         check_writable(file, terms, force=force)
     check_page(report, terms, force=force, outputs=files)
     if report is not None and agreed.keeps_parts:
         raise ConfigError(
-            "report-of-parts", "--report needs a whole model, but each party keeps its part of this one"
+            "report-of-parts", "--report requires a whole model, but here each party keeps its own part"
         )
 
 
 def write_report(page: Path, model: SignedModel, session: Training, keys: Path | None) -> None:
-    """Write the report of a trained model, with its session's traffic and time. keys: check signatures."""
+    """Write the report of a trained model.
+
+    Args:
+        page: path of the HTML page.
+        model: the model, which must be whole.
+        session: the session that trained it; its traffic and time are shown.
+        keys: folder with the analyst's keys, to check the signatures; None to leave them unchecked.
+    """
     assert isinstance(model, Model)
     signatures = None if keys is None else signature_facts(model, keys)
     traffic, history = session.traffic, session.history
@@ -257,7 +289,7 @@ def write_report(page: Path, model: SignedModel, session: Training, keys: Path |
 
 
 def notice_parts(model: SignedModel) -> None:
-    """For a model in parts, print its id and the names of the parts' files."""
+    """If each party keeps a part of the model, print the model's id and where the parts are."""
     if isinstance(model, PartyModel):
         name = model.id[:NAME_CHARS]
         notice(f"model id {name}: each party keeps its part in its state folder, as models/{name}.json")
@@ -265,7 +297,8 @@ def notice_parts(model: SignedModel) -> None:
 
 @contextmanager
 def tracked(terms: Terms, uri: str | None) -> Iterator[MLflowCallback | None]:
-    """Log a training to the MLflow server at `uri`, if given. Failures during the training are notices."""
+    """Log training to the MLflow server at `uri`, if given. Yields the logger, or None. Failures to log
+    during training are printed as notices."""
     if uri is None:
         yield None
         return
@@ -274,31 +307,31 @@ def tracked(terms: Terms, uri: str | None) -> Iterator[MLflowCallback | None]:
         yield log
 
 
-# ---- Progress of trainings: a bar on a terminal, plain lines elsewhere, or JSON -------------------------
-# Promises: draws nothing before there is something to show; without a bar, prints about ten lines.
+# ---- Progress of training: a bar on a terminal, plain lines elsewhere, or JSON --------------------------
+# Guarantees: nothing is drawn before there is something to show. Without a bar, about ten lines are printed.
 
 
 Draw = Callable[[Mapping[str, float]], None]
-"""Function to call with each row of the history."""
+"""Function to call after each round with its row of the history: metrics, bytes and seconds by name."""
 SLOW_SECONDS = 30.0
-"""Without a bar, a line is printed after a round that ends this long after the previous line."""
+"""Without a bar, a line is also printed if this many seconds have passed since the previous line."""
 BESIDE = 42
-"""Terminal columns reserved for the round, the bar, the bytes and the time."""
+"""Terminal columns reserved for the round number, the bar, the bytes and the time."""
 _BETWEEN = ", "
 RECENT = 5  # number of last rounds from which the remaining time is estimated
 ESTIMATED_SECONDS = 3600.0
-"""Time window from which a bar estimates the remaining time: with encrypted rows a round may take minutes."""
+"""Time window from which the bar estimates the remaining time. With encryption, a round may take minutes."""
 
 
 def notice_not_hidden(terms: Terms) -> None:
-    """Print what the aggregator and other parties see of single parties, unless the protection hides it."""
+    """Unless the protection hides each party's values, print what the aggregator and other parties see."""
     if not terms.protection.hides:
         notice(f"protection {terms.hiding.protection}: {not_hidden(terms)}")
 
 
 @contextmanager
 def progress(terms: Terms, json: bool) -> Iterator[Draw]:
-    """Show the rounds of a training. Yields the function to call after each round."""
+    """Show the progress of training. Yields the function to call after each round."""
     if json:
         yield lambda row: print_json({"event": "round", **row})
         return
@@ -341,14 +374,15 @@ def progress(terms: Terms, json: bool) -> Iterator[Draw]:
 
 
 def time_left(seconds: Sequence[float], rounds: int) -> str:
-    """Estimate the time of the remaining rounds from the last ones; '' if it is less than a minute, or after
-    only the first round, which includes compiling kernels and making keys."""
+    """Return the estimated time of the remaining rounds as text, or "" if it is less than a minute. seconds:
+    duration of each finished round. The first is ignored: it includes compiling kernels and making keys."""
     left = median(seconds[1:][-RECENT:] or [0.0]) * rounds
     return f"about {duration(left)} left" if left >= MINUTE else ""
 
 
 def _last(texts: list[str], room: int) -> str:
-    """Return the last texts that fit, at least one: early stopping watches the last metric."""
+    """Return as many of the last texts as fit into `room` columns, but at least one: early stopping watches
+    the last metric."""
     while len(texts) > 1 and len(" ".join(texts)) > room:
         texts = texts[1:]
     return " ".join(texts)
@@ -356,7 +390,8 @@ def _last(texts: list[str], room: int) -> str:
 
 @contextmanager
 def steps(total: int, json: bool) -> Iterator[Callable[[str], None]]:
-    """Show the progress of several trainings. Yields a function to call with the name of each."""
+    """Show the progress of several training runs. Yields a function to call with the name of each run before
+    it starts. total: number of runs."""
     name_of = TextColumn("{task.fields[name]}", markup=False)
     columns = TextColumn("training"), MofNCompleteColumn(), BarColumn(20), name_of, TimeRemainingColumn()
     hidden = json or not sys.stderr.isatty()
@@ -372,14 +407,14 @@ def steps(total: int, json: bool) -> Iterator[Callable[[str], None]]:
         yield step
 
 
-# ---- Ctrl-C during a training: the first ends it with the rounds so far, the second at once --------------
-# Promises: before the end of the first round, and the second time, Ctrl-C raises KeyboardInterrupt as usual;
-# if the parent process disabled Ctrl-C, it stays disabled.
+# ---- Ctrl-C during training: the first one ends it after the current round, the second one immediately ---
+# Guarantees: before the end of the first round, and the second time, Ctrl-C raises KeyboardInterrupt as
+# usual. If the parent process disabled Ctrl-C, it remains disabled.
 
 
 class Interruption:
-    """A request to end a training with the rounds so far. `asked` is true after Ctrl-C, which also calls
-    `finish` in another thread. The training calls `count` after each round."""
+    """Handler of Ctrl-C that ends training early but keeps the finished rounds. After Ctrl-C, `asked` is true
+    and `finish` is called in another thread. The training loop calls `count` after each round."""
 
     def __init__(self, finish: Callable[[], None]) -> None:
         self.asked = False
@@ -392,7 +427,7 @@ class Interruption:
         self._rounds += 1
 
     def take(self, number: int, frame: FrameType | None) -> None:
-        """Handle SIGINT. KeyboardInterrupt if there is no round to keep, or for the second signal."""
+        """Handle SIGINT. Raises KeyboardInterrupt if no round is finished yet, or for the second signal."""
         if self.asked or not self._rounds:
             raise KeyboardInterrupt
         self.asked = True
@@ -404,13 +439,17 @@ class Interruption:
             self._teller.join()
 
     def _tell(self) -> None:
-        notice(f"stopping after the round under way ({self._rounds} done); Ctrl-C again stops without saving")
+        notice(
+            f"stopping after the current round ({self._rounds} done); press Ctrl-C again to stop "
+            "immediately, without saving"
+        )
         self._finish()
 
 
 @contextmanager
 def finish_at_interrupt(finish: Callable[[], None] = lambda: None) -> Iterator[Interruption]:
-    """End a training with the rounds so far at the first Ctrl-C. finish: is called to request that."""
+    """At the first Ctrl-C, end training but keep the finished rounds. finish: function that requests this; it
+    is called in another thread."""
     interruption = Interruption(finish)
     before = signal.getsignal(signal.SIGINT)
     ours = before is signal.default_int_handler and threading.current_thread() is threading.main_thread()
@@ -424,11 +463,18 @@ def finish_at_interrupt(finish: Callable[[], None] = lambda: None) -> Iterator[I
             signal.signal(signal.SIGINT, before)
 
 
-# ---- A training over the network, followed to its end --------------------------------------------------
+# ---- Training over the network, followed until it ends -------------------------------------------------
 
 
 def follow(training: Training, terms: Terms, json: bool, on_row: Draw) -> None:
-    """Follow a training until its end or Ctrl-C. on_row: is called with each row of the history."""
+    """Show the progress of a session until it ends, or until Ctrl-C.
+
+    Args:
+        training: the session.
+        terms: its terms.
+        json: True to print rounds as JSON.
+        on_row: function to call with each row of the history.
+    """
     try:
         with finish_at_interrupt(training.finish) as interruption, progress(terms, json) as draw:
             for row in training:
@@ -442,7 +488,7 @@ def follow(training: Training, terms: Terms, json: bool, on_row: Draw) -> None:
         raise
 
 
-# ---- `fedboost simulate`: a training in this process ----------------------------------------------------
+# ---- `fedboost simulate`: training in this process ------------------------------------------------------
 
 
 ALL = ""  # key of a table with the rows of all parties
@@ -456,17 +502,17 @@ def simulate(
     read: Reading,
     site: Site = None,
     parties: Annotated[
-        int | None, typer.Option(help="Split the rows evenly among this number of parties.", min=1)
+        int | None, typer.Option(help="Split the rows evenly among this many parties.", min=1)
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the split and of the delivery order.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed for splitting rows and for message order.")] = 0,
     out: Annotated[Path | None, typer.Option(help="File for the model.")] = None,
     force: Force = False,
     json: Json = False,
 ) -> None:
     """Train in one process, as if the rows were at several sites. The first Ctrl-C ends the training after
-    the round under way; the second stops it at once."""
+    the current round. The second one stops immediately without saving."""
     if site is not None and parties is not None:
-        raise ConfigError("option-conflict", "give --site or --parties, not both")
+        raise ConfigError("option-conflict", "--site and --parties cannot be combined; remove one of them")
     agreed = read_training(terms)
     sources = _sources(agreed, data, read, site is not None or parties is not None)
     inputs = [name for source in sources.values() for name in local_files(source)]
@@ -498,7 +544,8 @@ def simulate(
 def _sources(
     agreed: Terms, data: Sequence[str], read: Reading, splits_rows: bool
 ) -> dict[str, str | Database]:
-    """Return party -> its table, or ALL -> one table. splits_rows: whether an option splits the rows."""
+    """Return party -> location of its table, or ALL -> location of a single table. splits_rows: True if
+    --site or --parties is given."""
     own = own_tables(agreed, data)
     if splits_rows and (own or agreed.blocks):
         reason = "each party has its own table" if own else "under these terms parties have different columns"
@@ -510,7 +557,7 @@ def _shares(
     agreed: Terms, terms: Path, table: Any, source: Any, site: str | None, parties: int | None, seed: int
 ) -> dict[str, Any]:
     """Return party -> its share of a table: its columns if parties hold different columns, else the rows of
-    its site, or an equal share."""
+    its site or an equal number of rows."""
     if agreed.blocks:
         return split_by_blocks(table, agreed, seed)
     if site is not None:

@@ -1,2 +1,2 @@
-"""Trees: bins, histograms, splits, models. Pure: numpy in, numpy out; this package does not know about
-parties."""
+"""Gradient-boosted trees: bins, histograms, splits, objectives, metrics and models. Computes on numpy arrays
+only, and knows nothing of parties."""

@@ -1,7 +1,6 @@
-"""Rows as bin codes: by feature, by row, and sparse bins as lists.
+"""Binned rows, stored by feature, by row, and, for sparse features, as lists.
 
-Each category of a categorical feature is a bin. Missing values have a bin of their own, the last.
-"""
+Each category of a categorical feature has its own bin. Missing values have a bin of their own, the last."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -32,19 +31,21 @@ from fedboost.gbdt.threads import blocks
 Codes = npt.NDArray[np.uint8]
 
 MAX_TRIES = 32
-"""Number of columns tried for a feature."""
+"""Maximum number of columns that are tried for a feature."""
 MAX_READS = 2
-"""How often all codes may be read for joins that turn out to need too many codes."""
+"""Limit on the codes read by failed joins, i.e. joins that turn out to need too many codes, as a multiple of
+all codes."""
 _ROWS_LOOKED_AT = 1 << 13
 """Approximate number of rows on which a join is tried first."""
 
 
 @dataclass(frozen=True)
 class JointColumn:
-    """Features that share a column.
+    """Features that share a column of bytes.
 
-    codes: uint8 [rows]; bins: uint8 [codes, features], the bins that each code represents (for a single
-    feature, each bin itself); sample: the codes of some rows; size: number of codes in the sample."""
+    codes: uint8 [rows]; bins: uint8 [codes, features], the bins that each code stands for (for a single
+    feature, the bin itself); sample: uint8, the codes of some rows; size: number of distinct codes in the
+    sample."""
 
     features: tuple[int, ...]
     codes: Codes
@@ -54,11 +55,12 @@ class JointColumn:
 
 
 class _Plan:
-    """The columns so far. Features, those with most codes first, join the first column that they fit."""
+    """The assignment of features to columns. Features must be added in decreasing order of their number of
+    codes. Each joins the first column that it fits into."""
 
     def __init__(self, reads: int, allocate: Callable[[], Codes]) -> None:
-        """reads: number of codes that failing joins may read; allocate: returns room for the codes of a
-        column."""
+        """reads: maximum number of codes that failed joins may read; allocate: function that returns an array
+        for the codes of a column."""
         self.columns: list[JointColumn] = []
         self._open: list[int] = []  # indices of the columns with codes left, in order
         self._reads = reads
@@ -82,8 +84,8 @@ class _Plan:
         self.columns.append(feature)
 
     def _possible(self, feature: JointColumn) -> Iterable[int]:
-        """Indices of the columns that a feature may join. A full column can only take a constant. Features
-        with all codes come first, when there are only full columns."""
+        """Return the indices of the columns that a feature may join. Only a constant feature can join a full
+        column. A feature that uses all codes joins none: it is added early, when all columns are full."""
         if feature.size <= 1:
             return range(len(self.columns))
         return self._open if feature.size < MAX_CODES else ()
@@ -105,8 +107,16 @@ class _Plan:
 
 
 def plan(by_feature: Codes, features: Int64, allocate: Callable[[], Codes]) -> list[JointColumn]:
-    """Share columns among these features of uint8 [F, rows], those with most bins first. Columns of a single
-    feature come first in the result, by its number."""
+    """Combine features into shared columns, starting with those that have the most bins.
+
+    Args:
+        by_feature: uint8 [F, rows], bins of all features.
+        features: int64, the features to combine.
+        allocate: function that returns an array for the codes of a column.
+
+    Returns:
+        the columns, first those of a single feature, in the order of features.
+    """
     rows = by_feature.shape[1]
     sample = by_feature[:, :: max(1, rows // _ROWS_LOOKED_AT)][features]
     bins = np.arange(MAX_CODES, dtype=np.uint8).reshape(-1, 1)
@@ -125,26 +135,26 @@ def plan(by_feature: Codes, features: Int64, allocate: Callable[[], Codes]) -> l
 
 
 Allocator = Callable[[tuple[int, ...], np.dtype[Any]], npt.NDArray[Any]]
-"""Allocates the arrays that have a number for each row or value."""
+"""Function that allocates an array with a number for each row or value, from its shape and dtype."""
 CACHE_LINE = 64
 SPARSE_SHARE = 0.9
-"""Share of rows in the most frequent bin from which on a feature may be sparse."""
+"""Minimum share of rows in a feature's most frequent bin if it is to be stored as sparse."""
 MIN_SPARSE_FEATURES = 40
-"""Number of sparse features from which on sparse storage pays. Finding the entries of a row costs as much as
-some twenty dense bins, and each entry as much as four."""
+"""Minimum number of sparse features for which sparse storage pays off. Finding the entries of a row costs as
+much as some twenty dense bins, and each entry as much as four."""
 _SAMPLED_ROWS = 1 << 16
-"""Approximate number of rows used to classify a feature as sparse."""
+"""Approximate number of rows that are examined to classify a feature as sparse."""
 
 
 class Column(Protocol):
-    """A feature's values: an array, or an object that reads them on demand."""
+    """Values of a feature: an array, or an object that reads them on demand."""
 
     @property
     def size(self) -> int:
         """Number of rows."""
 
     def __getitem__(self, rows: slice, /) -> Float32:
-        """The values of some rows."""
+        """Return the values of a range of rows, float32."""
 
 
 def allocate_in_memory(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
@@ -152,8 +162,8 @@ def allocate_in_memory(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDAr
 
 
 def _whole_lines(rows: int, columns: int, allocate: Allocator) -> Codes:
-    """Allocate a table whose rows are one word, or cross no more cache lines than needed, if at most a third
-    more memory suffices."""
+    """Allocate a table whose rows are one word each, or cross as few cache lines as possible. Rows are not
+    padded if that would take over a third more memory."""
     width = (
         1 << (columns - 1).bit_length() if columns <= CACHE_LINE else -(-columns // CACHE_LINE) * CACHE_LINE
     )
@@ -165,11 +175,11 @@ def _whole_lines(rows: int, columns: int, allocate: Allocator) -> Codes:
 
 @dataclass(frozen=True)
 class SparseBins:
-    """Features with nearly all rows in the most frequent bin: each row lists only its other bins.
+    """Sparse storage of features that have nearly all rows in one bin: each row lists only its other bins.
 
     features: int64 [R]; most_frequent: int64 [R], the bin that is not listed; offsets: int64 [R + 1], the
-    first bin of each feature in their concatenation; starts: int64 [rows + 1], the first entry of each row;
-    entries: uint32, an offset plus a bin each."""
+    first number of each feature's bins if all bins are numbered consecutively; starts: int64 [rows + 1], the
+    first entry of each row; entries: uint32, each a feature's offset plus a bin."""
 
     features: Int64
     most_frequent: Int64
@@ -180,11 +190,12 @@ class SparseBins:
 
 @dataclass(frozen=True)
 class BinnedRows:
-    """The bins of all rows, twice: a histogram reads whole rows, a split reads one feature of many rows.
+    """Bins of all rows, stored twice: a histogram reads whole rows, and a split reads one feature of many
+    rows.
 
-    by_feature: uint8 [features, rows]; by_row: uint8 [rows, C or a few more, see `_whole_lines`], the codes
-    of the columns; dense: int64 [D], the features of these, column by column; sparse: the other features, if
-    any."""
+    by_feature: uint8 [features, rows]; by_row: uint8 [rows, C or slightly more (`_whole_lines`)], codes of
+    the columns; dense: int64 [D], the features in these columns, column by column; columns: how codes map to
+    bins; sparse: the other features, if any."""
 
     by_feature: Codes
     by_row: Codes
@@ -194,7 +205,8 @@ class BinnedRows:
 
     @classmethod
     def of(cls, by_feature: Codes, codes: Int64, allocate: Allocator = allocate_in_memory) -> "BinnedRows":
-        """Arrange bins by feature. codes: int64 [features], number of bins of each."""
+        """Arrange rows for histograms. by_feature: uint8 [features, rows], their bins; codes: int64
+        [features], number of bins of each feature."""
         rows = by_feature.shape[1]
         step = max(1, rows // _SAMPLED_ROWS)
         most_frequent, most, _ = sample_bins(by_feature, step).T
@@ -210,7 +222,7 @@ class BinnedRows:
 
 
 def _by_row(by_feature: Codes, joint: Sequence[JointColumn], allocate: Allocator) -> Codes:
-    """Arrange the codes of columns by row; columns of a single feature come first."""
+    """Arrange the codes of columns by row. Columns of a single feature come first."""
     alone = np.array([column.features[0] for column in joint if len(column.features) == 1], np.int64)
     by_row = _whole_lines(by_feature.shape[1], len(joint), allocate)
     transpose(by_feature, alone, by_row)
@@ -253,7 +265,9 @@ def _list(
 
 @dataclass(frozen=True)
 class SparseColumn:
-    """A column that has these values in these rows, increasing, and 0 in all others. It reads as float32."""
+    """A column that is 0 in nearly all rows and stores only the other values. It reads as float32.
+
+    size: number of rows; rows: int64, rows with a stored value, increasing; values: float32, their values."""
 
     size: int
     rows: Int64
@@ -269,10 +283,11 @@ class SparseColumn:
 
 @dataclass(frozen=True)
 class StoredValues:
-    """The stored values of the sparse columns, column after column.
+    """The stored values of all sparse columns, column after column.
 
-    features: int64 [S], the sparse columns; zeros: int64 [S], number of rows without a stored value; ends:
-    int64 [S + 1], column i stores the values ends[i] to ends[i + 1]; rows, keys: of each value."""
+    features: int64 [S], indices of the sparse columns; zeros: int64 [S], number of rows without a stored
+    value; ends: int64 [S + 1], column i stores the values ends[i] to ends[i + 1] - 1; rows, keys: row number
+    and float32 sort key of each value."""
 
     features: Int64
     zeros: Int64
@@ -291,8 +306,10 @@ class StoredValues:
         return cls(np.array([*sparse], np.int64), every - sizes, ends, rows, float_keys(values))
 
     def counts(self, units: Int64 | None) -> tuple[Int64, Int64 | None]:
-        """The total count of each column's zeros, and the count of each stored value. units: int64 [rows],
-        the count of each row; None if each counts 1, and then the second result is None."""
+        """Return the total count of each column's zeros, int64 [S], and the count of each stored value.
+
+        units: int64 [rows], the count of each row. If it is None, every row counts 1, and the second result
+        is None."""
         if units is None:
             return self.zeros, None
         kept = units[self.rows]

@@ -1,8 +1,9 @@
-"""A boosted ensemble: prediction, importance, contributions, and XGBoost's JSON in and out.
+"""Boosted trees as a model: prediction, feature importance, SHAP values, and XGBoost's JSON format.
 
-Promises: `to_xgboost` returns a model file that `xgboost.Booster` loads, with the same predictions to float32
-rounding. The same trees produce the same bytes, and `from_xgboost` reads them back without loss. Files that
-are not such a model raise ConfigError.
+Guarantees: `to_xgboost` returns a model file that `xgboost.Booster` loads, with the same predictions up to
+float32 rounding. The same trees always produce the same bytes, and `from_xgboost` reads them back without
+loss.
+Raises: ConfigError if a file is not such a model.
 
 The format: https://xgboost.readthedocs.io/en/stable/tutorials/saving_model.html
 """
@@ -29,17 +30,22 @@ from fedboost.gbdt.target_means import TargetMeans, from_json, to_json
 from fedboost.gbdt.tree import NO_CHILD, Tree, tree_from_json, tree_to_json
 
 # ---- SHAP values: what each feature contributes to the margin of each row -------------------------------
-# Shapley values of the game in which a row's unknown features follow the training rows (by the covers of the
-# tree's nodes), as XGBoost's `pred_contribs`, in float64. The contributions of a row add up to its margin.
+# Shapley values as in XGBoost's `pred_contribs`, but in float64. Unknown features of a row follow the
+# training rows, by the covers of the tree's nodes. The contributions of a row add up to its margin.
 
 
 def add_contributions(
     features: Float32, nodes: tuple[npt.NDArray[Any], ...], cover: Float64, output: int, out: Float64
 ) -> None:
-    """Add the contributions to one output to out: float64 [rows, outputs, features + 1], with the bias last.
+    """Add each feature's contribution to one output's margin (SHAP values) to `out`.
 
-    features: float32 [rows, features]; nodes: the trees of this output, in the columns that
-    `kernels.predict.predict_margins` takes; cover: the cover of each node."""
+    Args:
+        features: float32 [rows, features].
+        nodes: trees of this output, as returned by `node_columns`.
+        cover: float64 [nodes], sum of hessians at each node.
+        output: index of the output.
+        out: float64 [rows, outputs, features + 1], with the bias last; updated in place.
+    """
     roots, left, *_ = nodes
     factors = min(int(predict.depth_of(roots, left)), features.shape[1])
     points, weights = np.polynomial.legendre.leggauss(
@@ -49,20 +55,21 @@ def add_contributions(
     add(features, *nodes, cover, (points + 1.0) / 2.0, weights / 2.0, output, out)
 
 
-# ---- Partial dependence: the mean prediction as one feature changes and the others stay -----------------
+# ---- Partial dependence: the mean prediction as one feature varies and the others do not ----------------
 # By definition, as scikit-learn's "brute" method: the mean prediction of all rows with each grid value.
 
 
 Rows: TypeAlias = tuple[Float32, Float32 | None]
-"""Features, float32 [rows, features], and base margins, float32 [rows], if there are any."""
+"""Features, float32 [rows, features], and base margins, float32 [rows], or None."""
 MAX_GRID_VALUES = 100
-"""Number of values of a default grid."""
+"""Maximum number of values in a default grid."""
 _BETWEEN = (0.05, 0.95)
 
 
 def usual_grid(values: Float32) -> list[float]:
-    """The distinct values of a column without missing ones (NaN), if at most MAX_GRID_VALUES. Otherwise that
-    many evenly spaced values between its 5 % and 95 % quantiles."""
+    """Return the default grid for partial dependence: the column's distinct non-NaN values, if there are at
+    most MAX_GRID_VALUES of them, otherwise MAX_GRID_VALUES evenly spaced values between its 5th and 95th
+    percentiles. values: float32 [rows]."""
     present = values[~np.isnan(values)]
     distinct = np.unique(present)
     if distinct.size > MAX_GRID_VALUES:
@@ -75,8 +82,20 @@ def usual_grid(values: Float32) -> list[float]:
 def mean_predictions(
     predict: Callable[[Float32, Float32 | None], Float64], parts: Iterable[Rows], column: int, grid: Float32
 ) -> Float64:
-    """The mean of `predict` over all rows with each value of the grid in column `column`: float64 [grid], or
-    [grid, outputs]. The rows come in parts."""
+    """Compute a partial dependence: the mean prediction of all rows with one column set to each grid value.
+
+    Args:
+        predict: function that returns predictions from features and base margins.
+        parts: the rows, in several parts.
+        column: index of the column to change.
+        grid: float32 [values].
+
+    Returns:
+        float64 [values], or [values, outputs] if there are several outputs.
+
+    Raises:
+        ConfigError: if there are no rows.
+    """
     rows, totals = 0, None
     for features, base_margin in parts:
         changed, sums = features.copy(), []
@@ -95,20 +114,20 @@ def mean_predictions(
 
 
 FORMAT_VERSION = [2, 0, 0]
-"""The XGBoost version of the written format: later versions read it, too."""
+"""XGBoost version of the written format. Later versions can read it, too."""
 IMPORTANCES = ("gain", "cover", "weight")
 TARGET_MEANS = "fedboost.target_means"
-"""The model attribute with the target means."""
+"""Name of the model attribute that stores the target means."""
 NUMERIC, CATEGORICAL = "float", "c"
 
 
 @dataclass(frozen=True)
 class Booster:
-    """Trees over named features.
+    """A trained model: boosted trees over named features.
 
-    Trees come round by round, within a round output by output, num_parallel_tree for each. `base_score` is
-    the constant prediction that boosting starts from. The values of `categorical` features are category
-    numbers from 0; those of `target_means` features are target means."""
+    Trees are ordered by round, then by output, then by parallel tree (num_parallel_tree per output).
+    `base_score` is the constant prediction that boosting starts from. Values of `categorical` features are
+    category numbers, starting at 0; values of `target_means` features are target means."""
 
     loss: Objective
     base_score: float
@@ -124,7 +143,7 @@ class Booster:
 
     @property
     def roots(self) -> int:
-        """Number of trees of a round."""
+        """Number of trees in a round."""
         return self.loss.outputs * self.num_parallel_tree
 
     @cached_property
@@ -136,7 +155,7 @@ class Booster:
 
     @cached_property
     def _nodes(self) -> Any:
-        """The trees of each output, in the columns that `kernels.predict.predict_margins` takes."""
+        """The trees of each output, as returned by `node_columns`."""
         return [node_columns(trees) for trees in self._trees_by_output]
 
     @cached_property
@@ -156,8 +175,8 @@ class Booster:
 
     @property
     def begins_with_a_leaf(self) -> bool:
-        """True if each tree of the first round is a single leaf: the constant, if base margins replace the
-        score."""
+        """True if each tree of the first round is a single leaf. Such trees hold the starting constant of a
+        model trained with base margins, which replace the base score."""
         first = self.trees[: self.roots]
         return bool(first) and all(tree.left == [NO_CHILD] for tree in first)
 
@@ -166,8 +185,11 @@ class Booster:
         return self.loss.margin(self.base_score)
 
     def margins(self, features: Float32, base_margin: Float64 | Float32 | None = None) -> Float64:
-        """Sum of leaf values over the trees, plus the margin of the base score: float64 [rows], or [outputs,
-        rows]. base_margin: float32 [rows], replaces the latter, as in XGBoost."""
+        """Compute the margin of each row: the sum of its leaf values, plus the margin of the base score.
+
+        Returns float64 [rows], or [outputs, rows] if there are several outputs. features: float32 [rows,
+        features], NaN if missing; base_margin: [rows], replaces the margin of the base score, as in XGBoost.
+        """
         outputs = self.loss.outputs
         margin = np.empty((outputs, features.shape[0]), np.float64)
         margin[:] = self.constant if base_margin is None else base_margin
@@ -179,17 +201,22 @@ class Booster:
         return margin if outputs > 1 else margin[0]
 
     def predict(self, features: Float32, base_margin: Float32 | None = None) -> Float64:
-        """Probabilities or values, float64 [rows] or [rows, outputs], for float32 [rows, features] (NaN =
-        missing). base_margin: as for `margins`. As in XGBoost, a value that is not a category of its feature
-        goes left everywhere."""
+        """Predict a probability or a value for each row. Returns float64 [rows], or [rows, outputs] if there
+        are several outputs.
+
+        The arguments are as in `margins`. As in XGBoost, a value that is not a category of its feature
+        goes left at every split."""
         return self.loss.predict(self.margins(features, base_margin))
 
     def importance(self, kind: str = "gain") -> dict[str, float]:
-        """Importance by feature name, highest first, for features that split: XGBoost's `gain` and `cover`
-        (means over the splits) or `weight` (number of splits)."""
+        """Return the importance of each feature that occurs in a split, by name, highest first.
+
+        kind: `gain` or `cover`, as means over the feature's splits, or `weight`, their number, as in XGBoost.
+        Raises ConfigError for any other kind."""
         if kind not in IMPORTANCES:
             raise ConfigError(
-                "importance-unknown", f"unknown importance {kind!r}; known: {', '.join(IMPORTANCES)}"
+                "importance-unknown",
+                f"importance {kind!r} does not exist; use one of {', '.join(IMPORTANCES)}",
             )
         total: dict[int, float] = {}
         count: dict[int, int] = {}
@@ -204,9 +231,11 @@ class Booster:
         return {self.features[f]: score[f] for f in sorted(score, key=lambda f: (-score[f], f))}
 
     def contributions(self, features: Float32, base_margin: Float32 | None = None) -> Float64:
-        """SHAP values, float64 [rows, features + 1], or [rows, outputs, features + 1]: each feature's
-        contribution to the margin of each row, and last the margin without known features. They add up to the
-        margin. Arguments as for `margins`."""
+        """Compute SHAP values: the contribution of each feature to each row's margin. The arguments are as
+        in `margins`.
+
+        Returns float64 [rows, features + 1], or [rows, outputs, features + 1] if there are several outputs.
+        The last column is the expected margin if no feature is known. A row's values add up to its margin."""
         rows = np.ascontiguousarray(features, np.float32)
         out = np.zeros((rows.shape[0], self.loss.outputs, rows.shape[1] + 1), np.float64)
         out[:, :, -1] = self.constant if base_margin is None else base_margin[:, np.newaxis]
@@ -217,12 +246,13 @@ class Booster:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256, in hex, of the model file without attributes other than target means: equal for equal
-        models."""
+        """SHA-256, in hex, of the model file without attributes other than target means. Equal models have
+        equal fingerprints."""
         return hashlib.sha256(self.to_xgboost().encode()).hexdigest()
 
     def to_xgboost(self, attributes: Mapping[str, str] | None = None) -> str:
-        """The model as XGBoost's JSON. attributes: stored in it; they change no prediction."""
+        """Return the model in XGBoost's JSON format. attributes: model attributes to store; they do not
+        affect predictions."""
         width, outputs = len(self.features), self.loss.outputs
         equivalent = self.loss.xgboost_equivalent
         means = {TARGET_MEANS: to_json(self.target_means)} if self.target_means else {}
@@ -268,16 +298,24 @@ class Booster:
     def from_xgboost(
         cls, text: str, source: str = "model", holders: int = 0
     ) -> "tuple[Booster, dict[str, str]]":
-        """Read the model and its attributes from the text of `to_xgboost`. Raises Altered for any other text.
+        """Read a model and its attributes from the output of `to_xgboost`.
 
-        holders: number of undisclosed features' holders. Nodes may refer to a holder by a number after those
-        of all features."""
+        Args:
+            text: the model in JSON.
+            source: name of the model in error messages.
+            holders: number of parties whose feature names are undisclosed. A node may refer to such a party
+                in place of a feature, by a number after those of all features.
+
+        Raises:
+            Altered: if the text differs from what `to_xgboost` writes.
+            ConfigError: if it is not a model that fedboost supports.
+        """
         booster, attributes = cls.from_any_xgboost(text, source, holders)
         if json.loads(booster.to_xgboost(attributes)) != json.loads(text):
             # XGBoost might read such a file differently and predict other values.
             raise Altered(
                 "model-altered",
-                f"{source}: not as fedboost wrote it; it was changed or saved by another program",
+                f"{source} is not as fedboost wrote it: it was changed, or saved by another program",
             )
         return booster, attributes
 
@@ -285,8 +323,8 @@ class Booster:
     def from_any_xgboost(
         cls, text: str, source: str = "model", holders: int = 0
     ) -> "tuple[Booster, dict[str, str]]":
-        """Read the model and its attributes from JSON saved by fedboost or by XGBoost itself. holders: see
-        `from_xgboost`."""
+        """Read a model and its attributes from JSON written by fedboost or by XGBoost itself. The arguments
+        are as in `from_xgboost`. Raises ConfigError if it is not a model that fedboost supports."""
         try:
             learner = json.loads(text)["learner"]
             objective = dict(learner["objective"])
@@ -306,13 +344,15 @@ class Booster:
             encoded = bool(model.get("cats", {}).get("enc"))
         except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
             why = (
-                "not JSON" if isinstance(error, json.JSONDecodeError) else f"{type(error).__name__}: {error}"
+                "it is not JSON"
+                if isinstance(error, json.JSONDecodeError)
+                else f"{type(error).__name__}: {error}"
             )
-            raise ConfigError("model-not-readable", f"{source}: not a fedboost model: {why}") from None
+            raise ConfigError("model-not-readable", f"{source} is not a fedboost model: {why}") from None
         if name not in OBJECTIVES:
             raise ConfigError(
                 "model-objective-unknown",
-                f"{source}: objective {name!r} is not one of {', '.join(OBJECTIVES)}",
+                f"{source} uses objective {name!r}, but fedboost supports only {', '.join(OBJECTIVES)}",
             )
         if not features:
             raise ConfigError(
@@ -328,13 +368,13 @@ class Booster:
             ) from None
         if len(scores) > 1 or encoded:
             what = "a base_score for each class" if len(scores) > 1 else "levels encoded by XGBoost"
-            raise ConfigError("model-unsupported", f"{source}: fedboost does not support a model with {what}")
+            raise ConfigError("model-unsupported", f"{source} has {what}, which fedboost does not support")
         (score,) = scores
         means = from_json(attributes.pop(TARGET_MEANS, "{}"), source)
         if not {*means} <= {*features} - {*categorical}:
             raise ConfigError(
                 "model-target-means",
-                f"{source}: it has target means for a column that is not one of its numeric features",
+                f"{source} has target means for a column that is not one of its numeric features",
             )
         booster = cls(loss, score, features, trees, parallel, categorical, means)
         for number, tree in enumerate(trees):
@@ -345,11 +385,14 @@ class Booster:
         except ConfigError:
             sound = False
         if not sound:
-            raise ConfigError("model-score", f"{source}: base_score {score} does not fit objective {name}")
+            raise ConfigError(
+                "model-score",
+                f"{source}: base_score {score} or the number of trees is not valid for objective {name}",
+            )
         if model.get("tree_info") != [booster.output_of(number) for number in range(len(trees))]:
             raise ConfigError(
                 "model-tree-order",
-                f"{source}: its trees are not in the order of fedboost's rounds, one for each class",
+                f"{source} does not have its trees in fedboost's order: by round, then by class",
             )
         return booster, attributes
 
@@ -358,7 +401,8 @@ class Booster:
 
 
 def node_columns(trees: Sequence[Tree]) -> tuple[npt.NDArray[Any], ...]:
-    """The nodes of trees in the columns that `kernels.predict.predict_margins` takes, `roots` to `sets`."""
+    """Return the nodes of trees as columns, the arguments `roots` to `sets` of
+    `kernels.predict.predict_margins`."""
     sizes = [len(tree.left) for tree in trees]
     roots = np.cumsum([0, *sizes])[:-1].astype(np.int64)
 
@@ -394,12 +438,14 @@ def _check_tree(tree: Tree, number: int, is_categorical: list[bool], source: str
         and all(0 <= feature < features for feature in tree.feature)
     )
     if not sound:
-        raise ConfigError("model-bad-tree", f"{source}: tree {number} is not a tree over {features} features")
+        raise ConfigError(
+            "model-bad-tree", f"{source}: tree {number} is not a valid tree over {features} features"
+        )
     if not all(math.isfinite(tree.value[leaf]) for leaf in tree.leaves):
         raise ConfigError("model-leaf-value", f"{source}: tree {number} has a leaf whose value is not finite")
     nodes = zip(tree.left, tree.feature, tree.categories, strict=True)
     if any((c > 0) != (left != NO_CHILD and is_categorical[feature]) for left, feature, c in nodes):
         raise ConfigError(
             "model-split-kind",
-            f"{source}: tree {number} splits a numeric feature by level, or a categorical one by a threshold",
+            f"{source}: tree {number} splits a numeric feature by levels or a categorical one by threshold",
         )

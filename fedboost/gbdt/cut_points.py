@@ -1,21 +1,21 @@
-"""Cut points from counts, and rows as bins.
+"""Computes cut points from row counts, and converts rows to bins.
 
-Promises: cut points depend only on sums of counts over a grid of float32 keys, so they are the same for every
-partition of the rows. Bin b of a feature is [cut[b-1], cut[b]), so "x < cut goes left" is XGBoost's rule.
-Each category of a categorical feature is a bin. Missing values have a bin of their own, after the last.
-Counts that do not add up raise PeerError.
+Guarantees: cut points depend only on sums of counts over a grid of float32 keys, so they do not depend on how
+the rows are divided among parties. Bin b of a feature is [cut[b-1], cut[b]), so that x < cut goes left, as in
+XGBoost. Each category of a categorical feature has its own bin. Missing values have a bin of their own, after
+the others.
+Raises: PeerError if counts are inconsistent.
 
-Grid refinement. The first grid is coarse and covers all float32 numbers. Each later one refines only the
-cells with enough rows for a cut inside them:
+Grid refinement. The first grid is coarse and covers all float32 numbers. Each later grid refines only the
+cells that have enough rows for a cut inside them:
 
     key bits   31        21                                    0
                [first grid |  refinement 1  | refinement 2 | ... ]     a prefix of the key is a cell
 
-A cell of 2**width keys is cut into 2**subdivision subcells of 2**(width - subdivision) keys. A cell of width
-0 is a single number. Subcells are allotted to a feature's cells by row count, so two to four sums suffice for
-any distribution. With weights, rows count by their weights in units of a public scale: a row of weight 2 is
-two rows.
-"""
+A cell of 2**width keys is divided into 2**subdivision subcells of 2**(width - subdivision) keys. A cell of
+width 0 is a single number. A feature's subcells are allotted to its cells by row count, so two to four sums
+suffice for any distribution. If rows have weights, they count by weight in units of a public scale: a row of
+weight 2 counts as two rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -38,27 +38,28 @@ Flags = npt.NDArray[np.bool_]
 
 KEY_BITS = 32
 FIRST_BITS = 11
-"""Subdivision of the first grid: 2048 cells, by sign, exponent and two bits of the mantissa. Tables with very
-many features have fewer, see `first_bits`."""
+"""Subdivision of the first grid: 2048 cells, given by sign, exponent and two bits of the mantissa. Tables
+with very many features have fewer cells (`first_bits`)."""
 MAX_REFINEMENTS = 5
 SUBCELLS_PER_BIN = 8
-"""Subcells that a feature may use in one refinement, for each of its bins. This is also the target
-resolution: a cell with at most a quarter of the rows of an average bin is fine enough."""
+"""Number of subcells per bin that a feature may use in one refinement. This is also the target resolution: a
+cell with at most a quarter of the rows of an average bin is fine enough."""
 STRETCH = 1 << 20
-"""Rows of a column that are processed together."""
+"""Number of rows of a column that are processed together."""
 MAX_CATEGORIES = MAX_CODES - 1
-"""Most categories of a feature: each is a bin, and missing values have one more."""
+"""Maximum number of categories of a feature. Each has a bin, and missing values have one more."""
 MAX_SUBCELLS = 1 << 22
-"""Approximate limit of the subcells counted in one turn for all features: 32 MB of counts."""
+"""Approximate maximum number of subcells counted in one turn, for all features: 32 MB of counts."""
 
 
 @dataclass(frozen=True)
 class Grids:
-    """For each feature, disjoint cells of its keys, in increasing order, each cut into equal subcells.
+    """A grid for each feature: disjoint cells of float32 keys, in increasing order, each divided into equal
+    subcells.
 
-    offsets: int64 [features + 1], feature f has the cells offsets[f] to offsets[f + 1], or none; starts:
-    uint32, first key; widths: uint8, the cell covers 2**width keys; subdivisions: uint8, it is cut into
-    2**subdivision subcells, each of which has a count."""
+    offsets: int64 [features + 1], feature f has the cells offsets[f] to offsets[f + 1] - 1, possibly none;
+    starts: uint32 [cells], the first key of each; widths: uint8 [cells], the cell covers 2**width keys;
+    subdivisions: uint8 [cells], the cell has 2**subdivision subcells, each with its own count."""
 
     offsets: Int64
     starts: Keys
@@ -71,7 +72,7 @@ class Grids:
 
     @cached_property
     def bases(self) -> Int64:
-        """Where the counts of each cell begin, and the total: int64 [cells + 1]."""
+        """Index of each cell's first count, followed by the total number of counts: int64 [cells + 1]."""
         return ends_of(np.int64(1) << self.subdivisions.astype(np.int64))
 
     @property
@@ -80,7 +81,7 @@ class Grids:
 
     @property
     def cells_by_feature(self) -> Int64:
-        """Number of counts of each feature's grid."""
+        """Number of counts in each feature's grid: int64 [features]."""
         return np.diff(self.bases[self.offsets])
 
     def pick(self, features: Int64) -> "Grids":
@@ -93,14 +94,15 @@ class Grids:
 
     @property
     def shape(self) -> tuple[bytes, ...]:
-        """Equal for equal grids."""
+        """The four arrays as bytes, for comparing grids."""
         members = self.offsets, self.starts, self.widths, self.subdivisions
         return tuple(member.tobytes() for member in members)
 
     @classmethod
     def first(cls, features: int, among: int | None = None) -> "Grids":
-        """The coarse grids over all keys for this many features. The last cell of each contains only missing
-        values. among: the number of features that determines how coarse they are (default: these)."""
+        """Return the coarse initial grids, each a single cell of all keys. The last subcell contains only
+        missing values. features: number of features; among: number of features that share MAX_SUBCELLS
+        (default: the same)."""
         bits = np.full(features, first_bits(features if among is None else among), np.uint8)
         return cls(
             np.arange(features + 1),
@@ -111,12 +113,13 @@ class Grids:
 
 
 def ends_of(sizes: npt.ArrayLike) -> Int64:
-    """The ends of consecutive pieces of these sizes, with a leading 0."""
+    """Return the ends of consecutive pieces of these sizes, preceded by 0."""
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
 
 def first_bits(features: int) -> int:
-    """Subdivision of the first grid for this many features: at least 9 bits, the sign and the exponent."""
+    """Return the subdivision of the first grid for this many features: at most FIRST_BITS, and at least 9
+    bits, the sign and the exponent."""
     # The highest 9 bits of a key are the sign and the 8 bits of the exponent. bit_length - 1 rounds the
     # logarithm down, so features * 2**bits stays within MAX_SUBCELLS as long as 9 bits do.
     return max(min(FIRST_BITS, (MAX_SUBCELLS // max(features, 1)).bit_length() - 1), 9)
@@ -125,8 +128,17 @@ def first_bits(features: int) -> int:
 def count_cells(
     columns: Sequence[Column], grids: Grids, threads: Threads = ONE, units: Int64 | None = None
 ) -> Int64:
-    """Rows of each column in each subcell of its grid: int64 [grids.cells]. units: int64 [rows], the count of
-    each row; None if each counts 1."""
+    """Count each column's rows in the subcells of its grid.
+
+    Args:
+        columns: float32 values of each feature.
+        grids: the grid of each column.
+        threads: threads that share the columns.
+        units: int64 [rows], the count of each row; None if every row counts 1.
+
+    Returns:
+        int64 [grids.cells]
+    """
     out = np.zeros(grids.cells, np.int64)
     stored = StoredValues.of(columns)
     # Sparse columns take one call: the cost of each is its stored values, not its rows.
@@ -151,16 +163,18 @@ def count_cells(
 
 
 RANGE_PARTS = 128
-"""Parts of a declared range in which rows are counted."""
+"""Number of parts of a declared range in which rows are counted."""
 _HALVINGS = 16
-"""Binary orders of magnitude from the end of a range to the parts next to 0."""
+"""Number of halvings between the end of a range and the edge closest to 0."""
 
 
 def range_edges(declared: tuple[float, float]) -> Float32:
-    """Edges between the parts of a declared range: float32 [RANGE_PARTS - 1], increasing.
+    """Return the edges between the parts of a declared range (low, high): float32 [RANGE_PARTS - 1],
+    increasing.
 
-    Half of them are evenly spaced. The other half approach 0 (or the lower end, if 0 is not inside the range)
-    from both sides at equal ratios, because most amounts are far smaller than the largest."""
+    Half of the edges are evenly spaced. The other half approach 0 geometrically, from both sides, because
+    most values are far smaller than the largest. If 0 is not inside the range, they approach the lower end.
+    """
     low, high = declared
     even = np.linspace(low, high, RANGE_PARTS // 2 + 1)[1:-1]
     middle = 0.0 if low < 0.0 < high else low
@@ -174,8 +188,10 @@ def range_edges(declared: tuple[float, float]) -> Float32:
 
 
 def count_parts(column: Column, declared: tuple[float, float]) -> Int64:
-    """Rows of a column in each part of a range: int64 [RANGE_PARTS]. Values outside it count in its first or
-    last part; missing values are not counted."""
+    """Count a column's rows in each part of a declared range (low, high). Returns int64 [RANGE_PARTS].
+
+    Values below the range are counted in the first part, values above it in the last. Missing values are not
+    counted."""
     edges, out = range_edges(declared), np.zeros(RANGE_PARTS, np.int64)
     for start in range(0, column.size, STRETCH):
         values = column[start : start + STRETCH]
@@ -185,8 +201,7 @@ def count_parts(column: Column, declared: tuple[float, float]) -> Int64:
 
 
 class Quantiles:
-    """The distribution of each feature as far as it is known: row counts of the cells of ever finer
-    partitions."""
+    """Approximate distribution of each feature, as row counts of cells that are refined step by step."""
 
     def __init__(
         self,
@@ -196,10 +211,15 @@ class Quantiles:
         among: int | None = None,
         two_rows: int | None = None,
     ) -> None:
-        """among: the number of features, including these, for which the grids are made (default: these).
+        """Start with the coarse grids.
 
-        two_rows: if rows count by weight, the least count of two rows with a weight; `rows` is then the
-        largest possible total, below 2**52."""
+        Args:
+            max_bin: maximum number of bins of a feature.
+            rows: number of rows. If rows count by weight, the largest possible total, below 2**52.
+            features: number of features.
+            among: number of features, including these, that share the limit on subcells (default: these).
+            two_rows: smallest possible count of two rows of positive weight; None if every row counts 1.
+        """
         # The budget is 256 to 2048 subcells, as max_bin is at most 256. budget * rows is below 2**63 for rows
         # below 2**52 (`kernels.choose_cells`).
         every_feature = features if among is None else among
@@ -207,16 +227,17 @@ class Quantiles:
         self._budget = max(min(max_bin * SUBCELLS_PER_BIN, MAX_SUBCELLS // max(every_feature, 1)), 1 << 8)
         keys, every = np.zeros(features, np.int64), np.full(features, rows, np.int64)
         self._known = np.arange(features + 1), keys, np.full(features, KEY_BITS, np.int64), every
-        """Offsets of the cells of each feature; starts, widths and rows of the cells."""
+        """Offsets of each feature's cells; starts, widths and row counts of the cells."""
         self._two_rows = two_rows or 2
         self._total_is_known = two_rows is None
         self.grids = Grids.first(features, among)
         self.missing = np.zeros(features, np.int64)
 
     def refine(self, counts: Int64) -> None:
-        """Take the counts of `self.grids`, summed over the parties, and choose the next grids.
+        """Record the counts of `self.grids`, summed over the parties, and choose the next grids. counts:
+        int64 [grids.cells].
 
-        Raises PeerError if the subcells of a cell do not add up to the rows of the cell."""
+        Raises PeerError if the counts of a cell's subcells do not add up to the rows of the cell."""
         grids = self.grids
         if not self._total_is_known:
             self._take_total(int(counts[: grids.bases[grids.offsets[1]]].sum()))
@@ -236,20 +257,21 @@ class Quantiles:
         self.grids = self._next_grids()
 
     def _take_total(self, total: int) -> None:
-        """Take the total count of the first feature's rows, which must be that of every other."""
+        """Set the total of every feature to that of the first. Raises PeerError if it is out of range."""
         rows = self._known[3]
         if not 0 <= total <= rows[0]:
             raise PeerError(
-                "weights-out-of-range", "the sum of row weights is negative, or larger than the rows allow"
+                "weights-out-of-range",
+                "the sum of row weights is negative, or exceeds the maximum for this number of rows",
             )
         rows[:] = total
         self._total_is_known = True
 
     def _next_grids(self) -> Grids:
-        """The cells to refine: those that may contain several values and are heavy, or all while there are
-        spare bins.
+        """Choose the cells to refine: cells with many rows that may contain several values, or all cells that
+        may contain several values as long as bins are left over.
 
-        Subcells are allotted in proportion to rows. While there are spare bins, half of them are allotted
+        Subcells are allotted in proportion to rows. As long as bins are left over, half of them are allotted
         evenly."""
         offsets, starts, *_ = self._known
         chosen_widths, subdivisions = np.empty((2, starts.size), np.uint8)
@@ -266,16 +288,18 @@ class Quantiles:
         )
 
     def cells_of(self, feature: int) -> tuple[Int64, Int64, Int64]:
-        """The known cells of a feature that contain rows: starts, widths, rows."""
+        """Return the known cells of a feature that contain rows: their starts, widths and row counts, int64
+        [cells] each."""
         cells = slice(*self._known[0][feature : feature + 2])
         starts, widths, rows = (member[cells][self._known[3][cells] > 0] for member in self._known[1:])
         return starts, widths, rows
 
     def cut_points(self) -> "CutPoints":
-        """Increasing float32 cuts of each feature, at quantiles of the rows or their weights, as in XGBoost.
+        """Compute increasing cut points of each feature at quantiles of the rows, or of their weights, as
+        XGBoost does.
 
-        There are at most max_bin bins, and never more codes than a byte has. If there are enough bins, every
-        value has its own, except rare neighbours that no refinement separated."""
+        There are at most max_bin bins, and never more codes than fit in a byte. If there are enough bins,
+        every value has its own, except rare neighbouring values that no refinement separated."""
         offsets, starts, _, rows = self._known
         sizes, keys = np.zeros(offsets.size - 1, np.int64), np.empty(starts.size, np.int64)
         size = kernels.cut_keys(offsets, starts, rows, self.missing, self._max_bin, MAX_CODES, sizes, keys)
@@ -283,7 +307,7 @@ class Quantiles:
 
 
 def keys_to_floats(keys: Int64) -> Float32:
-    """Inverse of `kernels.bins.float_keys`."""
+    """Convert sort keys to float32 numbers. This is the inverse of `kernels.bins.float_keys`."""
     # Keys from 2**31 on are floats from 0.0 on, with the sign bit set. The others are negative floats with
     # all bits flipped: 2**32 - 1 - key flips them back.
     words = np.asarray(keys, np.int64)
@@ -295,9 +319,9 @@ def keys_to_floats(keys: Int64) -> Float32:
 class CutPoints:
     """The bins of every feature.
 
-    values: float32, the increasing cuts of each feature, one feature after the other; sizes: int64
-    [features], their numbers; missing: bool [features], True if a missing bin follows; categorical: the
-    features, increasing, whose bins are unordered categories."""
+    values: float32, increasing cut points of each feature, feature after feature; sizes: int64 [features],
+    number of cut points of each; missing: bool [features], True if a bin for missing values follows;
+    categorical: indices of the features whose bins are unordered categories, increasing."""
 
     values: Float32
     sizes: Int64
@@ -308,14 +332,14 @@ class CutPoints:
     def of(
         cls, cuts: Sequence[Float32], missing: Sequence[bool], categorical: tuple[int, ...] = ()
     ) -> "CutPoints":
-        """Cut points from the cuts of each feature, and whether a missing bin follows."""
+        """Build cut points from the cuts of each feature, and whether each has a bin for missing values."""
         values = np.concatenate([np.zeros(0, np.float32), *cuts])
         sizes = np.array([feature.size for feature in cuts], np.int64)
         return cls(values, sizes, np.array(missing, np.bool_), categorical)
 
     @cached_property
     def offsets(self) -> Int64:
-        """Where the cuts of each feature begin, and the total: int64 [features + 1]."""
+        """Index of each feature's first cut in `values`, followed by the total: int64 [features + 1]."""
         return ends_of(self.sizes)
 
     @cached_property
@@ -325,18 +349,19 @@ class CutPoints:
 
     @property
     def numbered(self) -> "CutPoints":
-        """The same with cuts 1, 2, ... for each feature."""
+        """These cut points with the values of each feature replaced by 1, 2, ..."""
         numbers = np.arange(self.values.size) - np.repeat(self.offsets[:-1], self.sizes) + 1
         return replace(self, values=numbers.astype(np.float32))
 
     def head(self, features: int) -> "CutPoints":
-        """The cut points of the first features, without their categories."""
+        """Return the cut points of the first `features` features, without marking categorical ones."""
         values = self.values[: self.offsets[features]]
         return CutPoints(values, self.sizes[:features], self.missing[:features])
 
     def with_categories(self, counts: Sequence[int]) -> "CutPoints":
-        """Cut points of the same features, followed by categorical ones with these numbers of categories.
-        Their values are 0, 1, ...; each is a bin, and missing values always have one."""
+        """Return these cut points with categorical features appended, one for each of these numbers of
+        categories. Their values are 0, 1, ..., each with its own bin, and missing values always have a bin.
+        """
         first = self.sizes.size
         added = CutPoints.of([np.arange(1, size, dtype=np.float32) for size in counts], [True] * len(counts))
         return CutPoints(
@@ -360,8 +385,15 @@ class CutPoints:
         allocate: Allocator = allocate_in_memory,
         row_sets: int = 0,
     ) -> "BinnedRows":
-        """The bin of each value of the float32 columns. row_sets: number of columns of zeros after them that
-        split rows and have no histogram."""
+        """Find the bin of every value.
+
+        Args:
+            columns: float32 values of each feature.
+            threads: threads that share the columns.
+            allocate: function that allocates the arrays.
+            row_sets: number of columns of zeros to append. They will hold row sets (which rows a split sends
+                left), and have no histogram.
+        """
         features = self.sizes.size
         whole = allocate((features + row_sets, columns[0].size), np.dtype(np.uint8))
         whole[features:] = 0
@@ -390,7 +422,7 @@ class CutPoints:
 
 
 # ---- What is disclosed of a feature's distribution, from the counts of its cells (`Quantiles`) ----------
-# Promises: the intervals contain the quantiles of the pooled rows. Between any two disclosed ends of a
+# Guarantees: the intervals contain the quantiles of the pooled rows. Between any two disclosed ends of a
 # feature, from one description or several over the same rows, lie no rows, or at least the lowest of their
 # floors. The cuts of a feature form a tree that its rows determine: an interval is cut in its middle third
 # of rows, and each half likewise. A floor only ends the tree earlier, and so does a grid that is too coarse
@@ -400,13 +432,15 @@ class CutPoints:
 
 Interval = list[float]
 VALUES_BY_GAP = 10
-"""Cells with rows on either side of a gap."""
+"""Minimum number of cells with rows on either side of a gap."""
 _MISSING_KEY = (1 << 32) - 1
 
 
 class DisclosedQuantiles:
-    """The disclosed intervals of a feature. floor: the fewest rows of an interval; between: the fewest and
-    the most rows without a value, as far as they are disclosed."""
+    """Intervals for a feature's quantiles that may be disclosed.
+
+    floor: minimum number of rows in an interval; between: lower and upper bound for the number of rows
+    without a value, as far as disclosed."""
 
     def __init__(self, quantiles: Quantiles, feature: int, floor: int, between: tuple[int, int]) -> None:
         starts, widths, rows = quantiles.cells_of(feature)
@@ -419,26 +453,30 @@ class DisclosedQuantiles:
             for known, more in zip((starts, widths, rows), added, strict=True)
         )
         self._until: Int64 = np.append(0, np.cumsum(counts))
-        """Rows before each cell, and all."""
+        """Number of rows before each cell, followed by the number of all rows."""
         fewest, self._missing = between
         self._most_values = int(self._until[-1]) - fewest
 
     @property
     def values(self) -> int:
-        """Lower bound of the number of rows with a value."""
+        """Lower bound for the number of rows that have a value."""
         return int(self._until[-1]) - self._missing
 
     def intervals(self, shares: Sequence[float]) -> list[Interval | None]:
-        """For each share of a feature's values, missing ones excluded, the interval [low, high] that contains
-        its quantile, ends included. The quantile is that of pandas with interpolation="lower". None for an
-        interval with no values on one side, unless it is a single number. The feature must have values."""
+        """Return, for each share, an interval [low, high] that contains this quantile of the feature's
+        non-missing values.
+
+        Both ends are included. Quantiles are those of pandas with interpolation="lower". The result is None
+        for an interval with no values on one side, unless the interval is a single number. The feature must
+        have values."""
         numbers = self.values, self._most_values
         return [self._between(*(int(share * (number - 1)) for number in numbers)) for share in shares]
 
     def gap(self, least: int, factor: float) -> Interval | None:
-        """The ends of the intervals around the widest gap, as a ratio, in a feature whose values are all
-        above 0. The ratio is at least `factor`, with at least `least` rows, and several values, on either
-        side."""
+        """Find the widest gap, as a ratio, between the values of a feature that has only positive values.
+
+        Returns the ends of the disclosed intervals around the gap. Returns None unless the ratio is at least
+        `factor`, and at least `least` rows and VALUES_BY_GAP cells lie on either side."""
         starts, size = self._starts[: self._values], 1 << self._widths[: self._values]
         low, high = keys_to_floats(starts), keys_to_floats(starts + size - 1)
         if starts.size < 2 * VALUES_BY_GAP or low[0] <= 0:
@@ -455,17 +493,17 @@ class DisclosedQuantiles:
 
     @property
     def is_constant(self) -> bool:
-        """True if all values that are not missing are known to be one number."""
+        """True if all values that are not missing are known to be the same number."""
         return self._values == 1 and not self._widths[0]
 
     def _between(self, least: int, most: int) -> Interval | None:
-        """The interval from the value with the first rank to that with the second."""
+        """Return the interval from the value of rank `least` to the value of rank `most`."""
         low, high = self._around(least), self._around(most)
         return None if low is None or high is None else [low[0], high[1]]
 
     def _around(self, rank: int) -> Interval | None:
-        """The interval of the value with this rank. An interval with no values on one side is returned only
-        if it is a single number, because its end would be that of all values."""
+        """Return the interval that contains the value of this rank. An interval with no values on one side is
+        returned only if it is a single number, because its end would be the minimum or maximum."""
         first, last, low, high = 0, self._starts.size, 0, 0
         while (cut := self._cut(first, last)) is not None:
             at = int(np.searchsorted(self._starts, cut))
@@ -484,8 +522,8 @@ class DisclosedQuantiles:
         return ends
 
     def _cut(self, first: int, last: int) -> int | None:
-        """The key at which the interval of these cells is cut; None if it is not cut, or if the place is
-        unknown."""
+        """Return the key at which the interval of cells `first` to `last` - 1 is cut. Returns None if it is
+        not cut, or if the key cannot be determined."""
         # For T rows in the interval, the cut must leave at least T // 3 on each side:
         #     rows      begin             begin + third        end - third            end
         #     cells     [ ...   |  after - 1  ][  ...             ][  before  |  ...  ]

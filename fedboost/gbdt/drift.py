@@ -1,7 +1,7 @@
-"""Bins in which rows are counted, to detect later whether other rows are distributed differently.
+"""Histograms of the training rows, used to detect later that other rows have a different distribution
+(drift).
 
-Counts add over the parties: the same rows and bins give the same counts, regardless of who has them.
-"""
+The counts of all parties are added together. The totals do not depend on which party has which row."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,18 +14,18 @@ from fedboost.gbdt.cut_points import STRETCH, CutPoints
 from fedboost.gbdt.tree import NO_CHILD, Tree
 
 BINS = 10
-"""Most bins of a numeric feature, and of the score."""
+"""Maximum number of bins of a numeric feature, and of the score."""
 SCORE_CELLS = 512
-"""Cells of the score from which its bins are made."""
+"""Number of fine cells of the score, which are joined into its bins."""
 
 
 @dataclass(frozen=True)
 class Bins:
-    """The bins of the features and of the score.
+    """Bins of the features and of the score, i.e. the model's margin or its most probable class.
 
-    numeric: the edges of each numeric feature, increasing: bin b is [edge[b-1], edge[b]); levels: the number
-    of levels of each categorical feature; score: the edges of the score; classes: the number of classes, of
-    which the most probable is then the score; 0 if there are not several."""
+    numeric: increasing edges for each numeric feature, bin b is [edge[b-1], edge[b]); levels: number of
+    levels of each categorical feature; score: edges for the margin; classes: number of classes if there are
+    several, else 0. With several classes, the score is the most probable one."""
 
     numeric: tuple[Float64, ...]
     levels: tuple[int, ...]
@@ -34,7 +34,7 @@ class Bins:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Number of bins of each feature, including that of missing values, the last."""
+        """Number of bins of each feature. The last one is for missing values."""
         return (*(edges.size + 2 for edges in self.numeric), *(levels + 1 for levels in self.levels))
 
     @property
@@ -42,7 +42,8 @@ class Bins:
         return self.classes or self.score.size + 1
 
     def count(self, columns: Sequence[Column], margin: Float64) -> Int64:
-        """Rows in each bin of each feature, then of the score: int64. margin: float64 [outputs, rows]."""
+        """Count rows in each bin of each feature, then of the score. Returns int64 [sum of all sizes].
+        margin: float64 [outputs, rows]."""
         kinds: list[Float64 | None] = [*self.numeric, *(None for _ in self.levels)]
         counts = [
             _count(column, edges, size)
@@ -55,7 +56,7 @@ class Bins:
         return np.concatenate([*counts, np.bincount(places, minlength=self.of_score).astype(np.int64)])
 
     def parts(self, counts: Int64) -> list[Int64]:
-        """The counts of each feature, then of the score."""
+        """Split the flat result of `count` into an array per feature, followed by the score's array."""
         return np.split(counts, np.cumsum(self.sizes))
 
 
@@ -77,8 +78,17 @@ def bins_of(
     trees: Iterable[Tree],
     outputs: int,
 ) -> Bins:
-    """The bins of a training: about BINS for each numeric feature, and SCORE_CELLS for the score. start,
-    trees: of the model."""
+    """Choose the bins for a trained model: about BINS for each numeric feature, and SCORE_CELLS for the
+    score.
+
+    Args:
+        cut_points: cut points of the features, numeric ones first.
+        numeric: number of numeric features.
+        levels: number of levels of each categorical feature.
+        start: margin that boosting starts from.
+        trees: the model's trees.
+        outputs: number of the model's outputs.
+    """
     edges = tuple(edges_of(cuts) for cuts in cut_points.cuts[:numeric])
     if outputs > 1:
         return Bins(edges, tuple(levels), np.zeros(0), outputs)
@@ -86,7 +96,8 @@ def bins_of(
 
 
 def score_edges(start: float, trees: Iterable[Tree]) -> Float64:
-    """The edges between the cells of the score, from which its bins are made."""
+    """Return the edges between SCORE_CELLS equal cells that cover all possible margins of the trees: float64
+    [SCORE_CELLS - 1]. start: margin that boosting starts from."""
     low = high = start
     for tree in trees:
         leaves = [value for value, left in zip(tree.value, tree.left, strict=True) if left == NO_CHILD]
@@ -97,13 +108,15 @@ def score_edges(start: float, trees: Iterable[Tree]) -> Float64:
 
 
 def edges_of(cuts: Float32) -> Float64:
-    """The edges between BINS bins with about equally many cuts; all cuts if there are fewer than BINS."""
+    """Choose the edges between BINS bins that contain about equally many cuts each. Returns all cuts if there
+    are fewer than BINS."""
     every: Float64 = cuts.astype(np.float64)
     return every if every.size < BINS else every[np.arange(1, BINS) * (every.size + 1) // BINS - 1]
 
 
 def runs(counts: Int64, floor: int, empty: bool = True) -> list[list[int]]:
-    """Join neighbouring bins until each group has `floor` rows, or none if it may be `empty`."""
+    """Join neighbouring bins into groups of at least `floor` rows. If `empty`, a group may also have no rows.
+    Returns the bin numbers in each group. counts: int64 [bins]."""
     out: list[list[int]] = []
     held: list[int] = []
     for place in range(counts.size):
@@ -122,7 +135,7 @@ def runs(counts: Int64, floor: int, empty: bool = True) -> list[list[int]]:
 
 
 def joined(first: Sequence[Sequence[int]], second: Sequence[Sequence[int]]) -> list[list[int]]:
-    """The finest partition of the bins of which both groupings are refinements."""
+    """Return the finest grouping of the bins that divides no group of either grouping."""
     out: list[set[int]] = []
     for group in (*first, *second):
         together = {*group}
@@ -137,16 +150,19 @@ def joined(first: Sequence[Sequence[int]], second: Sequence[Sequence[int]]) -> l
 
 
 def stability_index(before: Int64, after: Int64) -> float:
-    """The population stability index of two counts by bin. Half a row is added to each bin, so that empty
-    bins have a share."""
+    """Compute the population stability index between two row counts by bin, int64 [bins] each. Half a row is
+    added to every bin, so that no share is 0."""
     shares = [(counts + 0.5) / (counts.sum() + 0.5 * counts.size) for counts in (before, after)]
     return float(((shares[1] - shares[0]) * np.log(shares[1] / shares[0])).sum())
 
 
 def by_chance(before: int, after: int, bins: int) -> float:
-    """The 99.9 % quantile of the stability index between random samples of so many rows from the same rows.
-    The index is about chi-squared, times the sum of the inverse row numbers (Yurdakul, Western Michigan
-    University 2018). The quantile is approximated as by Wilson and Hilferty."""
+    """Return the stability index that random samples of the same population exceed with a probability of
+    0.1%.
+
+    The index is approximately chi-squared distributed, times the sum of the inverse sample sizes (Yurdakul,
+    Western Michigan University 2018). The quantile is computed with the Wilson-Hilferty approximation.
+    before, after: sample sizes; bins: number of bins."""
     freedom = max(bins - 1, 1)
     quantile = freedom * (1 - 2 / (9 * freedom) + 3.0902 * (2 / (9 * freedom)) ** 0.5) ** 3
     return float(quantile * (1 / before + 1 / after))

@@ -1,8 +1,8 @@
-"""Margins of one party's rows, and the objective's gradients at them: counted, summed, quantised.
+"""Margins of a party's rows, and the objective's gradients at these margins: counted, summed and quantised.
 
-Promises: each result is a sum over blocks of rows, or is written row by row, so it does not depend on the
-number of threads. No block splits a group. Only labels are read, never features. Gradients of an installed
-objective that cannot be summed raise Refused.
+Guarantees: each result is a sum over blocks of rows or is written row by row, so it does not depend on the
+number of threads. No block splits a group. Only labels are read, never features.
+Raises: Refused if an objective from an installed package returns invalid gradients.
 """
 
 from collections.abc import Callable
@@ -22,13 +22,15 @@ from fedboost.gbdt.sampling import Block, Keys, Mask, RowIndex, blocks
 from fedboost.gbdt.threads import Threads
 
 Quantise = Callable[[Float64, Float64, Int64], None]
-"""Writes (gradient << 32) + hessian of each row in fixed point: two float64 [N] to int64 [N]."""
+"""Function that writes each row's gradient and hessian in fixed point, as (gradient << 32) + hessian. It
+takes two float64 [N] and an int64 [N] for the result."""
 Reweigh = Callable[[RowIndex, Float64, Float64], tuple[Float64, Float64]]
-"""Multiplies the gradients and hessians of some rows by their sampling weights."""
+"""Function that multiplies the gradients and hessians of some rows by their sampling weights."""
 
 
 SumOfRows = Callable[[Objective, Float64, Float32, Float32], Int64]
-"""A sum over rows, from the objective and their margins, labels and weights: int64 [cells]."""
+"""Function that computes sums over rows, int64 [cells], from the objective and the rows' margins, labels and
+weights."""
 
 
 def in_units(gradient: Scale, hessian: Scale) -> Quantise:
@@ -41,10 +43,10 @@ def _unweighted(_: RowIndex, gradient: Float64, hessian: Float64) -> tuple[Float
 
 
 class Gradients:
-    """The margins of all rows, and the gradients and hessians that trees grow on.
+    """Margins of all rows of a party, with the gradients and hessians that trees are trained on.
 
-    margin: float64 [outputs, rows]; pairs: int64 [outputs, rows], each row's gradient and hessian as last
-    written by `quantise`. Neither is initialised."""
+    margin: float64 [outputs, rows]; pairs: int64 [outputs, rows], each row's packed gradient and hessian, as
+    last written by `quantise`. Neither array is initialised."""
 
     def __init__(
         self,
@@ -55,7 +57,16 @@ class Gradients:
         threads: Threads,
         allocate: Allocator = allocate_in_memory,
     ) -> None:
-        """label: float32 [rows], or [2, rows] if labels are intervals; group: as in `sampling.blocks`."""
+        """Allocate the arrays.
+
+        Args:
+            objective: objective of the training run.
+            label: float32 [rows], or [2, rows] if labels are intervals.
+            weight: float32 [rows].
+            group: uint64 [rows], equal for the rows of a group; None if there are no groups.
+            threads: threads that share the rows.
+            allocate: function that allocates the arrays.
+        """
         self._objective = objective
         self._is_installed = objective.name not in OBJECTIVES
         self._label = label
@@ -69,7 +80,14 @@ class Gradients:
     def quantise(
         self, slopes: HasGradients, quantise: Quantise, shift: float = 0.0, reweigh: Reweigh = _unweighted
     ) -> None:
-        """Write the gradients of `slopes` to `pairs`. shift: added to each margin first."""
+        """Compute gradients and hessians and write them to `pairs` in fixed point.
+
+        Args:
+            slopes: the loss to differentiate.
+            quantise: conversion to fixed point.
+            shift: number added to every margin first.
+            reweigh: function that applies sampling weights.
+        """
 
         def write(block: Block) -> None:
             rows = block.rows
@@ -86,11 +104,13 @@ class Gradients:
         self._threads.each(write, self._blocks)
 
     def sum_pairs(self, among: Mask) -> Int64:
-        """Sums of the first output's gradients and hessians among these rows: int64 [2]."""
+        """Sum the gradients and hessians of the first output over the rows in `among`, bool [rows]. Returns
+        int64 [2]."""
         return self._sum(lambda block: np.array(sum_pairs(self.pairs[0][block.only(among).rows]), np.int64))
 
     def count_exponents(self, slopes: HasGradients) -> Int64:
-        """Exponent counts of the gradients and hessians of rows at weight 1, and of the weights."""
+        """Count three numbers of each row by binary exponent: its gradient and hessian at weight 1, and its
+        weight. Returns int64 [3 * EXPONENT_CELLS]."""
 
         def count(block: Block) -> Int64:
             weight = self._weight[block.rows]
@@ -102,7 +122,8 @@ class Gradients:
         return self._sum(count)
 
     def count_norms(self, reg_lambda: float, among: Mask) -> Int64:
-        """Counts of the gradient norms of these rows: int64 [sampling.NORM_CELLS]."""
+        """Count the gradient norms of the rows in `among`, bool [rows], by magnitude. Returns int64
+        [sampling.NORM_CELLS]."""
 
         def count(block: Block) -> Int64:
             gradients = self._at(self._objective, block, self._weight[block.rows])
@@ -111,7 +132,8 @@ class Gradients:
         return self._sum(count)
 
     def sum_metrics(self, names: tuple[str, ...], weight: Scale, among: Mask) -> Int64:
-        """Sums of these metrics over these rows, in whole groups. weight: the scale of weights."""
+        """Compute the sums of these metrics over the rows in `among`, bool [rows], which must be whole
+        groups. weight: public scale of row weights."""
         return self.sum_rows(lambda loss, m, y, w: metrics.sums(names, loss, m, y, w, weight), among)
 
     def sum_rows(self, of_rows: SumOfRows, among: Mask) -> Int64:
@@ -126,7 +148,7 @@ class Gradients:
     def _at(
         self, slopes: HasGradients, block: Block, weight: Float32, shift: float = 0.0
     ) -> tuple[Float64, Float64]:
-        """Gradients and hessians of a block with these weights, at its margins plus a shift."""
+        """Return the gradients and hessians of a block with these weights, at its margins plus `shift`."""
         margin = self._margins(block)
         rows = margin + shift if shift else margin, self._label[..., block.rows], weight
         if self._is_installed:

@@ -1,7 +1,9 @@
-"""Gradient histograms: integers of shape [bin, stat], features one after the other, stat = gradient, hessian.
+"""Gradient histograms: integers of shape [bin, stat], feature after feature, where stat is gradient or
+hessian.
 
-Promises: a histogram is exact, so a sibling is its parent minus the other child, and the bins of every
-feature sum to the same node total. Sums whose features disagree, or with a negative hessian, raise PeerError.
+Guarantees: a histogram is exact. A sibling's is therefore the parent's minus the other child's, and the bins
+of every feature add up to the same node total.
+Raises: PeerError if the totals of features differ, or a sum of hessians is negative.
 """
 
 from collections.abc import Iterator
@@ -24,20 +26,20 @@ Features = tuple[int, ...]
 
 STATS = 2
 STRETCH = 1 << 20
-"""Rows of the table read in one pass."""
+"""Number of table rows that are read in one pass."""
 Total = tuple[int, int]
-"""Gradient and hessian of all rows of a node."""
+"""Sums of the gradients and hessians of all rows of a node."""
 Widths = tuple[int, int]
-"""Bits of a sum of gradients, including the sign, and of a sum of hessians, which has none."""
+"""Number of bits of a sum of gradients, including the sign, and of a sum of hessians, which has no sign."""
 
 
 @dataclass(frozen=True)
 class Layout:
     """Positions of each feature's bins in a histogram.
 
-    offsets: uint32 [F], first bin; value_bins: int64 [F]; missing: bool [F], True if a bin for missing values
-    follows; categorical: bool [F], True if the bins are categories; bins: number of bins of all features;
-    features: the numbers of these features, increasing."""
+    offsets: uint32 [F], the first bin; value_bins: int64 [F], number of bins for values; missing: bool [F],
+    True if a bin for missing values follows; categorical: bool [F], True if the bins are categories; bins:
+    number of bins of all features; features: numbers of these features, increasing."""
 
     offsets: npt.NDArray[np.uint32]
     value_bins: Int64
@@ -48,7 +50,7 @@ class Layout:
 
     @classmethod
     def of(cls, cut_points: CutPoints) -> "Layout":
-        """The layout of these cut points, cached in them."""
+        """Return the layout of these cut points. It is cached in them."""
         kept: Layout | None = vars(cut_points).get("_layout")
         if kept is not None:
             return kept
@@ -66,7 +68,8 @@ class Layout:
         return cls(offsets, value_bins, missing, categorical, int(ends[-1]) if ends.size else 0, features)
 
     def with_row_sets(self, count: int) -> "Layout":
-        """The layout of these features, followed by `count` row sets with two bins each, left and right."""
+        """Return this layout with `count` row sets appended (which rows a split sends left). Each has two
+        bins, left and right."""
         apart = np.zeros(count, np.bool_)
         return self._made(
             np.concatenate([self.value_bins, np.full(count, 2, np.int64)]),
@@ -76,7 +79,7 @@ class Layout:
         )
 
     def pick(self, histogram: Int64, features: tuple[int, ...]) -> Int64:
-        """The bins of these features, increasing, in a histogram."""
+        """Return the part of a histogram that belongs to these features, given in increasing order."""
         if features == self.features:
             return histogram
         ends = (*self.offsets.tolist(), self.bins)
@@ -95,14 +98,21 @@ class Layout:
 def build(
     binned: BinnedRows, rows: Rows, places: Int64, pairs: Int64, layout: Layout, limit: int, threads: Threads
 ) -> Int64:
-    """The histogram of each node, followed by the sums of the positive gradients and of the hessians over all
-    its rows: int64 [nodes, layout.cells + STATS].
+    """Build the histogram of each node.
 
     Args:
+        binned: bins of all rows.
+        rows: uint32, row numbers, ordered by node.
         places: int64 [nodes, 3], begin and end of each node's rows in `rows`, and its output.
         pairs: int64 [outputs, all rows], packed gradients and hessians (`Gradients.quantise`).
-        limit: bound of each half of a pair; up to 2**31 / limit rows are added before the halves are
-            unpacked.
+        layout: positions of the bins in a histogram.
+        limit: largest magnitude of each half of a pair; up to 2**31 / limit rows are added before the halves
+            are unpacked.
+        threads: threads that share the work.
+
+    Returns:
+        int64 [nodes, layout.cells + STATS], each node's histogram, followed by the sums of the positive
+        gradients and of the hessians of all its rows.
     """
     nodes, columns, sparse = len(places), binned.columns.sizes.size, binned.sparse
     out = np.zeros((nodes + threads.number - 1, layout.cells + STATS), np.int64)
@@ -143,8 +153,14 @@ def build(
 
 
 def stretches(rows: Rows, places: Int64, table_rows: int) -> Iterator[Int64]:
-    """The places of nodes (`kernels.rows`), for STRETCH rows of the table at a time. A table in a file is
-    thus read once for all nodes."""
+    """Yield the places of all nodes (where each node's rows are in `rows`), restricted to STRETCH table rows
+    at a time. A table in a file is then read only once, not once per node.
+
+    Args:
+        rows: uint32, row numbers, increasing within each node.
+        places: int64 [nodes, 3], begin and end of each node's rows in `rows`, and its output or root.
+        table_rows: number of rows of the table.
+    """
     if table_rows <= STRETCH:
         yield places
         return
@@ -158,7 +174,8 @@ def stretches(rows: Rows, places: Int64, table_rows: int) -> Iterator[Int64]:
 
 
 def node_total(histogram: Int64, layout: Layout) -> Total:
-    """Gradient and hessian of the node. PeerError unless all features agree."""
+    """Return a node's sums of gradients and hessians. Raises PeerError if the totals of two features differ,
+    or a bin's sum of hessians is negative. histogram: int64 [layout.cells]."""
     pairs = histogram.reshape(layout.bins, STATS)
     totals = np.add.reduceat(pairs, layout.offsets.astype(np.int64), axis=0)
     if (totals != totals[0]).any():
@@ -177,8 +194,8 @@ def node_total(histogram: Int64, layout: Layout) -> Total:
 # level of a categorical feature is single or in the only joined group, as are missing values. The sum of a
 # group is in its first bin, and its other bins are 0. A best split (`kernels.split`) is therefore by the
 # first bin of a group; `whole` and `joined_levels` return the rest of the group.
-# Promises: two siblings have the same groups, made by joining those of their parent. In each sibling, a group
-# has at least the minimum of rows or none, if the node has that many. `fault` checks reported groups.
+# Guarantees: two siblings have the same groups, made by joining their parent's groups. In each sibling, a
+# group has at least the minimum of rows or none, if the node has that many. `fault` checks reported groups.
 # `apart` is bool [bins]: True for a bin that begins a group, and for a level that is single.
 #
 #    bins      0   1   2   3   4   5        apart     1   0   0   1   0   1
@@ -186,8 +203,17 @@ def node_total(histogram: Int64, layout: Layout) -> Total:
 
 
 def joined(apart: Flags, counts: Int64, layout: Layout, least: int) -> Flags:
-    """These groups, joined until each has at least `least` rows or none in each node. counts: int64 [nodes,
-    bins], the rows of nodes in each bin."""
+    """Join groups of bins until each group has at least `least` rows, or none, in each node.
+
+    Args:
+        apart: bool [bins], the groups so far.
+        counts: int64 [nodes, bins], number of rows.
+        layout: positions of the bins.
+        least: minimum number of rows.
+
+    Returns:
+        bool [bins], the new groups.
+    """
     out, sizes = apart.copy(), layout.value_bins + layout.missing
     by_bin = np.ascontiguousarray(counts.T)
     join_bins(out, by_bin, layout.offsets, sizes, layout.missing, layout.categorical, least)
@@ -195,7 +221,7 @@ def joined(apart: Flags, counts: Int64, layout: Layout, least: int) -> Flags:
 
 
 def places(apart: Flags, layout: Layout) -> Int64:
-    """The bin that has the sum of each bin's group: int64 [bins]."""
+    """Return, for each bin, the bin that holds the sum of its group: int64 [bins]. apart: bool [bins]."""
     own = np.arange(layout.bins)
     out: Int64 = np.maximum.accumulate(np.where(apart, own, 0))
     sizes = layout.value_bins + layout.missing
@@ -208,15 +234,18 @@ def places(apart: Flags, layout: Layout) -> Int64:
 
 
 def grouped(sums: Int64, apart: Flags, layout: Layout) -> Int64:
-    """A histogram, int64 [cells], with the sum of each group in its place."""
+    """Add up the bins of each group. Returns a histogram, int64 [cells], that has each sum in the first bin
+    of its group and 0 in the others. sums: int64 [cells]; apart: bool [bins]."""
     out = np.zeros((layout.bins, STATS), np.int64)
     np.add.at(out, places(apart, layout), sums.reshape(layout.bins, STATS))
     return out.reshape(-1)
 
 
 def group_nodes(sums: Int64, groups: Flags | None, layout: Layout) -> None:
-    """Replace bin sums by group sums in histograms of nodes with a last pair each. groups: bool [nodes,
-    bins]; None leaves them by bin."""
+    """Replace bin sums by group sums in the histograms of several nodes, in place.
+
+    sums: int64, the histogram and last pair of each node; groups: bool [nodes, bins], or None to change
+    nothing."""
     if groups is None:
         return
     for of_node, apart in zip(sums.reshape(len(groups), -1), groups, strict=True):
@@ -224,21 +253,31 @@ def group_nodes(sums: Int64, groups: Flags | None, layout: Layout) -> None:
 
 
 def fault(marks: Int64, above: Flags | None, sums: Int64, layout: Layout) -> tuple[int, str] | None:
-    """The feature and fault of a node whose marks cannot be groups joined from those `above`, or which has
-    sums without a mark; None if there is none.
+    """Find what is wrong with the groups that a party reports for a node.
 
-    marks: int64 [bins], 1 for bins that are apart; above: None for any; sums: int64 [bins, STATS]."""
+    Args:
+        marks: int64 [bins], 1 for bins that are apart, else 0.
+        above: bool [bins], the parent's groups; None if any groups are allowed.
+        sums: int64 [bins, STATS].
+        layout: positions of the bins.
+
+    Returns:
+        the feature and a description of the fault; None if the groups are valid.
+    """
     apart = marks == 1
     starts = np.zeros(layout.bins, np.bool_)
     starts[layout.offsets[~layout.categorical]] = True
     faults = (
-        ((marks >> 1) != 0, "a mark that is neither 0 nor 1"),
-        (starts & ~apart, "no mark at the first bin of a column"),
+        ((marks >> 1) != 0, "a mark is neither 0 nor 1"),
+        (starts & ~apart, "the first bin of a column has no mark"),
         (
             apart & ~(above if above is not None else np.True_),
-            "groups that are not joined from those of its parent",
+            "groups are not joined from those of the parent node",
         ),
-        ((places(apart, layout) != np.arange(layout.bins)) & sums.any(axis=1), "a sum without a mark"),
+        (
+            (places(apart, layout) != np.arange(layout.bins)) & sums.any(axis=1),
+            "a bin without a mark has a sum",
+        ),
     )
     for wrong, what in faults:
         if wrong.any():
@@ -247,7 +286,8 @@ def fault(marks: Int64, above: Flags | None, sums: Int64, layout: Layout) -> tup
 
 
 def keeps_neighbours(apart: Flags, layout: Layout, feature: int, last: int, missing_left: bool) -> bool:
-    """True if a split of a numeric feature that sends the bins up to `last` left divides no group."""
+    """Return whether a split of a numeric feature keeps all groups whole. It sends bins up to `last`,
+    included, left. apart: bool [bins]."""
     first, count = int(layout.offsets[feature]), int(layout.value_bins[feature])
     with_last = bool(layout.missing[feature]) and not apart[first + count]
     if with_last and missing_left != (last >= count - 1):
@@ -256,21 +296,24 @@ def keeps_neighbours(apart: Flags, layout: Layout, feature: int, last: int, miss
 
 
 def keeps_levels(apart: Flags, layout: Layout, feature: int, right: Flags, missing_left: bool) -> bool:
-    """True if a split of a categorical feature divides no group. right: bool [at least its levels]."""
+    """Return whether a split of a categorical feature keeps all groups whole. apart: bool [bins]; right: bool
+    [levels or more], True for levels that go right."""
     levels, with_missing = joined_levels(apart, layout, feature)
     sides = {bool(right[level]) for level in levels} | ({not missing_left} if with_missing else set())
     return len(sides) <= 1
 
 
 def whole(apart: Flags, layout: Layout, feature: int, bin_: int) -> int:
-    """The last bin of a numeric feature's group that contains this bin, disregarding missing values."""
+    """Return the last bin of the group that contains this bin of a numeric feature, disregarding missing
+    values. apart: bool [bins]."""
     first, count = int(layout.offsets[feature]), int(layout.value_bins[feature])
     behind = np.flatnonzero(apart[first + bin_ + 1 : first + count])
     return bin_ + int(behind[0]) if behind.size else count - 1
 
 
 def joined_levels(apart: Flags, layout: Layout, feature: int) -> tuple[list[int], bool]:
-    """The joined levels of a categorical feature, and True if missing values are joined with them."""
+    """Return the levels of a categorical feature that are joined, and whether missing values are joined with
+    them. apart: bool [bins]."""
     first, count = int(layout.offsets[feature]), int(layout.value_bins[feature])
     levels = np.flatnonzero(~apart[first : first + count]).tolist()
     return levels, bool(layout.missing[feature]) and not apart[first + count]

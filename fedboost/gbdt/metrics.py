@@ -1,10 +1,9 @@
-"""Metrics: their contract, means, errors, curves, calibration and NDCG; their names; and sums of them.
+"""Metrics: their definitions and names, and their computation from sums over all parties.
 
-Promises: the metric from the parties' sums is the metric of the pooled rows, up to the fixed-point resolution
-given at each metric. Means of numbers have no such limit, since their sums lose nothing at any size
-(`kernels.histogram.add_limbs`). Counts by score add, too, and their bins are the same for every model and all
-rows.
-"""
+Guarantees: a metric computed from the parties' sums equals the metric of the pooled rows, up to the
+fixed-point resolution stated at each metric. Means (`Mean`) have no such limit, because their sums are exact
+at any magnitude (`kernels.histogram.add_limbs`). Row counts by score can be added as well, since the bins are
+the same for every model and all rows."""
 
 import math
 import re
@@ -36,18 +35,20 @@ METRIC_BITS = 32
 
 
 class Metric(ABC):
-    """A metric: a party computes `sums`, and the aggregator `value` from their total.
+    """Base class of metrics. A party computes `sums`, and the aggregator computes `value` from the total of
+    all parties.
 
-    By default, it is one sum of weights, and lower is better. `weight` is the public scale of row weights."""
+    By default, the sum is a single sum of weights, and lower is better. `weight` is the public scale of row
+    weights."""
 
     @property
     def grows(self) -> bool:
-        """True if higher is better."""
+        """True if a higher value is better."""
         return False
 
     @property
     def cells(self) -> int:
-        """Number of integers of `sums`."""
+        """Number of integers in `sums`."""
         return 1
 
     @property
@@ -56,26 +57,38 @@ class Metric(ABC):
         return False
 
     def limit(self, weight: Scale) -> int:
-        """Largest magnitude of an integer that a row contributes."""
+        """Return the largest magnitude of an integer that one row contributes."""
         return weight.limit
 
     @abstractmethod
     def sums(
         self, loss: Objective, margin: Float64, label: Float32, weights: Float32, weight: Scale
     ) -> Int64:
-        """This party's integers: int64 [cells]."""
+        """Compute this party's sums.
+
+        Args:
+            loss: objective of the model.
+            margin: float64 [rows], or [outputs, rows] if the model has several outputs.
+            label: float32 [rows], or [2, rows] if labels are intervals.
+            weights: float32 [rows].
+            weight: public scale of row weights.
+
+        Returns:
+            int64 [cells]
+        """
 
     def value(self, total: Int64, weights: float, weight: Scale) -> float:
-        """The metric, from the total of all parties and the sum of row weights."""
+        """Compute the metric. total: int64 [cells], sums over all parties; weights: sum of all row weights;
+        weight: public scale of row weights."""
         return weight.decode(int(total[0])) / weights
 
 
 @dataclass(frozen=True)
 class BoundedLoss(Metric):
-    """Mean of a loss that is below 2**10, or clipped to that; resolution 2**-21 per row."""
+    """Mean of a loss below 2**10 per row; larger losses are clipped. The resolution is 2**-21 per row."""
 
     losses: Callable[[Float64, Float32, Float32], Float64]
-    """The weighted loss of each row, from margins, labels and weights."""
+    """Function that returns each row's weighted loss, float64 [rows], from margins, labels and weights."""
 
     def limit(self, weight: Scale) -> int:
         return 1 << (METRIC_BITS - 1)
@@ -91,16 +104,16 @@ class BoundedLoss(Metric):
 
 @dataclass(frozen=True)
 class Mean(Metric):
-    """Mean of a number of each row, of any size."""
+    """Mean of a number per row, of any magnitude."""
 
     losses: Callable[[Objective, Float64, Float32], Float64]
-    """The number of each row, from margins and labels: float64 [rows]."""
+    """Function that returns each row's number, float64 [rows], from the objective, margins and labels."""
     signed: bool = False
     grows: bool = False
     transform: Callable[[float], float] = float
-    """The metric, from the mean."""
+    """Function that computes the metric from the mean."""
     cap: float = math.inf
-    """The largest magnitude of a row's number; larger ones are clipped."""
+    """Largest magnitude of a row's number; numbers beyond it are clipped."""
 
     cells = LIMBS
 
@@ -123,21 +136,22 @@ class Mean(Metric):
 
 @cache
 def _scale_of_losses(weight_exponent: int, more: int = 0) -> Scale:
-    """The scale of losses up to 2**more, from the exponent of the scale of weights."""
+    """Return the scale of losses up to 2**more, given the exponent of the scale of weights."""
     return Scale(weight_exponent + more, METRIC_BITS)
 
 
 def encoded_sum(scale: Scale, values: Float64 | Float32) -> Int64:
-    """The sum of the values in units of the scale, as a vector of one integer."""
+    """Return the sum of the values in units of the scale: int64 [1]."""
     return np.array([sum_units(values, scale.factor, float(scale.limit))], np.int64)
 
 
 OF_TRIAL = "/"
-"""Separates the number of a model from the metric if several train side by side (`registry.Trials`)."""
+"""Separator between a model's number and the metric's name, if several models are trained at once
+(`registry.Trials`)."""
 _OF_ONE = re.compile(rf"^\d+{OF_TRIAL}")
 
 
-# ---- Losses of single rows whose means are metrics: for numbers, counts, amounts and times --------------
+# ---- Losses of single rows whose means are metrics: regression, counts and survival times ---------------
 
 
 def squared_losses(loss: Objective, margin: Float64, label: Float32) -> Float64:
@@ -174,7 +188,8 @@ def tweedie_losses(power: float) -> Callable[[Objective, Float64, Float32], Floa
 
 
 def within_losses(loss: Objective, margin: Float64, label: Float32) -> Float64:
-    """1 if the prediction lies in the interval, else 0."""
+    """Return 1.0 for each row whose prediction lies in its label interval, otherwise 0.0: float64 [rows].
+    label: float32 [2, rows], lower and upper bounds."""
     time = loss.predict(margin)
     out: Float64 = ((label[0] <= time) & (time <= label[1])).astype(np.float64)
     return out
@@ -190,20 +205,20 @@ def aft_losses(loss: Objective, margin: Float64, label: Float32) -> Float64:
 
 
 LOGITS = 16
-"""Width of the grid of scores, from -8 to 8. Scores beyond it are in its first and last cell."""
+"""Width of the score grid, from -8 to 8. Scores beyond it are counted in the first or last cell."""
 CELLS_PER_LOGIT = 32
 FINE_CELLS_PER_LOGIT = 128
-"""For an evaluation, which takes place once and not in each round."""
+"""Resolution for evaluations, which are computed once and not in every round."""
 CALIBRATION_BINS = 15
 
 
 def is_positive(margin: Float64, threshold: float) -> Mask:
-    """True if the probability is above the threshold: bool [rows]."""
+    """Return whether each row's probability exceeds the threshold: bool [rows]."""
     return margin > 0.0 if threshold == 0.5 else sigmoids(margin) > threshold
 
 
 def score_cells(margin: Float64, per_logit: int) -> Int64:
-    """The cell of each score, from 0 to LOGITS * per_logit - 1: int64 [rows]."""
+    """Return the grid cell of each row's score, from 0 to LOGITS * per_logit - 1: int64 [rows]."""
     near = np.clip(margin, -LOGITS, LOGITS)  # without overflow
     cell = np.floor(near * per_logit) + LOGITS // 2 * per_logit
     out: Int64 = np.clip(cell, 0, LOGITS * per_logit - 1).astype(np.int64)
@@ -212,7 +227,8 @@ def score_cells(margin: Float64, per_logit: int) -> Int64:
 
 @dataclass(frozen=True)
 class Error(Metric):
-    """Share of rows whose probability is on the wrong side of the threshold."""
+    """Error rate of a binary classifier: share of rows whose probability is on the wrong side of the
+    threshold."""
 
     threshold: float = 0.5
 
@@ -224,11 +240,12 @@ class Error(Metric):
 
 @dataclass(frozen=True)
 class Curve(Metric):
-    """A number computed from two histograms of the margin: negatives, then positives."""
+    """Metric that is computed from the score histograms of both classes, such as the area under the ROC
+    curve."""
 
     read: Callable[[Float64, Float64], float]
-    """The number, from the weights of negatives and positives in each cell, both float64 [cells / 2], by
-    score."""
+    """Function that computes the metric from the weights of negatives and of positives in each cell, lowest
+    score first: float64 [cells / 2] each."""
     per_logit: int = CELLS_PER_LOGIT
 
     grows = True
@@ -257,15 +274,18 @@ class Curve(Metric):
 
 
 def roc_area(negatives: Float64, positives: Float64) -> float:
-    """Area under the ROC curve: the share of pairs in the right order, with ties counting half."""
+    """Compute the area under the ROC curve: the share of pairs (negative, positive) that are in the right
+    order, with ties counting half. negatives, positives: float64 [cells], weights by score, lowest first."""
     below = np.cumsum(negatives) - negatives
     pairs = float(negatives.sum() * positives.sum())
     return float((positives * (below + negatives / 2)).sum()) / pairs
 
 
 def precision_recall_area(negatives: Float64, positives: Float64) -> float:
-    """Area under the precision-recall curve. Between two points, true and false positives grow in proportion,
-    as in XGBoost (Davis and Goadrich, ICML 2006)."""
+    """Compute the area under the precision-recall curve. Arguments are as in `roc_area`.
+
+    Between two points, true and false positives grow in proportion, as in XGBoost (Davis and Goadrich, ICML
+    2006)."""
     area, false, true, every = 0.0, 0.0, 0.0, float(positives.sum())
     for more_false, more_true in zip(negatives[::-1].tolist(), positives[::-1].tolist(), strict=True):
         if more_true > 0.0:
@@ -281,15 +301,18 @@ def precision_recall_area(negatives: Float64, positives: Float64) -> float:
 
 
 def kolmogorov_smirnov(negatives: Float64, positives: Float64) -> float:
-    """Largest distance between the score distributions of the two classes."""
+    """Compute the Kolmogorov-Smirnov statistic: the largest distance between the score distributions of the
+    two classes. Arguments are as in `roc_area`."""
     apart = np.cumsum(negatives) / negatives.sum() - np.cumsum(positives) / positives.sum()
     return float(np.abs(apart).max())
 
 
 class Calibration(Metric):
-    """Expected calibration error (Guo and others, ICML 2017): the distance between the mean probability and
-    the share of positives in each of 15 equal bins of the probability, weighted by the bin's rows. The sum of
-    probabilities less labels is enough for each bin; resolution 2**-32 per row."""
+    """Expected calibration error (Guo et al., ICML 2017), with 15 bins of equal width.
+
+    In each bin, the error is the distance between the mean probability and the share of positives. The metric
+    is the mean error, weighted by the bins' rows. It follows from each bin's sum of probabilities minus
+    labels. The resolution is 2**-32 per row."""
 
     cells = CALIBRATION_BINS
     signed = True
@@ -311,7 +334,8 @@ class Calibration(Metric):
 
 
 class MultiError(Metric):
-    """Share of rows whose most probable class (the lowest of several) is not theirs."""
+    """Error rate of a multiclass model: share of rows whose most probable class is not their label. In a tie,
+    the lowest class counts."""
 
     def sums(
         self, loss: Objective, margin: Float64, label: Float32, weights: Float32, weight: Scale
@@ -327,13 +351,13 @@ NDCG_NAME = re.compile(r"ndcg(?:@([1-9][0-9]{0,8}))?(-?)")
 
 @dataclass(frozen=True)
 class Ndcg(Metric):
-    """Mean over the groups of the NDCG of their first rows by margin. A group has the weight of its rows.
-    Resolution 2**-31 per group."""
+    """Mean NDCG over groups of ranked rows, each weighted by the weight of its rows. The resolution is 2**-31
+    per group."""
 
     top: int | None = None
-    """Number of first rows of each group, None for all."""
+    """Number of rows of each group that count, highest margins first; None for all."""
     without: float = 1.0
-    """The NDCG of a group whose labels are all 0."""
+    """NDCG of a group whose labels are all 0."""
 
     grows = True
     cells = 2
@@ -386,17 +410,18 @@ METRICS: dict[str, Metric] = {
     "ndcg": Ndcg(),
     "ndcg-": Ndcg(without=0.0),
 }
-"""Metrics without a parameter."""
+"""Metrics without a parameter, by name."""
 SHAPES: dict[str, tuple[Callable[[float], Metric], float, float]] = {
     "error": (Error, 0.0, 1.0),
     "tweedie-nloglik": (lambda power: Mean(tweedie_losses(power)), 1.0, 2.0),
 }
-"""Metrics with a parameter after an @, and the bounds that it lies strictly between."""
+"""Metrics with a parameter after an @, and the open interval in which the parameter must lie."""
 
 
 @lru_cache(maxsize=256)
 def metric_of(name: str) -> Metric:
-    """The metric of that name, such as rmse, error@0.3 or ndcg@5-, of any model. KeyError if unknown."""
+    """Return the metric of this name, such as rmse, error@0.3 or ndcg@5-. A model's number before the name is
+    ignored (`OF_TRIAL`). Raises KeyError if the name is unknown."""
     name = own_name(name)
     kind, at, parameter = name.partition("@")
     if not at:
@@ -415,8 +440,8 @@ def metric_of(name: str) -> Metric:
 
 @lru_cache(maxsize=256)
 def exact_metric_of(name: str) -> Metric:
-    """The metric of that name, with an exact sum if it is a mean, and finer cells if it is a curve. KeyError
-    if there is none."""
+    """Like `metric_of`, but means are summed exactly, and curves have finer cells. Raises KeyError if the
+    name is unknown."""
     metric = metric_of(name)
     if isinstance(metric, Curve):
         return replace(metric, per_logit=FINE_CELLS_PER_LOGIT)
@@ -435,8 +460,10 @@ def is_metric(name: str) -> bool:
 
 
 def is_at_threshold(name: str) -> bool:
-    """True if the terms choose a number after the metric's @ (0.5 is the default of error). The difference
-    between two such metrics is a sum over the few rows between their numbers."""
+    """Return whether the metric's name has an @ and a number other than the default (0.5 for error).
+
+    The terms can choose such numbers freely, and the difference between two of these metrics is a sum over
+    only the few rows between the two numbers."""
     return "@" in name and metric_of(name) != Error()
 
 
@@ -445,7 +472,7 @@ def grows(name: str) -> bool:
 
 
 def fits(name: str, objective: Objective | type[Objective]) -> bool:
-    """True if the metric of that name, with or without a parameter, fits the objective."""
+    """Return whether the metric, with or without a parameter, can be computed for the objective."""
     return own_name(name).partition("@")[0].removesuffix("-") in objective.metrics
 
 
@@ -454,7 +481,8 @@ def own_name(name: str) -> str:
 
 
 def metrics_for(objective: Objective | type[Objective]) -> list[str]:
-    """The names of the metrics that fit an objective; @t is a parameter, @k a number of rows."""
+    """Return the names of the metrics that can be computed for an objective. In a name, @t stands for a
+    numeric parameter and @k for a number of rows."""
     names = [*METRICS, *(f"{name}@t" for name in SHAPES), "ndcg@k", "ndcg@k-"]
     return [name for name in names if fits(name, objective)]
 
@@ -463,20 +491,21 @@ def metrics_for(objective: Objective | type[Objective]) -> list[str]:
 
 
 Find = Callable[[str], Metric]
-"""Maps a name to its metric: `metric_of` or `exact_metric_of`."""
+"""Function that returns the metric of a name: `metric_of` or `exact_metric_of`."""
 TRAIN, VALIDATION = "train", "validation"
-"""Sets of rows that metrics are computed on: those that trees grow on, and the others."""
+"""Names of the sets of rows on which metrics are computed: rows that trees are trained on, and the other
+rows."""
 OF_PARTY = ":"
-"""Separates a party's name from the set, or the metric, of only its rows."""
+"""Separator after a party's name, before the set or the metric of this party's rows only."""
 MIN_ROWS = 10
-"""Rows of a set whose metrics are published. This is the default of `min_rows_per_leaf` in a site's policy,
-because the aggregator does not know the policies."""
+"""Minimum number of rows in a set whose metrics are published. It equals the default of `min_rows_per_leaf`
+in a site's policy, because the aggregator does not know the policies."""
 DIGITS = 4
-"""Significant digits of a published metric. All digits could reveal exact sums of a few rows."""
+"""Number of significant digits of a published metric. All digits could reveal exact sums over a few rows."""
 
 
 def limit(names: Iterable[str], weight: Scale, find: Find = metric_of) -> int:
-    """Largest magnitude of an integer that one row contributes to any cell."""
+    """Return the largest magnitude of an integer that one row contributes to any of these metrics' sums."""
     return max([weight.limit, *(find(name).limit(weight) for name in names)])
 
 
@@ -494,7 +523,16 @@ def sums(
     weight: Scale,
     find: Find = metric_of,
 ) -> Int64:
-    """This party's integers: the sum of weights, then the metrics in the order of the names."""
+    """Compute this party's sums for several metrics.
+
+    Args:
+        names: names of the metrics.
+        loss, margin, label, weights, weight: see `Metric.sums`.
+        find: function that returns the metric of a name.
+
+    Returns:
+        int64 [cells(names)], the sum of weights, followed by the sums of each metric.
+    """
     parts = [encoded_sum(weight, weights)]
     for name in names:
         own, margins = loss, margin
@@ -507,11 +545,20 @@ def sums(
 def by_set(
     names: tuple[str, ...], sets: tuple[str, ...], total: Int64, weight: Scale, min_rows: int = 0
 ) -> dict[str, float]:
-    """Metric by name. Names of a set other than the first have the set's name as a prefix, those of a party
-    the party's.
+    """Compute the metrics of each set of rows, by name. Names of training rows' metrics have no prefix. Other
+    names begin with their set, such as validation-, or with a party and a colon if only its rows count.
 
-    A party without such rows has no metrics, nor has a set that may have fewer than `min_rows`: one whose sum
-    of weights is less than that of `min_rows` rows of the largest weight. PeerError as in `values`."""
+    Args:
+        names: names of the metrics.
+        sets: names of the sets of rows.
+        total: int64, for each set the totals of `sums` over all parties.
+        weight: public scale of row weights.
+        min_rows: minimum number of rows of a set. Rows are counted by weight, in units of the largest weight.
+
+    Raises:
+        ConfigError: if no party has rows of a set, except for the first set and for single parties' sets.
+        PeerError: if the sums are inconsistent.
+    """
     out: dict[str, float] = {}
     size = cells(names)
     for number, set_name in enumerate(sets):
@@ -522,7 +569,8 @@ def by_set(
         if not part[0] and number:
             raise ConfigError(
                 "metric-set-empty",
-                f"no party has {rows} rows: give them in the table, or draw a larger share",
+                f"no party has {rows} rows; mark rows in the column that columns.validation names, or "
+                f"increase validation_fraction",
             )
         prefix = party + colon + ("" if rows == TRAIN else f"{rows}-")
         out |= {prefix + name: value for name, value in values(names, part, weight).items()}
@@ -530,8 +578,8 @@ def by_set(
 
 
 def published(names: tuple[str, ...], sets: tuple[str, ...], total: Int64, weight: Scale) -> dict[str, float]:
-    """The same for the analyst, to DIGITS significant digits, without sets that may have fewer than MIN_ROWS
-    rows."""
+    """Compute the metrics that the analyst receives: like `by_set`, but with DIGITS significant digits, and
+    without sets that may have fewer than MIN_ROWS rows."""
     exact = by_set(names, sets, total, weight, MIN_ROWS)
     return {name: float(f"{value:.{DIGITS}g}") for name, value in exact.items()}
 
@@ -541,7 +589,7 @@ def of_all(row: Mapping[str, float]) -> dict[str, float]:
 
 
 def by_party(row: Mapping[str, float]) -> dict[str, dict[str, float]]:
-    """The metrics of a round over the rows of single parties: party -> metric by name."""
+    """Group a round's metrics of single parties by party. Returns party -> metric name -> value."""
     out: dict[str, dict[str, float]] = {}
     for full_name, value in row.items():
         party, colon, name = full_name.rpartition(OF_PARTY)
@@ -551,7 +599,17 @@ def by_party(row: Mapping[str, float]) -> dict[str, dict[str, float]]:
 
 
 def values(names: Iterable[str], total: Int64, weight: Scale, find: Find = metric_of) -> dict[str, float]:
-    """Metric by name, from the total of all parties. PeerError for inconsistent sums."""
+    """Compute metrics from sums over all parties. Returns metric name -> value.
+
+    Args:
+        names: names of the metrics.
+        total: int64, the sum of weights, followed by the sums of each metric.
+        weight: public scale of row weights.
+        find: function that returns the metric of a name.
+
+    Raises:
+        PeerError: if the sum of weights is not positive, or a metric's sum is negative although it cannot be.
+    """
     weights, start, out = weight.decode(int(total[0])), 1, {}
     for name in names:
         metric = find(name)
@@ -559,7 +617,7 @@ def values(names: Iterable[str], total: Int64, weight: Scale, find: Find = metri
         if weights <= 0 or (not metric.signed and own.min() < 0):
             raise PeerError(
                 "metric-sums-inconsistent",
-                "inconsistent metric sums: their weight is not above 0, or one is negative",
+                "the metric sums are inconsistent: the sum of weights is not positive, or one is negative",
             )
         out[name] = metric.value(own, weights, weight)
         start += metric.cells
@@ -575,13 +633,13 @@ EDGES = (
     *(0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5),
     *(0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.93, 0.95, 0.97, 0.98, 0.99, 0.995, 0.998, 0.999),
 )
-"""The probabilities between which bins lie: (0, 0.001], (0.001, 0.002], ..."""
+"""Probabilities at the edges between bins: (0, 0.001], (0.001, 0.002], ..."""
 FINE_CELLS = LOGITS * FINE_CELLS_PER_LOGIT
-"""Number of cells of scores for the area under the curve."""
+"""Number of score cells used to compute the area under the curve."""
 PROBABILITIES = Scale(exponent=0, bits=32)
-"""The scale of sums of probabilities: resolution 2**-31 per row."""
+"""Scale for sums of probabilities. The resolution is 2**-31 per row."""
 OUTCOMES = ("tn", "fp", "fn", "tp")
-"""The cells of a binary confusion matrix: labels 0 and 1, each predicted as 0 and 1."""
+"""Cells of a binary confusion matrix: rows with label 0 predicted as 0 and as 1, then rows with label 1."""
 
 
 def edges(threshold: float) -> tuple[float, ...]:
@@ -593,7 +651,8 @@ def bins(threshold: float) -> int:
 
 
 def count_bins(margin: Float64, label: Float32, threshold: float) -> Int64:
-    """Rows of label 0, rows of label 1, and the sum of probabilities in each bin: int64 [3 * bins]."""
+    """Count rows by bin of the predicted probability. Returns int64 [3 * bins]: rows with label 0, rows with
+    label 1, and sums of probabilities. margin: float64 [rows]; label: float32 [rows]."""
     probability, borders = sigmoids(margin), edges(threshold)
     place, at = np.searchsorted(borders, probability, side="left"), borders.index(threshold)
     positive = is_positive(margin, threshold)
@@ -605,27 +664,30 @@ def count_bins(margin: Float64, label: Float32, threshold: float) -> Int64:
 
 
 def count_cells(margin: Float64, label: Float32) -> Int64:
-    """Rows of label 0, then rows of label 1 in each fine cell of the score: int64 [2 * FINE_CELLS]."""
+    """Count rows by fine cell of the score. Returns int64 [2 * FINE_CELLS]: rows with label 0, then rows with
+    label 1."""
     cell = score_cells(margin, FINE_CELLS_PER_LOGIT) + FINE_CELLS * (label > 0.5)
     return np.bincount(cell, minlength=2 * FINE_CELLS).astype(np.int64)
 
 
 def count_outcomes(margin: Float64, label: Float32, threshold: float) -> Int64:
-    """Rows of each of OUTCOMES, then the sum of probabilities: int64 [5]."""
+    """Count rows by outcome. Returns int64 [5]: the counts of OUTCOMES, then the sum of probabilities.
+    margin: float64 [rows]; label: float32 [rows]."""
     outcome = 2 * (label > 0.5) + is_positive(margin, threshold)
     counts = np.bincount(outcome, minlength=len(OUTCOMES))
     return np.append(counts, PROBABILITIES.encode(sigmoids(margin)).sum()).astype(np.int64)
 
 
 def count_classes(margin: Float64, label: Float32, classes: int) -> Int64:
-    """Rows by class and most probable class (the lowest of several): int64 [classes**2]."""
+    """Count rows by class and predicted class, the most probable one or the lowest in a tie. Returns int64
+    [classes**2]. margin: float64 [classes, rows]; label: float32 [rows]."""
     pair = label.astype(np.int64) * classes + np.argmax(margin, axis=0)
     return np.bincount(pair, minlength=classes * classes).astype(np.int64)
 
 
 def area(negatives: Int64, positives: Int64) -> tuple[float, float]:
-    """The area under the ROC curve of rows of both labels in fine cells, and its largest distance from that
-    of unrounded scores."""
+    """Compute the area under the ROC curve from counts by fine cell, int64 [FINE_CELLS] for each label.
+    Returns the area, and a bound for its distance from the area of unrounded scores."""
     zeros, ones = negatives.astype(np.float64), positives.astype(np.float64)
     tied = float((zeros * ones).sum()) / float(zeros.sum() * ones.sum())
     return roc_area(zeros, ones), tied / 2

@@ -1,9 +1,8 @@
-"""The rows of each leaf of a growing tree.
+"""Keeps track of which rows are in which leaf while a tree grows.
 
 `RowsOfNodes` reorders one array of row numbers in place and never copies a table. Each step is one compiled
-call for all nodes of a level, or one for each thread. Splits come from outside: a split of a node that is not
-a leaf raises PeerError.
-"""
+call per level, or one per thread. Splits are received from the aggregator, so they are validated. Raises
+PeerError if, for example, a split names a node that is not a leaf."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,26 +24,27 @@ from fedboost.gbdt.threads import ONE, Threads
 from fedboost.gbdt.tree import NO_SPLITS, Splits
 
 SHARED = 1 << 16
-"""Rows of a level from which on its splits are shared among threads."""
+"""Minimum number of rows for dividing a level's splits among threads."""
 LeafValues = Sequence[tuple[int, float]]
-"""Leaves and their values."""
+"""Node numbers of leaves, with their values."""
 _FAULTS = {
     kernels.NODE: "node {node} is not a leaf of the growing tree",
-    kernels.CHILDREN: "split of node {node} into child {left}, which is already a leaf",
-    kernels.FEATURE: "split of node {node} by the unknown feature {feature}",
-    kernels.BIN: "split of node {node} at bin {bin}, but the feature has {bins} bins",
-    kernels.CATEGORIES: "split of node {node} by levels that feature {feature} does not have",
+    kernels.CHILDREN: "the split of node {node} creates child {left} and its sibling, "
+    "but one of them is already a leaf",
+    kernels.FEATURE: "node {node} is split by feature {feature}, which does not exist",
+    kernels.BIN: "node {node} is split at bin {bin}, but the feature has {bins} bins",
+    kernels.CATEGORIES: "node {node} is split by levels that feature {feature} does not have",
 }
 
 
 class RowsOfNodes:
-    """The rows of each leaf of a growing tree: an array with a section of row numbers for each root, and a
-    range of it for each leaf.
+    """Row numbers of one or several growing trees, ordered by leaf. One array has a section for each root,
+    and each leaf has a range of its root's section.
 
         rows       [ root 0: leaf 5 | leaf 6 | leaf 2     | spare ][ root 1: leaf 1       | spare ]
                     0                                      room
 
-    A split reorders the range of its node, so that its children's ranges partition it."""
+    A split reorders its node's range so that the ranges of the children partition it."""
 
     def __init__(
         self, rows: int, roots: int = 1, threads: Threads = ONE, allocate: Allocator = allocate_in_memory
@@ -58,15 +58,15 @@ class RowsOfNodes:
         self.begin()
 
     def _take(self, rows: int) -> None:
-        """Allocate room for this many rows of each root."""
+        """Allocate room for this many rows at each root."""
         self._room = rows
         self._rows, self._scratch = (
             self._allocate((self._roots * rows,), np.dtype(np.uint32)) for _ in range(2)
         )
 
     def begin(self, members: Sequence[Rows] | None = None) -> None:
-        """Begin a new tree. All rows are in each root, or the given row numbers of each root, increasing; a
-        row may be repeated."""
+        """Start a new tree. members: row numbers at each root, uint32, increasing, possibly with repetitions;
+        None puts all rows at every root."""
         largest = 0 if members is None else max(root_rows.size for root_rows in members)
         if largest > self._room:
             self._take(largest + largest // 16)  # samples of later trees differ a little in size
@@ -84,7 +84,8 @@ class RowsOfNodes:
         return self._rows
 
     def places(self, nodes: Sequence[int]) -> Int64:
-        """Ranges of leaves in `rows`, and their roots: int64 [nodes, 3]."""
+        """Return where each leaf's rows are in `rows`: begin, end and root, int64 [nodes, 3]. Raises
+        PeerError if a node is not a leaf."""
         places = np.empty((len(nodes), 3), np.int64)
         known = kernels.find_leaves(np.array(nodes, np.int64), self._leaves, places)
         if known < len(nodes):
@@ -92,7 +93,7 @@ class RowsOfNodes:
         return places
 
     def of(self, node: int) -> Rows:
-        """Row numbers of a leaf, increasing."""
+        """Return the row numbers of a leaf, uint32, in increasing order."""
         begin, end, _ = self.places([node])[0].tolist()
         return self._rows[begin:end]
 
@@ -100,7 +101,8 @@ class RowsOfNodes:
         return int(self.places([node])[0, 2])
 
     def apply(self, splits: Splits, binned: BinnedRows, layout: Layout) -> None:
-        """Send the rows of each split node to its children."""
+        """Move the rows of each split node to its children. Raises PeerError if a split does not fit the tree
+        or the features. layout: the features that can split rows."""
         if not len(splits):
             return
         self._make_room(splits)
@@ -123,7 +125,8 @@ class RowsOfNodes:
             self._leaves = np.concatenate([self._leaves, np.full((more, 3), NO_LEAF, np.int64)])
 
     def _check(self, splits: Splits, first: int, layout: Layout) -> tuple[int, int]:
-        """The end of the splits that are sound and independent of each other, and the fault of the next."""
+        """Check the splits, starting with number `first`. Returns the end of the splits that are valid and
+        independent of each other, and the fault of the next one."""
         kinds = layout.value_bins, layout.categorical
         end, fault = kernels.check_splits(*_arrays(splits), first, self._leaves, *kinds)
         return end, fault
@@ -152,9 +155,20 @@ class RowsOfNodes:
         layout: Layout,
         margin: Float64,
     ) -> None:
-        """Add to each row's margin, float64 [outputs, rows], the value of its leaf after the last splits of
-        the tree. Roots are divided evenly among the outputs, those of the first output first. Every leaf must
-        have a value. The last splits do not move rows to the children, since another tree comes next."""
+        """Add to each row's margin the value of its leaf in the finished tree.
+
+        The last splits do not move the rows to the children, since the next tree starts over.
+
+        Args:
+            splits: the tree's last splits, which have not been applied yet.
+            values: the value of every leaf after these splits.
+            binned, layout: bins of all rows, and the features that can split them.
+            margin: float64 [outputs, rows], updated in place. Roots are divided evenly among outputs, in
+                order.
+
+        Raises:
+            PeerError: if the values do not match the leaves, or a split does not fit the tree.
+        """
         self._make_room(splits)
         if self._check(splits, 0, layout)[0] < len(splits):
             self.apply(splits, binned, layout)
@@ -182,7 +196,7 @@ def _arrays(splits: Splits) -> tuple[Any, ...]:
 
 
 def _kinds(layout: Layout) -> tuple[Any, ...]:
-    """The arrays of a layout that the kernels take."""
+    """Return the arrays of a layout that the kernels take."""
     return layout.value_bins, layout.missing, layout.categorical
 
 
@@ -195,13 +209,14 @@ def _refusal(splits: Splits, number: int, fault: int, layout: Layout) -> PeerErr
 
 
 # ---- The trees of a round at one party: binned rows, sampled rows by leaf, and the other rows -----------
-# Rows that a tree does not grow on descend it too, so that every margin is updated.
+# Rows that a tree is not trained on pass through its splits, too, so that every margin is updated.
 
 
 @dataclass(frozen=True)
 class Bins:
-    """Binned rows, their cut points, the layout of their histograms, and the layout of the columns that split
-    rows: the same, or followed by row sets."""
+    """A party's binned rows. layout: positions of the features' bins in histograms; decisions: layout of all
+    columns that can split rows, i.e. the features and, after them, row sets (splits by other parties'
+    columns, as one bit per row)."""
 
     rows: BinnedRows
     cut_points: CutPoints
@@ -217,7 +232,15 @@ class Bins:
         allocate: Allocator,
         row_sets: int = 0,
     ) -> "Bins":
-        """Bin these columns. row_sets: see `CutPoints.bin_rows`."""
+        """Bin the rows of these columns.
+
+        Args:
+            columns: float32 values of each feature.
+            cut_points: bins of the features.
+            threads: threads that share the work.
+            allocate: function that allocates the arrays.
+            row_sets: number of row sets, see `CutPoints.bin_rows`.
+        """
         layout = Layout.of(cut_points)
         decisions = layout.with_row_sets(row_sets) if row_sets else layout
         rows = cut_points.bin_rows(columns, threads, allocate, row_sets)
@@ -230,11 +253,12 @@ _NO_LAYOUT = Layout.of(_NO_FEATURES)
 UNBINNED = Bins(
     BinnedRows(_NO_CODES, _NO_CODES, _NONE, _NO_COLUMNS, None), _NO_FEATURES, _NO_LAYOUT, _NO_LAYOUT
 )
-"""The bins before there are cut points: no features to split by."""
+"""Placeholder before cut points are known. It has no features, so no row can be split."""
 
 
 class GrowingRows:
-    """The rows of each leaf of the trees of a round: num_parallel_tree roots for each output."""
+    """Row numbers of the trees that grow in one round, ordered by leaf. There are num_parallel_tree roots per
+    output."""
 
     def __init__(
         self,
@@ -251,15 +275,17 @@ class GrowingRows:
         self._sampler = sampler
         self._threads = threads
         self._sets = [RowsOfNodes(rows, roots, threads, allocate) for _ in range(sampler.sets)]
-        """The rows that the trees grow on, and the others, if any."""
+        """The rows that the trees are trained on, and the other rows if there are any."""
         self.begin(0)
 
     def begin(self, tree: int) -> None:
-        """Sample the rows of the trees of a round and put all of them at the roots."""
+        """Start the trees of a round: sample their rows and put all rows at the roots. tree: number of the
+        round."""
         self._begin(self._sampler.sample(tree))
 
     def begin_on(self, masks: Sequence[Mask]) -> None:
-        """Begin the trees again on these rows, bool [rows] for each parallel tree. There must be two sets."""
+        """Restart the trees of a round with the given samples, bool [rows] for each parallel tree. Requires a
+        sampler with two row sets."""
         self._begin(split_by_masks(masks))
 
     def _begin(self, sets: Sequence[Members]) -> None:
@@ -274,20 +300,30 @@ class GrowingRows:
         return self._sets[0].of(node)
 
     def all_of(self, node: int) -> Rows:
-        """Row numbers of all rows of a leaf, sampled or not; some may be repeated."""
+        """Return the numbers of all rows in a leaf, sampled or not. A row may occur several times."""
         return np.concatenate([nodes.of(node) for nodes in self._sets])
 
     def sampled(self, tree: int) -> Members:
-        """The rows that the trees of a round grow on, independent of their current leaves."""
+        """Return the rows sampled to train the trees of a round, regardless of the leaf that they are in now.
+        tree: number of the round."""
         return self._sampler.sample(tree)[0]
 
     def output_of(self, node: int) -> int:
-        """The output of the tree that contains this leaf."""
+        """Return the output to which the tree of this leaf belongs."""
         return self._sets[0].root_of(node) // self._parallel_trees
 
     def histograms(self, nodes: Sequence[int], pairs: Int64, bins: Bins, limit: int) -> Int64:
-        """Histograms of some leaves, int64 [nodes, cells + STATS], as `histogram.build` makes them from the
-        packed gradients of all rows, int64 [outputs, rows]."""
+        """Build the gradient histograms of several leaves, from their sampled rows.
+
+        Args:
+            nodes: node numbers of the leaves.
+            pairs: int64 [outputs, rows], packed gradients and hessians of all rows (`Gradients.quantise`).
+            bins: the binned rows.
+            limit: largest magnitude of a gradient or hessian in `pairs`.
+
+        Returns:
+            int64 [nodes, cells + STATS], as returned by `histogram.build`.
+        """
         places = self._sets[0].places(nodes)
         if self._parallel_trees > 1:
             places[:, 2] //= self._parallel_trees
@@ -295,7 +331,8 @@ class GrowingRows:
         return histogram.build(bins.rows, rows, places, pairs, bins.layout, limit, self._threads)
 
     def move_margins(self, splits: Splits, values: LeafValues, bins: Bins, margin: Float64) -> None:
-        """Add leaf values to every row's margin, float64 [outputs, rows], after the last splits. Other trees
-        come next."""
+        """Add the leaf values of the finished trees to every row's margin, whether the row was sampled or
+        not. margin: float64 [outputs, rows], updated in place. The other arguments are as in
+        `RowsOfNodes.move_margins`."""
         for nodes in self._sets[self._sampler.moved]:
             nodes.move_margins(splits, values, bins.rows, bins.decisions, margin)

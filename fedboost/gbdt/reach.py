@@ -1,24 +1,24 @@
-"""Prediction by parties with different columns: each party computes the leaves that a row can reach.
+"""Prediction by parties that hold different columns: each party computes which leaves a row can reach.
 
-For each row and each tree in which it has a node, a party reports one bit for each leaf: 0 where its own
-decisions shut the leaf off. The AND of all parties' bits leaves the leaf in which the row ends.
+For each row and each tree in which it has a node, a party reports one bit per leaf (leaf bits): 0 if its own
+decisions rule the leaf out, else 1. ANDing the bits of all parties leaves one leaf, the one in which the row
+ends.
 
-    party A    1 1 0 0 1 1      A's nodes shut leaves 2 and 3
-    party B    0 1 1 1 0 1      B's nodes shut leaves 0 and 4
-    party C    1 1 1 1 1 0      C's node shuts leaf 5
+    party A    1 1 0 0 1 1      A's nodes rule out leaves 2 and 3
+    party B    0 1 1 1 0 1      B's nodes rule out leaves 0 and 4
+    party C    1 1 1 1 1 0      C's node rules out leaf 5
     AND        0 1 0 0 0 0      leaf 1
 
-Promises: exactly one leaf is left in each tree, that of the whole model: `margins` equals `Booster.margins`
-to the last bit. The bytes of a row follow from the structure of the trees and from which party has which
-node, not from values: ceil(leaves / 8) for each tree in which a party has a node.
+Guarantees: exactly one leaf is left in each tree, the same as in the whole model: `margins` equals
+`Booster.margins` to the last bit. The number of bytes per row depends only on the trees' structure and on
+which party has which node, never on data: ceil(leaves / 8) for each tree in which a party has a node.
 
-Bits of the wrong size raise PeerError, which names the party. So do bits that no decisions produce, if they
-leave no leaf or several. Decisions that are made up are not noticed. The recipient of the bits learns how
-each row falls at every node of the party, whether or not the row reaches it, unless another of the party's
-nodes shuts it off.
+Raises: PeerError, naming the party, if bits have the wrong size or are impossible and leave no leaf or
+several. Possible but false bits cannot be detected. The recipient of the bits learns the outcome of each of
+the party's decisions for every row, even at nodes that the row never reaches. The only exceptions are
+branches that another of the party's nodes already rules out.
 
-Leaf bits: Lucchese et al., QuickScorer, https://doi.org/10.1145/2766462.2767733.
-"""
+Leaf bits: Lucchese et al., QuickScorer, https://doi.org/10.1145/2766462.2767733."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,16 +37,16 @@ from fedboost.gbdt.threads import ONE, Threads, blocks
 from fedboost.gbdt.tree import NO_CHILD, Bytes, Int32, Tree
 
 _JOINED = 1 << 10
-"""Rows whose bits of all trees are joined together."""
+"""Number of rows whose bits, for all trees, are combined at a time."""
 
 
 @dataclass(frozen=True, eq=False)
 class Structure:
-    """The structure of the trees, which every party knows.
+    """Structure of all trees, known to every party: the children of each node, and which party decides there.
 
-    roots: int64 [trees], the first node of each; left: int64 [nodes], left children counted from the root,
-    NO_CHILD for leaves; holder: int64 [nodes], index in `parties` of the party that has the node's column, -1
-    for leaves."""
+    roots: int64 [trees], the first node of each tree; left: int64 [nodes], left children, counted from the
+    root, NO_CHILD for leaves; holder: int64 [nodes], index in `parties` of the party that has the node's
+    column, -1 for leaves."""
 
     parties: tuple[str, ...]
     roots: Int64
@@ -55,9 +55,10 @@ class Structure:
 
     @classmethod
     def of(cls, trees: Sequence[Tree], parties: tuple[str, ...], holders: Int64) -> "Structure":
-        """The structure of these trees. holders: int64, for each feature the index in `parties` of the party
-        that has it. Features after those represent their holders: the first one the first party, and so on.
-        """
+        """Build the structure of these trees. parties: names of the parties.
+
+        holders: int64 [features], index in `parties` of the party that has each feature. Features with higher
+        numbers stand for undisclosed features of the first party, the second party, and so on."""
         roots = np.cumsum([0, *(len(tree.left) for tree in trees)])[:-1].astype(np.int64)
         left = np.array([child for tree in trees for child in tree.left], np.int64)
         feature = np.array([number for tree in trees for number in tree.feature], np.int64)
@@ -67,7 +68,7 @@ class Structure:
         return cls(parties, roots, left, holder)
 
     def size(self, party: str) -> int:
-        """Bytes of a row's leaf bits."""
+        """Return the number of bytes of leaf bits that this party sends for a row."""
         return self._places[party].size
 
     @cached_property
@@ -76,8 +77,8 @@ class Structure:
 
     @cached_property
     def _ranges(self) -> Int64:
-        """int64 [3, nodes]: begin, middle and end. A node has the leaves from begin to end, its right child
-        those from middle on; numbered within the tree from the left."""
+        """Begin, middle and end for each node, int64 [3, nodes]. A node covers leaves begin to end - 1, its
+        right child leaves middle to end - 1. Leaves are numbered within their tree from the left."""
         left = np.where(self.left == NO_CHILD, NO_CHILD, self.left + self.roots[self._tree]).tolist()
         count = [1] * len(left)
         for node in range(len(left) - 1, -1, -1):  # children come after their parents
@@ -98,7 +99,7 @@ class Structure:
 
     @cached_property
     def _nodes(self) -> Int32:
-        """The leaves of each tree in their order, as node numbers within the tree."""
+        """Node number of each leaf within its tree, in the order of trees, then of leaves."""
         leaves = np.flatnonzero(self.left == NO_CHILD)
         ordered = leaves[np.lexsort((self._ranges[0][leaves], self._tree[leaves]))]
         return (ordered - self.roots[self._tree[ordered]]).astype(np.int32)
@@ -114,7 +115,7 @@ class Structure:
 
     @cached_property
     def _runs(self) -> dict[str, Int64]:
-        """For each party, the runs of bytes that `kernels.predict.keep_open` takes."""
+        """For each party, the runs of consecutive bytes that `kernels.predict.keep_open` takes."""
         runs = {}
         for party, places in self._places.items():
             starts = np.flatnonzero(np.diff(places, prepend=-2) != 1)
@@ -127,7 +128,7 @@ class Structure:
 
     @cached_property
     def _every_leaf(self) -> Bytes:
-        """A row of the bytes of all trees with all leaves open."""
+        """Leaf bits of one row for all trees, with every leaf possible."""
         every = np.zeros((self._leaves.size, 8 * (-(-self._leaves.max(initial=0) // 8))), np.bool_)
         used = np.arange(every.shape[1]) < 8 * (-(-self._leaves[:, np.newaxis] // 8))
         every |= np.arange(every.shape[1]) < self._leaves[:, np.newaxis]
@@ -138,8 +139,9 @@ class Structure:
 class Decisions:
     """A party's decisions at its own nodes, in the order of the structure.
 
-    feature: int64 [own], the column; threshold: float32 [own], "x < threshold goes left"; missing_left: bool
-    [own]; by_level: bool [own]; sets: uint64 [own, 4], bit c of the 256 is set if level c goes right."""
+    feature: int64 [own], index of the column; threshold: float32 [own], rows with x < threshold go left;
+    missing_left: bool [own]; by_level: bool [own], True for splits by categories; sets: uint64 [own, 4], bit
+    c of the 256 is set if level c goes right."""
 
     structure: Structure
     party: str
@@ -153,8 +155,14 @@ class Decisions:
     def of(
         cls, structure: Structure, party: str, trees: Sequence[Tree], columns: Sequence[int]
     ) -> "Decisions":
-        """A party's decisions in its trees; of the nodes of others, only the structure is read. columns: the
-        numbers of its features in the order of its columns."""
+        """Extract a party's decisions from its trees.
+
+        Args:
+            structure: structure of all trees.
+            party: name of the party.
+            trees: the trees as this party knows them; of other parties' nodes, only the structure is read.
+            columns: feature number of each of the party's columns.
+        """
         _, _, _, feature, threshold, missing_left, _, set_of, sets = node_columns(trees)
         own = structure.holder == structure.parties.index(party)
         column_of = {number: column for column, number in enumerate(columns)}
@@ -163,18 +171,18 @@ class Decisions:
         return cls(structure, party, column, threshold[own], missing_left[own], chosen > 0, sets[chosen])
 
     def leaf_bits(self, features: Float32, threads: Threads = ONE) -> Bytes:
-        """The leaf bits of rows, uint8 [rows, `structure.size`].
+        """Compute the leaf bits of rows: uint8 [rows, `structure.size`].
 
-        For each tree in which the party has a node there are ceil(leaves / 8) bytes, the leftmost leaf in the
-        lowest bit; the bits after the last leaf are 0. features: the party's columns, float32 [rows, columns]
-        (NaN = missing; a value that is not a category goes left, as in `Booster.predict`). Too few columns
-        raise LocalProtocolError."""
+        For each tree in which the party has a node there are ceil(leaves / 8) bytes. The leftmost leaf has
+        the lowest bit, and bits after the last leaf are 0. features: float32 [rows, columns], the party's
+        columns, NaN if missing. A value that is not a category goes left, as in `Booster.predict`. Raises
+        LocalProtocolError if there are too few columns."""
         structure, place = self.structure, self.structure.parties.index(self.party)
         rows = np.ascontiguousarray(features, np.float32)
         if rows.shape[1] <= self.feature.max(initial=-1):
             raise LocalProtocolError(
                 "columns-too-few",
-                f"the rows have {rows.shape[1]} columns, but nodes of {self.party} use more",
+                f"the rows have only {rows.shape[1]} columns, but nodes of party {self.party} use more",
             )
         bits = np.empty((len(rows), structure.size(self.party)), np.uint8)
         own, trees = structure.holder == place, structure._trees_of(place)
@@ -196,8 +204,17 @@ class Decisions:
 def joined(
     structure: Structure, bits: Mapping[str, bytes | Bytes], rows: int, threads: Threads = ONE
 ) -> Int32:
-    """The leaf of each row in each tree, int32 [rows, trees], as a node number within the tree. bits: the
-    result of `leaf_bits` for each party with a node. PeerError for bits that do not leave exactly one leaf.
+    """Combine the leaf bits of all parties. Returns int32 [rows, trees], the node number of each row's leaf
+    within the tree.
+
+    Args:
+        structure: structure of all trees.
+        bits: for each party that has a node, the result of `leaf_bits`.
+        rows: number of rows.
+        threads: threads that share the rows.
+
+    Raises:
+        PeerError: if bits have the wrong size, or do not leave exactly one leaf.
     """
     parts = {}
     for party in structure.parties:
@@ -206,8 +223,8 @@ def joined(
             if part.size != rows * size:
                 raise PeerError(
                     "leaf-bits-size",
-                    f"the leaf bits of {party} are {part.size} bytes, not {rows * size}: {size} for each of "
-                    f"{rows} rows",
+                    f"party {party} sent {part.size} bytes of leaf bits, but must send {rows * size}: "
+                    f"{size} for each of {rows} rows",
                 )
             parts[party] = part.reshape(rows, size)
             parts[party].setflags(write=False)  # like arrays of bytes objects: one array type for numba
@@ -231,8 +248,8 @@ def joined(
 
 
 def _fault(structure: Structure, bits: Mapping[str, Bytes], tree: int) -> PeerError:
-    """The error that names the party whose bits no decisions produce. If all bits come from decisions,
-    exactly one leaf is left."""
+    """Return the error that names the party whose bits are impossible. Bits that result from decisions always
+    leave exactly one leaf, so there is such a party."""
     first_byte = int((-(-structure._leaves[:tree] // 8)).sum())
     last_byte = first_byte + -(-int(structure._leaves[tree]) // 8)
     for party, own in bits.items():
@@ -241,21 +258,22 @@ def _fault(structure: Structure, bits: Mapping[str, Bytes], tree: int) -> PeerEr
         if of_tree.size and not _decided(structure, party, tree, of_tree):
             return PeerError(
                 "leaf-bits-impossible",
-                f"the leaf bits of {party} for tree {tree} cannot result from decisions at its nodes",
+                f"party {party} sent an invalid prediction for tree {tree}: no combination of its decisions "
+                f"gives these leaf bits",
             )
-    raise AssertionError("decisions of all parties leave one leaf")
+    raise AssertionError("the decisions of all parties leave one leaf")
 
 
 def _decided(structure: Structure, party: str, tree: int, of_tree: Bytes) -> bool:
-    """True if some decisions of a party produce these bits of a tree."""
+    """Return whether any decisions of a party can produce these bits for a tree."""
     place = structure.parties.index(party)
     nodes = np.flatnonzero(structure._tree == tree)
     bits = np.unpackbits(of_tree, bitorder="little").astype(bool).tolist()
     left, holder = structure.left[nodes].tolist(), structure.holder[nodes].tolist()
     begin = structure._ranges[0][nodes].tolist()
     # From the leaves up, with A and B the children of a node:
-    #     the party's node     sound if one child is sound and the other fully shut
-    #     another's node       sound if both children are sound, as this party shuts neither
+    #     the party's node     sound if one child is sound and the other ruled out entirely
+    #     another's node       sound if both children are sound, as this party rules out neither
     shut = [False] * len(nodes)  # no leaf below is open
     sound = [False] * len(nodes)  # the leaves below are as decisions leave them, unless shut from above
     for node in range(len(nodes) - 1, -1, -1):  # children come after their parents
@@ -272,8 +290,10 @@ def _decided(structure: Structure, party: str, tree: int, of_tree: Bytes) -> boo
 
 
 def margins(booster: Booster, leaves: Int32, base_margin: Float32 | None = None) -> Float64:
-    """`Booster.margins` of rows that end in these leaves, int32 [rows, trees]: float64 [rows] or [outputs,
-    rows], added up in the same order. Only leaf values of the trees are read."""
+    """Compute margins like `Booster.margins`, but from each row's leaves. Returns float64 [rows], or
+    [outputs, rows] if there are several outputs. Of the trees, only leaf values are read.
+
+    leaves: int32 [rows, trees], node numbers, from `joined`; base_margin: float32 [rows]."""
     outputs = booster.loss.outputs
     margin = np.empty((outputs, len(leaves)), np.float64)
     margin[:] = booster.constant if base_margin is None else base_margin

@@ -1,10 +1,9 @@
-"""Sampling of rows and columns by hashing a seed and a key, so that all parties agree on the samples.
+"""Sampling of rows and columns by hashing a seed and row keys, so that all parties draw the same samples.
 
-Promises: whether a row is sampled depends on its key, not on its party or on other rows. Samples of other
-rounds, or of another kind, are independent of it, as far as a 64-bit mix of SHA-256 salts is. Where a row's
-probability depends on its gradient, the only other input is one number for all rows, the threshold. The draw
-is public: anyone who knows the seed and a row's key can repeat it. Sampling hides nothing, and need not.
-"""
+Guarantees: whether a row is sampled depends on its key, not on its party or on other rows. Samples for
+different rounds or purposes are independent, as far as a 64-bit mix of SHA-256 salts allows. If a row's
+probability depends on its gradient, the only other input is one threshold for all rows. The draw is public:
+anyone who knows the seed and a row's key can repeat it, so sampling does not protect privacy."""
 
 import hashlib
 import math
@@ -29,25 +28,26 @@ Probabilities = npt.NDArray[np.float64]
 BootstrapCounts = npt.NDArray[np.uint8]
 
 MAX_BOOTSTRAP_COUNT = 15
-"""Largest count of a row in a bootstrap: larger ones have a probability below 10**-13."""
+"""Maximum count of a row in a bootstrap sample. Larger counts have a probability below 10**-13."""
 MIN_PROBABILITY_FACTOR = 0.125
-"""Smallest probability of a row, relative to the share of all rows. So no row is weighted more than 1 /
-(MIN_PROBABILITY_FACTOR * share) times, and no threshold samples only a handful of rows."""
+"""Minimum sampling probability of a row, relative to the sampled share of all rows. It limits a row's weight
+to 1 / (MIN_PROBABILITY_FACTOR * share), and prevents a threshold that samples only a handful of rows."""
 NORM_CELLS = 1024
 _CELLS_BITS = 3
-"""Eight cells per octave of norms, from 2**_MIN_EXPONENT on."""
+"""Eight cells per octave of norms, starting at 2**_MIN_EXPONENT."""
 _MIN_EXPONENT = -64
 _MANTISSA_BITS, _EXPONENT_BIAS, _UNIFORM_BITS = 52, 1023, 53
 _HALVINGS = 30
-"""Steps of the search for the threshold: they narrow a range of 2**128 to one part in 10**7."""
+"""Number of bisection steps when the threshold is computed. They narrow a range of 2**128 to one part in
+10**7."""
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
 def mixed(keys: Keys, *salt: int | str) -> Keys:
-    """Pseudo-random numbers, uniform below 2**64, one for each key: the finaliser of SplitMix64 over key +
-    salt."""
+    """Hash each key, uint64 [N], together with a salt. Returns pseudo-random numbers, uint64 [N], uniform
+    below 2**64: the finaliser of SplitMix64 applied to key + salt."""
     # The salt (seed, purpose, round, tree) selects one of 2**64 offsets; sums wrap modulo 2**64. The
     # finaliser is a bijection: different keys never get the same number under one salt.
     digest = hashlib.sha256(repr(salt).encode()).digest()
@@ -58,7 +58,9 @@ def mixed(keys: Keys, *salt: int | str) -> Keys:
 
 
 def sampled(keys: Keys, share: float, *salt: int | str) -> npt.NDArray[np.bool_]:
-    """True for the keys that are sampled, each with probability `share`: bool [N]."""
+    """Draw a sample of keys, each with probability `share`. Returns bool [N], True for sampled keys.
+
+    keys: uint64 [N]; salt: values that make this draw independent of others, e.g. seed, purpose and round."""
     if share >= 1.0:
         return np.ones(keys.size, np.bool_)
     # share <= 1 - 2**-53, so the product fits a uint64.
@@ -66,23 +68,26 @@ def sampled(keys: Keys, share: float, *salt: int | str) -> npt.NDArray[np.bool_]
 
 
 def _uniform(keys: Keys, *salt: int | str) -> Float64:
-    """Pseudo-random integers below 2**53, one for each key, as floats."""
+    """Return a pseudo-random integer below 2**53 for each key, as a float."""
     return (mixed(keys, *salt) >> np.uint64(64 - _UNIFORM_BITS)).astype(np.float64)
 
 
 def sampled_with(keys: Keys, probabilities: Probabilities, *salt: int | str) -> npt.NDArray[np.bool_]:
-    """True for the keys that are sampled, each with its own probability: bool [N]."""
+    """Draw a sample of keys, uint64 [N], each with its own probability, float64 [N]. Returns bool [N], True
+    for sampled keys. salt: as in `sampled`."""
     return _uniform(keys, *salt) < probabilities * 2.0**_UNIFORM_BITS
 
 
 def bootstrap_counts(keys: Keys, share: float, *salt: int | str) -> BootstrapCounts:
-    """Bootstrap counts of each key: Poisson numbers with mean `share`, at most MAX_BOOTSTRAP_COUNT."""
+    """Draw how often each key occurs in a bootstrap sample: a Poisson number with mean `share`, at most
+    MAX_BOOTSTRAP_COUNT. Returns uint8 [N]. keys: uint64 [N]; salt: as in `sampled`."""
     return np.searchsorted(_poisson(share), _uniform(keys, *salt), side="right").astype(np.uint8)
 
 
 @cache
 def _poisson(mean: float) -> Float64:
-    """The probability, times 2**53, that a Poisson number is at most 0, 1, ... MAX_BOOTSTRAP_COUNT - 1."""
+    """Return P(X <= k) * 2**53 for a Poisson variable X of this mean and k = 0, 1, ... MAX_BOOTSTRAP_COUNT -
+    1."""
     probability, below, out = float(exps(np.array([-mean]))[0]), 0.0, []
     for number in range(MAX_BOOTSTRAP_COUNT):
         below += probability
@@ -92,32 +97,35 @@ def _poisson(mean: float) -> Float64:
 
 
 def gradient_norms(gradient: Float64, hessian: Float64, reg_lambda: float) -> Float64:
-    """sqrt(g**2 + reg_lambda h**2) of each row, the squares summed over its outputs: float64 [N], of
-    float64 [N] or [outputs, N]."""
+    """Return sqrt(g**2 + reg_lambda h**2) for each row, float64 [N], where g and h are its gradient and
+    hessian. They are float64 [N], or [outputs, N]; the squares are then summed over the outputs."""
     out: Float64 = kernels.gradient_norms(np.atleast_2d(gradient), np.atleast_2d(hessian), reg_lambda)
     return out
 
 
 def count_norms(norms: Float64) -> Int64:
-    """Counts of gradient norms by cell: int64 [NORM_CELLS]. Norms outside the range count in the first or
-    last cell.
+    """Count gradient norms, float64 [N], in cells of logarithmic width. Returns int64 [NORM_CELLS].
 
-    A cell is an exponent with the first _CELLS_BITS bits of the mantissa."""
+    A norm's exponent and the first _CELLS_BITS bits of its mantissa determine its cell. Norms below the range
+    are counted in the first cell, norms above it in the last."""
     cells = np.ascontiguousarray(norms).view(np.int64) >> (_MANTISSA_BITS - _CELLS_BITS)
     cells -= (_EXPONENT_BIAS + _MIN_EXPONENT) << _CELLS_BITS
     return np.bincount(np.clip(cells, 0, NORM_CELLS - 1), minlength=NORM_CELLS).astype(np.int64)
 
 
 def sampling_probabilities(norms: Float64, threshold: float, share: float) -> Probabilities:
-    """Probability of each row: norm / threshold, from MIN_PROBABILITY_FACTOR * share to 1."""
+    """Return each row's sampling probability, norm / threshold, clipped to [MIN_PROBABILITY_FACTOR * share,
+    1]. norms: float64 [N]; share: share of all rows to sample."""
     return np.maximum(np.minimum(norms, threshold) / threshold, MIN_PROBABILITY_FACTOR * share)
 
 
 def mvs_threshold(counts: Int64, share: float) -> float:
-    """The smallest threshold, to one part in 10**7, at which the expected sample is at most this share of the
-    rows. Each row's norm is taken as the middle of its cell. Returns 1 if there are no rows.
+    """Return the threshold for minimal variance sampling (MVS) of a share of the rows.
 
-    Minimal variance sampling (Ibragimov and Gusev, NeurIPS 2019), as in XGBoost."""
+    A row is sampled with probability norm / threshold (`sampling_probabilities`), where the norm is taken as
+    the middle of its cell. The result is the smallest threshold, to one part in 10**7, at which no more than
+    this share is expected to be sampled. Returns 1.0 if there are no rows. counts: int64 [NORM_CELLS], from
+    `count_norms`. Source: Ibragimov and Gusev, NeurIPS 2019; XGBoost uses the same method."""
     used = np.flatnonzero(counts)
     if not used.size:
         return 1.0
@@ -137,7 +145,8 @@ def mvs_threshold(counts: Int64, share: float) -> float:
 
 
 def keys_of(site: str, places: Keys) -> Keys:
-    """Keys for the rows of a site without row identifiers: the site's name and the position in its table."""
+    """Return keys for the rows of a site that has no row identifiers. Each key is a hash of the site's name
+    and the row's position in its table; places: uint64 [N], these positions."""
     return mixed(places, "row", site)
 
 
@@ -146,7 +155,8 @@ def key_of(text: str) -> int:
 
 
 def sampled_features(features: Sequence[int], share: float, *salt: int | str) -> tuple[int, ...]:
-    """A share of these features, at least one, in their order."""
+    """Choose a share of these features by hash, at least one. Returns them in their original order. salt: as
+    in `sampled`."""
     if share >= 1.0:
         return tuple(features)
     # A fixed number is drawn, not each with a probability: those with the lowest hashes.
@@ -161,19 +171,21 @@ def sampled_features(features: Sequence[int], share: float, *salt: int | str) ->
 
 Mask = npt.NDArray[np.bool_]
 RowIndex = slice | npt.NDArray[Any]
-"""An index of rows into an array of all rows."""
+"""Index that selects some rows from an array of all rows."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """Rows that are processed together. starts: the first row of each group, and the end of the last one,
-    int64 [groups + 1]; None if rows have no groups."""
+    """Rows that are processed together. If rows are ranked in groups, a block consists of whole groups.
+    starts: int64 [groups + 1], position of each group's first row in the block, then the number of rows; None
+    if there are no groups."""
 
     rows: RowIndex
     starts: Int64 | None = None
 
     def only(self, chosen: Mask) -> "Block":
-        """The chosen rows of the block, in whole groups. chosen: bool [all rows]."""
+        """Return the block reduced to the chosen rows. chosen: bool [all rows], the same for all rows of a
+        group."""
         kept = chosen[self.rows]
         if kept.all():
             return self
@@ -186,7 +198,8 @@ class Block:
 
 
 def blocks(rows: int, groups: Keys | None) -> list[Block]:
-    """All rows in blocks. groups: uint64 [rows], equal for the rows of a group."""
+    """Divide all rows into blocks that do not split groups. groups: uint64 [rows], equal for the rows of a
+    group; None if the rows have no groups."""
     if groups is None:
         return [Block(rows_of_block) for rows_of_block in _blocks(rows)]
     _, begins, group = np.unique(groups, return_index=True, return_inverse=True)
@@ -201,18 +214,19 @@ def blocks(rows: int, groups: Keys | None) -> list[Block]:
     ]
 
 
-# ---- Samplers of the rows that the trees of a round grow on; the other rows only descend the trees ------
+# ---- Samplers of the rows that a round's trees are trained on; the other rows only pass through them ----
 # A sample follows from the row keys, the seed, the tree's number and, in gradient-based sampling, the
 # gradients. It is the same for all outputs, and different for parallel trees.
 
 
 Members = Sequence[Rows] | None
-"""Row numbers for each parallel tree, increasing; None: all rows in each."""
+"""Row numbers sampled for each parallel tree, in increasing order; None if every tree uses all rows."""
 
 
 @dataclass(frozen=True)
 class RowSampling:
-    """The keys and salts of row samples, different for each round and parallel tree."""
+    """Row keys and salts that determine the row samples of a training run. Each round and each parallel tree
+    has its own salt."""
 
     keys: Keys
     seed: int
@@ -226,10 +240,11 @@ class RowSampling:
 
 @dataclass(frozen=True)
 class Sampler:
-    """Samples the rows that trees grow on.
+    """Rule that selects the rows on which each round's trees are trained.
 
-    sets: number of row sets that `sample` returns; moved: those that together contain each row once; sample:
-    maps a round to the rows its trees grow on and, as a second set, the rows that only descend them."""
+    sample: function that returns a round's row sets. The first contains the rows that the trees are trained
+    on; the second, if any, contains rows that only pass through the finished splits, so that their margins
+    are updated. sets: number of these row sets. moved: slice of them that contains every row exactly once."""
 
     sets: int
     moved: slice
@@ -237,11 +252,12 @@ class Sampler:
 
 
 ALL_ROWS = Sampler(1, slice(0, 1), lambda tree: (None,))
-"""No sampling: trees grow on all rows."""
+"""Sampler that trains every tree on all rows."""
 
 
 def subsample(training: Mask, draws: RowSampling, share: float) -> Sampler:
-    """Sample a share of the training rows, each counted once."""
+    """Return a sampler that draws a share of the training rows without replacement. training: bool [rows],
+    True for training rows."""
 
     def sample(tree: int) -> Sequence[Members]:
         keys, salts = draws.keys, draws.salts(tree)
@@ -251,8 +267,9 @@ def subsample(training: Mask, draws: RowSampling, share: float) -> Sampler:
 
 
 def bootstrap(training: Mask, draws: RowSampling, share: float) -> Sampler:
-    """Sample training rows with replacement, each counted as often as it is drawn. The second set is all
-    rows."""
+    """Return a sampler that draws a share of the training rows with replacement. A row counts as often as it
+    is drawn. The sampler's second row set contains all rows. training: bool [rows], True for training rows.
+    """
 
     def sample(tree: int) -> Sequence[Members]:
         rows = np.arange(training.size, dtype=np.uint32)
@@ -263,7 +280,8 @@ def bootstrap(training: Mask, draws: RowSampling, share: float) -> Sampler:
 
 
 class NormSample:
-    """Training rows sampled by their gradient norms, for each parallel tree: bool [rows] masks."""
+    """Sample of the training rows in which rows with large gradients are more likely. masks: bool [rows] for
+    each parallel tree, True for sampled rows. `reweigh` fills them block by block."""
 
     def __init__(
         self,
@@ -274,7 +292,16 @@ class NormSample:
         reg_lambda: float,
         threshold: float,
     ) -> None:
-        """threshold: the norm with probability 1 (`sampling_probabilities`)."""
+        """Start with an empty sample.
+
+        Args:
+            training: bool [rows], True for training rows.
+            draws: row keys and salts.
+            tree: number of the round.
+            share: share of the training rows to sample.
+            reg_lambda: XGBoost's parameter; it weighs hessians against gradients in the norm.
+            threshold: gradient norm at which a row is certain to be sampled (`mvs_threshold`).
+        """
         self.masks = [np.zeros(training.size, np.bool_) for _ in range(draws.parallel_trees)]
         self._training = training
         self._keys = draws.keys
@@ -284,7 +311,8 @@ class NormSample:
         self._threshold = threshold
 
     def reweigh(self, rows: RowIndex, gradient: Float64, hessian: Float64) -> tuple[Float64, Float64]:
-        """Sample among these rows, and divide their gradients and hessians by their probabilities."""
+        """Sample among these rows and record the result in `masks`. Returns their gradients and hessians
+        divided by the sampling probabilities, which makes sums over the sample unbiased."""
         norms = gradient_norms(gradient, hessian, self._reg_lambda)
         probabilities = sampling_probabilities(norms, self._threshold, self._share)
         for mask, salt in zip(self.masks, self._salts, strict=True):
@@ -294,5 +322,5 @@ class NormSample:
 
 
 def split_by_masks(masks: Sequence[Mask]) -> Sequence[Members]:
-    """The row numbers in each mask, then those outside each."""
+    """Return two row sets: the row numbers inside each mask, bool [rows], and those outside it."""
     return [[np.flatnonzero(mask == member).astype(np.uint32) for mask in masks] for member in (True, False)]

@@ -1,11 +1,11 @@
-"""Target means: a column's levels encoded as means of the label, with buckets of levels and folds of rows.
+"""Target means: encodes the levels of a column as mean labels, with hashed levels and out-of-fold means.
 
-A level is any text. Its bucket is a hash of the text, so no list of levels is needed. Each row that trees
-grow on belongs to a fold, and is encoded with its bucket's mean over the other folds, which excludes its own
-label. Validation rows, and all predicted rows, get the mean over all folds.
+A level is any text. Its hash determines a bucket, so no list of levels is needed. Each training row belongs
+to a fold. It is encoded with its bucket's mean over the other folds, which excludes its own label. Validation
+rows and all predicted rows get the mean over all folds.
 
-Promises: bucket and fold of a row depend only on its level, its key and the seed, not on the party. Means
-that `to_json` did not write raise ConfigError.
+Guarantees: a row's bucket and fold depend only on its level, its key and the seed, not on its party.
+Raises: ConfigError if a model's target means cannot be read.
 """
 
 import hashlib
@@ -24,14 +24,14 @@ from fedboost.gbdt.binned import Column
 from fedboost.gbdt.sampling import Keys, mixed
 
 FOLDS = 5
-"""As in scikit-learn's TargetEncoder."""
+"""Number of folds, as in scikit-learn's TargetEncoder."""
 ALL = FOLDS
-"""Index of the mean over all folds, after the means without fold 0, 1, ..."""
+"""Index of the mean over all folds, after the means that exclude fold 0, 1, ..."""
 MIN_BUCKETS, MAX_BUCKETS = 2, 1 << 18
-"""Buckets of a column. MAX_BUCKETS also limits all columns together, since their means travel in one message.
-"""
+"""Minimum and maximum number of buckets of a column. MAX_BUCKETS also limits the total of all columns, since
+their means are sent in one message."""
 _WORD = 8
-"""Bytes of a level's hash that determine its bucket."""
+"""Number of bytes of a level's hash that determine its bucket."""
 
 Folds = npt.NDArray[np.uint8]
 
@@ -41,44 +41,45 @@ def bucket_of(text: str, buckets: int) -> int:
 
 
 def folds_of(keys: Keys, seed: int) -> Folds:
-    """The fold of each row, by its key: uint8 [rows], 0 to FOLDS - 1."""
+    """Assign each row to a fold by its key, uint64 [rows]. Returns uint8 [rows], below FOLDS."""
     return (mixed(keys, seed, "fold") % np.uint64(FOLDS)).astype(np.uint8)
 
 
 @dataclass(frozen=True)
 class Slots:
-    """The slots of a column: `folds` for each bucket, and for missing values, which come last.
+    """Numbering of a column's sums or means (slots): `folds` of them for each bucket, then for missing
+    values.
 
         slot = bucket * folds + fold      [ bucket 0: fold 0, 1, ..., ALL | bucket 1 | ... | missing ]
 
-    Without folds (`folds` is 1) there is one slot for each bucket."""
+    If `folds` is 1, there is a single slot for each bucket."""
 
     buckets: int
     folds: int
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Shape of the means of all buckets."""
+        """Shape of an array with the means of all buckets: (buckets, folds)."""
         return self.buckets, self.folds
 
     @property
     def with_missing(self) -> int:
-        """Number of slots, including those of missing values."""
+        """Number of slots, including those for missing values."""
         return (self.buckets + 1) * self.folds
 
     def of(self, buckets: Float32, folds: Folds | None) -> Int64:
-        """The slot of each row: int64 [rows]. buckets: float32, NaN for missing values; folds: fold of each
-        row, or None for the last slot of every bucket."""
+        """Return the slot of each row: int64 [rows]. buckets: float32 [rows], NaN for missing values; folds:
+        uint8 [rows], or None for the last slot of each bucket."""
         first = np.where(np.isnan(buckets), np.float32(self.buckets), buckets).astype(np.int64) * self.folds
         return first + (self.folds - 1 if folds is None else folds)
 
 
 @dataclass(frozen=True)
 class EncodedColumn:
-    """A column of buckets that reads as means, which are looked up on access.
+    """A column of target means, looked up from the rows' buckets on access.
 
-    buckets: reads as float32, NaN for missing values; means: float32 [buckets, folds]; folds: fold of each
-    row, or None for the last slot of every bucket."""
+    buckets: column of bucket numbers, read as float32, NaN for missing values; means: float32 [buckets,
+    folds]; folds: uint8 [rows], or None for the last slot of each bucket."""
 
     buckets: Column
     slots: Slots
@@ -96,7 +97,7 @@ class EncodedColumn:
 
 @dataclass(frozen=True)
 class LevelMeans:
-    """The mean of each bucket of a column, for prediction. packed: float32, in little-endian bytes."""
+    """Mean of each bucket of a column, used for prediction. packed: little-endian float32 bytes."""
 
     packed: bytes
 
@@ -113,23 +114,23 @@ class LevelMeans:
         return np.frombuffer(self.packed, "<f4").astype(np.float32)
 
     def of_buckets(self, buckets: Float32) -> Float32:
-        """The mean of each row: float32 [rows], from its bucket; NaN for missing values."""
+        """Return the mean for each row's bucket: float32 [rows], NaN for missing values."""
         return EncodedColumn(buckets, Slots(self.buckets, 1), self.values, None)[: buckets.size]
 
     def encoded(self, codes: Int64, levels: Sequence[str]) -> Float32:
-        """The mean of each row: float32 [rows]. codes: index of its level among `levels`, -1 for a missing
-        value, which stays missing."""
+        """Return the mean for each row's level: float32 [rows]. codes: int64 [rows], index into `levels`, or
+        -1 for a missing value, for which NaN is returned."""
         means = [self.values[bucket_of(level, self.buckets)] for level in levels]
         return np.array([*means, np.nan], np.float32)[codes]
 
 
 TargetMeans = Mapping[str, LevelMeans]
-"""The target means of each encoded column."""
+"""Target means of each encoded column, by column name."""
 NO_MEANS: TargetMeans = {}
 
 
 def to_json(means: TargetMeans) -> str:
-    """The means as JSON, each as the shortest decimal that reads back as its float32."""
+    """Return the means as JSON, each as the shortest decimal that reads back as the same float32."""
     return json.dumps(
         {name: [float(str(mean)) for mean in each.values] for name, each in means.items()},
         separators=(",", ":"),
@@ -141,10 +142,10 @@ def from_json(text: str, source: str) -> dict[str, LevelMeans]:
         content: dict[str, Any] = json.loads(text)
         for values in content.values():
             if not MIN_BUCKETS <= len(values) <= MAX_BUCKETS or not all(map(math.isfinite, values)):
-                raise ValueError("not finite means of that many buckets")
+                raise ValueError("the means are not finite, or there are too few or too many")
         means = {str(name): LevelMeans.of(np.array(values, "<f4")) for name, values in content.items()}
     except (AttributeError, TypeError, ValueError, OverflowError, RecursionError):
         raise ConfigError(
-            "target-means-malformed", f"{source}: its target means are not in the form that fedboost writes"
+            "target-means-malformed", f"{source}: the target means are not in the format that fedboost writes"
         ) from None
     return means

@@ -1,8 +1,8 @@
-"""Work shared by the cores of one machine.
+"""A thread pool for work that is divided into pieces.
 
-Promises: results come in the order of the pieces, so they do not depend on the number of threads, provided
-that the pieces write to different places. The first error of a piece is raised.
-"""
+Guarantees: results are returned in the order of the pieces. They do not depend on the number of threads,
+provided that the pieces write to different places. An exception raised while processing a piece is raised to
+the caller."""
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,18 +18,20 @@ Piece = TypeVar("Piece")
 Result = TypeVar("Result")
 
 BLOCK = 1 << 14
-"""Rows of a block, so that the intermediate results of a block stay in the cache."""
+"""Number of rows in a block, chosen so that a block's intermediate results stay in the cache."""
 
 
 class Threads:
-    """A pool of threads; kernels release the interpreter lock. With number 1, only the caller works."""
+    """Thread pool for compiled kernels, which release the interpreter lock. number: total number of threads,
+    including the calling one; with 1, all work is done in the calling thread."""
 
     def __init__(self, number: int) -> None:
         self.number = number
         self._pool = ThreadPoolExecutor(number - 1) if number > 1 else None
 
     def each(self, work: Callable[[Piece], Result], pieces: Iterable[Piece]) -> list[Result]:
-        """Results of work(piece), in the order of the pieces."""
+        """Call work(piece) for every piece, using all threads. Returns the results in the order of the
+        pieces."""
         if self._pool is None:
             return [work(piece) for piece in pieces]
         every = list(pieces)
@@ -50,8 +52,11 @@ class Threads:
         return [results[index] for index in range(len(every))]
 
     def cut(self, places: Int64, whole: int) -> tuple[Int64, list[slice]]:
-        """Cut the rows of leaves (`kernels.rows`) into one share for each thread, or a single share if there
-        are fewer than `whole`. Returns the pieces, int64 [pieces, 3], and their slices that are the shares.
+        """Divide the rows of several leaves evenly among the threads. If there are fewer than `whole` rows, a
+        single thread gets all of them.
+
+        places: int64 [leaves, 3], begin, end and root of each leaf's rows (`kernels.rows`). Returns the
+        pieces, int64 [pieces, 3] (index of the leaf, begin, end), and a slice of the pieces for each thread.
         """
         pieces = np.empty((len(places) + self.number, 3), np.int64)
         edges = np.empty(self.number + 1, np.int64)
@@ -66,5 +71,6 @@ ONE = Threads(1)
 
 
 def blocks(rows: int) -> list[slice]:
-    """Slices of `rows` rows, block by block. Without rows there is one empty block."""
+    """Return slices that divide `rows` rows into blocks of BLOCK rows. If there are no rows, returns one
+    empty slice."""
     return [slice(start, min(start + BLOCK, rows)) for start in range(0, max(rows, 1), BLOCK)]

@@ -1,15 +1,14 @@
-"""Splits and trees: gains, the best split of a node, leaf values, and a tree as columns.
+"""Splits and trees: gains, the best split of a node, leaf values, and trees stored as columns.
 
-Promises: the best split depends only on the integer sums. Ties go to the lowest feature, then the lowest bin,
-then missing values right. A split by a categorical feature sends a subset of its categories right: a single
-one if there are few categories, otherwise as many of those with the lowest leaf values as gain most. Its ties
-go to the fewest, then to missing values left.
+Guarantees: the best split depends only on integer sums. Ties go to the lowest feature, then to the lowest
+bin, then to missing values going right. A split by a categorical feature sends a subset of its categories
+right. With few categories it is a single one, otherwise those with the lowest leaf values, as many as give
+the highest gain. Ties then go to the fewest categories, then to missing values going left.
 
 Source of the formulas: Chen and Guestrin, "XGBoost: A Scalable Tree Boosting System", KDD 2016, section 2.2.
 As in XGBoost, the gain is not halved, and `gamma` is compared with it. Without penalties, no other subset of
 categories can gain more than the first or the last ones in the order of their leaf values: Fisher, "On
-Grouping for Maximum Homogeneity", JASA 53, 1958.
-"""
+Grouping for Maximum Homogeneity", JASA 53, 1958."""
 
 import dataclasses
 import math
@@ -36,24 +35,25 @@ LEAF = np.dtype(
     [(name, np.int64) for name in f"{_NUMBERS} left open_left open_right sign".split()]
     + [(name, np.float64) for name in ["gain", "lower", "upper", "middle"]]
 )
-"""A leaf of a growing tree: its node, its root, and its depth; the slot of its histogram; its sums, and that
-of its positive gradients; the bounds of the values of leaves below it. Its best split: gain, feature, bin,
-where missing values go, and the sums of the left child. After the split: the left child, which children may
-split again, the constraint of the feature, and the midpoint of the children's values.
+"""Record of a leaf of a growing tree.
 
-feature: -1 if no split gains enough; bin: for a categorical feature the number of the partition, and 0 after
-the split."""
+node, root, depth: its position; slot: index of its histogram; gradient, hessian: sums over its rows;
+positive: sum of the positive gradients; lower, upper: bounds of leaf values below it. Its best split: gain;
+feature, -1 if no split gains enough; bin, the partition for a categorical feature, and 0 after the split;
+missing_left; left_gradient, left_hessian: sums of the left child. After the split: left, the left child;
+open_left, open_right: whether a child may split again; sign: monotone constraint of the feature; middle:
+midpoint of the children's values."""
 Leaves = npt.NDArray[np.void]
 Bounds = tuple[float, float]
 FREE: Bounds = (-math.inf, math.inf)
-"""Bounds of leaf values, before the learning rate."""
+"""Bounds that restrict no leaf value."""
 MIN_GAIN = 1e-6
-"""XGBoost's kRtEps: a split must gain more than this."""
+"""XGBoost's kRtEps: the gain of a split must exceed this."""
 
 
 @dataclass(frozen=True)
 class SplitRule:
-    """The parameters of splits and leaf values, under XGBoost's names, and the scales of the sums."""
+    """Parameters of splits and leaf values, under XGBoost's names, and the fixed-point scales of the sums."""
 
     reg_lambda: float
     reg_alpha: float
@@ -66,11 +66,11 @@ class SplitRule:
     max_cat_to_onehot: int = 4
     max_cat_threshold: int = 64
     monotone: tuple[int, ...] = ()
-    """For each feature 1, -1 or 0; empty without constraints."""
+    """Monotone constraint of each feature: 1, -1 or 0. Empty if there are no constraints."""
 
     def scaled(self, share: float) -> "SplitRule":
-        """The rule for a share of the rows, with penalties scaled like the sums. It finds the splits of all
-        rows, as far as the rows are alike."""
+        """Return the rule for a sample with this share of the rows: penalties are scaled like the sums. If
+        the sample is representative, the rule finds the same splits as this one on all rows."""
         return dataclasses.replace(
             self,
             reg_lambda=self.reg_lambda * share,
@@ -79,7 +79,10 @@ class SplitRule:
         )
 
     def gains(self, histogram: Int64, layout: Layout, total: Total) -> Float64:
-        """The highest gain of a split by each feature, 0 if there is none: float64 [features]."""
+        """Compute the highest gain of a split by each feature. Returns float64 [features], 0 if there is no
+        valid split.
+
+        histogram: int64 [layout.cells], of the node; total: the node's sums of gradients and hessians."""
         gains: Float64 = best_gains(*self._kernel_arguments(histogram, layout, total))
         return gains
 
@@ -94,7 +97,8 @@ class SplitRule:
 
     @cached_property
     def scales(self) -> tuple[tuple[float, float], tuple[float, float, float, float]]:
-        """The units and the penalties, in the form of the kernels."""
+        """Units per 1.0 of gradients and hessians, and the penalties, in the order in which the kernels take
+        them."""
         penalties = (
             float(self.reg_lambda),
             float(self.reg_alpha),
@@ -106,8 +110,14 @@ class SplitRule:
     def best_split(
         self, histogram: Int64, layout: Layout, total: Total, bounds: Bounds = FREE
     ) -> "BestSplit | None":
-        """The split of highest gain by the features of a layout, or None if none gains enough. bounds: of the
-        values of leaves below, if there are constraints."""
+        """Find the split with the highest gain. Returns None if no split gains enough.
+
+        Args:
+            histogram: int64 [layout.cells], the node's histogram.
+            layout: the features that may be used.
+            total: the node's sums of gradients and hessians.
+            bounds: lower and upper bound of leaf values below the node, used only with monotone constraints.
+        """
         limits = None
         if self.monotone:
             limits = (*bounds, np.array([self.monotone[feature] for feature in layout.features], np.int64))
@@ -132,7 +142,7 @@ class SplitRule:
 
 @dataclass(frozen=True)
 class BestSplit:
-    """A split of a node and the sums of the two children. bin and categories as in `Split`."""
+    """A node's best split, and the sums of its two children. bin and categories are as in `Split`."""
 
     gain: float
     feature: int
@@ -157,10 +167,11 @@ _MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True)
 class Split:
-    """A decision as it travels: rows of `node` with bin <= `bin` go to `left`, the others to left + 1.
+    """A split, as sent to parties: rows of `node` with bin <= `bin` go to child `left`, the others to left +
+    1.
 
     For a categorical feature, rows go to left + 1 if the bit of their category is set in `categories`, else
-    to `left`; category c has the c-th lowest bit, and bin is 0. For a numeric feature, categories is 0."""
+    to `left`. Category c has the c-th lowest bit, and bin is 0. For a numeric feature, categories is 0."""
 
     node: int
     feature: int
@@ -170,7 +181,7 @@ class Split:
     categories: int = 0
 
     def fits(self, category_count: int) -> bool:
-        """True if a feature with this number of categories can have this split; 0 for a numeric feature."""
+        """Return whether a feature with this number of categories (0 if numeric) can have this split."""
         if not category_count:
             return self.categories == 0
         return 0 < self.categories < 1 << category_count and self.bin == 0
@@ -180,21 +191,21 @@ NODE = np.dtype(
     [("left", np.int64), ("feature", np.int64), ("missing_left", np.bool_)]
     + [(name, np.float64) for name in ("threshold", "value", "gain", "cover")]
 )
-"""A node of a growing tree: the fields of `Tree` except categories."""
+"""Record of a node of a growing tree. It has the fields of `Tree`, except categories."""
 SPLIT_COLUMNS = 5
 BITMAP_BYTES = MAX_CODES // 8
 
 
 class Splits:
-    """Decisions in order, as immutable columns.
+    """A sequence of splits, stored as immutable columns.
 
-    columns: int32 [5, splits]: node, feature, bin, missing_left (1 or 0), left, as in `Split`; categories:
-    uint8 [splits, 32], the bits of `Split.categories`, lowest first."""
+    columns: int32 [5, splits]: node, feature, bin, missing_left (1 or 0) and left of each `Split`;
+    categories: uint8 [splits, 32], the bits of `Split.categories`, lowest first."""
 
     __slots__ = ("_packed", "_sum", "bin", "categories", "columns", "feature", "left", "node")
 
     def __init__(self, columns: Int32, categories: Bytes | None = None) -> None:
-        """categories: None if all features are numeric. The arrays become read-only."""
+        """Wrap both arrays, which become read-only. categories: None if all features are numeric."""
         if categories is None:
             categories = np.zeros((columns.shape[1], BITMAP_BYTES), np.uint8)
         columns = np.ascontiguousarray(columns)  # one array type for numba
@@ -208,7 +219,7 @@ class Splits:
         self.categories = categories
         self._packed: bytes | None = None
         self._sum: tuple[Splits, Splits] | None = None
-        """The splits that were added last, and the sum."""
+        """The splits that were last added to these, and the result."""
 
     @classmethod
     def of(cls, splits: "Splits | Iterable[Split]") -> "Splits":
@@ -262,7 +273,7 @@ NO_SPLITS = Splits.of(())
 
 
 def _numbers(bitmaps: Bytes) -> list[int]:
-    """The bits of each bitmap, lowest first, as a number."""
+    """Convert the bits of each bitmap, lowest first, to an integer."""
     # numpy strips the trailing zero bytes of strings.
     strings = np.ascontiguousarray(bitmaps).view(f"S{BITMAP_BYTES}").ravel().tolist()
     return [int.from_bytes(string, "little") if string else 0 for string in strings]
@@ -270,12 +281,12 @@ def _numbers(bitmaps: Bytes) -> list[int]:
 
 @dataclass
 class Tree:
-    """A tree, or those of a round with their roots first. Each column has an entry for each node, under
-    XGBoost's name except `value`.
+    """A decision tree as columns that have an entry for each node. While a round's trees grow, one object
+    holds all of them, roots first. The columns have XGBoost's names, except `value`.
 
-    value: float32 leaf values, including the learning rate (at inner nodes the value of a leaf there);
-    threshold: float32, "x < threshold goes left"; cover: sum of hessians; gain: 0 at leaves; categories: as
-    in `Split`, then the threshold is 0; by default 0 at all nodes."""
+    value: float32 leaf values, after the learning rate (an inner node has the value that a leaf there would
+    have); threshold: float32, rows with x < threshold go left; cover: sum of hessians; gain: 0 at leaves;
+    categories: as in `Split`, 0 at all nodes by default. A node with categories has threshold 0."""
 
     left: list[int] = field(default_factory=list)
     feature: list[int] = field(default_factory=list)
@@ -291,7 +302,8 @@ class Tree:
 
     @classmethod
     def of(cls, nodes: npt.NDArray[np.void], bitmaps: Bytes) -> "Tree":
-        """The tree of these nodes (`NODE`). bitmaps: the categories of each, as in `Splits`, or empty."""
+        """Build a tree from node records (`NODE`). bitmaps: categories of each node, as in `Splits`, or
+        empty."""
         columns = {name: nodes[name].tolist() for name in NODE.names or ()}
         return cls(**columns, categories=_numbers(bitmaps))
 
@@ -307,14 +319,15 @@ class Tree:
         return len(self.left) - 1
 
     def split(self, node: int, best: BestSplit, cut_points: CutPoints, left: int) -> Split:
-        """Make a leaf an inner node with the children `left` and left + 1, to be added. Returns the split."""
+        """Turn a leaf into an inner node. Returns the split. left: number of the left child. The caller adds
+        both children, the right one as left + 1."""
         split = Split(node, best.feature, best.bin, best.missing_left, left, best.categories)
         self.decide(split, cut_points.cuts[best.feature])
         self.gain[node] = float(np.float32(min(best.gain, _MAX_FLOAT32)))
         return split
 
     def decide(self, split: Split, cuts: Float32) -> None:
-        """Make a leaf an inner node by a split. cuts: those of its feature."""
+        """Turn a leaf into an inner node with this split. cuts: cut points of the split's feature."""
         self.left[split.node] = split.left
         self.feature[split.node] = split.feature
         self.missing_left[split.node] = split.missing_left
@@ -328,7 +341,7 @@ class Tree:
         return [node for node, left in enumerate(self.left) if left == NO_CHILD]
 
     def parts(self, roots: int) -> "list[Tree]":
-        """The tree of each root separately, its nodes in order and numbered from 0."""
+        """Return the tree of each root separately. Nodes keep their order and are numbered from 0."""
         if roots == 1:
             return [self]
         root_of = list(range(roots)) + [0] * (len(self.left) - roots)
@@ -353,7 +366,7 @@ class Tree:
 
 _NO_PARENT = 2147483647
 _BEYOND_FLOAT32 = 1e39
-"""Represents infinity, which JSON lacks: it is infinite as a float32."""
+"""Stands for infinity, which JSON lacks. It becomes infinite when converted to float32."""
 
 
 def tree_to_json(number: int, tree: Tree, features: int) -> dict[str, Any]:
@@ -394,7 +407,8 @@ def tree_to_json(number: int, tree: Tree, features: int) -> dict[str, Any]:
 
 
 def _shortest(value: float) -> float:
-    """The shortest decimal that reads as the same float32: as exact, and half as long in JSON."""
+    """Return the shortest decimal that reads back as the same float32. It is as exact, and takes half the
+    space in JSON."""
     return float(str(np.float32(value))) if math.isfinite(value) else _BEYOND_FLOAT32
 
 
@@ -426,7 +440,7 @@ def _members(categories: int) -> list[int]:
 
 def _categories_from_json(tree: Mapping[str, Any], size: int) -> list[int]:
     if any(not 0 <= category < MAX_CATEGORIES for category in tree["categories"]):
-        raise ValueError(f"a level beyond the {MAX_CATEGORIES} that a feature can have")
+        raise ValueError(f"a split uses a level beyond the {MAX_CATEGORIES} that a feature can have")
     out = [0] * size
     columns = (tree[f"categories_{name}"] for name in ("nodes", "segments", "sizes"))
     for node, begin, length in zip(*columns, strict=True):

@@ -1,1 +1,1 @@
-"""The protocol: queries, messages, and the two ends of a session. Pure: no sockets, no clocks."""
+"""Protocol of a session: queries, messages, and its two ends. It uses no sockets and no clocks."""

@@ -1,13 +1,14 @@
-"""The aggregator's end of a session: messages from parties in, messages to parties out. Sans-IO.
+"""The aggregator's end of a session: takes messages from parties and returns messages to parties. Sans-IO.
 
 `RULES` defines the session: for each phase and event, the handler and the phases that it may lead to.
 Handlers are methods of `AggregatorSession`, grouped by topic: joining, a turn, the end.
 
-Promises: one running sum per turn, never a copy per party; messages of different parties may arrive in any
-order; repeated messages, and those of an earlier attempt, are ignored; every sum is recorded before anything
-that follows from it is sent, and a session that restarts from its records goes on.
-Refuses: joins under other terms, and reports out of turn or order (SessionFailed, kept in `error`). Parties
-that the terms do not name are ignored. A party that left, or was lost again and again, is not readmitted."""
+Guarantees: there is one running sum per turn, never a copy per party. Messages of different parties may
+arrive in any order; repeated messages, and those of an earlier attempt, are ignored. Every sum is recorded
+before anything that follows from it is sent, so a session that restarts from its records can continue.
+Rejects: joins under different terms, and reports out of turn or order (SessionFailed, kept in `error`).
+Parties that the terms do not name are ignored. A party that left, or was lost too often, is not
+readmitted."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -65,40 +66,42 @@ if TYPE_CHECKING:
 
 
 MAX_GREETING_BYTES = 64 * 1024
-"""Most bytes of a greeting without an encryption key: most of it is a certificate with its chain."""
+"""Maximum size in bytes of a greeting without an encryption key. Most of it is a certificate chain."""
 
 
 class Introduction:
-    """The greetings of one attempt."""
+    """Collects the parties' greetings (signed names and keys) in one attempt."""
 
     def __init__(self) -> None:
         self.greetings: dict[str, bytes] = {}
         self.digest = b""
-        """The digest to which the parties' keys are bound."""
+        """Digest of the attempt, to which the parties' keys are bound."""
         self.public: Public | None = None
-        """The key under which sums are encrypted, if they are."""
+        """Key that sums are encrypted with, or None if they are not encrypted."""
         self.transcripts: Transcripts | None = None
-        """Set once the parties are introduced."""
+        """Transcripts of the attempt, or None before the parties are introduced."""
         self.setup: AggregatorSetup | None = None
-        """The facts from which openers are made, set with the first query."""
+        """Facts from which openers are built, or None before the first query."""
 
     def join(self, party: str, greeting: bytes, trust: Trust | None, attempt: Attempt) -> None:
-        """Take in a party's greeting; a repeated one changes nothing."""
+        """Check and store a party's greeting. A repeated one changes nothing. Raises PeerError if the
+        greeting is invalid, or differs from the party's first one."""
         known = self.greetings.get(party)
         if known == greeting:
             return
         if known is not None:
-            raise PeerError("join-repeated", "it joined twice")
+            raise PeerError("join-repeated", "it joined twice, with different greetings")
         if len(greeting) > MAX_GREETING_BYTES and party != attempt.terms.keyholder:
             raise PeerError(
-                "greeting-too-long", f"a greeting of {len(greeting)} bytes, over {MAX_GREETING_BYTES}"
+                "greeting-too-long",
+                f"its greeting has {len(greeting)} bytes, but at most {MAX_GREETING_BYTES} are allowed",
             )
         if trust is not None:  # otherwise the others would refuse it, and seem to be at fault
             key_exchange.check_greeting(trust, attempt, party, greeting)
         self.greetings[party] = greeting
 
     def complete(self, attempt: Attempt, roster: tuple[str, ...], state: TrainingState) -> tuple[bytes, ...]:
-        """Return the greetings of the roster, once all are here, and start the transcripts with them."""
+        """Return the greetings of the roster once all have arrived, and start the transcripts with them."""
         greetings = tuple(self.greetings[member] for member in roster)
         self.digest = session_digest(attempt, greetings)
         if attempt.terms.protection.uses_key_holder:
@@ -108,45 +111,49 @@ class Introduction:
 
 
 # ---- One turn at the aggregator: each party's sealed parts, the help to open their sum, and the sum -----
-# Promises: one running sum, never a copy per party; a repeated part is not added twice.
-# Refuses: parts out of order, and help that was not requested (PeerError).
+# Guarantees: one running sum, never a copy per party; a repeated part is not added twice.
+# Raises: PeerError for parts out of order, and for help that was not requested.
 
 
 class Turn:
-    """The turn of one query, asked of one roster in one attempt."""
+    """Collects the answers of the roster (the parties in the sum) to one query in one attempt, and opens
+    their sum."""
 
     def __init__(self, number: int, roster: Iterable[str], opener: Opener) -> None:
         self.helping: set[str] = set()
-        """Parties whose help to open the sum is due."""
+        """Parties whose help with opening the sum is due."""
         self.reporting = set(roster)
-        """Parties whose whole vector is not in the sum yet."""
+        """Parties whose vector is not completely in the sum yet."""
         self.relayed: defaultdict[str, Order] = defaultdict(Order)
-        """Party -> its relays that were passed on."""
+        """Party -> check of the relays that it sent through the aggregator."""
         self._number = number
         self._opener = opener
         self._parts = dict.fromkeys(self.reporting, 0)
         self._help: dict[str, bytes] = {}
 
     def has_reported(self, party: str) -> bool:
-        """True once a party's whole vector was added."""
+        """Return True once the party's whole vector was added to the sum."""
         return party in self._parts and party not in self.reporting
 
     def repeats(self, party: str, report: Report) -> bool:
-        """True for a part that was already added, or belongs to an earlier turn."""
+        """Return True if a part was already added, or belongs to an earlier turn."""
         known = self._parts.get(party, 0)
         return report.turn < self._number or (report.turn == self._number and report.part < known)
 
     def report(self, party: str, report: Report) -> None:
-        """Add the next part of a party's sealed vector."""
+        """Add the next part of a party's sealed vector to the sum. Raises PeerError if it is out of order, or
+        was sealed in a different context."""
         if report.turn != self._number:
-            raise PeerError("report-wrong-turn", f"a report for turn {report.turn} in turn {self._number}")
+            raise PeerError(
+                "report-wrong-turn", f"it sent a report for turn {report.turn} during turn {self._number}"
+            )
         if report.part != self._parts[party] or party not in self.reporting:
-            raise PeerError("part-order", f"report part {report.part} of turn {report.turn} is out of order")
+            raise PeerError("part-order", f"it sent part {report.part} of turn {report.turn} out of order")
         if report.ctx != (b"" if report.part else self._opener.ctx):
             raise PeerError(
                 "report-other-context",
-                f"its report answers another query, roster or attempt than the others' reports in turn "
-                f"{report.turn}",
+                f"its report is for a different query, roster or attempt than the other parties' reports in "
+                f"turn {report.turn}",
             )
         # All checks come before `add`: nothing can be taken out of the running sum again. For the same
         # reason, a party that is lost between its parts spoils the sum, and the attempt starts over
@@ -158,51 +165,52 @@ class Turn:
         self._parts[party] = report.part + 1
 
     def lose(self, party: str) -> None:
-        """Note that a party whose vector is in the sum was lost."""
+        """Record that a party was lost after its vector was added."""
         self.helping.discard(party)
         self._opener.lose(party)
 
     def requests(self) -> dict[str, bytes]:
-        """Return party -> due request for help, empty once the sum can open. Raises RosterTooSmall."""
+        """Return party -> request for help that is due. It is empty once the sum can be opened. Raises
+        RosterTooSmall if too few parties are left to open the sum."""
         requests = self._opener.requests()
         self.helping = set(requests)
         return requests
 
     def repeats_help(self, party: str, assist: OpenShare) -> bool:
-        """True for help that was already given, or belongs to an earlier turn."""
+        """Return True if help was already received, or belongs to an earlier turn."""
         return assist.turn < self._number or self._help.get(party) == assist.answer
 
     def assist(self, party: str, assist: OpenShare) -> None:
-        """Take in a party's help."""
+        """Check and store a party's help. Raises PeerError if it was not requested."""
         if party not in self.helping:
-            raise PeerError("help-unexpected", f"unrequested help with turn {assist.turn}")
+            raise PeerError("help-unexpected", f"it sent help with turn {assist.turn} that was not requested")
         self._opener.assist(party, assist.answer)
         self._help[party] = assist.answer
         self.helping.discard(party)
 
     def open(self) -> Int64:
-        """Return the sum of all parties' cells."""
+        """Return the sum of all parties' cells, int64 [cells]."""
         return self._opener.open()
 
 
 def turns_of(terms: Terms, query: Query) -> int:
-    """Return the multiple of turn_timeout that parties have for a query: relayed lists are processed by one
-    party after the other."""
+    """Return the number of times turn_timeout that parties have for a query. It is more than 1 if lists are
+    relayed, because one party after another processes them."""
     return max(len(block.parties) for block in terms.blocks) if query.relayed_bytes(terms) else 1
 
 
 # ---- The end of a training: the parties' signatures on what they did and on the model -------------------
-# Refuses: signatures on other queries or trees than the session's (PeerError).
+# Raises: PeerError for signatures on queries or trees that differ from the session's.
 
 
 MAX_SIGNATURE_BYTES = 64 * 1024
-"""Most bytes of a signature with its certificate chain."""
+"""Maximum size in bytes of a signature with its certificate chain."""
 PART_BYTES = 32
-"""Bytes of the hash of a party's part of the model."""
+"""Size in bytes of the hash of a model part."""
 
 
 class Closing:
-    """The signatures of one attempt."""
+    """Collects the parties' signatures on their answers and on the model, in one attempt."""
 
     def __init__(
         self,
@@ -211,11 +219,15 @@ class Closing:
         structure: Callable[[str], bytes],
         thresholds: Thresholds,
     ) -> None:
-        """structure: returns the hash of the model's structure in a party's view; '' stands for all parties
-        where they have the same view; thresholds: collects those that parties send."""
+        """Start to collect signatures.
+
+        Args:
+            structure: returns the hash of the model in a party's view; '' stands for all parties if views are
+                the same.
+            thresholds: collects the thresholds that parties send."""
         self.thresholds = thresholds
         self.digest = digest
-        """The digest of the attempt to which the signatures are bound."""
+        """Digest of the attempt, to which the signatures are bound."""
         self.attestations: dict[str, Attest] = {}
         self.unsigned: set[str] = set()
         """Parties that left without signing."""
@@ -223,21 +235,22 @@ class Closing:
         self._structure = cache(structure)
 
     def lacks(self, party: str) -> bool:
-        """True while a party may still sign."""
+        """Return True while the party may still sign."""
         return party not in self.attestations and party not in self.unsigned
 
     def attest(self, party: str, attest: Attest, trust: Trust | None, attempt: Attempt) -> None:
-        """Take in a party's attestation. Raises PeerError for one of other queries or trees."""
+        """Check and store a party's attestation. Raises PeerError if it does not match the queries and the
+        model, or if its signature is invalid."""
         if party in self.attestations:
-            raise PeerError("attest-unexpected", "an unrequested attestation")
+            raise PeerError("attest-unexpected", "it sent an attestation that was not requested")
         if attest.transcript != self._transcripts.signed(party):
-            raise PeerError("attest-other-queries", "it attests other queries than were asked")
+            raise PeerError("attest-other-queries", "its attestation is for different queries")
         if attest.structure != self._structure(attempt.terms.blocks.viewer(party)):
-            raise PeerError("attest-other-trees", "it attests other trees than the model has")
+            raise PeerError("attest-other-trees", "its attestation does not match the model's trees")
         if len(attest.part) != (PART_BYTES if attempt.terms.keeps_parts else 0):
-            raise PeerError("attest-part", "its attestation lacks, or should not have, the hash of a part")
+            raise PeerError("attest-part", "its attestation lacks a part's hash, or should not have one")
         if len(attest.certificate) + len(attest.signature) > MAX_SIGNATURE_BYTES:
-            raise PeerError("attest-too-long", "its signature and certificates are too long")
+            raise PeerError("attest-too-long", "its signature with certificates is too long")
         if trust is not None:
             key_exchange.check_attest(trust, attempt, self.digest, party, attest)
         self.thresholds.take(party, attest.thresholds)
@@ -248,16 +261,19 @@ class Closing:
 
 
 class AggregatorSession:
-    """A session at the aggregator.
+    """One session at the aggregator.
 
     Args:
-        state: the state in which every training begins.
-        record: called with each record, which must outlive the process when it returns.
-        past: the records of an earlier process (ConfigError if they do not fit).
-        trust: checks greetings and signatures, where parties sign.
-        draw: cryptographic randomness, for blinds and for noise drawn here.
-        callbacks: may end the training after a round.
-        request: the analyst's, where it is signed."""
+        program: the session's algorithm.
+        state: initial state of every training run.
+        record: writes a record to the journal; it must survive a crash once the call returns.
+        past: records of an earlier process.
+        trust: certificates with which greetings and signatures are checked, if parties sign.
+        draw: cryptographic source of randomness for blinds and for the aggregator's noise.
+        callbacks: called after each round; may end the training run.
+        request: the analyst's signed request, if any.
+
+    Raises ConfigError if `past` does not fit the session."""
 
     def __init__(
         self,
@@ -278,7 +294,7 @@ class AggregatorSession:
         self.phase: Phase = "joining"
         self.error: SessionFailed | None = None
         self.run = TrainingRun(terms, program, state, record, past, callbacks)
-        """The part of the session that the journal preserves."""
+        """Part of the session that the journal preserves."""
         self.attendance = Attendance()
         self.introduction = Introduction()
         self.current_turn: Turn | None = None
@@ -289,50 +305,51 @@ class AggregatorSession:
         """True if parties may have helped to open this turn's sum, in any attempt or process."""
         self.deadline = 0.0
         self.seconds = 0.0
-        """Seconds that parties have for the message that is due."""
+        """Time in seconds that parties have for the message that is due."""
 
     @property
     def roster(self) -> tuple[str, ...]:
-        """The parties whose vectors go into the sums now."""
+        """Parties whose vectors are currently added to the sums."""
         return self.run.roster
 
     @property
     def turn(self) -> int:
-        """The number of the pending query."""
+        """Number of the pending query."""
         return self.run.turn
 
     @property
     def attempt(self) -> int:
-        """The number of times that the parties were called together."""
+        """Number of the current attempt."""
         return self.run.attempt
 
     @property
     def history(self) -> list[Round]:
-        """The finished rounds."""
+        """Results of the finished rounds."""
         return self.run.history
 
     @property
     def booster(self) -> Booster | None:
-        """The model, once the program has ended."""
+        """The model, or None before the program has ended."""
         return self.run.booster
 
     @property
     def attestations(self) -> dict[str, Attest]:
-        """Party -> its signed attestation, so far."""
+        """Party -> its signed attestation, for all parties that have signed so far."""
         return self.closing.attestations if self.closing else {}
 
     @property
     def digest(self) -> bytes:
-        """The digest to which the signatures are bound, once there are any."""
+        """Digest of the attempt to which the signatures are bound, or empty before signatures are
+        requested."""
         return self.closing.digest if self.closing else b""
 
     @property
     def awaited(self) -> tuple[str, ...]:
-        """The parties of the roster whose message is due."""
+        """Parties of the roster whose next message is due."""
         return tuple(filter(self.awaits, self.roster))
 
     def awaits(self, party: str) -> bool:
-        """True if a message of this party is due."""
+        """Return True if a message from this party is due."""
         match self.phase:
             case "joining":
                 return party not in self.introduction.greetings
@@ -348,14 +365,15 @@ class AggregatorSession:
     # ---- Events -------------------------------------------------------------------------------------
 
     def start(self, connected: Iterable[str] | None = None) -> Outbox:
-        """Run the program to its first query, and call the connected parties together (default: all)."""
+        """Run the program up to its first query and call the connected parties together. connected: defaults
+        to all parties."""
         parties = {*self.terms.parties}
         self.attendance.connected = parties if connected is None else parties.intersection(connected)
         draws = self.terms.noise is not None and self.terms.noise.placement == "central"
         if self.terms.protection.uses_key_holder and self.draw is None:
-            return self.fail("sums are encrypted, but the aggregator has no randomness for blinds")
+            return self.fail("sums are encrypted, but the aggregator has no source of randomness for blinds")
         if draws and self.draw is None:
-            return self.fail("the terms have the aggregator draw noise, but it has no randomness")
+            return self.fail("the terms have the aggregator draw noise, but it has no source of randomness")
         try:
             self.run.start()
         except FedboostError as error:
@@ -375,7 +393,7 @@ class AggregatorSession:
             return self.fail(f"turn {self.turn}: {error}")
 
     def tick(self, now: float) -> Outbox:
-        """Advance the time to `now` (seconds of any steady clock). Returns the messages to send now."""
+        """Set the current time, in seconds of any steady clock. Returns the messages to send now."""
         self.attendance.now = now
         if self.phase not in PHASES:
             return []
@@ -385,40 +403,43 @@ class AggregatorSession:
             return self.fail(f"turn {self.turn}: {error}")
 
     def finish(self) -> None:
-        """End the training with the current round: the model is that of the rounds so far."""
+        """End training with the current round. The model consists of the rounds trained so far."""
         self.run.enough = True
 
     def follow(self, event: FromConnection | Violation | Tick, *arguments: object) -> Outbox:
-        """Call the handler that RULES has for an event in this phase."""
+        """Call the handler that RULES contains for this event in the current phase."""
         rule = RULES[self.phase, type(event)]
         outbox = rule.handler(self, *arguments)
         assert self.phase in (*rule.leads_to, "failed"), f"{type(event).__name__} led to {self.phase}"
         return outbox
 
     def _is_heard(self, party: str, event: FromConnection) -> bool:
-        """True unless a party is out of the session, or leaves the session before this one."""
+        """Return False if the party is out of the session, or the event is a Leave for an earlier session."""
         if isinstance(event, Leave) and event.session not in ("", self.name):
             return False
         return not self.is_out(party) or isinstance(event, Connected | Disconnected)
 
     def is_out(self, party: str) -> bool:
-        """True for a party that is not in the roster, or barred."""
+        """Return True if a party is not in the roster, or is barred."""
         return party not in self.run.roster or party in self.attendance.barred
 
     def _is_current(self, event: FromConnection) -> bool:
-        """True for events of this attempt. Raises PeerError for an attempt that has not begun."""
+        """Return True if the event belongs to the current attempt. Raises PeerError if its attempt has not
+        started yet."""
         if isinstance(event, Join) and (event.session, event.digest) != (self.name, self.terms.digest):
-            raise PeerError("join-other-terms", "it joined under other terms")
+            raise PeerError("join-other-terms", "it joined a different session, or under different terms")
         current = self.run.attempt
         attempt: int = getattr(event, "attempt", current)
         if attempt > current:
-            raise PeerError("attempt-early", f"it sent a message of attempt {attempt} in attempt {current}")
+            raise PeerError(
+                "attempt-early", f"it sent a message for attempt {attempt} during attempt {current}"
+            )
         return attempt == current
 
     # ---- Joining ------------------------------------------------------------------------------------
 
     def restart_attempt(self) -> Outbox:
-        """Send all connected parties an offer: they exchange new keys, then the query is asked."""
+        """Send all connected parties an offer. After they have exchanged new keys, the query is sent."""
         #     Gathered(n) in the journal -> Offer(n) -> every Join(n) -> Introduce -> Ask
         #
         # If the process dies after the first step, the next one calls attempt n + 1, and n is skipped. In the
@@ -461,7 +482,7 @@ class AggregatorSession:
     # ---- The end ------------------------------------------------------------------------------------
 
     def close(self) -> Outbox:
-        """The model is complete: request the parties' signatures."""
+        """Request the parties' signatures, because the model is complete."""
         self.phase = "closing"
         introduction = self.introduction
         assert introduction.transcripts is not None
@@ -474,7 +495,8 @@ class AggregatorSession:
         return outbox + self.end()
 
     def end(self) -> Outbox:
-        """Finish once all parties have signed: first those connected, then those that may come back."""
+        """Finish the session once all parties have signed. Connected parties come first; then a new attempt
+        collects the missing signatures."""
         assert self.closing is not None
         if any(map(self.awaits, self.roster)):
             return []
@@ -499,7 +521,8 @@ class AggregatorSession:
         self.deadline = self.attendance.now + self.seconds
 
     def to_roster(self, message: Callable[[str], ToParty]) -> Outbox:
-        """Address a message to each introduced party: one object for all where all have the same view."""
+        """Address a message to each introduced party. If all have the same view, they share one message
+        object."""
         roster = [party for party in self.run.roster if party in self.attendance.introduced]
         if self.terms.blocks or not roster:
             return [(party, message(party)) for party in roster]
@@ -512,38 +535,38 @@ class AggregatorSession:
     # ---- Attendance and the introduction of an attempt --------------------------------------------------
 
     def invite(self, party: str, event: Connected) -> Outbox:
-        """The party receives an offer, if it is awaited."""
+        """Send the party an offer if the session needs it."""
         connected = self.attendance.connected
         awaited = not self.is_out(party) and party not in connected
         connected.add(party)
         return [(party, self.admit())] if awaited else []
 
     def note_connected(self, party: str, event: Connected) -> Outbox:
-        """The party is noted as connected; it takes part from the next attempt on."""
+        """Record that the party is connected. It takes part starting with the next attempt."""
         self.attendance.connected.add(party)
         return []
 
     def join(self, party: str, join: Join) -> Outbox:
-        """The party has joined. After the last one, all are introduced and the query is asked."""
+        """Accept the party's greeting. After the last one, introduce all parties and send the query."""
         self.introduction.join(party, join.greeting, self.trust, self.current_attempt)
         self.attendance.away.pop(party, None)
         return [] if any(map(self.awaits, self.roster)) else self.introduce()
 
     def join_again(self, party: str, join: Join) -> Outbox:
-        """A repeated Join is ignored; any other violates the protocol."""
+        """Ignore a repeated Join; any other violates the protocol."""
         if self.introduction.greetings.get(party) != join.greeting:
-            raise PeerError("join-repeated", "it joined twice")
+            raise PeerError("join-repeated", "it joined twice, with different greetings")
         return []
 
     def lose_joining(self, party: str, event: Disconnected) -> Outbox:
-        """The party has to join again."""
+        """Discard the party's greeting; the party has to join again."""
         if self.note_loss(party, event):
             self.introduction.greetings.pop(party, None)
         return []
 
     def tick_joining(self) -> Outbox:
-        """A party that is late, or away for longer than rejoin_timeout, is waited for, ends the session, or
-        leaves the roster, as on_loss specifies. In the first attempt, no party is late."""
+        """Handle parties that are late, or away for longer than rejoin_timeout, as on_loss specifies: wait
+        for them, fail, or continue without them. In the first attempt, no party is late."""
         if self.attempt > 1 and self.attendance.now >= self.deadline:  # at first a person may have to approve
             for party in self.awaited:
                 self.attendance.mark_away(party, f"did not join again in turn {self.turn}")
@@ -552,7 +575,7 @@ class AggregatorSession:
         return [] if waits or not lost else self.give_up(lost)
 
     def give_up(self, lost: list[str]) -> Outbox:
-        """Go on without parties that did not come back, or fail."""
+        """Continue without parties that did not come back, or fail the session."""
         party, on_loss = lost[0], self.terms.session.on_loss
         reason = f"party {party} {self.attendance.away[party][1]}"
         if self.booster is not None:  # they have not signed; a model with too few signatures is not valid
@@ -561,10 +584,12 @@ class AggregatorSession:
         if on_loss == "stop":
             if party in self.attendance.barred:
                 return self.fail(reason)
-            return self.fail(f"{reason}; it was not back within {self.terms.session.rejoin_timeout:g} s")
+            return self.fail(f"{reason}; it did not return within {self.terms.session.rejoin_timeout:g} s")
         left = tuple(member for member in self.roster if member not in lost)
         if len(left) < self.terms.min_roster:
-            return self.fail(f"{reason}; {len(left)} parties are left, {self.terms.min_roster} are needed")
+            return self.fail(
+                f"{reason}; only {len(left)} parties are left, but {self.terms.min_roster} are needed"
+            )
         # The query that ends the tree replaces the pending one. It belongs to a later stage, and no sum of it
         # was opened, so help with the pending sum does not matter any more.
         if self.run.grows_a_tree:
@@ -572,21 +597,23 @@ class AggregatorSession:
             self.helped = False
         if self.helped or not self.run.may_change:
             return self.fail(
-                f"{reason}; the roster cannot change in turn {self.turn}, where the difference of two sums "
-                f"would reveal that party's rows"
+                f"{reason}; the roster cannot change in turn {self.turn}, where the difference between two "
+                f"sums would reveal that party's own sum"
             )
         self.run.change_roster(left)
         return self.restart_attempt()
 
     def leave(self, party: str, event: Leave) -> Outbox:
-        """The session fails; where it may shrink, the party is lost for good."""
+        """Fail the session. If the roster may shrink, exclude the party for good instead, and continue
+        without it."""
         reason = quoted(event.reason).removeprefix(f"party {party}: ")  # the prefix of `expel` names it
         if reason.startswith(f"party {party} "):
             reason = f"it {reason.removeprefix(f'party {party} ')}"
         return self.expel(party, Violation(f"left: {reason}"))
 
     def expel(self, party: str, event: Violation) -> Outbox:
-        """The session fails; where it may shrink, the party is lost for good."""
+        """Fail the session. If the roster may shrink, exclude the party for good instead, and continue
+        without it."""
         shrinks = self.terms.session.on_loss == "shrink" and bool(self.run.state.rounds)
         if self.booster is None and not shrinks:
             return self.fail(f"party {party} {event.reason}")
@@ -595,7 +622,7 @@ class AggregatorSession:
         return self.follow(lost, party, lost)
 
     def note_loss(self, party: str, event: Disconnected) -> bool:
-        """Note that a party was lost. Returns True if it is in the roster."""
+        """Record that a party was lost. Returns True if it is in the roster."""
         self.attendance.connected.discard(party)
         self.attendance.introduced.discard(party)
         if party not in self.roster:
@@ -611,7 +638,8 @@ class AggregatorSession:
     # ---- A turn -----------------------------------------------------------------------------------------
 
     def opener_of(self, ask: Ask) -> Opener:
-        """Make the opener of a query's sum. Raises Refused if the protection does not allow so many cells."""
+        """Build the opener of a query's sum. Raises Refused if the protection does not allow so many
+        cells."""
         terms, introduction = self.terms, self.introduction
         protection = terms.protection
         assert introduction.transcripts is not None
@@ -622,7 +650,7 @@ class AggregatorSession:
         if max_cells is not None and tag.cells > max_cells:
             raise Refused(
                 "sum-too-large",
-                f"a sum of {tag.cells:,} cells; protection {terms.hiding.protection} allows at most "
+                f"the sum has {tag.cells:,} cells, but protection {terms.hiding.protection} allows at most "
                 f"{max_cells:,}: lower max_bin or max_depth",
             )
         if introduction.setup is None:
@@ -634,7 +662,7 @@ class AggregatorSession:
         return protection.opener(tag, setup)
 
     def report(self, party: str, report: Report) -> Outbox:
-        """The part is added. After the last part of all parties, help is requested or the sum is opened."""
+        """Add the part to the sum. After the last part of all parties, request help or open the sum."""
         turn = self.current_turn
         assert turn is not None
         if turn.repeats(party, report):
@@ -643,26 +671,26 @@ class AggregatorSession:
         return [] if turn.reporting else self.seek_help()
 
     def stray_report(self, party: str, report: Report) -> Outbox:
-        """A repeated Report is ignored; any other violates the protocol."""
+        """Ignore a repeated Report; any other violates the protocol."""
         if self.current_turn is not None and self.current_turn.repeats(party, report):
             return []
-        raise PeerError("report-unexpected", f"a report for turn {report.turn} while {self.phase}")
+        raise PeerError("report-unexpected", f"it sent a report for turn {report.turn} in phase {self.phase}")
 
     def pass_on(self, party: str, relay: Relay) -> Outbox:
-        """The bytes are passed on to their receivers in the block; nothing is kept."""
+        """Forward the bytes to the receivers in the sender's block, without storing them."""
         turn, block = self.current_turn, self.terms.blocks.of(party)
         assert turn is not None
         if relay.turn < self.turn:
             return []
         if relay.turn != self.turn or party not in turn.reporting:
             raise PeerError(
-                "relay-turn", f"it relays bytes for turn {relay.turn} in turn {self.turn}, or too late"
+                "relay-turn", f"it relayed bytes for turn {relay.turn} during turn {self.turn}, or too late"
             )
         others = set() if block is None else {*block.parties} - {party}
         if not relay.to or not others.issuperset(relay.to) or len(set(relay.to)) != len(relay.to):
             raise PeerError(
                 "relay-receivers",
-                "it relays outside its block, to itself, or to one party twice",
+                "it relayed bytes outside its block, to itself, or to one party twice",
             )
         query = self.run.pending
         most = max_relayed(self.terms, party, query, query.rows, self.run.state)
@@ -671,20 +699,20 @@ class AggregatorSession:
         if answered := [other for other in relay.to if other not in turn.reporting]:
             raise PeerError(
                 "relay-late",
-                f"it relays bytes to party {answered[0]}, which already answered turn {relay.turn}",
+                f"it relayed bytes to party {answered[0]}, which has already answered turn {relay.turn}",
             )
         # The sender is named by its connection, so no party can relay under another's name.
         told = replace(relay, to=(), sender=party)
         return [(other, told) for other in relay.to]
 
     def stray_relay(self, party: str, relay: Relay) -> Outbox:
-        """A Relay of an earlier turn is ignored; any other violates the protocol."""
+        """Ignore a Relay of an earlier turn; any other violates the protocol."""
         if relay.turn < self.turn:
             return []
-        raise PeerError("relay-stray", f"it relays bytes while {self.phase}")
+        raise PeerError("relay-stray", f"it relayed bytes in phase {self.phase}")
 
     def seek_help(self) -> Outbox:
-        """All reports are in: request the help that the sum still needs, or open it."""
+        """After all reports have arrived, request the help that opening the sum still needs, or open it."""
         assert self.current_turn is not None
         try:
             requests = self.current_turn.requests()
@@ -699,7 +727,7 @@ class AggregatorSession:
         return [(party, OpenRequest(self.turn, self.attempt, request)) for party, request in requests.items()]
 
     def assist(self, party: str, assist: OpenShare) -> Outbox:
-        """The help is taken in. After the last of it, more is requested or the sum is opened."""
+        """Accept the help. After the last reply, request more help or open the sum."""
         assert self.current_turn is not None
         if self.current_turn.repeats_help(party, assist):
             return []
@@ -707,13 +735,13 @@ class AggregatorSession:
         return [] if self.current_turn.helping else self.seek_help()
 
     def stray_assist(self, party: str, assist: OpenShare) -> Outbox:
-        """Repeated help is ignored; any other violates the protocol."""
+        """Ignore repeated help; any other help violates the protocol."""
         if self.current_turn is not None and self.current_turn.repeats_help(party, assist):
             return []
-        raise PeerError("help-unexpected", f"unrequested help with turn {assist.turn}")
+        raise PeerError("help-unexpected", f"it sent help with turn {assist.turn} that was not requested")
 
     def open_sum(self) -> Outbox:
-        """The sum is opened, and the program goes on to its next query or its model."""
+        """Open the sum and send it to the program, which continues to its next query or ends with a model."""
         assert self.current_turn is not None
         run, attendance = self.run, self.attendance
         total = exact = run.pending.from_cells(self.current_turn.open())
@@ -726,7 +754,7 @@ class AggregatorSession:
                 return self.close()
             if self.attestations:  # signed before, under the model that there is
                 return self.conclude()
-            return self.fail(f"turn {run.turn} was asked again, and its sum differs")
+            return self.fail(f"turn {run.turn} was repeated, but its sum differs")
         try:
             run.take(total)  # recorded here, before any message below is returned
         except FedboostError as error:  # an impossible sum, or nothing to learn: no single party's fault
@@ -744,8 +772,8 @@ class AggregatorSession:
         return self.ask() if roster == attendance.introduced else self.restart_attempt()
 
     def lose_in_turn(self, party: str, event: Disconnected) -> Outbox:
-        """If the party's report is in, the turn goes on (in two legs, the others help to recover its self
-        mask); otherwise a new attempt starts."""
+        """Continue the turn if the party's whole report has arrived; under `shrink`, the others help to
+        recover its self mask. Otherwise start a new attempt."""
         if not self.note_loss(party, event):
             return []
         assert self.current_turn is not None
@@ -756,7 +784,7 @@ class AggregatorSession:
         return [] if turn.reporting or turn.helping else self.seek_help()
 
     def tick_turn(self) -> Outbox:
-        """After turn_timeout, parties that did not answer are considered lost, and a new attempt starts."""
+        """Treat parties that did not answer within turn_timeout as lost, and start a new attempt."""
         if self.attendance.now < self.deadline:
             return []
         late = f"did not answer turn {self.turn} within {self.seconds:g} s"
@@ -768,7 +796,7 @@ class AggregatorSession:
     # ---- The end ----------------------------------------------------------------------------------------
 
     def attest(self, party: str, attest: Attest) -> Outbox:
-        """The signature is checked. After the last one, the session is done."""
+        """Check the signature. After the last one, the session is done."""
         assert self.closing is not None
         if self.attestations.get(party) == attest:
             return []
@@ -776,18 +804,18 @@ class AggregatorSession:
         return self.end()
 
     def stray_attest(self, party: str, attest: Attest) -> Outbox:
-        """A repeated Attest is ignored; any other violates the protocol."""
+        """Ignore a repeated Attest; any other violates the protocol."""
         if self.attestations.get(party) == attest:
             return []
-        raise PeerError("attest-unexpected", "an unrequested attestation")
+        raise PeerError("attest-unexpected", "it sent an attestation that was not requested")
 
     def lose_closing(self, party: str, event: Disconnected) -> Outbox:
-        """Once all others have signed, a new attempt starts for the party's signature."""
+        """Start a new attempt for the party's signature once all others have signed."""
         return self.end() if self.note_loss(party, event) else []
 
     def leave_closing(self, party: str, event: Leave | Violation) -> Outbox:
-        """The model lacks the party's signature, and records that. The session fails if the model also lacks
-        the party's thresholds, or the part of it that only this party was to keep."""
+        """Record that the model lacks the party's signature. Fail the session if the model also lacks the
+        party's thresholds, or the part that only this party was to keep."""
         assert self.closing is not None
         self.closing.unsigned.add(party)
         if self.closing.thresholds.lacks(party) or self.terms.keeps_parts:
@@ -796,12 +824,12 @@ class AggregatorSession:
         return self.end()
 
     def finished(self) -> Outcome:
-        """Return the model with the thresholds of all parties. Raises Refused while some are missing."""
+        """Return the model with the thresholds of all parties. Raises Refused if some are missing."""
         made = self.run.outcome
         assert made is not None
         given = self.closing.thresholds if self.closing else Thresholds(self.terms, made.booster)
         for party in filter(given.lacks, self.terms.parties):
-            raise Refused("thresholds-missing", f"party {party} sent no thresholds, and the model needs them")
+            raise Refused("thresholds-missing", f"party {party} sent no thresholds, but the model needs them")
         return replace(made, booster=given.of_model())
 
 
@@ -810,14 +838,14 @@ class AggregatorSession:
 
 
 class Rule(NamedTuple):
-    """The effect of an event in a phase: the handler, and the phases it may lead to besides `failed`."""
+    """Handler of an event in a phase, with the phases that it may lead to in addition to `failed`."""
 
     handler: Callable[..., Outbox]
     leads_to: tuple[Phase, ...]
 
 
 _TURN: tuple[Phase, ...] = ("joining", "asking", "opening", "closing", "done")
-"""The phases that may follow once a turn's sum is opened."""
+"""Phases that may follow once a turn's sum is opened."""
 
 RULES: dict[tuple[Phase, type], Rule] = {
     ("joining", Connected): Rule(AggregatorSession.invite, ("joining",)),
@@ -861,4 +889,5 @@ RULES: dict[tuple[Phase, type], Rule] = {
     ("closing", Relay): Rule(AggregatorSession.stray_relay, ("closing",)),
     ("closing", OpenShare): Rule(AggregatorSession.stray_assist, ("closing",)),
 }
-"""What each event does in each phase. All may fail; in `done` and `failed`, nothing is answered."""
+"""Rule for each event in each phase. Any event may lead to `failed`; in `done` and `failed`, events are
+ignored."""

@@ -1,11 +1,12 @@
-"""The contracts of a session: a query, the state of a training, and the holder of the data.
+"""Interfaces of a session: the query, the state of a training run, and the holder of a party's data.
 
-A session carries queries to holders and adds up their answers. What a query is about, how it changes the
-state, and how an answer is computed is behind these contracts: the session knows no algorithm.
+A session sends queries to holders and adds up their answers. It contains no learning algorithm: these
+interfaces hide what a query asks, how it changes the state, and how an answer is computed.
 
-A **Query** is sent to all holders. Each answers with one vector of integers, and only the sum of the vectors
-is opened. The **TrainingState** is the state of a training after the queries so far: a pure function of them,
-the same at the aggregator and at every party. A **Holder** computes a party's answers from its data."""
+A **Query** is sent to all holders. Each holder answers with one vector of integers, and the session uses only
+the sum of these vectors. The **TrainingState** is the state after all queries so far. It is a pure function
+of them, so it is the same at the aggregator and at every party. A **Holder** computes a party's answers from
+its data."""
 
 import hashlib
 import hmac
@@ -30,79 +31,84 @@ from fedboost.terms.hiding import Release
 from fedboost.terms.terms import Terms
 
 MAX_CELLS = 1 << 27
-"""Most integers in one answer: a gigabyte at a party, far beyond practical sizes."""
+"""Maximum number of integers in an answer: 1 GiB at a party, far beyond practical sizes."""
 
 
 def out_of_bounds(what: str) -> PeerError:
-    return PeerError("message-out-of-bounds", f"a message out of bounds: {what}")
+    return PeerError("message-out-of-bounds", f"a message is out of bounds: {what}")
 
 
 @dataclass(frozen=True)
 class Bound:
-    """The range of a field on the wire, in addition to its type (`Annotated`): of a number, or of the length
-    of anything else. what: the error message after the value, for a value out of range."""
+    """Limits on a field of a wire message, in addition to its type; used with `Annotated`. They apply to the
+    value of a number, and to the length of anything else.
+
+    least, most: the limits, both inclusive; what: noun that follows the value in the error message."""
 
     most: float
     what: str
     least: float = 0
 
     def check(self, value: Any) -> None:
-        """Raise PeerError for a value out of range."""
+        """Raise PeerError if the value, or its length, is outside the limits."""
         size = len(value) if hasattr(value, "__len__") else value
         if not self.least <= size <= self.most:
-            allowed = f"{self.least} to {self.most}" if self.least else f"{self.most}"
-            raise out_of_bounds(f"{size} {self.what}; {allowed} are allowed")
+            allowed = f"{self.least} to {self.most}" if self.least else f"at most {self.most}"
+            raise out_of_bounds(f"{size} {self.what}, but {allowed} are allowed")
 
 
 @dataclass(frozen=True)
 class Only:
-    """A condition on a field on the wire, and the error message for a value that does not meet it."""
+    """Condition on a field of a wire message, used with `Annotated`. what: error message for a value that
+    does not meet the condition."""
 
     holds: Callable[[Any], bool]
     what: str
 
     def check(self, value: Any) -> None:
-        """Raise PeerError for a value that does not meet the condition."""
+        """Raise PeerError if the value does not meet the condition."""
         if not self.holds(value):
             raise out_of_bounds(self.what)
 
 
 class Query:
-    """A query to all holders, with defaults. `digest` identifies it in transcripts; `wire` encodes it."""
+    """Base class of a query, which the aggregator sends to all holders. `digest` identifies a query in
+    transcripts; the package `fedboost.wire` encodes it."""
 
     if TYPE_CHECKING:  # fields or properties of each query
 
         @property
         def parts(self) -> "tuple[Query, ...]":
-            """The query itself, or the queries that share its turn (`Several`)."""
+            """The query itself in a tuple, or the queries that share its turn (`Several`)."""
 
         @property
         def digest(self) -> bytes:
-            """Hash of the whole query: 32 bytes."""
+            """SHA-256 hash of the whole query, 32 bytes."""
 
         @property
         def rows(self) -> int:
-            """Public upper bound on the number of rows in the sum."""
+            """Public upper bound on the number of rows that the sum covers."""
 
         @property
         def tree(self) -> int:
-            """Number of the tree that the query is about: -1 before the first."""
+            """Number of the tree that the query is about, or -1 before the first tree."""
 
         @property
         def splits(self) -> Splits:
-            """Splits that every party applies before answering."""
+            """Splits that every party applies to its rows before it answers."""
 
         @property
         def of_tree(self) -> bool:
-            """True for a query about a tree that has not ended."""
+            """True if the query is about a tree that is still growing."""
 
         @property
         def ends_tree(self) -> bool:
-            """True for the query that ends a tree, and the round with it."""
+            """True if the query ends a tree, and with it the round."""
 
         @property
         def only_turn(self) -> int | None:
-            """The turn that a query asked once in a session has for itself; None for any turn."""
+            """Number of the turn that this query must have to itself, or None if any turn will do. Set only
+            for queries that are asked once in a session."""
 
         @property
         def cells(self) -> int:
@@ -110,58 +116,73 @@ class Query:
 
         @property
         def segments(self) -> tuple[Segment, ...]:
-            """The cells in which an answer travels."""
+            """Layout of the sealed answer: consecutive runs of cells with the same number of bits."""
 
         def seen_by(self, terms: Terms, party: str, publicly: bool = False) -> Self:
-            """Return a party's view of the query; publicly: the view that its whole block shares."""
+            """Return the party's view of the query, without what the party must not learn. publicly: return
+            the view that all parties of its block share."""
 
         def check(self, terms: Terms) -> None:
-            """Raise Refused if the terms do not allow the query, no matter who sends it."""
+            """Raise Refused if the terms do not allow the query."""
 
         def release(self, terms: Terms) -> Release | None:
-            """Return an answer's release, where the terms have noise; None if it reveals nothing of rows."""
+            """Return the answer's noise and privacy cost under terms with noise, or None if the answer
+            reveals nothing about rows."""
 
     @property
     def name(self) -> str:
-        """The query's name in logs."""
+        """Name that logs show for the query."""
         return type(self).__name__
 
     @property
     def stage(self) -> int:
-        """Position in the session, which only grows: two stages per tree, its growth and its end."""
+        """Rank of the query in a session: 2 * tree while the tree grows, and one more for the query that ends
+        it."""
         return 2 * self.tree + self.ends_tree
 
     def fits(self, answer: Int64) -> bool:
-        """True if the cells have room for this answer, before any other party's is added."""
+        """Return True if one party's answer fits into the cells, before other answers are added."""
         return True
 
     def to_cells(self, answer: Int64) -> Int64:
-        """Convert an answer to the integers that are sealed, one per cell of `segments`."""
+        """Convert an answer to the integers that are sealed (masked or encrypted), one per cell of
+        `segments`."""
         return answer
 
     def from_cells(self, total: Int64) -> Int64:
-        """Convert the sum of sealed cells to the sum of answers, int64 [cells]."""
+        """Convert the sum of all parties' sealed cells back to the sum of their answers. Returns int64
+        [cells]."""
         return total
 
     def relayed_bytes(self, terms: Terms) -> int:
-        """Bytes that a party relays before it answers, in addition to those for trees."""
+        """Return the maximum number of bytes that a party relays to others before it answers, excluding
+        relays about trees."""
         return 0
 
     def metrics_of(self, total: Int64) -> tuple[dict[str, float], dict[str, float]]:
-        """Metrics of the round that the query ends: all of them, and those that the analyst receives."""
+        """Return the metrics of the round that this query ends, as two dicts: all metrics, and those that the
+        analyst receives. total: the sum of all parties' answers, int64 [cells]."""
         return {}, {}
 
     def hidden(self, terms: Terms, state: Any) -> HiddenSums | None:
-        """Sums that some parties report encrypted if the query is asked in this state; None without any."""
+        """Return the sums that some parties report encrypted if the query is asked in this state, or None if
+        there are none."""
         return None
 
 
 @dataclass(frozen=True)
 class Position:
-    """The hash of a training state, small enough for a site to keep. Positions are equal if the states are.
+    """Fingerprint of a training state, small enough for a site to store. Two states have equal positions only
+    if they are equal.
 
-    grids, started, rounds, splits, levels: how far the training has come; model: hash of the model so far;
-    tree: hash of what else is known about the growing tree."""
+    Args:
+        grids: number of answered row counts used to find cut points.
+        started: whether the cut points are known.
+        rounds: number of finished rounds, including the constant.
+        splits: number of splits in the growing tree.
+        levels: number of answered queries about the growing tree.
+        model: hash of the model so far.
+        tree: hash of everything else that is known about the growing tree."""
 
     grids: int
     started: bool
@@ -173,7 +194,7 @@ class Position:
 
     @property
     def digest(self) -> bytes:
-        """Hash of the position: 32 bytes."""
+        """SHA-256 hash of the position, 32 bytes."""
         return hashlib.sha256(packing.pack(self.model, self.tree)).digest()
 
 
@@ -182,23 +203,23 @@ def _empty(*parts: bytes) -> bytes:
 
 
 NOWHERE = Position(0, False, 0, 0, 0, _empty(b""), _empty(b"", b""))
-"""The position of every training before its first query."""
+"""Position of every training run before its first query."""
 
 
 class TrainingState(Protocol):
-    """The state of a training: what was answered so far."""
+    """State of a training run: everything that follows from the queries answered so far."""
 
     @property
     def position(self) -> Position:
-        """The hash of the state."""
+        """Fingerprint of the state."""
 
     @property
     def rounds(self) -> Sequence[Any]:
-        """The finished rounds. The first is the constant that boosting starts from."""
+        """Finished rounds. The first is the constant that boosting starts from."""
 
     @property
     def splits(self) -> Splits:
-        """Splits of the growing tree."""
+        """Splits of the growing tree so far."""
 
     @property
     def levels(self) -> int:
@@ -206,51 +227,56 @@ class TrainingState(Protocol):
 
     @property
     def before_tree(self) -> Self:
-        """The state before the growing tree."""
+        """State before the growing tree was started."""
 
     @property
     def moved(self) -> bool:
-        """True if the last finished tree distinguishes rows and moved the margin of each."""
+        """True if the last finished tree has different leaf values and changed the margin of every row."""
 
     def after(self, query: Any) -> Self:
-        """Return the state once this query is answered."""
+        """Return the state that follows once the query is answered."""
 
     def seen_by(self, terms: Terms, party: str, publicly: bool = False) -> Self:
-        """Return a party's view of the state; publicly: the view that its whole block shares."""
+        """Return the party's view of the state. publicly: return the view that all parties of its block
+        share."""
 
     def check(self, terms: Terms) -> None:
-        """Raise Refused if a training under these terms cannot be in this state."""
+        """Raise Refused if no training run under these terms can be in this state."""
 
     def check_next(self, terms: Terms, query: Any) -> None:
-        """Raise Refused unless the splits of this query can be next in the growing tree, and its leaves where
-        the query ends the tree."""
+        """Raise Refused unless the growing tree can continue with this query's splits and, if the query ends
+        the tree, with its leaf values."""
 
     def has_passed(self, earlier: Position) -> bool:
-        """True if a training can get from that position to this state."""
+        """Return True if a training run can reach this state from the earlier position."""
 
     def may_change(self, query: Any) -> bool:
-        """True if the roster may change from this query on."""
+        """Return True if the roster (the parties in the sums) may change at this query."""
 
     def may_lack_parties(self, query: Any) -> bool:
-        """True if the roster for this query may lack a party of the terms."""
+        """Return True if the roster of this query may lack a party of the terms."""
 
     def structure(self, rounds: int, terms: Terms) -> bytes:
-        """Hash what the model predicts with after this many rounds."""
+        """Return a hash of what the model predicts with after this number of rounds."""
 
     def to_record(self) -> list[Any]:
-        """Return the growing tree as JSON for the journal."""
+        """Return the growing tree as JSON values for the journal."""
 
     def with_record(self, record: list[Any]) -> Self:
-        """Return the same training with the tree of a journal record. May raise ValueError or TypeError."""
+        """Return a copy with the growing tree of a journal record. Raises ValueError or TypeError if the
+        record is malformed."""
 
     def check_grown(self, terms: Terms, tree: Tree, last: Splits) -> None:
-        """Raise Refused unless the growing tree with the splits in `last` is `tree`."""
+        """Raise Refused unless the growing tree, with the further splits in `last`, has the same size as
+        `tree`."""
 
 
 @dataclass(frozen=True)
 class Send:
-    """Yielded by a holder to relay bytes to other parties. kind: what they are, for logs; about: number of
-    rows that they reveal something about."""
+    """Yielded by a holder to relay bytes to other parties of its block.
+
+    kind: what the bytes are, for logs; to: the receivers; content: the bytes, not sealed yet; about: number
+    of rows that they reveal something about."""
 
     kind: str
     to: tuple[str, ...]
@@ -260,8 +286,8 @@ class Send:
 
 @dataclass(frozen=True)
 class Receive:
-    """Yielded by a holder to wait for `size` bytes relayed by another party. once: they must be the same if
-    the query is asked again."""
+    """Yielded by a holder to wait for `size` bytes that another party relays. once: the bytes must be the
+    same whenever the query is repeated."""
 
     kind: str
     sender: str
@@ -271,12 +297,13 @@ class Receive:
 
 @dataclass(frozen=True)
 class NeedKeys:
-    """Yielded by a holder to get the attempt's keys, which hide gradients."""
+    """Yielded by a holder to get the keys that encrypt gradients in the current attempt."""
 
 
 @dataclass(frozen=True)
 class Keys:
-    """Keys that hide gradients in an attempt. secret: only at the key holder; draw: randomness."""
+    """Keys that encrypt gradients in one attempt. public: the encryption key; secret: the decryption key,
+    None except at the key holder; draw: source of randomness."""
 
     public: Any
     secret: Any = field(repr=False)
@@ -285,22 +312,25 @@ class Keys:
 
 @dataclass(frozen=True)
 class Answered:
-    """An answer: its integers, int64 [query.cells], and the encrypted sums that go with them."""
+    """A holder's answer. values: int64 [query.cells]; encrypted: the encrypted sums that accompany them, if
+    any."""
 
     values: Int64
     encrypted: bytes = b""
 
 
 Answering = Generator[Send | Receive | NeedKeys, Any, Int64 | Answered]
-"""An answer in progress: a generator that yields what to relay, receives the bytes or keys that it waits for,
-and returns the integers. It receives a sender's relays in the order in which they were sent."""
+"""Generator that computes an answer. It yields `Send` to relay bytes, and `Receive` or `NeedKeys` to be sent
+bytes or keys; it returns the integers. Bytes from one sender arrive in the order in which they were sent."""
 
 
 @dataclass(frozen=True)
 class HeldTable:
-    """The table of a session, as a site's memory keeps it. rows: number of rows; hashed: their hash under a
-    key, the same for all software versions; chosen: the rows that the session is about, or holds out, bool
-    [rows]; None if it treats all rows alike."""
+    """What a site's memory records about the table of a session.
+
+    rows: number of rows; hashed: returns the HMAC of the rows under a key, which is the same in all versions
+    of fedboost; chosen: the rows that the session uses or holds out, bool [rows], or None if it treats all
+    rows alike."""
 
     rows: int
     hashed: Callable[[bytes], bytes]
@@ -308,44 +338,45 @@ class HeldTable:
 
 
 class Holder(Protocol):
-    """A party's data, as far as a session needs it."""
+    """A party's data, with the operations that a session needs."""
 
     @property
     def rows(self) -> int:
-        """Number of rows."""
+        """Number of rows of this party."""
 
     @property
     def state(self) -> Any:
-        """The state of the training."""
+        """Training state that the holder has reached."""
 
     @property
     def table(self) -> HeldTable | None:
-        """The table; None where later sessions do not need it."""
+        """What the site's memory records about the table, or None if later sessions do not need it."""
 
     def rows_hashed(self, key: bytes) -> bytes:
-        """HMAC of everything that answers are computed from."""
+        """Return the HMAC, under `key`, of everything that answers are computed from."""
 
     def go_to(self, state: Any) -> None:
-        """Move to the state in which the other parties are."""
+        """Move to a training state, the one that the other parties are in."""
 
     def trees(self, rounds: int) -> tuple[Tree, ...]:
-        """Return this party's view of the trees after this many rounds, with the thresholds of its columns
-        (where parties hold different columns)."""
+        """Return the trees of the first `rounds` rounds as this party sees them. If parties hold different
+        columns, they contain thresholds only for this party's columns."""
 
     def answering(self, query: Any) -> Answering:
-        """Compute the answer, int64 [query.cells], once everything needed from other parties is there. Then
-        moves to the state after the query."""
+        """Compute the answer, int64 [query.cells], waiting for relays from other parties where needed. Then
+        move to the state after the query."""
 
 
 class EmptyHolder:
-    """The holder at a key holder without rows: it follows the training and adds zero to every sum."""
+    """Holder of a key holder without rows. It follows the training state and answers every query with
+    zeros."""
 
     rows = 0
     table = None
 
     def __init__(self) -> None:
         self.state: Any = None
-        """The state of the training, set by `go_to`."""
+        """Training state, set by `go_to`."""
 
     def rows_hashed(self, key: bytes) -> bytes:
         return hmac.digest(key, b"", "sha256")
@@ -358,7 +389,7 @@ class EmptyHolder:
 
     def answering(self, query: Query) -> Answering:
         if self.state is None:
-            raise PeerError("query-before-introduction", "asked before introduced")
+            raise PeerError("query-before-introduction", "a query came before the introduction")
         self.state = self.state.after(query)
         yield from ()
         return np.zeros(query.cells, np.int64)
@@ -366,39 +397,41 @@ class EmptyHolder:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a program: a model and a summary, which is JSON."""
+    """Result of a program: the model, and a summary of JSON values."""
 
     booster: Booster
     summary: Mapping[str, Any] = field(default_factory=dict)
 
 
 GrownTrees = list[tuple[Tree, Splits]]
-"""The trees of a session so far, each with the splits that its last histograms led to."""
+"""Trees of a session so far, each with the splits that followed from its last histograms."""
 Program = Callable[[Terms, GrownTrees], Generator[Any, Int64, Booster | Outcome]]
-"""An algorithm: a generator that yields queries, receives the sum of each, and returns the model or an
-Outcome. Queries that share a turn are one query (`Several`). TreeAborted is thrown into it instead of a sum
-that will not come, TrainingStopped after the last wanted round. It keeps its trees in the list that it is
-given, and asks no queries for trees that are already there."""
+"""Algorithm of a session: a generator that yields queries, is sent the sum of each, and returns the model or
+an `Outcome`. Queries that share a turn are yielded as one (`Several`).
+
+The program appends its trees to the list that it is given, and asks no queries about trees that are already
+in it. TreeAborted is thrown into it in place of a sum that will not arrive. TrainingStopped is thrown into it
+after the last wanted round."""
 
 
 # ---- What the sums over several groups of parties reveal together ---------------------------------------
 # The sums over {a, b, c, d} and {a, b, c} reveal those of d; {a, b, c, d, e}, {a, b, c} and {a, d, e} reveal
-# those of a. Parties that collude can also subtract their own sums from what is left.
-# `smallest_revealed_set` finds the smallest set of parties that some combination of the sums is over.
+# those of a. Parties that collude can also subtract their own sums from the result.
+# `smallest_revealed_set` finds the smallest set of parties whose sum follows from the known sums.
 
 
 MAX_GROUPS = 3
-"""Most different groups that are judged together: more have too many combinations."""
+"""Maximum number of distinct groups that are judged together; more would have too many combinations."""
 
 
 def smallest_revealed_set(groups: Iterable[frozenset[str]], colluding: int) -> frozenset[str]:
-    """Return the smallest set of parties that a linear combination of the sums over at most MAX_GROUPS groups
-    is over. It is empty unless the set has fewer than `colluding` + 2 parties, so that an honest one could be
-    alone in it.
+    """Return the smallest set of parties whose sum can be computed from the sums over several groups. groups:
+    at most MAX_GROUPS sets of parties. The result is empty unless it has fewer than `colluding` + 2 parties,
+    because a larger set contains at least two honest ones.
 
-    A combination has the same factor for all parties that are in the same groups (a class). There is one over
-    the parties of some classes only, if the groups' incidence vectors lose rank without the columns of those
-    classes."""
+    A linear combination of the sums gives all parties that are in the same groups (a class) the same factor.
+    Some combination covers only the parties of certain classes if the groups' incidence matrix loses rank
+    when the columns of those classes are removed."""
     known = sorted(set(groups), key=sorted)
     classes: dict[tuple[bool, ...], set[str]] = {}
     for party in frozenset().union(*known):
@@ -416,7 +449,7 @@ def smallest_revealed_set(groups: Iterable[frozenset[str]], colluding: int) -> f
 
 
 def _rank(columns: list[tuple[bool, ...]]) -> int:
-    """Rank of a matrix of zeros and ones, exact for a few rows."""
+    """Return the rank of a matrix of zeros and ones; exact for a few rows."""
     return int(np.linalg.matrix_rank(np.array(columns, float))) if columns else 0
 
 
@@ -426,24 +459,25 @@ def _rank(columns: list[tuple[bool, ...]]) -> int:
 
 
 MAX_QUERIES = 4
-"""Most queries in one turn."""
+"""Maximum number of queries in one turn."""
 AND = " + "
-"""Separates the names of queries that share a turn."""
+"""Separator between the names of queries that share a turn."""
 
 
 def pieces(values: Int64, sizes: Sequence[int]) -> list[Int64]:
-    """Split values into consecutive pieces of these sizes."""
+    """Split an array into consecutive pieces of these sizes."""
     return [values[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)]
 
 
 @dataclass(frozen=True)
 class Several(Query):
-    """A query that consists of others, answered in order. Properties and methods are as in `Query`."""
+    """Several queries that share a turn and are answered in order with one vector. Properties and methods are
+    as in `Query`."""
 
     parts: tuple[Query, ...]
 
     def split(self, total: Int64) -> list[Int64]:
-        """Split an answer, or the sum of answers, by query."""
+        """Split an answer, or a sum of answers, into one array per query."""
         return pieces(total, [part.cells for part in self.parts])
 
     @property
@@ -452,12 +486,12 @@ class Several(Query):
 
     @cached_property
     def digest(self) -> bytes:
-        """Hash of the queries' length-prefixed hashes: 32 bytes."""
+        """SHA-256 hash of the queries' length-prefixed hashes, 32 bytes."""
         return hashlib.sha256(packing.pack(*(part.digest for part in self.parts))).digest()
 
     @property
     def rows(self) -> int:
-        """The smallest bound: the cells of every query have room for this many rows."""
+        """Smallest bound of all queries, so that the cells of each query have room for this many rows."""
         return min([part.rows for part in self.parts])
 
     @property
@@ -466,7 +500,7 @@ class Several(Query):
 
     @property
     def splits(self) -> Splits:
-        """Splits that every party applies before answering the first query."""
+        """Splits that every party applies before it answers the first query."""
         return self.parts[0].splits
 
     @property
@@ -492,7 +526,7 @@ class Several(Query):
         return sum([part.segments for part in self.parts], ())
 
     def seen_by(self, terms: Terms, party: str, publicly: bool = False) -> "Several":
-        """Return a party's view of the queries; this object itself if nothing is hidden."""
+        """Return the party's view of all queries; returns this object itself if nothing is hidden."""
         parts = tuple([part.seen_by(terms, party, publicly) for part in self.parts])
         return self if all(map(is_, parts, self.parts)) else Several(parts)
 
@@ -500,12 +534,15 @@ class Several(Query):
         if not terms.shares_turns:
             raise Refused(
                 "queries-not-shared",
-                "several queries in one turn, although the roster may change or answers get noise",
+                "one turn has several queries, but the terms let the roster shrink or add noise to answers",
             )
         if sum([part.ends_tree for part in self.parts]) > 1:
             raise Refused("queries-end-trees", "one turn ends several trees")
         if self.cells > MAX_CELLS:
-            raise Refused("query-too-large", f"{self.cells} integers in one turn, more than {MAX_CELLS}")
+            raise Refused(
+                "query-too-large",
+                f"one turn asks for {self.cells} integers, but at most {MAX_CELLS} are allowed",
+            )
         for part in self.parts:
             part.check(terms)
 
@@ -525,16 +562,19 @@ class Several(Query):
         return sum([part.relayed_bytes(terms) for part in self.parts])
 
     def bytes_needed(self, parties: int) -> int:
-        """Most bytes that the aggregator needs from sending this query until it sends the next."""
+        """Return the maximum memory, in bytes, that the aggregator needs from sending this query until it
+        sends the next."""
         parts: Any = self.parts
         return sum(part.bytes_needed(parties) for part in parts)
 
     def release(self, terms: Terms) -> Release | None:
-        """Raise Refused: with noise, each query has a separate turn."""
-        raise Refused("queries-not-shared", "several queries in one turn, although answers get noise")
+        """Raise Refused, because under terms with noise each query has its own turn."""
+        raise Refused(
+            "queries-not-shared", "one turn has several queries, but the terms add noise to answers"
+        )
 
     def hidden(self, terms: Terms, state: Any) -> HiddenSums | None:
-        """The encrypted sums of the one query that has any."""
+        """Return the encrypted sums of the only query that has any, with cell numbers of the whole answer."""
         if not terms.hides_columns:
             return None
         begin, found = 0, None

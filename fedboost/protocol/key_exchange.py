@@ -1,16 +1,17 @@
-"""The key exchange: each party greets the others with its name, the terms and a fresh key, and checks all
-greetings.
+"""The key exchange: every party sends the others a signed greeting with its name and a fresh key, and checks
+all greetings.
 
-Promises: after `meet`, parties with the same session digest agree on terms, members and keys. The aggregator,
-which relays the greetings, cannot replace a party's key with its own: each greeting is signed with the key of
-a certificate that every party traces to the consortium's root itself, and is valid for only one attempt of
-one session of one request. The analyst who asked for the session has signed its terms.
-Refuses: unknown parties, a party or key that appears twice, another party's signature, a certificate of
-another role, and an introduction in which this party's own greeting was changed (PeerError).
+Guarantees: after `meet`, parties with the same session digest agree on terms, members and keys. The
+aggregator relays the greetings but cannot replace a party's key with its own. Each greeting is signed with a
+certified key, and every party checks the certificate against the consortium's root itself. A greeting is
+valid for only one attempt of one session of one request. The analyst who requested the session has signed its
+terms.
+Raises: PeerError for an unknown party, a party or key that appears twice, another party's signature, a
+certificate of another role, and an introduction that lacks this party's own greeting.
 
 Key confirmation needs no separate message: only vectors of parties with the same session digest and keys add
-up to a sum that opens. Where there are self masks, none is disclosed before all shares sealed under those
-keys were opened."""
+up to a sum that opens. With self masks, none is disclosed before all shares sealed under those keys were
+opened."""
 
 import hashlib
 from collections.abc import Callable, Collection
@@ -35,17 +36,20 @@ if TYPE_CHECKING:
 NONCE_BYTES = 32
 PARTY, ANALYST = "party", "analyst"
 SESSION, CHECK = b"fedboost/1/request", b"fedboost/1/check"
-"""What an analyst can request: a session under some terms, or a check whether sites would take part in one. A
-signature for one is not valid for the other."""
+"""Prefixes of an analyst's signature: a request for a session under some terms, or for a preflight check of
+them. A signature for one is not valid for the other."""
 MAX_REQUEST_AGE = timedelta(days=30)
-"""Validity of a request after it was signed: sites may have to approve the terms first."""
+"""Validity of a request after it was signed. It is long because sites may have to approve the terms first."""
 MAX_CLOCK_SKEW = timedelta(hours=1)
 
 
 @dataclass(frozen=True)
 class Credentials:
-    """A party's identity and whom it trusts: its signing key, the roots (PEM), denied serial numbers, and a
-    clock, since a session may outlast a certificate."""
+    """A party's own identity and the certificates that it trusts.
+
+    signer: its signing key and certificate; roots: trusted root certificates (PEM); denied: serial numbers of
+    certificates that are not accepted; clock: returns the current time, since a session may outlast a
+    certificate."""
 
     signer: Signer
     roots: bytes
@@ -55,7 +59,7 @@ class Credentials:
 
 @dataclass(frozen=True)
 class Trust:
-    """Whom an aggregator, which signs nothing itself, trusts: roots (PEM), denied serial numbers, a clock."""
+    """Certificates that an aggregator trusts. It signs nothing itself. The fields are as in `Credentials`."""
 
     roots: bytes
     denied: Collection[str]
@@ -64,8 +68,8 @@ class Trust:
 
 @dataclass(frozen=True)
 class Attempt:
-    """An attempt of a session. Greetings and keys are valid only for it. request: the nonce of the
-    analyst's request, empty where nothing is signed."""
+    """One attempt of a session, in which parties meet with fresh keys. Greetings and keys are valid only for
+    it. request: nonce of the analyst's request, empty where nothing is signed."""
 
     session: str
     number: int
@@ -73,7 +77,7 @@ class Attempt:
     request: bytes = b""
 
     def packed(self) -> bytes:
-        """Encode the attempt as a field of what is signed or hashed."""
+        """Return the attempt encoded as one field of a signed or hashed text."""
         return packing.pack(
             self.session.encode(errors="surrogatepass"),
             packing.number(self.number),
@@ -84,41 +88,48 @@ class Attempt:
 
 @dataclass(frozen=True)
 class AgreedAttempt:
-    """The agreement of an attempt's parties. session: its digest; publics: party -> greeted X25519 key."""
+    """What the parties of an attempt agree on. session: the attempt's digest, 32 bytes; publics: party -> its
+    X25519 public key."""
 
     session: bytes
     publics: dict[str, bytes]
 
 
 def request(signer: Signer, terms: Terms, nonce: bytes, time: int, wish: bytes = SESSION) -> Request:
-    """Sign a request for one session under these terms, or a check of them. time: seconds since 1970, UTC."""
+    """Sign a request for a session under these terms, or for a check of them. nonce: 32 fresh bytes; time:
+    seconds since 1970, UTC; wish: SESSION or CHECK."""
     return Request(nonce, time, signer.certificate, signer.sign(_requested(wish, terms.digest, nonce, time)))
 
 
 def check_request(trust: Credentials | Trust, terms: Terms, asked: Request, wish: bytes = SESSION) -> str:
-    """Return the name of the analyst who signed a request for these terms; for terms that predict, of the
-    label holder, whose rows they are. Raises PeerError for any other signer. wish: SESSION or CHECK."""
+    """Return the name of the analyst who signed a request for these terms. If the terms predict rows, the
+    label holder must sign instead, because the rows are its own.
+
+    wish: SESSION or CHECK. Raises PeerError if someone else signed, or if the signature is invalid."""
     known = _signer(trust, terms.digest, asked, wish)
     holder = terms.vertical.label_holder
     if not terms.task.by_analyst and (known.role, known.name) != (PARTY, holder):
         raise PeerError(
             "request-signer",
-            f"the terms are signed by {known.role} {known.name}, but a prediction is requested by "
-            f"label holder {holder} with its own certificate",
+            f"the terms were signed by {known.role} {known.name}, but label holder {holder} must request a "
+            f"prediction with its own certificate",
         )
     if terms.task.by_analyst and known.role != ANALYST:
-        raise PeerError("request-signer", f"terms signed by {known.role} {known.name}, not by an analyst")
+        raise PeerError(
+            "request-signer", f"the terms were signed by {known.role} {known.name}, not by an analyst"
+        )
     return known.name
 
 
 def check_unread(trust: Credentials | Trust, text: str, asked: Request, wish: bytes = SESSION) -> str:
-    """Return the name of the signer of a request for terms that have not been parsed, which may take long.
-    `check_request` follows once they are. Raises PeerError if the signature is invalid."""
+    """Return the name of the signer of a request whose terms are still unparsed text, since parsing may take
+    long. Call `check_request` once they are parsed. Raises PeerError if the signature is invalid."""
     return _signer(trust, digest_of(text), asked, wish).name
 
 
 def _signer(trust: Credentials | Trust, digest: str, asked: Request, wish: bytes) -> Identified:
-    """Return who signed a request for terms with this digest. Raises PeerError unless it is valid."""
+    """Return the signer of a request for terms with this digest. Raises PeerError if the request is
+    invalid."""
     known = identify(asked.certificate, trust.roots, trust.clock(), trust.denied)
     if len(asked.nonce) != NONCE_BYTES:
         raise PeerError("request-nonce-missing", f"the request of {known.role} {known.name} has no nonce")
@@ -127,25 +138,25 @@ def _signer(trust: Credentials | Trust, digest: str, asked: Request, wish: bytes
 
 
 def check_age(asked: Request, now: datetime) -> None:
-    """Raise Refused for a request that is too old or dated in the future."""
+    """Raise Refused if a request is too old or dated in the future, and PeerError if it has no valid time."""
     try:
         age = now - datetime.fromtimestamp(asked.time, UTC)
     except (OverflowError, ValueError, OSError):
-        raise PeerError("request-time-invalid", "a request with an invalid time") from None
+        raise PeerError("request-time-invalid", "the request has an invalid time") from None
     if not -MAX_CLOCK_SKEW <= age <= MAX_REQUEST_AGE:
         when = "in the future" if age < -MAX_CLOCK_SKEW else f"{age.days} days ago"
         raise Refused(
             "request-too-old",
-            f"the analyst signed the request {when}, and a request is valid for {MAX_REQUEST_AGE.days} days; "
-            f"train again, or correct the clocks",
+            f"the analyst signed the request {when}, but a request is valid only for {MAX_REQUEST_AGE.days} "
+            f"days; train again, or correct the clocks",
         )
 
 
 def greet(
     credentials: Credentials | None, me: str, attempt: Attempt, public: bytes, draw: RandomBytes
 ) -> bytes:
-    """Make this party's signed greeting with its fresh public keys. Without credentials it is empty, since
-    there is no key to sign it with."""
+    """Return this party's signed greeting with its fresh public keys. It is empty without credentials, since
+    there is no key to sign with."""
     if credentials is None:
         return b""
     nonce = draw(NONCE_BYTES)
@@ -156,7 +167,7 @@ def greet(
 
 
 def session_digest(attempt: Attempt, greetings: Collection[bytes]) -> bytes:
-    """Return the hash that binds keys, masks and signatures to this attempt and these greetings: 32 bytes."""
+    """Return the 32-byte hash that binds keys, masks and signatures to this attempt and these greetings."""
     group = attempt.terms.parties, attempt.terms.hiding.colluding
     return _digest(attempt.packed(), *group, tuple(greetings))
 
@@ -165,7 +176,7 @@ def session_digest(attempt: Attempt, greetings: Collection[bytes]) -> bytes:
 def _digest(
     attempt: bytes, parties: tuple[str, ...], colluding: int | None, greetings: tuple[bytes, ...]
 ) -> bytes:
-    """Cached, since all parties of a simulation need the same digest."""
+    """Compute `session_digest`. Cached because all parties of a simulation need the same digest."""
     group = Group.of(parties, colluding)
     return hashlib.sha256(
         packing.pack(b"fedboost/2/session", attempt, group.digest(), *sorted(greetings))
@@ -175,22 +186,24 @@ def _digest(
 def meet(
     credentials: Credentials | None, own: bytes, attempt: Attempt, greetings: tuple[bytes, ...]
 ) -> AgreedAttempt:
-    """Check all parties' greetings. Raises PeerError for the first that is invalid."""
+    """Check all parties' greetings and return what the parties agree on. own: this party's greeting. Raises
+    PeerError for the first invalid greeting, and Refused if the protection needs keys that this site
+    lacks."""
     session, terms = session_digest(attempt, greetings), attempt.terms
     protection = terms.protection
     if credentials is None:
         if protection.hides:
             raise Refused(
                 "keys-missing",
-                f"protection {terms.hiding.protection} needs this site's keys, but it has none",
+                f"protection {terms.hiding.protection} needs this site's keys, but the site has none",
             )
         return AgreedAttempt(session, {})
     if own not in greetings:
-        raise PeerError("introduction-changed", "the introduction lacks this party's greeting, or changed it")
+        raise PeerError("introduction-changed", "the introduction lacks this party's greeting or changed it")
     trust = credentials.roots, tuple(sorted(credentials.denied)), credentials.clock()
     publics = dict(_publics(*trust, protection.name, attempt.packed(), greetings))
     if not set(publics) <= set(terms.parties) or len(publics) < terms.min_roster:
-        raise PeerError("introduction-incomplete", "the introduced parties are not those of the terms")
+        raise PeerError("introduction-incomplete", "the introduced parties do not match the terms")
     return AgreedAttempt(session, publics)
 
 
@@ -204,7 +217,8 @@ def _publics(
     greetings: tuple[bytes, ...],
 ) -> dict[str, bytes]:
     """Return the X25519 key of each party. Raises PeerError unless every greeting is valid, including those
-    of parties that share no masks with this one. Cached, since all parties of a simulation check the same."""
+    of parties that share no masks with this one. Cached because all parties of a simulation check the same
+    greetings."""
     trust, publics, known = Trust(roots, denied, lambda: now), dict[str, bytes](), set[bytes]()
     for greeting in greetings:
         name, greeted = _check(trust, attempt, greeting)
@@ -219,10 +233,10 @@ def _publics(
 
 
 def check_greeting(trust: Trust, attempt: Attempt, party: str, greeting: bytes) -> None:
-    """Raise PeerError unless this is the party's greeting, and one that the other parties will accept."""
+    """Raise PeerError unless the greeting is from this party and the other parties will accept it."""
     name, public = _check(trust, attempt.packed(), greeting)
     if name != party:
-        raise PeerError("greeting-party", f"it greets as party {quoted(name)}")
+        raise PeerError("greeting-party", f"its greeting names party {quoted(name)}")
     terms, protection = attempt.terms, attempt.terms.protection
     needs_key = protection.uses_key_holder or terms.blocks.of(party) is not None
     if needs_key and len(protection.agreement_key(public)) != KEY_BYTES:
@@ -232,12 +246,12 @@ def check_greeting(trust: Trust, attempt: Attempt, party: str, greeting: bytes) 
 
 
 def key_context(attempt: Attempt, party: str) -> bytes:
-    """Return the context to which the proof of a party's key is bound."""
+    """Return the context that a party's key proof is bound to."""
     return packing.pack(b"fedboost/1/key", attempt.packed(), party.encode())
 
 
 def read_public(attempt: Attempt, public: bytes) -> "Public":
-    """Read the key that sums are encrypted under. Raises PeerError if it is invalid or too short."""
+    """Decode the public key that sums are encrypted with. Raises PeerError if it is invalid or too short."""
     terms = attempt.terms
     assert terms.keyholder is not None
     context = key_context(attempt, terms.keyholder)
@@ -245,7 +259,8 @@ def read_public(attempt: Attempt, public: bytes) -> "Public":
 
 
 def public_of(attempt: Attempt, greetings: Collection[bytes]) -> "Public":
-    """Return the key that sums are encrypted under, from the key holder's greeting."""
+    """Return the public key that sums are encrypted with, taken from the key holder's greeting. Raises
+    PeerError if no greeting is from the key holder."""
     for greeting in greetings:
         name, public, *_ = packing.unpack(greeting)
         if name.decode() == attempt.terms.keyholder:
@@ -254,10 +269,12 @@ def public_of(attempt: Attempt, greetings: Collection[bytes]) -> "Public":
 
 
 def check_attest(trust: Trust, attempt: Attempt, session: bytes, party: str, attest: Attest) -> None:
-    """Raise PeerError unless the party itself signed its attestation."""
+    """Raise PeerError unless the party itself signed its attestation. session: digest of the attempt."""
     signed_by = identify(attest.certificate, trust.roots, trust.clock(), trust.denied)
     if (signed_by.name, signed_by.role) != (party, PARTY):
-        raise PeerError("attest-signer", f"signed for party {party} by {signed_by.role} {signed_by.name}")
+        raise PeerError(
+            "attest-signer", f"the signer is {signed_by.role} {signed_by.name}, not party {party}"
+        )
     statement = attestation(attempt.terms, attempt.request, session, party, attest)
     verify(signed_by, statement, attest.signature)
 
@@ -265,7 +282,8 @@ def check_attest(trust: Trust, attempt: Attempt, session: bytes, party: str, att
 def signed(
     credentials: Credentials | None, attempt: Attempt, session: bytes, party: str, attest: Attest
 ) -> Attest:
-    """Add the party's signature to its attestation, where parties sign."""
+    """Return the attestation with the party's signature, or unchanged if the party has no credentials.
+    session: digest of the attempt."""
     if credentials is None:
         return attest
     statement = attestation(attempt.terms, attempt.request, session, party, attest)
@@ -278,7 +296,7 @@ def _check(trust: Trust, attempt: bytes, greeting: bytes) -> tuple[str, bytes]:
         name, public, nonce, certificate, signature = packing.unpack(greeting)
         party = name.decode()
     except (PeerError, ValueError):
-        raise PeerError("greeting-invalid", "a party was introduced without a valid greeting") from None
+        raise PeerError("greeting-invalid", "a party's greeting is malformed") from None
     known = identify(certificate, trust.roots, trust.clock(), trust.denied)
     if known.name != party or known.role != PARTY:
         raise PeerError(
@@ -300,12 +318,13 @@ def _requested(wish: bytes, digest: str, nonce: bytes, time: int) -> bytes:
 
 
 def attestation(terms: Terms, request: bytes, session: bytes, party: str, attest: Attest) -> bytes:
-    """Encode the statement that a party signs at the end. It answered this many queries under the terms'
-    protection, in the session of the request with this nonce, and its view of the model has this structure
-    (`boosting.state.structure`). Where only it knows the thresholds of its columns, they are these. Where it
-    keeps a part of the model, this is its hash.
+    """Encode the statement that a party signs at the end of a session. It says that the party answered this
+    many queries under the terms' protection, in the session of the request with this nonce. It contains the
+    structure of the party's view of the model (`boosting.state.structure`). If only the party knows the
+    thresholds of its columns, it contains these. If the party keeps a part of the model, it contains the
+    part's hash.
 
-    session: the digest of the attempt, which binds its name, number and greetings."""
+    session: digest of the attempt, which binds its name, number and greetings."""
     own = (attest.part,) if terms.keeps_parts else (attest.thresholds,) if terms.hides_columns else ()
     return packing.pack(
         b"fedboost/2/attestation",

@@ -1,10 +1,10 @@
-"""The messages of a session: plain frozen data, which `wire.messages` carries without loss.
+"""Messages of a session: plain frozen data, which `fedboost.wire` encodes without loss.
 
-A party sends Join, Relay, Report, OpenShare, Attest, Leave; the aggregator sends Offer, Introduce, Ask,
-Relay, OpenRequest, Close, SessionEnded.
+A party sends Join, Relay, Report, OpenShare, Attest and Leave. The aggregator sends Offer, Introduce, Ask,
+Relay, OpenRequest, Close and SessionEnded.
 
-`attempt` numbers the times that the parties of a session were called together, from 1. Messages of an earlier
-attempt are ignored."""
+In every message, `attempt` numbers the attempts of the session from 1: a new one starts whenever the parties
+have to meet again with fresh keys. Messages of an earlier attempt are ignored."""
 
 import hashlib
 from dataclasses import dataclass, field
@@ -17,11 +17,12 @@ from fedboost.terms.session import MAX_PARTIES
 from fedboost.terms.terms import Terms
 
 PART_BYTES = 1 << 20
-"""Most bytes in one part of a relay."""
+"""Maximum size in bytes of one part of a relay."""
 MAX_GREETING = 512 << 10
-"""Most bytes of a greeting, which goes to every party. A key holder's contains the public key."""
+"""Maximum size in bytes of a greeting, which is sent to every party. A key holder's greeting contains the
+public key."""
 CONTEXT_BYTES = 32
-"""Bytes of the context in the first part of a report, if there is one."""
+"""Size in bytes of the context in the first part of a report, if it has one."""
 SESSION_NAME = Bound(256, "characters of a session's name")
 Parties = Annotated[tuple[str, ...], Bound(MAX_PARTIES, "parties")]
 """Party names in a message."""
@@ -29,8 +30,10 @@ Parties = Annotated[tuple[str, ...], Bound(MAX_PARTIES, "parties")]
 
 @dataclass(frozen=True)
 class Request:
-    """An analyst's request for one session under some terms: a fresh nonce of 32 bytes, the time (seconds
-    since 1970, UTC), the analyst's certificate in PEM, and its signature (`key_exchange.request`)."""
+    """An analyst's signed request for one session under some terms.
+
+    nonce: 32 fresh bytes; time: seconds since 1970, UTC; certificate: the analyst's, in PEM; signature: see
+    `key_exchange.request`."""
 
     nonce: bytes
     time: int
@@ -40,8 +43,9 @@ class Request:
 
 @dataclass(frozen=True)
 class Offer:
-    """A session is open under these terms, or its parties start a new attempt. A site answers with Join, or
-    with Leave if it cannot or will not take part. request: the analyst's; None where nothing is signed."""
+    """Offers a site a session under these terms, or a new attempt of it. The site answers with Join, or with
+    Leave if it cannot or will not take part. request: the analyst's request, or None where nothing is
+    signed."""
 
     session: Annotated[str, SESSION_NAME]
     terms: Terms
@@ -51,7 +55,8 @@ class Offer:
 
 @dataclass(frozen=True)
 class Join:
-    """This party takes part: its data fit the terms with this digest. greeting: for the other parties."""
+    """Accepts an offer: this party's data fit the terms with this digest. greeting: signed name and keys, for
+    the other parties."""
 
     session: str
     digest: str
@@ -61,7 +66,8 @@ class Join:
 
 @dataclass(frozen=True)
 class Introduce:
-    """The greetings of the roster, including the receiver's, and the state of the training."""
+    """Carries the greetings of all parties in the roster, including the receiver's, and the state of the
+    training run."""
 
     greetings: Annotated[tuple[bytes, ...], Bound(MAX_PARTIES, "greetings")]
     state: TrainingState
@@ -69,7 +75,8 @@ class Introduce:
 
 @dataclass(frozen=True)
 class Ask:
-    """Answer this query, together with the parties of the roster. turn: from 1, one higher each time."""
+    """Asks the parties of the roster to answer a query. turn: number of the query in the session, starting at
+    1."""
 
     turn: int
     attempt: int
@@ -79,15 +86,16 @@ class Ask:
 
 @dataclass(frozen=True)
 class Report:
-    """Part `part` (from 0, in order) of this party's sealed vector. The first part has the context under
-    which it was sealed, the last the sealer's note."""
+    """One part of a party's sealed vector. part: number of the part; parts are sent in order, starting at 0.
+    ctx: hash of what the vector was sealed under, only in the first part; note: extra bytes for the
+    aggregator, only in the last."""
 
     turn: int
     attempt: int
     part: int
     cells: bytes = b""
     note: bytes = b""
-    ctx: Annotated[bytes, Only(lambda ctx: len(ctx) in (0, CONTEXT_BYTES), "a cut context")] = b""
+    ctx: Annotated[bytes, Only(lambda ctx: len(ctx) in (0, CONTEXT_BYTES), "a context was cut short")] = b""
 
     def __repr__(self) -> str:
         size = len(self.cells) + len(self.note)
@@ -96,9 +104,10 @@ class Report:
 
 @dataclass(frozen=True)
 class Relay:
-    """A part of one party's bytes for others of its block, which the aggregator passes on. number: of the
-    sender's relay in this turn, from 1; last: True for the relay's last part; to: the receivers, on the way
-    to the aggregator; sender: on the way to a party."""
+    """One part of the bytes that a party sends to others of its block through the aggregator.
+
+    number: number of the sender's relay in this turn, starting at 1; last: True for the relay's last part;
+    to: the receivers, set on the way to the aggregator; sender: set on the way to a party."""
 
     turn: int
     attempt: int
@@ -115,7 +124,8 @@ class Relay:
 
 @dataclass(frozen=True)
 class OpenRequest:
-    """A request to help to open the sum of this turn, in the protection's format."""
+    """Asks a party to help the aggregator open the sum of this turn. request: bytes in the protection's
+    format."""
 
     turn: int
     attempt: int
@@ -124,7 +134,7 @@ class OpenRequest:
 
 @dataclass(frozen=True)
 class OpenShare:
-    """The help that an OpenRequest asked for, in the protection's format."""
+    """A party's help in opening a sum, in reply to OpenRequest. answer: bytes in the protection's format."""
 
     turn: int
     attempt: int
@@ -136,8 +146,9 @@ class OpenShare:
 
 @dataclass(frozen=True)
 class Close:
-    """The model is complete: the constant and this many rounds. A party answers with Attest. numbers: only
-    for the label holder, where parties keep parts of the model (`parts.numbers_for`)."""
+    """Announces that the model is complete: the constant and this many rounds. A party replies with Attest.
+    numbers: node values for the label holder if parties keep model parts (`parts.numbers_for`), otherwise
+    empty."""
 
     attempt: int
     rounds: int
@@ -146,11 +157,14 @@ class Close:
 
 @dataclass(frozen=True)
 class Attest:
-    """This party's signature on what it did and on its view of the model (`key_exchange.attestation`).
+    """A party's signature on its answers and on its view of the model (`key_exchange.attestation`).
 
-    turns: number of queries it answered; structure: `state.structure`; certificate: PEM; thresholds: of the
-    splits by its columns, where only it knows them (`parts.packed`), signed as well; part: the hash of the
-    part of the model that it keeps, where it does (`parts.Part`), signed as well."""
+    Args:
+        turns: number of queries that the party answered.
+        transcript, structure: hashes of these queries, and of the model (`TrainingState.structure`).
+        certificate: in PEM.
+        thresholds: thresholds of the splits on its columns if only the party knows them (`parts.packed`).
+        part: hash of the model part that the party keeps, if any (`parts.Part`)."""
 
     attempt: int
     turns: int
@@ -164,8 +178,8 @@ class Attest:
 
 @dataclass(frozen=True)
 class Leave:
-    """This party leaves the session; '' is the session that runs, regardless of its name. reason: for the
-    analyst, so it contains nothing about rows."""
+    """Announces that this party leaves a session. reason: shown to the analyst, so it contains nothing about
+    rows; session: name of the session, or '' for the current one."""
 
     reason: str
     session: str = ""
@@ -173,7 +187,7 @@ class Leave:
 
 @dataclass(frozen=True)
 class SessionEnded:
-    """The session is over. An empty reason means that the model is complete."""
+    """Announces the end of the session. reason: empty if the model is complete."""
 
     reason: str = ""
 
@@ -188,35 +202,35 @@ ToParty = Offer | Introduce | Ask | Relay | OpenRequest | Close | SessionEnded
 Outbox = list[tuple[str, ToParty]]
 Phase = Literal["joining", "asking", "opening", "closing", "done", "failed"]
 PHASES: tuple[Phase, ...] = ("joining", "asking", "opening", "closing")
-"""The phases in which events are handled."""
+"""Phases in which the aggregator handles events."""
 
 
 @dataclass(frozen=True)
 class Connected:
-    """A party has connected."""
+    """Event: a party has connected."""
 
 
 @dataclass(frozen=True)
 class Disconnected:
-    """The connection to a party is lost."""
+    """Event: the connection to a party was lost."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Violation:
-    """A party has violated the protocol."""
+    """Event: a party has violated the protocol."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Tick:
-    """Time has passed: a party past its deadline is considered disconnected."""
+    """Event: time has passed. Parties that exceeded their deadline count as disconnected."""
 
 
 FromConnection = FromParty | Connected | Disconnected
-"""The events of one party."""
+"""Events that concern one party."""
 
 
 # ---- The transcript of a session ------------------------------------------------------------------------
@@ -226,27 +240,28 @@ FromConnection = FromParty | Connected | Disconnected
 
 
 def first_transcript(session: bytes, state: TrainingState) -> bytes:
-    """Return the first hash of a transcript: of the session's digest and the state of the training."""
+    """Return the initial transcript, which hashes the session's digest and the state of the training run."""
     return hashlib.sha256(packing.pack(session, state.position.digest)).digest()
 
 
 def next_transcript(before: bytes, query: Query) -> bytes:
-    """Return the hash of all queries up to and including this one."""
+    """Return the transcript (the hash of all queries so far) extended by this query."""
     return hashlib.sha256(packing.pack(before, query.digest)).digest()
 
 
 def tag_of(ask: Ask, transcript: bytes) -> Tag:
-    """Return the tag under which the answer to a query is sealed."""
+    """Return the unique label (`Tag`) under which the answer to a query is sealed."""
     return Tag(ask.turn, ask.attempt, ask.roster, transcript, ask.query.segments)
 
 
 class Transcripts:
-    """The transcripts of all parties, at the aggregator: a single one unless views differ."""
+    """The aggregator's record of every party's transcript: one for all parties, or one each if their views
+    differ."""
 
     def __init__(self, terms: Terms, session: bytes, state: TrainingState) -> None:
         self._terms = terms
         self.whole = first_transcript(session, state)
-        """The transcript of the whole queries, as the aggregator asked them."""
+        """Transcript of the whole queries, as the aggregator sent them."""
         self._own = {
             party: first_transcript(session, state.seen_by(terms, party))
             for party in (terms.parties if terms.blocks else ())
@@ -255,12 +270,13 @@ class Transcripts:
         self._public = first_transcript(session, state.seen_by(terms, first, publicly=True))
 
     def of(self, party: str) -> bytes:
-        """Return the transcript of a party's view."""
+        """Return the transcript of the party's view."""
         return self._own.get(party, self.whole)
 
     def signed(self, party: str) -> bytes:
-        """Return the transcript that a party signs. Where parties keep parts of the model, it is that of the
-        public view: the few possible splits of a party could be tried on a hash of its own view."""
+        """Return the transcript that a party signs. If parties keep model parts, this is the transcript of
+        the public view. A hash of the party's own view would let others guess its splits, as there are few
+        possible ones."""
         return self._public if self._terms.keeps_parts else self.of(party)
 
     def extend(self, query: Query) -> None:

@@ -1,12 +1,13 @@
-"""The parts of a model that parties keep, where no one is to have the whole (`Terms.keeps_parts`).
+"""Model parts, which the parties keep if no one is to have the whole model (`Terms.keeps_parts`).
 
-A part is its party's view of the model: its own splits in full, and other parties' splits by the number of
-their holder, counted after all features. Only the label holder has leaf values. It also receives the gains,
-covers and values of inner nodes, all of which follow from gradients that it knows.
+A part is its party's view of the model. It contains the party's own splits in full. Of a split on another
+party's column, it contains only the holder's number, which follows the numbers of all features. Only the
+label holder has leaf values. It also receives the gains, covers and values of inner nodes, which all follow
+from gradients that it knows.
 
-Promises: each party signs a hash of its part, which reveals nothing without the part's salt.
-Refuses: node numbers that do not match the trees or are not finite, and leaf values or a base score that
-differ from those received before (PeerError)."""
+Guarantees: each party signs a hash of its part, which reveals nothing without the part's salt.
+Raises: PeerError for node numbers that do not match the trees or are not finite, and for leaf values or a
+base score that differ from those received before."""
 
 import hashlib
 from collections.abc import Collection, Iterable, Sequence
@@ -22,14 +23,16 @@ from fedboost.privacy import packing
 from fedboost.terms.terms import Terms
 
 UNTOLD_SCORE = 0.5
-"""Base score of a model without leaf values, which cannot predict anyway: XGBoost's default."""
+"""Base score of a part without leaf values, which cannot predict anyway: XGBoost's default."""
 _FLOAT32 = np.dtype("<f4")
 
 
 @dataclass(frozen=True)
 class Part:
-    """A party's part of a model. session: its name; booster: with the numbers of holders after those of all
-    features; salt: 32 bytes that no one else knows."""
+    """The part of a model that one party keeps.
+
+    session: name of the session that trained the model; booster: the trees as the party sees them; salt: 32
+    secret bytes that only this party knows."""
 
     party: str
     session: str
@@ -39,24 +42,26 @@ class Part:
 
     @property
     def digest(self) -> bytes:
-        """The hash that the party signs: 32 bytes."""
+        """SHA-256 hash of the part, 32 bytes, which the party signs."""
         return digest_of(self.booster, self.salt)
 
 
 def digest_of(booster: Booster, salt: bytes) -> bytes:
-    """Return the hash of a part: 32 bytes."""
+    """Return the SHA-256 hash of a model part, 32 bytes. The salt keeps others from guessing the part."""
     return hashlib.sha256(packing.pack(salt, bytes.fromhex(booster.fingerprint))).digest()
 
 
 def model_id(session: str, terms: Terms, structure: bytes) -> str:
-    """Return the id, in hex, of a model of which parties have parts. structure: of the public view."""
+    """Return the id, in hex, of a model whose parts the parties keep. structure: hash of the model in the
+    public view."""
     content = packing.pack(session.encode(), terms.digest.encode(), structure)
     return hashlib.sha256(b"fedboost/1/model" + content).hexdigest()
 
 
 def numbers_for(terms: Terms, booster: Booster) -> dict[str, bytes]:
-    """Return label holder -> the numbers that it receives, where parties keep parts of this model: float32,
-    little-endian, the base score, then the gains, covers and values of each tree's nodes."""
+    """Return the node values that the label holder receives if parties keep model parts, as a dict with its
+    name. They are little-endian float32: the base score, then the gains, covers and values of each tree's
+    nodes. The dict is empty if parties do not keep parts."""
     holder = terms.vertical.label_holder
     if not terms.keeps_parts or holder is None:
         return {}
@@ -74,14 +79,16 @@ def part_of(
     salt: bytes,
     constant: Sequence[float] = (),
 ) -> Part:
-    """Make a party's part from its view of the trees.
+    """Build the part of a model that a party keeps.
 
     Args:
-        trees: the party's view.
-        numbers: `numbers_for` the label holder, empty for others.
-        constant: the received value of each root from which boosting started.
+        session: name of the session that trained the model.
+        trees: the trees as this party sees them.
+        numbers: output of `numbers_for` at the label holder, empty at other parties.
+        salt: 32 secret bytes that only this party knows.
+        constant: leaf value of the initial constant for each root, as received at the start.
 
-    Raises PeerError if the numbers do not match what was received before."""
+    Raises PeerError if `numbers` contradicts the values received before."""
     loss, columns = terms.objective.loss, terms.columns
     first = [Tree() for _ in range(terms.constant_rounds * len(terms.roots))]
     for leaf in first:
@@ -91,62 +98,70 @@ def part_of(
         score, told = _with_numbers(told, numbers, len(first))
         _check_constant(terms, score, [tree.value[0] for tree in told[: len(first)]], constant)
     elif numbers:
-        raise PeerError("part-unexpected", "received gains and leaf values, but has no labels")
+        raise PeerError(
+            "part-unexpected", "the aggregator sent gains and leaf values to a party without labels"
+        )
     shape = terms.trees.num_parallel_tree, tuple(columns.categorical)
     booster = Booster(loss, score, columns.features, told, *shape)
     return Part(party, session, terms, booster, salt)
 
 
 def _with_numbers(trees: tuple[Tree, ...], numbers: bytes, constant: int) -> tuple[float, tuple[Tree, ...]]:
-    """Return the base score, and the trees with these numbers. constant: number of trees at the beginning
-    whose leaf values were not received before."""
+    """Return the base score and the trees with these node values. constant: number of leading trees whose
+    leaf values were not received before."""
     sizes = [len(tree.left) for tree in trees]
     if len(numbers) != _FLOAT32.itemsize * (1 + 3 * sum(sizes)):
-        raise PeerError("part-length", f"{len(numbers)} bytes of gains and values for {sum(sizes)} nodes")
+        raise PeerError(
+            "part-length", f"the aggregator sent {len(numbers)} bytes of values for {sum(sizes)} nodes"
+        )
     told = np.frombuffer(numbers, _FLOAT32).astype(np.float64)
     if not np.isfinite(told).all():
-        raise PeerError("part-number-not-finite", "received a gain, cover or value that is not finite")
+        raise PeerError(
+            "part-number-not-finite", "the aggregator sent a gain, cover or value that is not finite"
+        )
     score, *columns = np.split(told, np.cumsum([1, *(size for size in sizes for _ in range(3))])[:-1])
     complete = []
     for number, tree in enumerate(trees):
         gain, cover, value = (column.tolist() for column in columns[3 * number : 3 * number + 3])
         if number >= constant and any(value[leaf] != tree.value[leaf] for leaf in tree.leaves):
-            raise PeerError("part-leaves", f"the leaf values of tree {number} differ from before")
+            raise PeerError("part-leaves", f"the leaf values of tree {number} have changed")
         complete.append(replace(tree, gain=gain, cover=cover, value=value))
     return float(score[0]), tuple(complete)
 
 
 def _check_constant(terms: Terms, score: float, first: Sequence[float], constant: Sequence[float]) -> None:
-    """Raise PeerError for a base score, or leaves of the constant, that differ from the received constant."""
+    """Raise PeerError if the base score or the leaves of the constant differ from the constant received
+    before."""
     loss = terms.objective.loss
     try:
         margin = loss.margin(score)
     except ConfigError:
-        raise PeerError("part-score", f"received base score {score}, which {loss.name} cannot have") from None
+        raise PeerError("part-score", f"base score {score} is not possible for {loss.name}") from None
     due, told = [*constant[: len(first) or 1]], [*(first or (margin,))]
     if (first and margin) or np.array(told, _FLOAT32).tolist() != np.array(due, _FLOAT32).tolist():
-        raise PeerError("part-score", "the base score differs from before")
+        raise PeerError("part-score", "the base score differs from the one that was sent at the start")
 
 
 # ---- Thresholds of a model, where only the owner of a column knows its cut points -----------------------
 # The trees that the aggregator grows have bin numbers instead of thresholds: the one above bin b is b + 1.
-# With its signature, each party sends the thresholds of the splits by its own numeric columns. With them, the
-# trees are those of a table with all columns. A split that separates missing values from all others has the
-# threshold infinity, which no party needs to send.
-# Promises: equal bins have equal thresholds, and higher bins higher ones; a party changes no other threshold.
-# Refuses: thresholds that do not match the number of splits, are not finite, or are in another order than the
-# bins (PeerError).
+# With its signature, each party sends the thresholds of the splits on its own numeric columns. With them, the
+# trees are the same as for a table with all columns. A split that separates missing values from all others
+# has the threshold infinity, which no party needs to send.
+# Guarantees: equal bins have equal thresholds, and higher bins have higher ones; a party cannot change the
+# threshold of another's split.
+# Raises: PeerError for thresholds that do not match the number of splits, are not finite, or are not in the
+# order of the bins.
 
 
 def packed(terms: Terms, party: str, trees: Iterable[Tree]) -> bytes:
-    """Encode the finite thresholds of the splits by a party's numeric columns: float32, little-endian, in the
-    order of trees and nodes."""
+    """Encode the finite thresholds of the splits on a party's numeric columns, as little-endian float32 in
+    the order of trees and nodes."""
     places = _places(trees, _numeric(terms, party))
     return np.array([tree.threshold[node] for tree, node in places], _FLOAT32).tobytes()
 
 
 def _places(trees: Iterable[Tree], numeric: Collection[int]) -> list[tuple[Tree, int]]:
-    """Return the tree and node of each split by these features with a finite threshold."""
+    """Return the tree and node of each split on these features that has a finite threshold."""
     return [
         (tree, node)
         for tree in trees
@@ -161,7 +176,8 @@ def _numeric(terms: Terms, party: str) -> set[int]:
 
 
 class Thresholds:
-    """Collects the parties' thresholds. booster: the model with bin numbers in place of thresholds."""
+    """Collects the thresholds that parties send at the end. booster: the model with bin numbers in place of
+    thresholds."""
 
     def __init__(self, terms: Terms, booster: Booster) -> None:
         self._terms = terms
@@ -169,17 +185,21 @@ class Thresholds:
         self._given: dict[str, list[float]] = {}
 
     def lacks(self, party: str) -> bool:
-        """True if thresholds of this party are missing. None are needed where parties keep parts."""
+        """Return True if this party still has to send thresholds. None are needed if parties keep model
+        parts."""
         return party not in self._given and bool(self._places(party))
 
     def take(self, party: str, thresholds: bytes) -> None:
-        """Take in a party's thresholds. Raises PeerError if they cannot be those of its splits."""
+        """Check and store a party's thresholds. Raises PeerError if they cannot belong to the party's
+        splits."""
         places, size = self._places(party), _FLOAT32.itemsize
         if len(thresholds) != size * len(places):
-            raise PeerError("thresholds-number", f"{len(thresholds)} bytes for {len(places)} thresholds")
+            raise PeerError(
+                "thresholds-number", f"it sent {len(thresholds)} bytes for {len(places)} thresholds"
+            )
         given = np.frombuffer(thresholds, _FLOAT32)
         if not np.isfinite(given).all():
-            raise PeerError("thresholds-not-finite", "a threshold is not finite")
+            raise PeerError("thresholds-not-finite", "it sent a threshold that is not finite")
         features, bins = (
             np.array([(tree.feature[node], tree.threshold[node]) for tree, node in places], np.int64)
             .reshape(-1, 2)
@@ -191,11 +211,11 @@ class Thresholds:
         wrong = np.flatnonzero(same & (steps != np.sign(np.diff(bins[order]))))
         if wrong.size:
             name = self._terms.columns.features[features[order][wrong[0]]]
-            raise PeerError("thresholds-order", f"thresholds of column {quoted(name)} are not in bin order")
+            raise PeerError("thresholds-order", f"its thresholds of column {quoted(name)} are not in order")
         self._given[party] = given.astype(np.float64).tolist()
 
     def of_model(self) -> Booster:
-        """Return the model with the thresholds that were sent."""
+        """Return the model with the thresholds that parties sent."""
         if not self._are_due:
             return self._booster
         trees = [replace(tree, threshold=[*tree.threshold]) for tree in self._booster.trees]
@@ -207,10 +227,10 @@ class Thresholds:
         return replace(self._booster, trees=tuple(trees))
 
     def _places(self, party: str) -> list[tuple[Tree, int]]:
-        """Return the tree and node of each split whose threshold a party sends."""
+        """Return the tree and node of each split whose threshold the party sends."""
         return _places(self._booster.trees, _numeric(self._terms, party)) if self._are_due else []
 
     @property
     def _are_due(self) -> bool:
-        """True if parties send thresholds: not where they keep parts of the model."""
+        """True if parties send thresholds, i.e. if columns are hidden and parties do not keep model parts."""
         return self._terms.hides_columns and not self._terms.keeps_parts

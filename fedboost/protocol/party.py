@@ -1,13 +1,13 @@
-"""A party's end of a session: a message of the aggregator in, this party's replies out. Sans-IO.
+"""A party's end of a session: takes a message of the aggregator and returns this party's replies. Sans-IO.
 
 RULES, at the end of this file, defines what each message does in each phase; docs/protocol.md describes it.
 
-Promises: a query is answered only if the site's rules and the terms allow it, it is due, and nothing that the
-site remembers of the session contradicts it. An answer is remembered before its first byte leaves. The same
-query asked again gets the same bytes. If a message cannot or must not be answered, the party leaves with a
-sentence that gives the reason. It contains nothing about rows: values and row numbers of the table stay in
-`ended`, for the site's own log. Refuses by leaving: the session never raises for what an aggregator sends or
-a table contains."""
+Guarantees: the party answers a query only if the site's rules and the terms allow it, it is due, and it does
+not contradict the site's memory of the session. An answer is recorded before its first byte leaves. A
+repeated query gets the same bytes. If a message cannot or must not be answered, the party leaves with a
+sentence that says why. This sentence contains nothing about rows: values and row numbers stay in `ended`, for
+the site's own log.
+Raises: nothing, whatever the aggregator sends or the table contains. The party leaves the session instead."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -66,16 +66,19 @@ if TYPE_CHECKING:
 
 
 SALT = b"fedboost/1/part"
-"""Label under which the salt of a model's part is derived."""
+"""Label from which the salt of a model part is derived."""
 
 
 @dataclass(frozen=True)
 class Membership:
-    """A party's membership of a session.
+    """A party's membership of a session, from the first accepted offer to the end.
 
-    first: the first accepted offer; memory: the site's memory of the session; holder: the party's data;
-    secret: the key holder's key pair, kept in RAM for this session; spending: the noise of answers, where the
-    terms have noise."""
+    Args:
+        first: the first accepted offer.
+        memory: the site's memory of the session.
+        holder: computes answers from the party's data.
+        secret: the key holder's key pair, kept only in RAM; None at other parties.
+        spending: adds noise to answers, if the terms have noise."""
 
     first: Offer
     memory: SessionMemory
@@ -91,7 +94,8 @@ class Membership:
 
     @classmethod
     def begin(cls, site: Site, admit: Offer) -> "Membership":
-        """Accept an offer: check it against the site's rules, remember it, read the data. Raises Refused."""
+        """Accept an offer: check it against the site's rules, record it and read the data. Raises Refused if
+        the rules, the terms or the data do not allow it."""
         terms, request, analyst = admit.terms, admit.request, ""
         if site.name not in terms.parties:
             raise Refused("party-not-in-terms", f"the terms do not name party {site.name!r}")
@@ -112,7 +116,7 @@ class Membership:
         if terms.blocks and site.credentials is None:
             raise Refused(
                 "keys-missing",
-                f"party {site.name}: parties with different columns seal relays with their keys, and this "
+                f"party {site.name}: parties with different columns seal relays with their keys, but this "
                 f"site has none: set `keys` in its file",
             )
         memory = site.memory.begin(offer, limits)
@@ -134,19 +138,24 @@ class Membership:
         return self.first.session
 
     def attempt(self, number: int) -> Attempt:
-        """Return an attempt, to which signatures are bound."""
+        """Return the attempt with this number, to which signatures are bound."""
         request = self.first.request
         return Attempt(self.session, number, self.terms, b"" if request is None else request.nonce)
 
     def help_as(self, size: int) -> tuple[str, int]:
-        """Return the audit log's name for help of `size` bytes, and the number of its integers."""
+        """Return the audit log's name for a reply of `size` bytes to a request for help, and its number of
+        integers."""
         if not self.terms.hides_columns or self.secret is None:
             return HELP, 0
         return OPENINGS, size // (2 * len(self.secret.public.to_bytes()))
 
     def attest(self, site: Site, close: Close, session: bytes, turns: int, transcript: bytes) -> Attest:
-        """Return the attestation of what this party did and of its view of the model, signed where parties
-        sign. session: the digest of the attempt; turns: number of answered queries."""
+        """Return the attestation of this party's answers and its view of the model, signed if parties sign.
+
+        Args:
+            session: digest of the attempt.
+            turns: number of queries that this party answered.
+            transcript: hash of these queries, as the party saw them."""
         holder, terms, thresholds, kept = self.holder, self.terms, b"", b""
         state, hides = holder.state, terms.hides_columns
         if terms.keeps_parts:
@@ -164,15 +173,15 @@ class Membership:
 
 
 def check_rows(party: str, terms: Terms, has_rows: bool) -> None:
-    """Raise Refused unless the terms are right about whether this site has rows."""
+    """Raise Refused if the terms contradict whether this site has rows."""
     if not has_rows and terms.keyholder != party:
-        raise Refused("key-holder-other", f"party {party} has no rows, and the terms name another key holder")
+        raise Refused("key-holder-other", f"party {party} has no rows and is not the terms' key holder")
     if has_rows != (party in terms.holders):
         has, want = ("rows", "true") if has_rows else ("no rows", "false")
-        other = "it holds none" if has_rows else "it holds rows"
+        other = "it has none" if has_rows else "it has rows"
         raise Refused(
             "key-holder-rows",
-            f"key holder {party} has {has}, but by the terms {other}: set keyholder_rows = {want}",
+            f"key holder {party} has {has}, but the terms say that {other}: set keyholder_rows = {want}",
         )
 
 
@@ -181,11 +190,11 @@ def check_rows(party: str, terms: Terms, has_rows: bool) -> None:
 # the difference could be a single party or a few rows. Within a process the session itself ensures that.
 # After a restart, or against an aggregator that lies about where the session is, only the site's memory
 # (`Standing`) can.
-# Promises: turns go up by one. In a new attempt, the growing tree may be asked for again, with the same
-# queries at the same positions, or the session went on elsewhere without contradicting what the site
-# remembers.
-# Refuses: any other query, and those that show the party more than its view (PeerError); queries that the
-# terms do not allow (Refused).
+# Guarantees: turns increase by one. In a new attempt, the growing tree may be queried again with the same
+# queries at the same positions. Otherwise, the session must have continued elsewhere without contradicting
+# the site's memory.
+# Raises: PeerError for any other query, and for one that shows the party more than its view; Refused for a
+# query that the terms do not allow.
 #
 # The memory of a growing tree. P are positions, and turn 7 ends the tree:
 #
@@ -201,14 +210,14 @@ def check_rows(party: str, terms: Terms, has_rows: bool) -> None:
 
 @dataclass(frozen=True)
 class QueryContext:
-    """A party's situation in a session when it receives a query.
+    """What a party knows about the session when it receives a query.
 
     Args:
-        me: its name.
-        attempt, roster: of the current attempt.
-        last: the query that this process answered last, in any attempt.
-        state: the state of the training here.
-        standing: what the site remembers of the session."""
+        me: the party's name.
+        attempt, roster: number and roster of the current attempt.
+        last: the last query that this process answered, in any attempt.
+        state: state of the training run at this party.
+        standing: progress of the session as recorded in the site's memory."""
 
     me: str
     terms: Terms
@@ -220,24 +229,30 @@ class QueryContext:
 
 
 def check_due(ask: Ask, now: QueryContext) -> None:
-    """Raise PeerError or Refused unless this query, to this roster, may be answered now."""
+    """Raise PeerError or Refused unless this party may answer the query now. PeerError: it is out of order,
+    has the wrong roster, or exceeds the party's view. Refused: the terms do not allow it."""
     # All checks come before anything is computed or noted: a refused query leaves no trace in state or
     # memory.
     terms, state, standing = now.terms, now.state, now.standing
     if ask.attempt != now.attempt:
-        raise PeerError("query-stale-attempt", f"a query of attempt {ask.attempt} in attempt {now.attempt}")
+        raise PeerError(
+            "query-stale-attempt",
+            f"the aggregator sent a query of attempt {ask.attempt} during attempt {now.attempt}",
+        )
     last = now.last
     if last is None or (ask.attempt, ask.roster) != (last.attempt, last.roster):  # else already checked
         _check_roster(ask.roster, now)
     # Queries before the first split are the same in all sessions, so two rosters would show their difference.
     if len(ask.roster) < len(terms.parties) and not state.may_lack_parties(ask.query):
-        raise PeerError("roster-lacks-parties", "a sum lacks parties before the first tree has split")
+        raise PeerError("roster-lacks-parties", "the roster lacks parties, although no tree has split yet")
     if not _is_due(ask, now):
         asked = {question.turn for question in standing.questions}
         if ask.turn in asked:
-            raise PeerError("query-changed", f"turn {ask.turn} has another query or position than before")
+            raise PeerError(
+                "query-changed", f"turn {ask.turn} was repeated with a different query or position"
+            )
         before = now.last.turn if now.last else max(asked, default=0)
-        raise PeerError("query-turn-order", f"turn {ask.turn} comes after turn {before}")
+        raise PeerError("query-turn-order", f"the aggregator sent turn {ask.turn} after turn {before}")
     # This party helped to open a sum over `helped`. Another roster is safe only at a later stage, after a
     # tree has moved every margin: then the vectors are others, and the two sums do not differ by a party's
     # vector.
@@ -249,7 +264,8 @@ def check_due(ask: Ask, now: QueryContext) -> None:
         if helped != tuple(sorted(ask.roster)) and not moved:
             raise PeerError(
                 "roster-changed",
-                f"turn {ask.turn}: the roster changed where the difference of two sums would reveal a party",
+                f"the roster changed in turn {ask.turn}, where the difference between two sums would reveal "
+                f"a party's own sum",
             )
     ask.query.check(terms)
     # Each query of the turn is checked in the state to which the queries before it lead.
@@ -257,7 +273,8 @@ def check_due(ask: Ask, now: QueryContext) -> None:
     for query in parts:
         if query.only_turn is not None and (query.only_turn != ask.turn or len(parts) > 1):
             raise PeerError(
-                "only-turn", f"{query.name} in turn {ask.turn}, but it has turn {query.only_turn} for itself"
+                "only-turn",
+                f"{query.name} came in turn {ask.turn}, but must be the only query of turn {query.only_turn}",
             )
         if query.of_tree or query.ends_tree:
             state.check_next(terms, query)
@@ -268,24 +285,31 @@ def check_due(ask: Ask, now: QueryContext) -> None:
 
 
 def check_view(told: bytes, seen: bytes) -> None:
-    """Raise PeerError if a party is shown more than its view: `told` and `seen` are digests of both."""
+    """Raise PeerError if a party received more than its view. told, seen: hashes of what it received and of
+    its view."""
     if told != seen:
-        raise PeerError("view-exceeded", "received other parties' columns, or leaf values without labels")
+        raise PeerError(
+            "view-exceeded", "the aggregator sent columns or leaf values that are not for this party"
+        )
 
 
 def _check_roster(asked: tuple[str, ...], now: QueryContext) -> None:
-    """Raise PeerError for a roster that differs from the terms or from the introduced parties."""
+    """Raise PeerError if the roster does not match the terms or the introduced parties."""
     terms, roster = now.terms, tuple(sorted(asked))
     strangers = not set(roster) <= set(terms.parties) or (now.roster and roster != now.roster)
     if strangers or now.me not in roster or not terms.min_roster <= len(set(roster)) == len(roster):
-        raise PeerError("roster-unknown", "the roster differs from the terms or from the introduced parties")
+        raise PeerError("roster-unknown", "the roster does not match the terms or the introduced parties")
 
 
 def _is_due(ask: Ask, now: QueryContext) -> bool:
-    """True if the query is due in this turn and at this position."""
+    """Return True if the query is due in this turn and at this position. Raises PeerError if the session has
+    ended or has too many turns."""
     last, terms, state, standing = now.last, now.terms, now.state, now.standing
     if ask.turn > terms.max_turns:
-        raise PeerError("turns-exceeded", f"turn {ask.turn}, but the terms have only {terms.max_turns} turns")
+        raise PeerError(
+            "turns-exceeded",
+            f"the aggregator sent turn {ask.turn}, but the terms allow only {terms.max_turns} turns",
+        )
     # Within an attempt, turns go up by one.
     if last is not None and ask.attempt == last.attempt and ask.turn != last.turn + 1:
         return False
@@ -301,7 +325,7 @@ def _is_due(ask: Ask, now: QueryContext) -> bool:
                 return state.position == known.before and _repeats(ask.query, known, terms)
     # Only new queries: a remembered one, above, may be asked again where signatures are missing.
     if standing.signed:
-        raise PeerError("query-after-signature", "a query after the model was signed")
+        raise PeerError("query-after-signature", "the aggregator sent a query after the model was signed")
     if last is not None and ask.attempt == last.attempt:
         return ask.turn > last_known
     # First new turn of an attempt. Where the roster may shrink, the others may have gone on without this
@@ -313,14 +337,14 @@ def _is_due(ask: Ask, now: QueryContext) -> bool:
 
 
 def _repeats(query: Query, before: Question, terms: Terms) -> bool:
-    """True if a query may replace one whose sum was not opened: it is the same, or it ends the tree early
-    because a party was lost."""
+    """Return True if a query may replace one whose sum was not opened: it is the same query, or it ends the
+    tree early because a party was lost."""
     cut_short = before.of_tree and query.ends_tree
     return query.digest == before.digest or (cut_short and terms.session.on_loss == "shrink")
 
 
 def is_possible_state(state: TrainingState, terms: Terms, standing: Standing) -> bool:
-    """True if the training can be in this state, by what the site remembers."""
+    """Return True if the training run can be in this state, judged by the site's memory of the session."""
     # No sum was opened without this party, but a restarted aggregator starts the tree again.
     known = (position for question in standing.questions for position in (question.before, question.after))
     if state.position in (standing.base, standing.reached, *known):
@@ -339,8 +363,11 @@ def remember(
     after: TrainingState,
     received: tuple[bytes, ...] = (),
 ) -> Question:
-    """Remember a query and its position, before its answer leaves. received: see `Question`; what is
-    remembered from an earlier attempt stays."""
+    """Record a query and its position before its answer leaves. Returns the recorded query.
+
+    Args:
+        before, after: training state before and after the query.
+        received: hashes of relays, see `Question`. Further hashes from an earlier attempt are kept."""
     standing, query = memory.standing, ask.query
     # The hashes are compared one by one as relays arrive (`Underway.new`). A query that is asked again knows
     # fewer of them at first, and must not erase the others.
@@ -357,17 +384,18 @@ def remember(
 
 
 # ---- A party's answer to one query: sealed, sent part by part, and the help to open its sum -------------
-# Promises: the same query asked again gets the same bytes, and the same request for help the same help.
+# Guarantees: a repeated query gets the same bytes, and a repeated request for help gets the same help.
 
 
 def is_repeated(own: Ask, ask: Ask) -> bool:
-    """True if `ask` repeats `own`: the same turn, attempt, roster and query."""
+    """Return True if `ask` repeats `own`, i.e. has the same turn, attempt, roster and query."""
     same = ask.turn == own.turn and ask.attempt == own.attempt and ask.roster == own.roster
     return same and ask.query.digest == own.query.digest
 
 
 class Answer:
-    """The answer to one query. size: bytes of its sealed parts; charge: that of its noise, if any."""
+    """A party's answer to one query, sealed once and sent in parts. size: bytes of the sealed parts; charge:
+    privacy cost of its noise, if any."""
 
     def __init__(
         self,
@@ -378,21 +406,21 @@ class Answer:
         answered: Answered,
         state: TrainingState,
     ) -> None:
-        """state: of the training before the answer."""
+        """Seal an answer. state: training state before the query."""
         self.ask = ask
         self.charge: Charge | None = None
         self.size = 0
         self._sealer = sealer
         self._sent: list[Report] = []
-        """The parts that were sent; `_rest` yields the others."""
+        """Parts that were sent; `_rest` yields the others."""
         self._rest = self._sealed(tag, member, answered, state)
         self._opens = not member.terms.hides_columns or ask.query.hidden(member.terms, state) is not None
-        """False where no party reports sums that this party could open."""
+        """False if no party reports sums that this party could open."""
         self.helped: dict[bytes, bytes] = {}
-        """Request for help with this turn -> the help."""
+        """Request for help with this turn -> the reply."""
 
     def reports(self) -> Iterator[Report]:
-        """Yield the parts: those that were sent before, then the rest."""
+        """Yield the parts: first those that were sent before, then the rest."""
         # A disconnect in between continues the same generator: a vector is sealed only once.
         yield from tuple(self._sent)
         for report in self._rest:
@@ -400,13 +428,19 @@ class Answer:
             yield report
 
     def help(self, request: bytes) -> bytes:
-        """Return the help that a request asks for, the same whenever it is repeated."""
+        """Return the help that the request asks for. A repeated request gets the same bytes. Raises PeerError
+        if there are too many requests, or if nothing is hidden."""
         if request not in self.helped:
             # One request is for the self mask, and each other for more lost parties than the one before.
             if len(self.helped) > len(self.ask.roster):
-                raise PeerError("help-excess", f"too many requests for help with turn {self.ask.turn}")
+                raise PeerError(
+                    "help-excess", f"the aggregator asked too often for help with turn {self.ask.turn}"
+                )
             if not self._opens:
-                raise PeerError("nothing-hidden", f"asked to open turn {self.ask.turn}, which hides no sums")
+                raise PeerError(
+                    "nothing-hidden",
+                    f"the aggregator asked for help with turn {self.ask.turn}, which has no encrypted sums",
+                )
             self.helped[request] = self._sealer.assist(request)
         return self.helped[request]
 
@@ -415,9 +449,11 @@ class Answer:
     ) -> Iterator[Report]:
         query, values = self.ask.query, answered.values
         if values.size != query.cells:
-            raise PeerError("answer-size", f"an answer of {values.size} integers to a query of {query.cells}")
+            raise PeerError(
+                "answer-size", f"the answer has {values.size} integers, but the query asks for {query.cells}"
+            )
         if not member.protection.hides and not query.fits(values):
-            raise PeerError("cells-too-narrow", "the cells are too narrow for this site's own sums")
+            raise PeerError("cells-too-narrow", "the query's cells are too narrow for this site's own sums")
         if member.spending is not None:
             # Where parties draw the noise, it is in the integers before they are sealed. A refused charge
             # ends the session here or when the transaction ends, in each case before a part is yielded.
@@ -434,7 +470,7 @@ class Answer:
 
 
 def _reports(ask: Ask, parts: Iterable[bytes], note: bytes, ctx: bytes) -> Iterator[Report]:
-    """Yield the parts of an answer as messages: the context in the first, the note in the last."""
+    """Yield an answer as messages, one per part: the first contains the context, the last the note."""
     held: Report | None = None
     for part, cells in enumerate(parts):
         if held is not None:
@@ -448,14 +484,16 @@ def _reports(ask: Ask, parts: Iterable[bytes], note: bytes, ctx: bytes) -> Itera
 
 
 MAX_OPENINGS_PER_TURN = 2
-"""A key holder opens at most this many sums per turn of the terms, since a tree may be asked for again."""
+"""Maximum number of sums that a key holder opens, per turn of the terms. It exceeds 1 because a tree may be
+queried again."""
 PartyPhase = Literal["new", "joined", "introduced", "signed"]
 PHASES: tuple[PartyPhase, ...] = ("new", "joined", "introduced", "signed")
 
 
 @dataclass
 class Introduced:
-    """The current attempt, once the parties of `roster` were introduced. digest: binds their keys to it."""
+    """The current attempt after its parties were introduced. digest: digest of the attempt, to which the keys
+    are bound; transcript: hash of the queries so far."""
 
     greetings: tuple[bytes, ...]
     roster: tuple[str, ...]
@@ -463,41 +501,42 @@ class Introduced:
     transcript: bytes
     sealer: Sealer
     relays: Ends | None = None
-    """Seals and opens relays, where there are any."""
+    """Seals and opens relays; None if there are none."""
     keys: Keys | None = None
-    """Hide gradients, where they are hidden."""
+    """Keys that encrypt gradients; None if gradients are not encrypted."""
 
 
 class PartySession:
-    """A session from the first offer to the end. A new attempt may start at any time: keys are new, this
-    party receives the state of the training, and the query whose sum was not opened is asked again."""
+    """A party's session, from the first offer to the end. A new attempt may start at any time: then keys are
+    new, the party receives the state of the training run, and the query whose sum was not opened is sent
+    again."""
 
     def __init__(self, site: Site) -> None:
         self.ended: str | None = None
-        """None while the session goes on, then the reason for its end: '' if the model is complete."""
+        """None while the session continues, then the reason for its end; '' if the model is complete."""
         self._site = site
         self._session = ""
-        """The name of the first offered session."""
+        """Name of the first offered session."""
         self._membership: Membership | None = None
         self._attempt = 0
         self._handshake: Handshake | None = None
-        """The key pair of the attempt, until the parties are introduced."""
+        """Key pair of the attempt, until the parties are introduced."""
         self._joined: Join | None = None
         self._introduced: Introduced | None = None
         self._underway: PendingAnswer | None = None
-        """The answer that waits for other parties' relays."""
+        """Answer that waits for other parties' relays."""
         self._answer: Answer | None = None
-        """The last answer of the attempt."""
+        """Last answer of the current attempt."""
         self._asked: Ask | None = None
-        """The query that this process answered last, in any attempt."""
+        """Last query that this process answered, in any attempt."""
         self._answered = 0
         self._openings = 0
-        """Number of sums that this key holder has opened."""
+        """Number of sums that this party has opened as key holder."""
         self._attested: Attest | None = None
 
     @property
     def phase(self) -> PartyPhase:
-        """The phase of the session, a key of RULES."""
+        """Current phase, which is part of the keys of RULES."""
         if self._joined is None:
             return "new"
         if self._introduced is None:
@@ -515,8 +554,8 @@ class PartySession:
             yield Leave(quoted(error.public), self._session)
 
     def hang_up(self) -> None:
-        """Drop the keys of the attempt after introduction: the connection was lost, and the parties meet
-        again in another attempt."""
+        """Delete the attempt's keys because the connection was lost. The parties meet again in another
+        attempt."""
         # After a join, the phase is `joined` again. Before the introduction, the handshake still exists and
         # the same offer gets the same Join. After it, the handshake is used up, and only an offer of a later
         # attempt leads on.
@@ -537,21 +576,23 @@ class PartySession:
     # ---- Messages -----------------------------------------------------------------------------------
 
     def _offer(self, offer: Offer) -> Iterator[FromParty]:
-        """The offer is checked against the site's rules; the party joins with new keys."""
+        """Check the offer against the site's rules and join with new keys."""
         if self._membership is None:
             self._session = offer.session
             self._membership = Membership.begin(self._site, offer)
         member = self._membership
         first = member.first
         if (offer.session, offer.terms, offer.request) != (first.session, first.terms, first.request):
-            raise PeerError("offer-changed", "offered another session, or other terms")
+            raise PeerError("offer-changed", "the aggregator offered a different session or different terms")
         if self._joined is None or offer.attempt != self._attempt:
             self._joined = self._join(member, offer.attempt)
         yield self._joined
 
     def _join(self, member: Membership, attempt: int) -> Join:
         if attempt <= max(self._attempt, member.memory.standing.attempt):
-            raise PeerError("attempt-not-newer", f"offered attempt {attempt} after attempt {self._attempt}")
+            raise PeerError(
+                "attempt-not-newer", f"the aggregator offered attempt {attempt} after attempt {self._attempt}"
+            )
         self._attempt = attempt
         self.hang_up()
         self._handshake = Handshake(self._site.draw)
@@ -562,10 +603,12 @@ class PartySession:
         return Join(member.session, member.terms.digest, attempt, greeting)
 
     def _introduce(self, meet: Introduce) -> Iterator[FromParty]:
-        """The greetings are checked, keys are agreed, and the training moves to the state of the others."""
+        """Check the greetings, agree on keys, and move to the training state of the other parties."""
         assert self._joined is not None
         if self._handshake is None:
-            raise PeerError("introduction-unexpected", "introduced before joining, or twice")
+            raise PeerError(
+                "introduction-unexpected", "the aggregator sent an introduction too early or twice"
+            )
         member, state = self._member, meet.state
         attempt = member.attempt(self._attempt)
         met = key_exchange.meet(self._site.credentials, self._joined.greeting, attempt, meet.greetings)
@@ -575,7 +618,7 @@ class PartySession:
         check_view(state.position.digest, state.seen_by(member.terms, self._site.name).position.digest)
         if not is_possible_state(state, member.terms, member.memory.standing):
             raise PeerError(
-                "state-impossible", "the session cannot be in this state after this site's answers"
+                "state-impossible", "the aggregator sent a state that contradicts this site's earlier answers"
             )
         # From here on this attempt counts as met, also after a crash: `_join` and `judge` refuse to join it
         # again, so there are never two sets of keys, and two vectors, under one attempt.
@@ -593,14 +636,16 @@ class PartySession:
         yield from ()
 
     def _introduce_again(self, meet: Introduce) -> Iterator[FromParty]:
-        """A repeated introduction is ignored; a different one ends the session."""
+        """Ignore a repeated introduction. A different one ends the session."""
         if self._introduced is None or meet.greetings != self._introduced.greetings:
-            raise PeerError("introduction-unexpected", "introduced before joining, or twice")
+            raise PeerError(
+                "introduction-unexpected", "the aggregator sent an introduction too early or twice"
+            )
         yield from ()
 
     def _ask(self, ask: Ask) -> Iterator[FromParty]:
-        """The query is answered if it is due and allowed; a repeated one gets the same bytes. If other
-        parties must relay something first, the answer waits for it."""
+        """Answer the query if it is due and allowed; a repeated query gets the same bytes. If other parties
+        must relay something first, the answer waits for it."""
         assert self._introduced is not None
         if self._answer is not None and is_repeated(self._answer.ask, ask):
             yield from self._answer.reports()
@@ -610,11 +655,11 @@ class PartySession:
         elif not is_repeated(self._underway.ask, ask):
             raise PeerError(
                 "query-while-waiting",
-                f"turn {ask.turn} while the answer to turn {self._underway.ask.turn} is pending",
+                f"the aggregator sent turn {ask.turn} before turn {self._underway.ask.turn} was answered",
             )
 
     def _relay(self, relay: Relay) -> Iterator[FromParty]:
-        """The relay is taken in if the pending answer is for its turn; the answer goes on if it can."""
+        """Accept the relay if the pending answer is for its turn, and continue the answer if possible."""
         assert self._introduced is not None
         underway = self._underway
         if underway is None or (relay.turn, relay.attempt) != (underway.ask.turn, underway.ask.attempt):
@@ -624,7 +669,7 @@ class PartySession:
             yield from self._go_on(self._introduced, underway)
 
     def _stray_relay(self, relay: Relay) -> Iterator[FromParty]:
-        """A repeated relay, or one of an earlier turn or attempt, is ignored; any other is refused."""
+        """Ignore a repeated relay, or one of an earlier turn or attempt. Any other ends the session."""
         # A party's stream is ordered, and the aggregator sends the query before it passes on relays for it.
         # So a relay beyond the last query is not early but wrong.
         last = (self._asked.attempt, self._asked.turn) if self._asked else (0, 0)
@@ -634,7 +679,7 @@ class PartySession:
         yield from ()
 
     def _begin(self, ask: Ask, introduced: Introduced) -> PendingAnswer:
-        """Start to answer a query, if it is due."""
+        """Start to answer a query if it is due."""
         member, me = self._member, self._site.name
         before, standing = member.holder.state, member.memory.standing
         now = QueryContext(me, member.terms, self._attempt, introduced.roster, self._asked, before, standing)
@@ -642,7 +687,10 @@ class PartySession:
         introduced.transcript = next_transcript(introduced.transcript, ask.query)
         # Not under masks: there the refusal alone would reveal something about the rows of this party.
         if not member.protection.hides and ask.query.rows < member.holder.rows:
-            raise PeerError("query-rows-few", "the query has fewer rows than this site: cells could overflow")
+            raise PeerError(
+                "query-rows-few",
+                "the query allows fewer rows than this site has, so its cells could overflow",
+            )
         if introduced.relays is not None:
             introduced.relays = introduced.relays.told(ask.query.seen_by(member.terms, me, publicly=True))
         most = max_relayed(member.terms, me, ask.query, member.holder.rows, before)
@@ -650,7 +698,7 @@ class PartySession:
         return PendingAnswer(ask, before, steps, introduced.relays, most, introduced.keys)
 
     def _go_on(self, introduced: Introduced, underway: PendingAnswer) -> Iterator[FromParty]:
-        """Relay what others need, and answer once nothing is missing."""
+        """Relay what other parties need, and answer once nothing is missing."""
         # Memory and audit log are written, in one transaction, before any message that follows is yielded.
         # After a crash, this site may remember an answer that no one received, but never forget one that
         # left.
@@ -684,18 +732,21 @@ class PartySession:
         yield from answer.reports()
 
     def _remember(self, underway: PendingAnswer, after: TrainingState) -> Question:
-        """Remember the query before anything that follows from it leaves."""
+        """Record the query before anything that follows from it leaves."""
         if underway.question is None:
             underway.question = remember(self._member.memory, underway.ask, underway.before, after)
             self._asked = underway.ask
         return underway.question
 
     def _open_request(self, request: OpenRequest) -> Iterator[FromParty]:
-        """The party helps to open the sum of its last answer."""
+        """Help to open the sum of this party's last answer."""
         assert self._introduced is not None
         answer, label = self._answer, (request.turn, request.attempt)
         if answer is None or label != (answer.ask.turn, answer.ask.attempt):
-            raise PeerError("help-stale", f"help is requested for turn {request.turn}, which is not the last")
+            raise PeerError(
+                "help-stale",
+                f"the aggregator asked for help with turn {request.turn}, which is not the current turn",
+            )
         if request.request not in answer.helped:
             size = len(answer.help(request.request))
             self._openings += self._member.secret is not None
@@ -712,12 +763,14 @@ class PartySession:
         yield OpenShare(*label, answer.help(request.request))
 
     def _close(self, close: Close) -> Iterator[FromParty]:
-        """The party signs what it did, and its view of the model."""
+        """Sign this party's answers and its view of the model."""
         assert self._introduced is not None
         if self._asked is None:
-            raise PeerError("close-before-query", "a model before any query")
+            raise PeerError("close-before-query", "the aggregator announced a model before any query")
         if close.attempt != self._attempt or self._asked.attempt != close.attempt:
-            raise PeerError("close-before-query", "a model before any query of the new attempt")
+            raise PeerError(
+                "close-before-query", "the aggregator announced a model before any query of the attempt"
+            )
         if self._attested is None:
             keeps, introduced = self._member.terms.keeps_parts, self._introduced
             told = introduced.relays if keeps and introduced.relays else introduced  # `Transcripts.signed`
@@ -732,7 +785,7 @@ class PartySession:
         yield self._attested
 
     def _session_ended(self, bye: SessionEnded) -> Iterator[FromParty]:
-        """The session ends."""
+        """End the session."""
         made = "" if self._attested else "the aggregator ended the session without a model"
         self._end(quoted(bye.reason) or made)
         yield from ()
@@ -753,7 +806,7 @@ def _sealer(
     public: "Public | None",
     openings: int,
 ) -> Sealer:
-    """Make the sealer of an attempt. openings: number of sums that this key holder has opened."""
+    """Build the sealer of an attempt. openings: number of sums that this key holder has opened so far."""
     terms = member.terms
     setup = PartySetup(
         site.name,
@@ -773,7 +826,8 @@ def _sealer(
 def _ends(
     site: Site, terms: Terms, handshake: Handshake, met: AgreedAttempt, state: TrainingState
 ) -> Ends | None:
-    """Make the ends of relays for an attempt that begins in this state; None outside blocks."""
+    """Build what seals and opens relays in an attempt that starts in this state; None if each party has all
+    columns."""
     block = terms.blocks.of(site.name)
     if block is None:
         return None
@@ -783,20 +837,23 @@ def _ends(
 
 
 def _refused(reason: str) -> "Handler":
-    """Return a handler that ends the session."""
+    """Return a handler that ends the session with this reason."""
 
     def refuse(session: PartySession, message: ToParty) -> Iterator[FromParty]:
         raise PeerError("message-out-of-phase", reason.format(message=message))
 
-    refuse.__doc__ = "Refused."
+    refuse.__doc__ = "Refuse the message and leave the session."
     return refuse
 
 
 Handler = Callable[[PartySession, ToParty], Iterator[FromParty]]
 _S = PartySession
-_EARLY, _MODEL = "a query before the introduction", "a model before any query"
-_TWICE = "introduced before joining, or twice"
-_NOT_LAST = "help is requested for turn {message.turn}, which is not the last"
+_EARLY, _MODEL = (
+    "the aggregator sent a query before the introduction",
+    "the aggregator announced a model before any query",
+)
+_TWICE = "the aggregator sent an introduction too early or twice"
+_NOT_LAST = "the aggregator asked for help with turn {message.turn}, which is not the current turn"
 RULES: dict[tuple[PartyPhase, type], Callable[..., Iterator[FromParty]]] = {
     ("new", Offer): _S._offer,
     ("new", Introduce): _refused(_TWICE),
@@ -821,10 +878,10 @@ RULES: dict[tuple[PartyPhase, type], Callable[..., Iterator[FromParty]]] = {
     ("introduced", SessionEnded): _S._session_ended,
     ("signed", Offer): _S._offer,
     ("signed", Introduce): _S._introduce_again,
-    ("signed", Ask): _refused("a query after the model was signed"),
+    ("signed", Ask): _refused("the aggregator sent a query after the model was signed"),
     ("signed", Relay): _S._stray_relay,
-    ("signed", OpenRequest): _refused("a request for help after the model was signed"),
+    ("signed", OpenRequest): _refused("the aggregator asked for help after the model was signed"),
     ("signed", Close): _S._close,
     ("signed", SessionEnded): _S._session_ended,
 }
-"""What each message does in each phase of a session at a party."""
+"""Handler of each message in each phase of a session at a party."""

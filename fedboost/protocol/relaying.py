@@ -1,10 +1,10 @@
 """Relays of a turn: bytes that a party needs from others before it can answer, passed on by the aggregator.
 
-Promises: bytes are sealed end to end under everything that both ends must agree on: the attempt, the block's
-public view of the state and the queries, the turn, and a number that grows. The aggregator keeps nothing. A
+Guarantees: bytes are sealed end to end, under everything that both ends must agree on: the attempt, the
+block's public view of state and queries, the turn, and an increasing number. The aggregator stores nothing. A
 repeated part changes nothing.
-Refuses: relays to or from parties of other blocks, out of order, of more bytes than a turn can need, or to
-parties that have answered (PeerError)."""
+Raises: PeerError for relays to or from parties of other blocks, out of order, or larger than a turn can need,
+and for relays to parties that have already answered."""
 
 import hashlib
 from collections import defaultdict, deque
@@ -30,22 +30,24 @@ from fedboost.protocol.site import Question
 from fedboost.terms.terms import Terms
 
 MAX_QUOTE = 64
-"""Most characters of a name that an error quotes."""
+"""Maximum number of characters of a name that an error message quotes."""
 BYTES_PER_ROW = 8
-"""Bytes that a turn relays per row and root, in addition to a bit in each row set."""
+"""Bytes that a turn relays per row and root, in addition to one bit in each row set."""
 BYTES_PER_ID = 4
-"""Bytes for the number of the label holder's rows with an id, where ids may repeat."""
+"""Bytes that tell how many of the label holder's rows have an id, if ids may repeat."""
 FEW_RELAYS = 2
-"""Most relays of a party in a turn that are not row sets or lists of ids: its progress, and one more. Where
-ids repeat, it also relays how often."""
+"""Maximum number of a party's relays in a turn that are neither row sets nor id lists: its progress and one
+more. If ids may repeat, there is another one with the repetitions."""
 FEW_BYTES = 1 << 10
-"""Most bytes that a party relays about its number of rows and its progress."""
+"""Maximum number of bytes that a party relays about its number of rows and its progress."""
 
 
 def max_relayed(terms: Terms, party: str, query: Query, rows: int, state: TrainingState) -> int:
-    """Return the most bytes that a party, or another of its block, relays in a turn. Before there are bins
-    and a tree, this is its number of rows. Later: its progress, gradients, and two row sets for each level of
-    all trees, in case another party lost them; and how often ids repeat, where they do."""
+    """Return the maximum number of bytes that a party, or another party of its block, relays in a turn.
+
+    Before there are cut points and a tree, it relays only its number of rows. Later it relays its progress,
+    gradients, two row sets for each level of all trees (in case another party lost them), and how often ids
+    repeat, if they do. rows: number of rows in the session; state: state before the query."""
     block = terms.blocks.of(party)
     if block is None:
         return 0
@@ -67,8 +69,8 @@ def max_relayed(terms: Terms, party: str, query: Query, rows: int, state: Traini
 
 @dataclass(frozen=True)
 class Ends:
-    """The keys with which a party seals and opens relays in an attempt. keys: other party of its block ->
-    shared secret; transcript: that of the block's public view."""
+    """Seals and opens a party's relays in one attempt. keys: other party of the block -> secret shared with
+    it; transcript: hash of the queries in the block's public view; draw: source of randomness."""
 
     me: str
     keys: Mapping[str, bytes]
@@ -76,24 +78,25 @@ class Ends:
     draw: RandomBytes
 
     def told(self, query: Query) -> "Ends":
-        """Return the ends after this query, given as the block's public view."""
+        """Return a copy for the time after this query. query: the block's public view of it."""
         return replace(self, transcript=next_transcript(self.transcript, query))
 
     def seal(self, send: Send, ask: Ask, number: int) -> bytes:
-        """Seal the bytes of a relay for its receivers."""
+        """Encrypt the bytes of a relay for its receivers. number: number of the relay in this turn."""
         keys = {party: self.keys[party] for party in send.to}
         return seal(send.content, self.me, keys, self._context(ask, number, send.kind), self.draw)
 
     def open(self, sealed: bytes, receive: Receive, ask: Ask, number: int) -> bytes:
-        """Open relayed bytes. Raises PeerError if they are not authentic, or not of the expected size."""
+        """Decrypt relayed bytes. Raises PeerError if they are not authentic or do not have the expected
+        size."""
         sender = receive.sender
         context = self._context(ask, number, receive.kind)
         content = open_sealed(sealed, sender, self.me, self.keys[sender], context)
         if len(content) != receive.size:
             raise PeerError(
                 "relay-length",
-                f"party {sender} relayed {len(content)} bytes of {receive.kind}, expected {receive.size}: it "
-                f"holds other rows than this party",
+                f"party {sender} relayed {len(content)} bytes ({receive.kind}) instead of {receive.size}: "
+                f"its rows do not match this party's rows",
             )
         return content
 
@@ -103,23 +106,24 @@ class Ends:
 
 
 class Order:
-    """Checks the order and sizes of one sender's relays in a turn. of: names the sender in errors."""
+    """Checks order and size of the relays that one sender sends in a turn. of: text that names the sender in
+    error messages."""
 
     def __init__(self, of: str = "") -> None:
         self.size = 0
-        """Bytes so far."""
+        """Bytes received so far in this turn."""
         self._of = of
         self._number, self._to = 0, tuple[str, ...]()
         self._is_open = False
-        """True until that relay's last part has arrived."""
+        """True until the last part of the current relay has arrived."""
         self._part = b""
-        """The part that arrived last."""
+        """Content of the part that arrived last."""
         self._size = 0
-        """Bytes of the last relay so far."""
+        """Bytes of the current relay received so far."""
 
     def add(self, relay: Relay, most: int) -> bool:
-        """Take in a part. Returns False if it repeats the last one. Raises PeerError for a part out of order
-        or of an invalid size, and for more than `most` bytes in total."""
+        """Check and count the next part. Returns False if it repeats the previous part. Raises PeerError for
+        a part out of order or of an invalid size, and if the parts exceed `most` bytes in total."""
         number, part = self._number, relay.content
         # Relays are ciphertext, so two parts in a row are equal only if one repeats the other.
         if (relay.number, relay.to, relay.last, part) == (number, self._to, not self._is_open, self._part):
@@ -139,12 +143,13 @@ class Order:
                 "relay-part-size", f"relay {relay.number}{self._of} has an invalid part of {size} bytes"
             )
         if self.size > most:
-            raise PeerError("relay-too-large", f"relay {relay.number}{self._of} exceeds the bytes of a turn")
+            raise PeerError("relay-too-large", f"relay {relay.number}{self._of} is too large for a turn")
         return True
 
 
 class PendingAnswer:
-    """A party's answer in progress: what it has relayed, and what was relayed to it."""
+    """A party's unfinished answer to a query: what the party has relayed, and what others have relayed to
+    it."""
 
     def __init__(
         self,
@@ -155,36 +160,40 @@ class PendingAnswer:
         most: int,
         keys: Keys | None = None,
     ) -> None:
-        """Start an answer.
+        """Start to answer a query.
 
         Args:
-            before: state of the training before the query.
-            ends: seals and opens relays, None where there are none.
-            most: most bytes relayed by another party (`max_relayed`).
-            keys: hide gradients, where they are hidden."""
+            before: state of the training run before the query.
+            steps: the holder's generator that computes the answer.
+            ends: seals and opens relays, None if there are none.
+            most: maximum number of bytes that another party may relay (`max_relayed`).
+            keys: encrypt gradients, None if gradients are not encrypted."""
         self.ask = ask
         self.before = before
         self.question: Question | None = None
-        """The query as the site remembers it, once it does."""
+        """The query as recorded in the site's memory, or None before it is recorded."""
         self.answered: Answered | None = None
-        """The answer, once it is complete."""
+        """The answer, or None before it is complete."""
         self._keys = keys
         self._steps = steps
         self._ends = ends
         self._most = most
         self._checked = 0
-        """Number of checked hashes of relays that must be the same when the query is asked again."""
+        """Number of relays checked so far that must be the same whenever the query is repeated."""
         self._waits: Receive | None = None
         self._is_new = True
         self._sent = 0
         self._orders: dict[str, Order] = {}
         self._parts: dict[str, list[bytes]] = defaultdict(list)
         self._whole: dict[str, deque[tuple[int, bytes]]] = defaultdict(deque)
-        """Sender -> (number, sealed bytes) of the relays that are not read yet."""
+        """Sender -> (number, sealed bytes) of complete relays that the holder has not read yet."""
 
     def advance(self) -> Iterator[tuple[Send | Receive, Iterable[Relay], bytes]]:
-        """Compute until something is missing. Yields each relay to send with its messages, and each received
-        relay that must be the same when the query is asked again with its hash."""
+        """Compute the answer until it is complete or a relay is missing.
+
+        Yields (step, messages, hash). For a relay to send, the messages are its parts and the hash is empty.
+        For a received relay that must be the same whenever the query is repeated, there are no messages and
+        the hash is that of its content."""
         # Invariant: `_waits` is the Receive that the holder's generator is stopped at, or None. It outlives
         # this call: if its bytes are missing, the call ends, and the next one continues at the same place. A
         # hash is yielded before the holder receives the bytes, so it is remembered before anything that
@@ -215,15 +224,15 @@ class PendingAnswer:
                 yield step, self._messages(step), b""
 
     def new(self, receive: Receive, digest: bytes) -> tuple[bytes, ...]:
-        """Return all hashes to remember with the query if that of a received relay is new, else (). Raises
-        PeerError if another hash is remembered in its place."""
+        """Compare the hash of a received relay with the one recorded for the query. Returns all hashes to
+        record if this one is new, otherwise (). Raises PeerError if a different hash was recorded."""
         assert self.question is not None
         known, number = self.question.received, self._checked
         self._checked += 1
         if known[number : number + 1] not in ((), (digest,)):
             raise PeerError(
                 "relay-changed",
-                f"party {receive.sender} relayed other {receive.kind} than before in turn {self.ask.turn}",
+                f"party {receive.sender} changed what it relays ({receive.kind}) in turn {self.ask.turn}",
             )
         return () if number < len(known) else (*known, digest)
 
@@ -237,11 +246,11 @@ class PendingAnswer:
             yield Relay(*label, sealed[start:end], end >= len(sealed), to=send.to)
 
     def take(self, relay: Relay) -> None:
-        """Take in a part of another party's relay. Raises PeerError for a sender outside the block."""
+        """Accept a part of another party's relay. Raises PeerError for a sender outside the block."""
         sender = relay.sender
         if self._ends is None or sender not in self._ends.keys:
             name = quoted(sender, MAX_QUOTE)
-            raise PeerError("relay-sender", f"bytes relayed by party {name}, not of this party's block")
+            raise PeerError("relay-sender", f"party {name} relayed bytes, but is not in this party's block")
         if not self._orders.setdefault(sender, Order(f" of party {sender}")).add(relay, self._most):
             return
         self._parts[sender].append(relay.content)

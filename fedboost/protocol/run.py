@@ -1,9 +1,9 @@
-"""The training of a session at the aggregator: a program, its queries and their sums, the journal that
-outlives the process, and the attendance of the parties.
+"""A session's training run at the aggregator: the program, its queries and their sums, the journal that
+survives a restart, and the parties' attendance.
 
-Promises: everything that follows from a sum is done after the sum was recorded. From the records of an
-earlier process the program returns to where it was, except that the growing tree is asked for again.
-Refuses: records that do not fit the session (ConfigError)."""
+Guarantees: everything that follows from a sum is done after the sum was recorded. With the records of an
+earlier process, the program returns to where it was, except that the growing tree is queried again.
+Raises: ConfigError for records that do not fit the session."""
 
 import json
 import math
@@ -41,8 +41,8 @@ from fedboost.terms.terms import Terms
 
 @dataclass(frozen=True)
 class Begun:
-    """A session with this name began under these terms. analyst: NAME#FINGERPRINT, by the key in the
-    certificate, '' without keys; request: the signed one, if any."""
+    """Journal record: a session of this name started under these terms. analyst: NAME#FINGERPRINT, taken from
+    the analyst's certificate, '' without keys; request: the signed request, if any."""
 
     session: str
     terms: Terms
@@ -52,7 +52,7 @@ class Begun:
 
 @dataclass(frozen=True)
 class AttemptStarted:
-    """The parties were called together for the attempt-th time, as this roster."""
+    """Journal record: the parties of this roster were called together for a new attempt."""
 
     attempt: int
     roster: tuple[str, ...]
@@ -60,7 +60,8 @@ class AttemptStarted:
 
 @dataclass(frozen=True)
 class Opened:
-    """The sum of a query that was not within a tree was opened in this turn. query: its digest."""
+    """Journal record: the sum of a query was opened in this turn. Sums within a tree are not recorded. query:
+    digest of the query; total: int64 [query.cells]."""
 
     turn: int
     query: bytes
@@ -69,8 +70,8 @@ class Opened:
 
 @dataclass(frozen=True)
 class TreeGrown:
-    """A tree has grown and is about to end in this turn. last: splits that were not sent to the parties yet;
-    known: what the parties know about the tree (`TrainingState.to_record`)."""
+    """Journal record: a tree has grown and will end in this turn. last: splits that were not sent to the
+    parties yet; known: what the parties know about the tree (`TrainingState.to_record`)."""
 
     turn: int
     tree: Tree = field(repr=False)
@@ -80,7 +81,7 @@ class TreeGrown:
 
 @dataclass(frozen=True)
 class Stopped:
-    """The training stops after the round that ends in this turn."""
+    """Journal record: the training run stops after the round that ends in this turn."""
 
     turn: int
 
@@ -89,7 +90,7 @@ Record = Begun | AttemptStarted | Opened | TreeGrown | Stopped
 
 
 def encode(record: Record) -> bytes:
-    """Return what a journal keeps of a record; `decode` reads it."""
+    """Encode a record for the journal; `decode` reads it."""
     match record:
         case Begun(session, terms, analyst, request):
             parts = [session.encode(), terms.canonical().encode(), analyst.encode()]
@@ -109,7 +110,7 @@ def encode(record: Record) -> bytes:
 
 
 def decode(data: bytes) -> Record:
-    """Decode a record. Raises ConfigError for bytes that are not a record."""
+    """Decode a journal record. Raises ConfigError if the bytes are not a record."""
     try:
         match packing.unpack(data):
             case [b"begun", session, terms, analyst, *request]:
@@ -127,8 +128,8 @@ def decode(data: bytes) -> Record:
             case [b"stopped", turn]:
                 return Stopped(_number(turn))
     except (FedboostError, TypeError, ValueError) as error:
-        raise ConfigError("journal-record", f"not a record of a session: {error}") from None
-    raise ConfigError("journal-record", "not a record of a session of this version of fedboost")
+        raise ConfigError("journal-record", f"the bytes are not a session record: {error}") from None
+    raise ConfigError("journal-record", "the bytes are not a session record of this version of fedboost")
 
 
 def _request(parts: list[bytes]) -> Request | None:
@@ -146,20 +147,20 @@ def _number(field: bytes) -> int:
 
 
 MAX_ATTEMPTS = 1 << 31
-"""Most attempts of a session: messages have 32 bits for the number."""
+"""Maximum number of attempts in a session: messages have 32 bits for the number."""
 
 
 @dataclass
 class TreeLog:
-    """The trees of a training, and what the journal has of them.
+    """The trees of a training run, and how many of them the journal contains.
 
     Args:
         grown: the program's trees, in order.
-        durable: whether the journal suffices to go on. It does not for a program that keeps its trees to
-            itself.
+        durable: whether the journal is sufficient to resume. It is not if the program does not append its
+            trees to `grown`.
         written: number of trees in the journal.
-        read: number of an earlier process's trees that were checked.
-        ends: number of a tree of an earlier process -> its record."""
+        read: number of trees from an earlier process that were checked.
+        ends: tree number -> its record, for trees from an earlier process."""
 
     grown: GrownTrees
     durable: bool = True
@@ -169,11 +170,11 @@ class TreeLog:
 
 
 def replay(run: "TrainingRun", terms: Terms, past: tuple[Record, ...]) -> None:
-    """Run the program over the records of an earlier process. Raises ConfigError for records that do not fit.
+    """Run the program on the records of an earlier process. Raises ConfigError if they do not fit.
 
     The records must lead to the same state as the messages that were sent: the same sequence of queries by
     digest, with the same turn numbers, totals, rosters and trees. Otherwise the next query would contradict
-    what the parties remember. So each record is checked at the place where the program asks for it."""
+    what the parties remember. So each record is checked at the point where the program asks for it."""
     # A session whose first tree (T0) was queried from its root in turn 4 and ended in turn 7. The process
     # died in turn 9, while the second tree grew:
     #
@@ -211,7 +212,7 @@ def replay(run: "TrainingRun", terms: Terms, past: tuple[Record, ...]) -> None:
                     # session. An earlier one cannot be: the process went on after it.
                     if number < len(past) - 1:
                         raise ConfigError(
-                            "journal-sum", f"inconsistent sums in turn {run.turn}: {error}"
+                            "journal-sum", f"the sums of turn {run.turn} are inconsistent: {error}"
                         ) from None
                     run.failure = str(error)
             case TreeGrown():
@@ -219,10 +220,12 @@ def replay(run: "TrainingRun", terms: Terms, past: tuple[Record, ...]) -> None:
                 run.trees.read += 1
             case Stopped():
                 if not run.ends_round or record.turn < run.turn:
-                    raise ConfigError("journal-stop", f"it stops in turn {record.turn}, where no round ends")
+                    raise ConfigError(
+                        "journal-stop", f"the session stops in turn {record.turn}, but no round ends there"
+                    )
                 run.enough = True
             case Begun():
-                raise ConfigError("journal-begins-twice", "the session begins twice")
+                raise ConfigError("journal-begins-twice", "the journal starts the session twice")
 
 
 def _check_gathered(run: "TrainingRun", terms: Terms, record: AttemptStarted) -> None:
@@ -235,14 +238,16 @@ def _check_gathered(run: "TrainingRun", terms: Terms, record: AttemptStarted) ->
     # skipped the root and already stands at the tree's end.
     changed = roster != run.roster and not (run.state.moved or run.may_change)
     if not (run.attempt < record.attempt <= MAX_ATTEMPTS and enough) or lacking or changed:
-        raise ConfigError("journal-attempt", f"attempt {record.attempt} of {len(roster)} parties is invalid")
+        raise ConfigError(
+            "journal-attempt", f"attempt {record.attempt} with {len(roster)} parties is not possible"
+        )
 
 
 def _check_opened(run: "TrainingRun", record: Opened) -> None:
     if run.last is not None or record.query != run.pending.digest or not run.attempt:
-        raise ConfigError("journal-query", "the journal has sums that this program does not ask for")
+        raise ConfigError("journal-query", "the journal contains a sum that this program does not ask for")
     if record.turn < run.turn:
-        raise ConfigError("journal-turn", f"turn {record.turn} comes after turn {run.turn}")
+        raise ConfigError("journal-turn", f"turn {record.turn} is recorded after turn {run.turn}")
     if record.total.size != run.pending.cells:
         raise ConfigError("journal-size", f"the sum of turn {record.turn} does not fit its query")
 
@@ -251,25 +256,28 @@ def _check_grew(run: "TrainingRun", terms: Terms, record: TreeGrown) -> None:
     ends = run.pending.ends_tree and run.pending.tree == run.trees.read
     try:
         if not (ends and record.turn == run.turn):
-            raise Refused("journal-tree", "it does not grow there")
+            raise Refused("journal-tree", "no tree ends in this turn")
         run.state.check_grown(terms, record.tree, record.last)
     except Refused as error:
-        raise ConfigError("journal-tree", f"a tree in turn {record.turn}: {error}") from None
+        raise ConfigError(
+            "journal-tree", f"the tree recorded in turn {record.turn} does not fit: {error}"
+        ) from None
 
 
 # ---- The training of a session at the aggregator: a program, its queries, their sums --------------------
 
 
 Callback = Callable[[int, Mapping[str, float]], bool | None]
-"""Called after each round with its number (from 0) and its metrics. Returning True ends the training."""
+"""Called after each round with its number, starting at 0, and its metrics. Returning True ends the training
+run."""
 
 
 @dataclass(frozen=True)
 class Round:
-    """The result of a round.
+    """Result of a boosting round.
 
-    round: number, from 0; metrics: over the rows of the roster; published: those that the analyst
-    receives."""
+    round: its number, starting at 0; metrics: metrics over the rows of the roster; published: the metrics
+    that the analyst receives; roster: the parties in the round's sums."""
 
     round: int
     metrics: dict[str, float]
@@ -278,7 +286,8 @@ class Round:
 
 
 class TrainingRun:
-    """A training at the aggregator."""
+    """Runs a session's program at the aggregator: sends it the opened sums, records them, and keeps the
+    training state."""
 
     def __init__(
         self,
@@ -289,47 +298,49 @@ class TrainingRun:
         past: Iterable[Record],
         callbacks: Iterable[Callback] = (),
     ) -> None:
-        """Start a training, or go on with one.
+        """Start a training run, or resume one.
 
         Args:
-            state: the state in which every training begins.
-            record: called with each record, which must outlive the process when it returns.
-            past: the records of an earlier process (ConfigError if they do not fit). Callbacks are not called
-                again for their rounds."""
+            state: initial state of every training run.
+            record: writes a record to the journal; it must survive a crash once the call returns.
+            past: records of an earlier process. Callbacks are not called again for their rounds.
+
+        Raises ConfigError if `past` does not fit the session."""
         self.roster = terms.parties
-        """The parties whose vectors go into the sums now."""
+        """Parties whose vectors are currently added to the sums."""
         self.attempt = 0
-        """Number of times that the parties were called together."""
+        """Number of the current attempt; 0 before the parties are first called together."""
         self.turn = 0
         """Number of the pending query."""
         self.state = state
-        """State of the training before that query."""
+        """Training state before the pending query."""
         self.history: list[Round] = []
         self.outcome: Outcome | None = None
-        """The program's result, once it has ended."""
+        """The program's result, or None before the program has ended."""
         self.last: Int64 | None = None
-        """The sum of the last turn, once the program has ended."""
+        """Sum of the last turn, or None before the program has ended."""
         self.enough = False
-        """True if the training ends with the current round."""
+        """True if the training run ends with the current round."""
         self.trees = TreeLog([])
-        """The trees so far, as the journal has them."""
+        """Trees so far, with what the journal contains of them."""
         self._terms = terms
         self._record = record
         self._callbacks = tuple(callbacks)
         self._program = program(terms, self.trees.grown)
         self._pending: Query | None = None
         self.failure = ""
-        """The program's error on the last recorded sum: the session fails when it starts."""
+        """The program's error on the last recorded sum, or ''. With an error, `start` fails."""
         replay(self, terms, tuple(past))
 
     @property
     def booster(self) -> Booster | None:
-        """The model, once the program has ended."""
+        """The model, or None before the program has ended."""
         return None if self.outcome is None else self.outcome.booster
 
     @property
     def pending(self) -> Query:
-        """The query to ask now; the last one again while signatures are missing."""
+        """Query to send now. After the program has ended, it is the last query, repeated while signatures are
+        missing."""
         assert self._pending is not None
         return self._pending
 
@@ -340,37 +351,39 @@ class TrainingRun:
 
     @property
     def may_change(self) -> bool:
-        """True if the roster may change from the pending query on."""
+        """True if the roster may change at the pending query."""
         return self.state.may_change(self.pending)
 
     def structure(self, party: str) -> bytes:
-        """Hash of the model's structure in a party's view, once it has answered the pending query."""
+        """Return the hash of the model in a party's view, once the party has answered the pending query."""
         state, terms = self.state.after(self.pending), self._terms
         seen = state.seen_by(terms, party, publicly=terms.keeps_parts)
         return seen.structure(self.rounds, terms)
 
     @property
     def rounds(self) -> int:
-        """Number of rounds in the model: it may end before the last round that was asked for."""
+        """Number of rounds in the model, which may be fewer than the terms ask for."""
         assert self.booster is not None
         rounds = len(self.booster.trees) // len(self._terms.roots) - self._terms.constant_rounds
         return max(0, min(rounds, self._terms.trees.rounds))
 
     def start(self) -> None:
-        """Run the program to its first query, unless it is already past it."""
+        """Run the program up to its first query, unless it is already past it. Raises Refused if the program
+        fails."""
         if self.failure:
             raise Refused("journal-last-sum", self.failure)
         if self._pending is None:
             self.advance(None)
 
     def restart_attempt(self) -> None:
-        """Count and record a new attempt, before any party is called."""
+        """Count and record a new attempt; call this before any party is called."""
         # Sites refuse an attempt that they have met in, so a number must never be used twice.
         self.attempt += 1
         self._record(AttemptStarted(self.attempt, self.roster))
 
     def take(self, total: Int64) -> None:
-        """Take the pending query's sum. The program goes on to its next query, or ends with its model."""
+        """Record the pending query's sum and send it to the program, which continues to its next query or
+        ends with a model."""
         # The order of the records is that in which `replay` needs them: the tree, then that its round is the
         # last, then the sum that ends the round. All are written before the program sees the sum, and so
         # before the next query, which follows from it, can be sent. A crash in between repeats the turn: none
@@ -395,7 +408,8 @@ class TrainingRun:
         self.advance(total)
 
     def cut(self) -> None:
-        """End the growing tree as it is: the query that ends it replaces the pending one."""
+        """End the growing tree early: the query that ends it replaces the pending one. Raises Refused if the
+        program cannot end a tree early."""
         try:
             query = self._program.throw(TreeAborted("tree-aborted", "a party was lost"))
         except (TreeAborted, StopIteration):
@@ -407,17 +421,18 @@ class TrainingRun:
         self._pending = query
 
     def change_roster(self, roster: tuple[str, ...]) -> None:
-        """Change the roster from this query on. Sums over the roster before are never asked for again."""
+        """Change the roster, starting with the pending query. Sums over the previous roster are never asked
+        for again."""
         # Recorded first: after a restart the tree would else be grown again, over the new roster.
         self._write_tree()
         self.roster = roster
 
     def close(self) -> None:
-        """End the program: the session failed."""
+        """Close the program's generator because the session failed."""
         self._program.close()
 
     def _write_tree(self) -> None:
-        """Record the tree that is about to end, once."""
+        """Record the tree that is about to end, unless it is already recorded."""
         query, log = self.pending, self.trees
         if query.ends_tree and query.tree == log.written and log.durable:
             # The program appends a tree to the list before it asks the query that ends it. If it did not, it
@@ -429,7 +444,7 @@ class TrainingRun:
                 self._record(TreeGrown(self.turn, *log.grown[query.tree], self.state.to_record()))
 
     def advance(self, total: Int64 | None) -> None:
-        """Send the program a sum, or None to start it, and go to its next query."""
+        """Send the program a sum, or None to start it, and continue to its next query."""
         asked = self._pending
         ended = asked is not None and asked.ends_tree and asked.tree >= 0
         if asked is not None and ended:
@@ -448,7 +463,7 @@ class TrainingRun:
                 ) from None
             if asked is None:
                 raise Refused(
-                    "program-without-query", f"program {self._terms.session.program!r} asked nothing"
+                    "program-without-query", f"program {self._terms.session.program!r} ended without a query"
                 ) from None
             # `_pending`, `state` and `turn` stay at the last query. It is asked again where a signature is
             # missing, and must then have the sum `last`: the model that others signed follows from it.
@@ -457,7 +472,7 @@ class TrainingRun:
         except TrainingStopped:
             raise Refused(
                 "program-not-stopping",
-                f"program {self._terms.session.program!r} does not end before its last round",
+                f"program {self._terms.session.program!r} cannot stop before its last round",
             ) from None
         if asked is not None:
             self.state = self.state.after(asked)
@@ -467,16 +482,18 @@ class TrainingRun:
             try:
                 self.state, self.turn = self.state.with_record(grew.known), grew.turn
             except (TypeError, ValueError) as error:
-                raise ConfigError("journal-tree", f"a tree in turn {grew.turn}: {error}") from None
+                raise ConfigError(
+                    "journal-tree", f"the tree recorded in turn {grew.turn} is invalid: {error}"
+                ) from None
 
     @property
     def ends_round(self) -> bool:
-        """True if a round ends with the pending query."""
+        """True if the pending query ends a round."""
         query = self.pending
         return query.ends_tree and query.tree >= 0
 
     def _watch(self, query: Query, total: Int64) -> bool:
-        """Call all callbacks. True if one of them ends the training."""
+        """Call all callbacks. Returns True if one of them ends the training run."""
         if not self._callbacks:
             return False
         done = self._round(query, total)
@@ -492,27 +509,28 @@ class TrainingRun:
 
 
 MAX_LOSSES_PER_TURN = 5
-"""A party that is lost more often in one turn is barred, unless the terms wait. Otherwise a party that always
-comes back but never answers would keep the others from their model."""
+"""Number of disconnections per turn after which a party is barred, unless the terms wait for it. Otherwise a
+party that always reconnects but never answers would keep the others from their model."""
 
 
 class Attendance:
-    """The attendance of the parties of one session."""
+    """Which parties of a session are connected, introduced, away or barred."""
 
     def __init__(self) -> None:
         self.connected: set[str] = set()
         self.introduced: set[str] = set()
-        """Parties of the roster that were introduced in this attempt and have stayed connected."""
+        """Parties of the roster that were introduced in this attempt and have stayed connected since."""
         self.barred: set[str] = set()
-        """Parties that are not readmitted: they left, violated the protocol, or were lost too often."""
+        """Parties that are not readmitted because they left, violated the protocol, or disconnected too
+        often."""
         self.now = 0.0
         self.away: dict[str, tuple[float, str]] = {}
-        """Lost or late party -> since when, and why."""
+        """Lost or late party -> (time since when it is away, reason)."""
         self.losses: Counter[str] = Counter()
-        """Losses of each party in this turn."""
+        """Number of times that each party was lost or late in this turn."""
 
     def mark_away(self, party: str, reason: str) -> None:
-        """Note that a party is away from now on, unless it already is."""
+        """Record that a party is away from now on, unless it already is."""
         self.away.setdefault(party, (self.now, reason))
 
     def bar(self, party: str, reason: str) -> None:
@@ -521,7 +539,8 @@ class Attendance:
         self.away[party] = (-math.inf, reason)
 
     def count_loss(self, party: str, turn: int, waits: bool) -> None:
-        """Count a loss of a party, and bar it after too many in one turn unless the session waits."""
+        """Count a disconnection or missed deadline, and bar the party after too many in one turn. waits: the
+        session waits for lost parties, so none is barred."""
         self.losses[party] += 1
         if self.losses[party] > MAX_LOSSES_PER_TURN and not waits:
             self.bar(party, f"{self.away[party][1]}, for the {self.losses[party]}th time in turn {turn}")

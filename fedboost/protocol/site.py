@@ -1,4 +1,5 @@
-"""A site as a session sees it: what it permits, what it remembers, and its limits over sessions."""
+"""A site as a session sees it: what it permits, what it remembers of sessions, and its limits across
+sessions."""
 
 import hmac
 import math
@@ -33,41 +34,42 @@ from fedboost.terms.hiding import MIN_EPSILON
 from fedboost.terms.terms import Terms
 
 # ---- A site's memory of sessions, as a session needs it -------------------------------------------------
-# The rules that apply between sessions and over restarts.
-# Promises: an answer is in the memory before its first byte leaves. A session that ended, was left, refused
+# The rules that apply across sessions and restarts.
+# Guarantees: an answer is in the memory before its first byte leaves. A session that ended, was left, refused
 # or replaced by another is not forgotten. The rows of a session, the privacy spent on them, and the groups of
-# parties to whose sums they were added are known for the whole dataset.
-# Refuses (Refused): a session that ended; a known name under other terms; a later attempt of an unknown
-# session, or an attempt in which this site has met the others; an analyst's request that another session
-# used; more sessions of a dataset, more rows to help predict, or more splits by its columns than the site
-# allows; groups of parties whose sums together reveal few of them; other rows than the session began with;
+# parties whose sums include them are known for the whole dataset.
+# Raises: Refused for a session that ended; a known name under different terms; a later attempt of an unknown
+# session, or an attempt in which this site has already met the others; an analyst's request that another
+# session used; more sessions, rows to help predict, or splits on the site's columns than it allows; groups of
+# parties whose sums together reveal few of them; rows that differ from those that the session started with;
 # releases beyond the budget.
 # A session that predicts is limited only by its rows, at the parties that help the label holder. It does not
 # count in max_sessions, and its parties are not a group: it opens no sum over rows, so there is nothing to
-# subtract from the sums of trainings, and nothing that noise or a budget could bound.
+# subtract from the sums of training sessions, and nothing that noise or a budget could bound.
 
 
 KEY_BYTES = 32
 MAX_OFFERS = 100
-"""Most sessions of one dataset that an analyst requested within OFFER_DAYS and that never began, e.g. because
-another site refused them or the rows did not fit: each answer reveals whether the rows fit the terms. Counted
-for each analyst."""
+"""Maximum number of sessions on one dataset that an analyst requested within OFFER_DAYS and that never
+started, e.g. because another site refused them or the rows did not fit. Each answer reveals whether the rows
+fit the terms. Counted separately for each analyst."""
 OFFER_DAYS = 7.0
-"""Days for which an offer that never began counts in MAX_OFFERS. A locked-out analyst is readmitted within a
-week without anyone's help, and gets at most 15 one-bit answers a day; each model reveals thousands."""
+"""Days for which an offer that never started counts in MAX_OFFERS. An analyst at the limit is readmitted
+within a week without anyone's help, and gets at most 15 one-bit answers a day; each model reveals thousands
+of bits."""
 NO_LIMIT = 1 << 62
-"""More than any counted number."""
+"""Larger than any number that is counted."""
 MAX_SESSIONS = 20
-"""Default limit for sessions of one dataset: each adds another set of sums over its rows."""
+"""Default limit on sessions per dataset: each adds another set of sums over its rows."""
 MAX_SPLITS = 2000
-"""Default limit for splits by a party's columns over all sessions of one dataset: each reveals to other
-parties a bit of a column for every row of a node. 50 trees of 31 splits are 1,550."""
+"""Default limit on splits on a party's columns, over all sessions of one dataset. Each split reveals one bit
+about a column to other parties, for every row of a node. 50 trees with 31 splits each make 1,550."""
 
 
 @dataclass(frozen=True)
 class SessionOffer:
-    """A session offered to a site. analyst, request: the signer of the terms and the nonce of the signature,
-    empty where nothing is signed."""
+    """A session that the aggregator offers to a site. analyst: name of the analyst who signed the terms;
+    request: nonce of the signature. Both are empty where nothing is signed."""
 
     session: str
     terms: Terms
@@ -81,12 +83,13 @@ class Limits:
     """A policy's limits on all sessions of a dataset.
 
     Args:
-        max_sessions: most sessions in which the parties met, except those that predict.
-        similar_groups: whether sums over the groups of parties may together reveal few of them
-            (`smallest_revealed_set`).
-        max_predicted_rows: most rows predicted for other parties with this site's columns.
-        max_splits: most splits by this site's columns, where parties hold different ones.
-        min_difference: fewest rows in which the rows that two sessions use, or hold out, may differ."""
+        max_sessions: maximum number of sessions in which the parties met, excluding those that predict.
+        similar_groups: whether the sums over several groups of parties may together reveal the sum of few
+            parties (`smallest_revealed_set`).
+        max_predicted_rows: maximum number of rows predicted for other parties with this site's columns.
+        max_splits: maximum number of splits on this site's columns, if parties hold different columns.
+        min_difference: minimum number of rows in which the rows that two sessions use or hold out must
+            differ, unless they are equal."""
 
     max_sessions: int = MAX_SESSIONS
     similar_groups: bool = False
@@ -97,10 +100,13 @@ class Limits:
 
 @dataclass(frozen=True)
 class Question:
-    """A query about the growing tree, as a site remembers it.
+    """A query about the growing tree, as recorded in a site's memory.
 
-    of_tree: whether it is about a tree before its end; before, after: the position before and after it;
-    received: hashes of other parties' relays for it that must be the same when it is asked again."""
+    Args:
+        digest: hash of the query.
+        of_tree: whether the query is about a tree that is still growing.
+        before, after: position before and after the query.
+        received: hashes of other parties' relays that must be the same if the query is repeated."""
 
     turn: int
     digest: bytes
@@ -112,15 +118,15 @@ class Question:
 
 @dataclass(frozen=True)
 class Standing:
-    """The progress of a session, as this site remembers it.
+    """Progress of a session, as recorded in a site's memory.
 
     Args:
         attempt: the highest attempt in which the parties met.
         base: position before the growing tree.
         reached: position after the furthest query.
-        questions: the queries about that tree, ordered by turn.
+        questions: the queries about the growing tree, ordered by turn.
         helped: stage and roster of the furthest sum that this party helped to open.
-        signed: whether it signed a model."""
+        signed: whether this party signed a model."""
 
     attempt: int = 0
     base: Position = NOWHERE
@@ -131,11 +137,12 @@ class Standing:
 
     @property
     def last_turn(self) -> int:
-        """Turn of the last of these queries, 0 without any."""
+        """Turn of the last recorded query about the growing tree, or 0 if there is none."""
         return self.questions[-1].turn if self.questions else 0
 
     def after(self, question: Question, base: Position, reached: Position) -> "Standing":
-        """Return the standing after this query. Another base means another tree: queries start over."""
+        """Return the standing after this query. If `base` has changed, another tree has started, and the
+        earlier queries are dropped."""
         # A turn that is asked again replaces its entry. Others that were asked after it stay.
         questions = (*(self.questions if base == self.base else ()), question)
         if len(questions) > 1 and question.turn <= questions[-2].turn:
@@ -145,17 +152,18 @@ class Standing:
 
 @dataclass(frozen=True)
 class KnownSession:
-    """A session as the rules between sessions see it.
+    """Facts about one session that limits across sessions depend on.
 
     Args:
         holders: the parties with rows.
         hides: whether the protection hides single vectors.
-        ended: the reason, '' for a model; None while the session may go on.
+        ended: reason for the end, '' if it ended with a model, None while the session may continue.
         colluding: number of parties that may collude.
-        predicted: rows that this party helps another to predict, None for a training.
-        splits: most splits by this party's columns, where parties hold different ones.
+        predicted: number of rows that this party helps another to predict, None if the session does not
+            predict.
+        splits: maximum number of splits on this party's columns, if parties hold different columns.
         days: time since the first offer, 0 in a memory without a clock.
-        analyst: who requested it, '' where nothing is signed."""
+        analyst: name of the analyst who requested it, '' where nothing is signed."""
 
     session: str
     digest: str
@@ -174,14 +182,16 @@ class KnownSession:
     def begun(
         cls, session: str, terms: Terms, request: bytes = b"", party: str = "", analyst: str = ""
     ) -> "KnownSession":
-        """Make the record of a session in which no parties have met yet, from this party's point of view."""
+        """Return the facts about a session in which no parties have met yet. party: the party whose memory
+        records it; request: nonce of the analyst's request."""
         group, colluding = (terms.holders, terms.protection.hides), colluding_parties(terms)
         told = predicted_by(terms, party), splits_by(terms, party)
         return cls(session, terms.digest, 0, *group, request, None, colluding, *told, analyst=analyst)
 
     @property
     def trained(self) -> bool:
-        """True if the session counts in max_sessions: the parties met, and it does not predict."""
+        """True if the session counts in max_sessions, i.e. the parties met and the session does not
+        predict."""
         return self.attempt > 0 and self.predicted is None
 
     @property
@@ -191,69 +201,74 @@ class KnownSession:
 
 
 class SessionMemory(Protocol):
-    """A site's memory of one session. A method returns once its change is written, or within `together` at
-    the end of that; DurabilityError if it cannot be."""
+    """A site's memory of one session. Each method returns after its change was written; inside `together`,
+    changes are written when the block ends. Raises DurabilityError if they cannot be written."""
 
     def together(self) -> AbstractContextManager[None]:
-        """Write everything that is noted and recorded within it, or nothing."""
+        """Context manager that writes all changes made within its block in one transaction, or none of
+        them."""
 
     @property
     def standing(self) -> Standing:
-        """The progress of the session."""
+        """Progress of the session."""
 
     @property
     def secret(self) -> bytes:
-        """A secret of this session for noise, 32 bytes: the same over restarts, deleted at its end."""
+        """Secret of this session for noise, 32 bytes. It survives restarts and is deleted when the session
+        ends."""
 
     def bind(self, rows: Callable[[bytes], bytes], table: HeldTable | None = None) -> None:
-        """Bind the session to its rows. rows: returns their HMAC under a key; table: what later sessions may
-        need of them. Raises Refused if the session began with other rows, or uses rows that differ from those
-        of another session by only a few."""
+        """Bind the session to its rows. rows: returns the rows' HMAC under a key; table: what later sessions
+        may need to know about the rows. Raises Refused if the session started with other rows, or if its rows
+        differ from those of another session in only a few."""
 
     def meet(self, attempt: int) -> None:
-        """Note that the parties met in this attempt, and charge predicted rows and splits. Raises Refused if
-        sessions that met since this one was offered exclude it."""
+        """Record that the parties met in this attempt, and charge predicted rows and splits. Raises Refused
+        if sessions that met since this one was offered exceed a limit."""
 
     def ask(self, question: Question, base: Position, reached: Position) -> None:
-        """Note a query that is about to be answered. A `base` that differs from the last is that of another
-        tree: earlier queries are dropped."""
+        """Record a query that is about to be answered. If `base` differs from the last one, another tree has
+        started, and the earlier queries are dropped."""
 
     def help(self, stage: int, roster: tuple[str, ...]) -> None:
-        """Note that a sum of this stage over this roster is about to be opened."""
+        """Record that a sum of this stage over this roster is about to be opened with this party's help."""
 
     def sign(self) -> None:
-        """Note that a model is about to be signed."""
+        """Record that this party is about to sign a model."""
 
     def charge(self, release: str, cost: float) -> None:
-        """Charge a release (mu squared) once, however often it is named. Raises Refused if it exceeds what is
-        left, or what the terms plan."""
+        """Charge the privacy cost (mu squared) of a release. A release of the same name is charged only once.
+        Raises Refused if the cost exceeds the remaining budget or the plan of the terms."""
 
     def end(self, reason: str) -> None:
-        """Note that the session is over for this site, for good. reason: '' with a model."""
+        """Record that the session has ended for this site and cannot be resumed. reason: '' if it ended with
+        a model."""
 
 
 class SiteMemory(Protocol):
-    """A site's memory of all sessions of one dataset."""
+    """A site's memory of all sessions on one dataset."""
 
     def begin(self, offer: SessionOffer, limits: Limits) -> SessionMemory:
-        """Take part in a session, or go on with it. Raises Refused (see `judge`) or DurabilityError."""
+        """Start or resume a session. Raises Refused if a limit forbids it (see `judge`), and DurabilityError
+        if it cannot be recorded."""
 
 
 def colluding_parties(terms: Terms) -> int:
-    """Return the number of parties that may collude."""
+    """Return the number of parties that may collude under these terms."""
     return Group.of(terms.parties, terms.hiding.colluding).colluding
 
 
 def predicted_by(terms: Terms, party: str) -> int | None:
-    """Return the number of rows that a party helps another to predict: 0 at the label holder, whose rows they
-    are; None where the terms train."""
+    """Return the number of rows that a party helps another to predict, or None if the terms do not predict.
+    It is 0 for the label holder, since the rows are its own."""
     if terms.vertical.predict_rows is None:
         return None
     return 0 if terms.blocks.has_labels(party) else terms.vertical.predict_rows
 
 
 def splits_by(terms: Terms, party: str) -> int:
-    """Return the most splits by a party's columns that other parties learn; 0 where all have all columns."""
+    """Return the maximum number of splits on a party's columns that other parties learn. It is 0 if every
+    party has all columns."""
     if not terms.task.trains or terms.blocks.of(party) is None:
         return 0
     rounds = terms.trees.rounds - terms.vertical.alone_rounds
@@ -267,8 +282,13 @@ def judge(
     limits: Limits,
     party: str,
 ) -> None:
-    """Raise Refused unless a site that remembers these sessions may take part. known: this session, if it is
-    remembered; others: all other sessions of the dataset."""
+    """Raise Refused unless a site with these recorded sessions may take part in the offered one.
+
+    Args:
+        known: the offered session, if it is recorded.
+        others: all other sessions of the dataset.
+        limits: limits of the site's policy.
+        party: the site's name, for error messages."""
     session, terms = quoted(offer.session), offer.terms
     # A known session only goes on: under the same terms and request, until it ends, in a higher attempt. So
     # an aggregator cannot make a restarted site answer twice in one attempt.
@@ -276,26 +296,28 @@ def judge(
         if known.digest != terms.digest:
             raise Refused(
                 "session-terms",
-                f"party {party} knows session {session} under other terms; use another name",
+                f"party {party} already has session {session} under different terms; use another name",
             )
         if known.ended is not None:
-            raise Refused("session-ended", f"party {party}: session {session} has ended here; train again")
+            raise Refused("session-ended", f"party {party} has already ended session {session}; train again")
         if known.request != offer.request:
-            raise Refused("session-request", f"party {party} knows session {session} from another request")
+            raise Refused(
+                "session-request", f"party {party} already has session {session} from a different request"
+            )
         if offer.attempt <= known.attempt:
-            met = f"{known.attempt} of session {session}, and is offered attempt {offer.attempt}"
-            raise Refused("attempt-already-met", f"party {party} has met the others in attempt {met}")
+            met = f"{known.attempt} of session {session}, but is offered attempt {offer.attempt}"
+            raise Refused("attempt-already-met", f"party {party} has already met the others in attempt {met}")
         return
     # A site without memory of a session cannot know what it answered in earlier attempts.
     if offer.attempt > 1:
-        unknown = f"attempt {offer.attempt} of session {session}, which it does not know"
+        unknown = f"attempt {offer.attempt} of session {session}, but has no record of this session"
         raise Refused("attempt-unknown-session", f"party {party} is offered {unknown}; train again")
     others = list(others)
     # A signature is good for one session. Otherwise an aggregator could replay it for any number of sessions.
     if offer.request and any(other.request == offer.request for other in others):
         raise Refused(
             "request-already-used",
-            f"party {party}: the analyst's request was used for another session; train again, or "
+            f"party {party}: the analyst's request was already used for another session; train again, or "
             f"sign the terms again (fedboost sign)",
         )
     unmet = sum(other.unmet and other.analyst == offer.analyst for other in others)
@@ -304,48 +326,49 @@ def judge(
         raise Refused(
             "offers-exceeded",
             f"party {party} refuses: {unmet} sessions with these rows were offered to it{whose} within "
-            f"{OFFER_DAYS:g} days and never began; each reveals whether the rows fit. Offer it again when "
-            f"the first of them are older",
+            f"{OFFER_DAYS:g} days but never started; each reveals whether the rows fit the terms. Try again "
+            f"when the first of these offers are older",
         )
     check_others(KnownSession.begun(offer.session, terms, party=party), others, limits, party)
 
 
 def check_others(session: KnownSession, others: Iterable[KnownSession], limits: Limits, party: str) -> None:
-    """Raise Refused if the other sessions that met exclude this one: by their number, their groups, the
-    predicted rows, or the splits. Called with the offer, and again when the parties meet: many sessions may
-    be offered before the first of them meets."""
+    """Raise Refused if other sessions that met leave no room for this one: by their number, groups of
+    parties, predicted rows or splits. Call it for the offer and again when the parties meet, because many
+    sessions may be offered before the first of them meets."""
     others = list(others)
     trained = sum(other.trained for other in others)
     if trained >= limits.max_sessions and session.predicted is None:
         raise Refused(
             "policy-max-sessions",
-            f"party {party} refuses: its policy has max_sessions = {limits.max_sessions}, and it took part "
-            f"in {trained} sessions with these rows, trainings and all others; the person responsible for "
-            f"the rows decides: raise max_sessions in [policy] of the site's file and restart `fedboost "
-            f"party`, or run `fedboost approve` there for these terms only",
+            f"party {party} refuses: its policy has max_sessions = {limits.max_sessions}, but it has already "
+            f"taken part in {trained} sessions of any kind with these rows; the person responsible for the "
+            f"rows can raise max_sessions in [policy] of the site's file and restart `fedboost party`, or "
+            f"run `fedboost approve` there for these terms only",
         )
     check_group(session, others, limits, party)
     rows, used = session.predicted, rows_predicted(others)
     if rows and used + rows > limits.max_predicted_rows:
         raise Refused(
             "policy-max-predicted-rows",
-            f"party {party} refuses: its policy has max_predicted_rows = {limits.max_predicted_rows}, it "
-            f"helped to predict {used} rows so far, and these are {rows} more; the person responsible for "
-            f"its rows can raise the limit there",
+            f"party {party} refuses: its policy has max_predicted_rows = {limits.max_predicted_rows}, but it "
+            f"has already helped to predict {used} rows, and this session has {rows} more; the person "
+            f"responsible for its rows can raise the limit in [policy] of the site's file",
         )
     splits, used = session.splits, splits_told(others)
     if splits and used + splits > limits.max_splits:
         raise Refused(
             "policy-max-splits",
-            f"party {party} refuses: its policy has max_splits = {limits.max_splits}, sessions so far could "
-            f"have {used} by its columns, and this one {splits} more; the person responsible for its rows "
-            f"can raise the limit there",
+            f"party {party} refuses: its policy has max_splits = {limits.max_splits}, but earlier sessions "
+            f"may have made {used} splits on its columns, and this one may make {splits} more; the person "
+            f"responsible for its rows can raise the limit in [policy] of the site's file",
         )
 
 
 def check_chosen(chosen: Mask, others: Iterable[Mask], limits: Limits, party: str) -> None:
-    """Raise Refused if these rows, or all others, are those of an earlier session except for a few: the sums
-    of the two sessions would differ by those few."""
+    """Raise Refused if the chosen rows differ from those of another session, or from their complement, in
+    fewer than limits.min_difference rows. The difference of two sums would be a sum over those few. chosen,
+    others: bool [rows]."""
     for other in others:
         size = max(chosen.size, other.size)
         ours, theirs = (np.pad(rows, (0, size - rows.size)) for rows in (chosen, other))
@@ -354,10 +377,10 @@ def check_chosen(chosen: Mask, others: Iterable[Mask], limits: Limits, party: st
         if 0 < few < limits.min_difference:
             raise Refused(
                 "policy-min-difference",
-                f"party {party} refuses: the rows that are held out or measured differ by fewer than "
-                f"{limits.min_difference} from those of an earlier session, or from all others; use the "
-                f"rows of the earlier session, another seed, or more rows",
-                f"they differ by {few}",
+                f"party {party} refuses: the rows that this session holds out or measures differ in fewer "
+                f"than {limits.min_difference} rows from those of an earlier session, or from all rows "
+                f"except those; use the rows of the earlier session, another seed, or more rows",
+                f"they differ in {few} rows",
             )
 
 
@@ -367,13 +390,13 @@ def rows_predicted(sessions: Iterable[KnownSession]) -> int:
 
 
 def splits_told(sessions: Iterable[KnownSession]) -> int:
-    """Return the number of splits by a site's columns that these sessions could have."""
+    """Return the maximum number of splits on a site's columns in these sessions."""
     return sum(known.splits for known in sessions if known.attempt)
 
 
 def check_group(session: KnownSession, others: Iterable[KnownSession], limits: Limits, party: str) -> None:
-    """Raise Refused if the sums over this session's group and those of other sessions that met would together
-    reveal few parties."""
+    """Raise Refused if the sums over this session's group of parties, combined with those of other sessions
+    that met, would reveal the sum of few parties."""
     # Sessions that hide nothing revealed each party's sums anyway, and an offer whose parties never met led
     # to no sums. The same group twice allows no new combination: its sums differ by no party.
     met = [other for other in others if other.hides and other.attempt]
@@ -384,8 +407,8 @@ def check_group(session: KnownSession, others: Iterable[KnownSession], limits: L
     if len(groups) >= MAX_GROUPS:
         raise Refused(
             "groups-too-many",
-            f"party {party} took part in {len(groups)} different groups of parties, and refuses any more: "
-            f"the differences of their sums would reveal single parties",
+            f"party {party} has taken part in {len(groups)} distinct groups of parties and refuses another "
+            f"one, because differences between their sums could reveal single parties",
         )
     # The strictest assumption of all sessions: parties that collude in one of them can use the sums of all.
     colluding = max(known.colluding for known in (session, *met))
@@ -393,23 +416,25 @@ def check_group(session: KnownSession, others: Iterable[KnownSession], limits: L
     if shown:
         raise Refused(
             "groups-reveal-parties",
-            f"party {party}: with the sums of earlier sessions, those over these parties would reveal fewer "
-            f"than {colluding + 2} of them; use the parties of an earlier session, or change more of them",
-            f"they would reveal {', '.join(sorted(shown))}",
+            f"party {party}: together with the sums of earlier sessions, the sums over these parties would "
+            f"reveal the sum of fewer than {colluding + 2} of them; use the parties of an earlier session, "
+            f"or change more of them",
+            f"the sum of {', '.join(sorted(shown))} would be revealed",
         )
 
 
 @dataclass
 class TransientMemory:
-    """A memory that ends with the process and has no budget, for simulations and tests. clock: in days."""
+    """A site's memory that ends with the process and has no budget, for simulations and tests. clock: returns
+    the time in days."""
 
     draw: RandomBytes
     party: str = ""
     sessions: "dict[str, TransientSession]" = field(default_factory=dict)
     charged: dict[tuple[str, str], float] = field(default_factory=dict)
-    """(session, release) -> cost."""
+    """(session, release) -> privacy cost."""
     chosen: dict[str, Mask] = field(default_factory=dict)
-    """Session -> the rows that it used, or held out."""
+    """Session -> rows that it used or held out, bool [rows]."""
     clock: Callable[[], float] = lambda: 0.0
 
     def begin(self, offer: SessionOffer, limits: Limits) -> "TransientSession":
@@ -426,7 +451,7 @@ class TransientMemory:
 
 
 class TransientSession:
-    """A session of a TransientMemory; methods are as in `SessionMemory`."""
+    """One session in a TransientMemory. Methods are as in `SessionMemory`."""
 
     def __init__(self, memory: TransientMemory, offer: SessionOffer, secret: bytes) -> None:
         self.standing = Standing()
@@ -439,14 +464,15 @@ class TransientSession:
 
     @property
     def known(self) -> KnownSession:
-        """This session as the rules between sessions see it."""
+        """Facts about this session that limits across sessions depend on."""
         return replace(self._known, attempt=self.standing.attempt, days=self._memory.clock() - self._begun)
 
     def together(self) -> AbstractContextManager[None]:
         return nullcontext()  # nothing outlives the process anyway
 
     def bind(self, rows: Callable[[bytes], bytes], table: HeldTable | None = None) -> None:
-        """Note which rows are used. Their values are not hashed: they do not change while a process lives."""
+        """Record which rows are used. Their values are not hashed, because they do not change while the
+        process runs."""
         if table is not None and table.chosen is not None:
             memory, name = self._memory, self._known.session
             others = [chosen for session, chosen in memory.chosen.items() if session != name]
@@ -476,16 +502,18 @@ class TransientSession:
 
 
 # ---- The noise of a session at one party, and its charges -----------------------------------------------
-# Promises: `Spending.release` charges the site's memory before it adds the noise of a release. A repeated
-# answer gets the same noise: the same query to the same roster at the same position, answered with the same
-# integers. Any other answer gets independent noise and is charged again. So no two answers differ by less
-# than noise, and whether two have the same noise reveals nothing about rows.
-# Refuses: releases that exceed what is left (Refused, raised by the memory).
+# Guarantees: `Spending.release` charges each release to the site's memory. The charge is committed when the
+# block of `memory.together()` ends, which is before the noisy answer leaves the site. A repeated answer gets
+# the same noise: the same query to the same roster at the same position, answered with the same integers. Any
+# other answer gets independent noise and is charged again. So no two answers differ by less than noise, and
+# whether two have the same noise reveals nothing about rows.
+# Raises: Refused for releases that exceed the remaining budget. The memory raises it, also at commit.
 
 
 @dataclass(frozen=True)
 class Charge:
-    """The charge of one answer: a name, the same for the same answer, and the cost."""
+    """Privacy cost of one answer. name: hash that is the same whenever the same answer is repeated; cost: mu
+    squared."""
 
     name: str
     cost: float
@@ -493,7 +521,8 @@ class Charge:
 
 @dataclass(frozen=True)
 class Spending:
-    """The noise of one session at one party."""
+    """Adds one party's noise to its answers in a session, and charges their privacy cost to the site's
+    memory."""
 
     terms: Terms
     memory: SessionMemory
@@ -504,12 +533,22 @@ class Spending:
         """Return an answer with this party's share of the noise, and its charge.
 
         The answer is unchanged and nothing is charged if it contains nothing about rows, or if the aggregator
-        draws the noise: it receives exact sums, which no charge could cover. state: before the query; sums
-        over the same nodes after other trees are another release."""
+        draws the noise: it receives exact sums, which no charge could cover.
+
+        Args:
+            state: training state before the query. Sums over the same nodes after other trees are different
+                releases.
+            tag: label under which the answer is sealed.
+            values: the exact answer, int64 [cells].
+
+        Raises Refused if the cost exceeds the remaining budget."""
         release, noise = query.release(self.terms), self.terms.noise
         if release is None:
             if values.size:
-                raise PeerError("noise-missing", "an answer without noise, though all get noise by the terms")
+                raise PeerError(
+                    "noise-missing",
+                    "the answer has no noise, although the terms require noise in every answer",
+                )
             return values, None
         if noise is None or noise.placement == "central":
             return values, None
@@ -532,7 +571,8 @@ class Spending:
 
 
 def with_central_noise(query: Query, terms: Terms, total: Int64, draw: RandomBytes) -> Int64:
-    """Return an opened sum with the noise that the aggregator draws, where the terms have it draw any."""
+    """Add the aggregator's noise to an opened sum, int64 [cells]. Returns the sum unchanged if the terms do
+    not have the aggregator draw noise, or if the query's sum needs none."""
     if terms.noise is None or terms.noise.placement != "central":
         return total
     release = query.release(terms)
@@ -544,13 +584,16 @@ def with_central_noise(query: Query, terms: Terms, total: Int64, draw: RandomByt
 
 HELP, OPENINGS = "help to open the sum", "openings of blinded sums"
 THRESHOLDS = "thresholds of this site's splits"
-"""Names of releases that do not answer a query."""
+"""Names that the audit log uses for releases that do not answer a query."""
 
 
 @dataclass(frozen=True)
 class Release:
-    """An answer that is about to leave this site, for its audit log. charge: where it got noise; question,
-    position: hashes of the query and of the state before it, in hex, empty if it answers no query."""
+    """An answer that is about to leave this site, for its audit log.
+
+    what: name of the query or kind of release; cells: number of integers; size: bytes; charge: privacy cost
+    if noise was added; question, position: hashes, in hex, of the query and of the state before it, or '' if
+    the release answers no query."""
 
     session: str
     turn: int
@@ -567,9 +610,10 @@ class Release:
 
 @dataclass(frozen=True)
 class Relayed:
-    """Bytes that are about to leave this site for other parties, for its audit log. what: their kind; to: the
-    parties that can read them; rows: number of rows they reveal something about; size: bytes before
-    sealing."""
+    """Bytes that are about to leave this site for other parties, for its audit log.
+
+    what: kind of content; to: the parties that can read it; rows: number of rows that it reveals something
+    about; size: bytes before sealing."""
 
     session: str
     turn: int
@@ -582,18 +626,20 @@ class Relayed:
 
 @dataclass(frozen=True)
 class Site:
-    """The surroundings in which a party's session runs.
+    """Everything that a party's session needs from its site.
 
     Args:
-        holder: reads this party's data as the terms need them, or raises Refused. Its second argument is a
-            secret of the session, the same over restarts. None at a key holder without rows.
-        draw: cryptographic randomness.
+        name: the party's name.
+        holder: reads this party's data as the terms require, or raises Refused. Its second argument is a
+            secret of the session that survives restarts. None for a key holder without rows.
+        draw: cryptographic source of randomness.
         credentials: this party's identity, None where nothing is signed.
-        permit: called with an offer before any row is read; raises Refused if the site's rules forbid it.
+        permit: checks an offer against the site's rules before any row is read, and returns the limits;
+            raises Refused if the rules forbid the session.
         taken: called with an accepted offer before any row is read.
         record: called with each release and relay before its bytes leave.
-        memory: the site's memory of sessions; by default it lasts as long as this object.
-        keep: called with this party's part of a model before the party signs it."""
+        memory: the site's memory of sessions; by default it ends with this object.
+        keep: stores this party's part of a model; called before the party signs the model."""
 
     name: str
     holder: Callable[[Terms, bytes], Holder] | None
@@ -613,40 +659,40 @@ class Site:
 
 
 # ---- The privacy budget of a site's rows over all sessions ----------------------------------------------
-# Promises: costs (mu squared) add, epsilons do not. A refusal names the epsilon that would fit.
+# Guarantees: costs (mu squared) can be added, epsilons cannot. A refusal names the epsilon that would fit.
 
 
 ROUNDING = 1e-12
-"""Rounding error of summed costs, relative to the budget."""
+"""Allowed rounding error of summed costs, relative to the budget."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """The privacy of its rows that a site allows to be spent: (epsilon, delta) over all sessions."""
+    """Privacy budget of a site's rows: the (epsilon, delta) that all sessions together may spend."""
 
     epsilon: float
     delta: float
 
     @property
     def cost(self) -> float:
-        """The budget as a cost, mu squared."""
+        """The budget expressed as a cost, mu squared."""
         return mu_of(self.epsilon, self.delta) ** 2
 
     def left(self, spent: float) -> float:
-        """Return the epsilon that a session at this delta may have after `spent`. Epsilons do not add: it is
-        more than the difference of two."""
+        """Return the epsilon, at the budget's delta, that a session may still spend after the cost `spent`.
+        Epsilons do not add up, so this is more than the difference between two epsilons."""
         return epsilon_of(math.sqrt(max(self.cost - spent, 0.0)), self.delta)
 
     def check_session(self, party: str, terms: Terms, spent: float, charged: float) -> None:
-        """Raise Refused unless a session's remaining planned releases fit. spent: cost of all sessions so
-        far; charged: of this one."""
+        """Raise Refused unless the remaining planned releases of a session fit into the budget. spent: cost
+        of all sessions so far; charged: the part of it that this session has spent."""
         assert terms.noise is not None
         if terms.noise.placement == "central":
             raise Refused(
                 "budget-central-noise",
                 f'party {party}: placement = "central" does not hide its sums from the aggregator, so no '
-                f"such session fits the budget of these rows, epsilon {self.epsilon:g} at delta "
-                f'{self.delta:g}; use placement = "distributed" or "local"',
+                f"such session fits the budget of these rows (epsilon {self.epsilon:g} at delta "
+                f'{self.delta:g}); use placement = "distributed" or "local"',
             )
         wanted = f"the terms ask for epsilon {terms.noise.epsilon:g} at delta {terms.noise.delta:g}"
         self.check(party, wanted, terms.noise.delta, spent, max(terms.plan.cost - charged, 0.0), charged)
@@ -654,8 +700,13 @@ class Budget:
     def check(
         self, party: str, wanted: str, delta: float, spent: float, cost: float, charged: float = 0.0
     ) -> None:
-        """Raise Refused unless `cost` fits in addition to `spent`. wanted: names the request in the error;
-        delta: that of the request."""
+        """Raise Refused unless `cost` fits into the budget in addition to `spent`.
+
+        Args:
+            wanted: clause for the error message that says what was requested.
+            delta: the delta of the request.
+            spent: cost of all sessions so far.
+            charged: the part of it that the requesting session has spent."""
         if spent + cost <= self.cost * (1.0 + ROUNDING):
             return
         # What this session has already been charged counts as room: the error names the epsilon of the whole
@@ -663,15 +714,15 @@ class Budget:
         room = math.sqrt(max(self.cost - spent + charged, 0.0))
         fits = _rounded_down(epsilon_of(room, delta))
         remedy = (
-            f"lower the epsilon of the noise to {fits:g} at most at delta {delta:g}"
+            f"lower the epsilon of the noise to at most {fits:g} at delta {delta:g}"
             if fits >= MIN_EPSILON
             else "no session with noise fits"
         )
         raise Refused(
             "budget-spent",
-            f"party {party}: {wanted}, and its budget for these rows, epsilon {self.epsilon:g} "
-            f"at delta {self.delta:g}, has {_rounded_down(self.left(spent)):g} left; {remedy}, unless the "
-            f"site raises `epsilon` in its policy",
+            f"party {party}: {wanted}, but its budget for these rows (epsilon {self.epsilon:g} at delta "
+            f"{self.delta:g}) has only {_rounded_down(self.left(spent)):g} left; {remedy}, unless the site "
+            f"raises `epsilon` in its policy",
         )
 
 

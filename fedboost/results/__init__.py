@@ -1,1 +1,1 @@
-"""Types of the results of fedboost; `--json` prints their JSON."""
+"""Types of fedboost's results; `--json` prints them as JSON."""

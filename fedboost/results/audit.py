@@ -1,6 +1,6 @@
-"""A site's audit log as people and scripts read it: entries, the sessions they belong to, and warnings.
+"""A site's audit log as seen by people and scripts: entries, the sessions they belong to, and warnings.
 
-The entry types also define the lines of the log: each is one field of an `Entry`, as canonical JSON.
+The entry types also define the lines of the log. Each line is one field of an `Entry`, as canonical JSON.
 """
 
 import math
@@ -18,9 +18,9 @@ from fedboost.terms.reading import Frozen
 from fedboost.terms.session import TASKS
 
 STOPPED, EXPIRED = "this site stopped", "this site's certificate expired"
-"""Reasons for a pause."""
+"""Reasons why a session was paused."""
 UNASKED = frozenset({HELP, OPENINGS, THRESHOLDS})
-"""Names of the releases that do not answer a question."""
+"""Names of the releases (integers that leave a site) that do not answer a query."""
 Size = Annotated[int, Field(ge=0)]
 
 
@@ -28,13 +28,17 @@ Size = Annotated[int, Field(ge=0)]
 
 
 class Admitted(Frozen):
-    """A process of this site agreed to take part in a session, or to continue it.
+    """Log entry: a process of this site agreed to take part in a session, or to continue it.
 
-    terms: digest of the terms; columns: columns that they name, label first; epsilon, delta, placement: of
-    the noise, if any; attempt: the attempt that was offered; analyst, request: signer of the terms and nonce
-    of the signature, if they are signed; party, dataset: names of this site and of its rows; names: maps a
-    column of the terms -> column of this site's table, where the two differ; task: the session's task, if it
-    does not train.
+    Attributes:
+        terms: digest of the terms.
+        columns: columns that the terms name, label first.
+        epsilon, delta, placement: privacy parameters, if the terms add noise.
+        attempt: number of the attempt that was offered.
+        analyst, request: who signed the terms, and the nonce of the signature, if they are signed.
+        party, dataset: name of this site, and of its rows.
+        names: maps column of the terms -> column of this site's table, where the names differ.
+        task: the session's task, if it is not training.
     """
 
     kind: Literal["admitted"] = "admitted"
@@ -63,10 +67,16 @@ class Admitted(Frozen):
 
 
 class Released(Frozen):
-    """A release of this site: its integers and their bytes, which are added to those of the roster. charge,
-    cost: if it got noise, its name in the site's memory and the mu squared charged there, once per name,
-    however often the name appears here; question, position: hashes of the question and of the session's
-    position, None if the release does not answer a question."""
+    """Log entry: integers that left this site and are added to those of the other parties in the roster.
+
+    Attributes:
+        cells, bytes: number of integers, and their size in bytes.
+        charge: if noise was added, the name of its charge in the site's memory. A charge counts once, however
+            often its name occurs in the log.
+        cost: the charge, as mu squared.
+        question, position: hashes of the query and of the session's state; None if the release does not
+            answer a query.
+    """
 
     kind: Literal["released"] = "released"
     session: str
@@ -84,8 +94,8 @@ class Released(Frozen):
 
 
 class Sent(Frozen):
-    """Bytes from this site for other parties, which the aggregator relayed and cannot read. what: kind of the
-    bytes; rows: number of rows that they are about."""
+    """Log entry: bytes that this site sent to other parties through the aggregator, which cannot read them.
+    what: kind of content; to: parties that receive it; rows: number of rows that the content is about."""
 
     kind: Literal["relayed"] = "relayed"
     session: str
@@ -98,10 +108,14 @@ class Sent(Frozen):
 
 
 class Ended(Frozen):
-    """A session ended for this site. reason: empty if the session produced its model; if this site left, the
-    reason sent to the others, without the values and rows that its own log may name; paused: the session is
-    not over and continues when this site is back; analyst: signer of the terms of a refused session, for
-    which there is no agreement."""
+    """Log entry: a session ended or paused at this site.
+
+    Attributes:
+        reason: '' if the session produced its model. If this site left, this is the reason sent to the
+            others, without the values and rows that the site's own log may contain.
+        paused: True if the session continues when this site is back.
+        analyst: who signed the terms of a session that was refused before any agreement.
+    """
 
     kind: Literal["ended"] = "ended"
     session: str
@@ -111,8 +125,9 @@ class Ended(Frozen):
 
 
 class Checked(Frozen):
-    """A check of terms, without a session. It read no rows. The same answer is logged once a day. terms:
-    digest of the terms; would: this site would take part; analyst: signer of the terms."""
+    """Log entry: an analyst's preflight check of terms, which read no rows. The same answer is logged once
+    a day. terms: digest of the terms; would: True if this site would take part; analyst: who signed the
+    terms."""
 
     kind: Literal["checked"] = "checked"
     terms: str
@@ -124,7 +139,8 @@ class Checked(Frozen):
 
 
 class Run(BaseModel):
-    """Part of a session: from its admission by one process of the site to the last entry of that process."""
+    """The part of a session between its admission by one process of the site and the last entry of that
+    process."""
 
     begin: str
     end: str
@@ -135,12 +151,13 @@ class Run(BaseModel):
 
     @property
     def answers(self) -> list[Released]:
-        """Releases that answer a question."""
+        """Releases (integers that left this site) that answer a query."""
         return [release for release in self.releases if release.what not in UNASKED]
 
     @property
     def attempt(self) -> int | None:
-        """Attempt with which it began, or the first in which it answered; None if neither is known."""
+        """The attempt in which the process started, or the first in which it answered. None if neither is
+        known."""
         if self.admitted is not None:
             return self.admitted.attempt
         return min((release.attempt for release in self.releases), default=None)
@@ -152,10 +169,15 @@ class Run(BaseModel):
 
 
 class SiteShare(Part):
-    """A site's own share where parties hold different columns. columns: its columns, under the names of the
-    terms; has_labels: it is the label holder; both are None if the log does not name the site or lacks its
-    terms; names: names in its table, where they differ; hides: the terms hide columns and labels; in_common:
-    number of matched rows, if the log has it."""
+    """A site's own share in a session where parties hold different columns.
+
+    Attributes:
+        columns: its columns, named as in the terms; None if the log lacks the site's name or the terms.
+        names: maps these columns to those in its table, where the names differ.
+        has_labels: True if it is the label holder; None like `columns`.
+        hides: True if the terms hide columns and labels.
+        in_common: number of matched rows, if the log has it.
+    """
 
     columns: tuple[str, ...] | None = None
     names: Mapping[str, str] = {}
@@ -167,11 +189,15 @@ class SiteShare(Part):
 class Session(BaseModel):
     """A session, reconstructed from a log.
 
-    number, total: its rank among the sessions of the same name, and their number; after_end: an earlier
-    session under its terms had ended; under_terms: number of sessions under its terms with a release;
-    warnings: numbers of the warnings about it; allowed: maps query -> number that its terms allow, if they
-    are known; protection: that of its terms for a prediction, which seals nothing; own: this site's share, if
-    the parties held different columns.
+    Attributes:
+        parts: one `Run` per process that took part.
+        number, total: position among the sessions with the same name, starting at 1, and their number.
+        after_end: True if an earlier session under the same terms had ended.
+        under_terms: number of sessions under the same terms with a release.
+        warnings: numbers of the warnings about it.
+        allowed: maps query -> number that its terms allow, if they are known.
+        protection: for a prediction, which masks or encrypts nothing, the protection in its terms.
+        own: this site's share, if the parties hold different columns.
     """
 
     name: str
@@ -195,7 +221,7 @@ class Session(BaseModel):
 
     @property
     def admitted(self) -> Admitted | None:
-        """Its first admission; None if it was refused."""
+        """The first admission of the session; None if it was refused."""
         return next((part.admitted for part in self.parts if part.admitted), None)
 
     @property
@@ -205,12 +231,12 @@ class Session(BaseModel):
 
     @property
     def digest(self) -> str | None:
-        """Digest of its terms; None if it was refused."""
+        """Digest of the terms; None if the session was refused."""
         return None if self.admitted is None else self.admitted.terms
 
     @property
     def ended(self) -> Ended | None:
-        """Last end in the log; None if the log has no end."""
+        """The last end or pause in the log; None if there is none."""
         return self.parts[-1].ended
 
     @property
@@ -223,22 +249,22 @@ class Session(BaseModel):
 
     @property
     def relays(self) -> list[Sent]:
-        """All bytes relayed to other parties, in order."""
+        """All bytes sent to other parties through the aggregator, in order."""
         return [relay for part in self.parts for relay in part.relays]
 
     @property
     def answers(self) -> list[Released]:
-        """Releases that answer a question, in order."""
+        """Releases (integers that left this site) that answer a query, in order."""
         return [release for part in self.parts for release in part.answers]
 
     @property
     def without_terms(self) -> bool:
-        """True if this site answered although the log lacks its agreement to the session."""
+        """True if this site answered although the log does not contain its agreement to the session."""
         return bool(self.answers) and self.admitted is None
 
     @property
     def by_kind(self) -> dict[str, list[Released]]:
-        """Releases by query, ordered by the first release of each."""
+        """Maps query -> the site's answers and other releases under this name, ordered by first release."""
         kinds: dict[str, list[Released]] = {}
         for release in self.releases:
             kinds.setdefault(release.what, []).append(release)
@@ -246,7 +272,8 @@ class Session(BaseModel):
 
     @property
     def by_receivers(self) -> dict[tuple[str, tuple[str, ...]], list[Sent]]:
-        """Relayed bytes by kind and receivers, ordered by the first of each."""
+        """Maps (kind of content, receivers) -> bytes sent through the aggregator, ordered by first
+        occurrence."""
         kinds: dict[tuple[str, tuple[str, ...]], list[Sent]] = {}
         for relay in self.relays:
             kinds.setdefault((relay.what, relay.to), []).append(relay)
@@ -254,8 +281,8 @@ class Session(BaseModel):
 
     @property
     def again(self) -> list[tuple[Released, Released]]:
-        """Repeated answers, each with the first one to the same question at the same position of the
-        training. Empty if the log does not record question and position."""
+        """Repeated answers, each paired with the first answer to the same query at the same position of the
+        training. Empty if the log does not contain queries and positions."""
         firsts: dict[object, Released] = {}
         again = []
         for answer in self.answers:
@@ -276,14 +303,15 @@ class Session(BaseModel):
 
     @property
     def attempts(self) -> tuple[int, int] | None:
-        """First and last known attempt."""
+        """The first and the last known attempt; None if none is known."""
         attempts = [part.attempt for part in self.parts if part.attempt is not None]
         attempts += [release.attempt for release in self.releases]
         return (min(attempts), max(attempts)) if attempts else None
 
     @property
     def protections(self) -> list[str]:
-        """Protections of all releases; the agreed protection if nothing left."""
+        """Protections that hid this site's releases, e.g. "masked"; the agreed protection if there are
+        none."""
         if self.protection is not None:
             return [self.protection]
         agreed = [self.admitted.protection] if self.admitted else []
@@ -291,12 +319,13 @@ class Session(BaseModel):
 
     @property
     def smallest_roster(self) -> tuple[str, ...]:
-        """Smallest roster of any release; empty if nothing left."""
+        """Smallest set of parties that a release was added up over; empty if there is no release."""
         return min((release.roster for release in self.releases), key=len, default=())
 
     @property
     def cost(self) -> float | None:
-        """Mu squared of all releases with noise, repeats counted once; None if no release had noise."""
+        """Total cost of the releases with noise, as mu squared of Gaussian differential privacy. Repeated
+        releases count once. None if there are none."""
         charges = {release.charge: release.cost for release in self.releases if release.cost is not None}
         return math.fsum(charges.values()) if charges else None
 
@@ -356,7 +385,7 @@ class Session(BaseModel):
 
 
 class Kind(Enum):
-    """Severity of a warning, the most serious first; the values are shown to people."""
+    """Severity of a warning, most serious first. The values are shown to people."""
 
     ABUSE = "ABUSE?"
     CHECK = "CHECK"
@@ -374,14 +403,14 @@ KINDS = {
     ),
     "central-noise": Kind.WEAK,
 }
-"""Maps rule -> kind of its warnings."""
+"""Maps audit rule -> severity of its warnings."""
 
 
 @dataclass(frozen=True)
 class AuditWarning:
-    """A warning of an audit. rule: name of the audit rule, for scripts; sessions: sessions that it is
-    about; seen, meaning, action: the observation in the log, its meaning and the next step, each a sentence
-    without capital and full stop."""
+    """A warning of an audit. rule: name of the audit rule, for scripts; sessions: names of the sessions that
+    it is about; seen, meaning, action: what was found in the log, what it means and what to do next, each a
+    sentence without capital letter and full stop."""
 
     rule: str
     sessions: tuple[str, ...]
@@ -395,7 +424,7 @@ class AuditWarning:
 
     @property
     def sentences(self) -> tuple[str, str, str]:
-        """Three sentences: the observation, its meaning and the next step."""
+        """Three sentences: what was found, what it means and what to do next."""
         seen, meaning, action = (
             f"{text[0].upper()}{text[1:]}." for text in (self.seen, self.meaning, self.action)
         )
@@ -409,7 +438,7 @@ class AuditWarning:
 
 
 class Checks(Part):
-    """An analyst's checks of terms on one day. terms: number of different terms; would: number of those under
+    """An analyst's preflight checks on one day. terms: number of distinct terms; would: number of these under
     which the site would take part."""
 
     day: str
@@ -419,10 +448,19 @@ class Checks(Part):
 
 
 class Audit(Part):
-    """An audit of a log. last: number of the last entry; expected: number of the entry with the expected
-    hash, None if no hash was expected; sessions: sessions to print; listed: print each answer, too; earlier:
-    number of earlier sessions that were not requested; checks: checks by day and analyst, if all sessions are
-    printed; decisions: time and text of each decision by a person."""
+    """The result of auditing a log.
+
+    Attributes:
+        entries: number of entries.
+        last, last_hash: number and hash of the last entry.
+        expected: number of the entry with the hash that the user expected; None if no hash was specified.
+        parties: parties that share the log.
+        sessions: the sessions to print.
+        listed: True if each answer is printed, too.
+        earlier: number of earlier sessions, which are not printed.
+        checks: preflight checks by day and analyst, if all sessions are printed.
+        decisions: time and text of each decision by a person.
+    """
 
     log: str
     entries: int

@@ -1,7 +1,7 @@
 """Base classes of results: bounded numbers, and the session that produced a result.
 
-A result is a pydantic model. `summary` is its JSON, which `--json` prints; the JSON schema follows from the
-fields. Results arrive from an aggregator, so each is checked against the terms before anyone reads it.
+A result is a pydantic model. `summary` is its JSON, as printed by `--json`; the JSON schema follows from the
+fields. Results are received from an aggregator, so each is checked against the terms before it is shown.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,22 +15,29 @@ from fedboost.errors import PeerError
 from fedboost.terms.terms import Terms
 
 Count = Annotated[int, Strict(), Field(ge=0, le=MAX_ROWS)]
-"""Number of rows."""
+"""A number of rows."""
 Number = Annotated[float, Strict(), Field(gt=-1e300, lt=1e300)]
 Share = Annotated[float, Strict(), Field(ge=0, le=1)]
 Numbers = dict[str, Number | None]
-"""Numbers by name; None where too few rows determine a number."""
+"""Maps name -> number; None if there are too few rows to determine it."""
 Traffic = Mapping[str, tuple[int, int]]
 """Maps party -> (bytes sent, bytes received)."""
 Row = Mapping[str, float]
-"""One round of the history: `round`, `seconds`, `bytes` of all parties in both directions, metrics by
-name."""
+"""One round of the history: `round`, `seconds`, `bytes` (total of all parties, both directions) and metrics
+by name."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """The session that produced a result. signed_by: parties that signed what they received; rounds: history
-    of a training; since_restart: traffic covers only the time since the aggregator was restarted."""
+    """The session that produced a result.
+
+    Attributes:
+        terms: terms of the session.
+        signed_by: parties that signed what they received.
+        traffic: maps party -> (bytes sent, bytes received).
+        rounds: history of a training.
+        since_restart: True if the traffic before a restart of the aggregator is not included.
+    """
 
     terms: Terms
     signed_by: Sequence[str] = ()
@@ -40,27 +47,27 @@ class Ended:
 
 
 class Part(BaseModel):
-    """Base class of results and their parts."""
+    """Base class of results and of the objects that they consist of."""
 
     model_config = ConfigDict(frozen=True, allow_inf_nan=False)
 
     @property
     def summary(self) -> dict[str, Any]:
-        """JSON of every field that differs from its default."""
+        """The fields that differ from their defaults, as JSON."""
         return self.model_dump(mode="json", exclude_defaults=True)
 
 
 class Result(Part):
-    """Result of a session that does not train a model."""
+    """Base class of the results of sessions that do not train a model."""
 
     task: ClassVar[str]
-    """Name of the task whose sessions have this result."""
+    """Name of the task that has this result."""
     _session: Ended = PrivateAttr()
 
     @classmethod
     def read(cls, summary: Any, session: Ended) -> Self:
-        """Parse the summary that an aggregator sent. PeerError unless it is a result under the session's
-        terms."""
+        """Parse a result that was received from an aggregator. session: the session that produced it. Raises
+        PeerError if it is malformed or does not match the session's terms."""
         try:
             result = cls.model_validate(summary)
         except ValidationError:
@@ -70,19 +77,20 @@ class Result(Part):
             kind = cls.__name__.lower()
             article = "an" if kind[0] in "aeiou" else "a"
             raise PeerError(
-                "result-invalid", f"the aggregator ended the session without {article} {kind} under its terms"
+                "result-invalid",
+                f"the aggregator's result is not {article} {kind} that matches the session's terms",
             )
         result._session = session
         return result
 
     def fits(self, terms: Terms) -> bool:
-        """Return whether the result has the columns, levels and parties of the terms. The base class returns
-        False: such a result is never sent."""
+        """Return whether the result has the columns, levels and parties of the terms. The base class always
+        returns False, because it is not a complete result."""
         return False
 
     @property
     def summary(self) -> dict[str, Any]:
-        """JSON of the fields that the sender set."""
+        """The fields that the sender set, as JSON."""
         return self.model_dump(mode="json", exclude_unset=True)
 
     @property
@@ -92,12 +100,12 @@ class Result(Part):
 
     @property
     def terms(self) -> Terms:
-        """The session's terms."""
+        """Terms of the session."""
         return self._session.terms
 
     @property
     def signed_by(self) -> Sequence[str]:
-        """Parties that signed what they received; no signature covers the figures."""
+        """Parties that signed what they received. Their signatures do not cover the figures in the result."""
         return self._session.signed_by
 
     @property

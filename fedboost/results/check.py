@@ -1,6 +1,6 @@
-"""The result of checking a table: the oddities of its columns, and advice for each.
+"""The result of checking a table: findings about its columns, with advice for each.
 
-Promises: `KINDS` has the severity, the sentence and the advice of every kind of oddity.
+Guarantees: `KINDS` has the severity, the sentence and the advice for every kind of finding.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,43 +13,44 @@ from fedboost.results.base import Part
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 SEVERITIES = ERROR, WARNING, NOTE
-"""An error stops a training, a warning spoils it or loses a column, and a note is good to know."""
+"""An error prevents training, a warning harms it or loses a column, and a note is for information."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of oddity: its severity, and templates for its sentence and its advice."""
+    """A kind of finding: its severity, and templates for its sentence and its advice."""
 
     severity: str
     sentence: str
     advice: str = ""
 
 
-_ASK = "is it known before the label is? If not, leave it out"
-_LEAVE = "leave it out (--exclude, when terms are drafted)"
+_ASK = "leave it out unless it is known before the label"
+_LEAVE = "leave it out (use --exclude when drafting terms)"
 KINDS = {
     "undraftable": Kind(ERROR, "{first}"),
     "unlabelled": Kind(
         ERROR,
-        "the label is missing in {rows:,} of {of:,} rows, and a party refuses to train with them",
+        "the label is missing in {rows:,} of {of:,} rows, which a party rejects",
         "fill in the labels, or drop these rows",
     ),
     "absent": Kind(
         ERROR,
         "the terms name this column, but the table does not have it",
-        "{first}rename it in the table, or map its name in the file that names in the site's file refers to; "
-        "if the site does not have it at all, remove it from the terms",
+        "{first}rename it in the table, or map its name in the file that the site's file specifies as "
+        "`names`; if the site does not have this column, remove it from the terms",
     ),
     "unfit": Kind(ERROR, "{first}"),
     "words": Kind(
         WARNING,
-        "words among numbers, in {rows:,} of {of:,} values: {values}",
-        "if they mean missing values, declare them: --na WORD, or na under [read] in the site's file",
+        "{rows:,} of {of:,} values in a numeric column are text: {values}",
+        "if they stand for missing values, declare them with --na, or with na under [read] in the site's "
+        "file",
     ),
     "decimal commas": Kind(
         WARNING,
         "{rows:,} of {of:,} values have a decimal comma: {values}",
-        'read them as numbers: --decimal ",", or decimal under [read] in the site\'s file',
+        'read them as numbers with --decimal ",", or with decimal under [read] in the site\'s file',
     ),
     "mixed decimals": Kind(
         WARNING,
@@ -63,65 +64,67 @@ KINDS = {
     ),
     "thousands": Kind(
         WARNING,
-        "{rows:,} of {of:,} values have commas or points between thousands: {values}",
-        "remove these from the table, so that the values are numbers",
+        "{rows:,} of {of:,} values have thousands separators: {values}",
+        "remove the separators from the table, so that the values are numbers",
     ),
     "signs": Kind(
         WARNING,
-        "{rows:,} of {of:,} values have signs next to the number: {values}",
-        "remove the signs from the table, so that the values are numbers",
+        "{rows:,} of {of:,} values have a symbol next to the number: {values}",
+        "remove the symbols from the table, so that the values are numbers",
     ),
     "spelling": Kind(
         WARNING,
-        "{rows:,} of {of:,} values differ from another only in blanks or case: {values}",
-        "spell them the same; otherwise they are different categories, classes or sites",
+        "{rows:,} of {of:,} values differ from another only in whitespace or case: {values}",
+        "use one spelling; otherwise they are different categories, classes or sites",
     ),
     "sites": Kind(
         WARNING,
-        "the names of this site and of site {first} differ only in blanks or case",
-        "spell them the same if they are one site",
+        "the names of this site and of site {first} differ only in whitespace or case",
+        "use one spelling if they are the same site",
     ),
     "date": Kind(
         WARNING,
-        "dates or times ({first}), which cannot be a feature as they are",
-        "turn them into numbers in the table, such as days since a fixed date, month, weekday or hour, or "
+        "the values are dates or times ({first}), which cannot be used as features directly",
+        "convert them to numbers in the table, e.g. days since a fixed date, month, weekday or hour, or "
         "leave them out",
     ),
     "identifier": Kind(
         WARNING,
-        "{rows:,} distinct values in {of:,} rows ({values}): an identifier or a row number",
-        f"{_LEAVE}: with it, a model memorises rows",
+        "there are {rows:,} distinct values in {of:,} rows ({values}), as in an identifier or row number",
+        f"{_LEAVE}, because a model would memorise rows by it",
     ),
     "distinct": Kind(
         NOTE,
-        "each of the {of:,} rows has a different whole number ({values})",
+        "each of the {of:,} rows has a different integer ({values})",
         f"if it identifies rows, {_LEAVE}",
     ),
     "categories": Kind(
         WARNING,
-        "{rows:,} categories; a column can have at most {figure:.0f}",
+        "there are {rows:,} categories, but a column can have at most {figure:.0f}",
         "group the rare ones in the table, or leave the column out",
     ),
-    "left out": Kind(WARNING, "is left out, because it {first}", "change it in the table to use it"),
+    "left out": Kind(
+        WARNING, "the column is left out, because it {first}", "to use it, change it in the table"
+    ),
     "infinite": Kind(
         WARNING,
         "{rows:,} of {of:,} values are infinite or too large for a 32-bit float",
-        "replace them, or leave them empty: a party refuses rows with them",
+        "replace them, or leave them empty, because a party rejects rows with them",
     ),
     "gives away": Kind(
         WARNING,
-        "gives the label away: one split by it has an AUC of {figure:.3f}",
+        "it gives the label away: a single split on it has an AUC of {figure:.3f}",
         _ASK,
     ),
     "predicts": Kind(
-        WARNING, "gives the label away: its rank correlation with it is {figure:.3f}", _ASK
+        WARNING, "it gives the label away: their rank correlation is {figure:.3f}", _ASK
     ),
     "tells classes": Kind(
-        WARNING, "gives the label away: by itself it determines the class of {figure:.1%} of the rows", _ASK
+        WARNING, "it gives the label away: it alone determines the class of {figure:.1%} of the rows", _ASK
     ),
     "rounded": Kind(
         WARNING,
-        "{rows:,} of {of:,} distinct whole numbers ({values}) become equal to another as 32-bit floats, "
+        "{rows:,} of {of:,} distinct integers ({values}) become equal to another one as 32-bit floats, "
         "which are exact only up to 16,777,216",
         "if they are codes, convert them to text or leave them out",
     ),
@@ -129,39 +132,47 @@ KINDS = {
         WARNING,
         "{rows:,} of {of:,} rows have a category that the terms do not declare ({values}): it is treated as "
         "missing",
-        "tell the analyst, or spell it as the terms do",
+        "ask the analyst to declare it, or use the spelling in the terms",
     ),
-    "empty": Kind(NOTE, "has no values"),
+    "empty": Kind(NOTE, "the column has no values"),
     "nearly empty": Kind(
         NOTE,
         "{rows:,} of {of:,} values are missing",
         "if other sites have values, check that this site names and fills in the column as they do",
     ),
-    "constant": Kind(NOTE, "{first} in every row: no tree can split on it here"),
-    "nearly constant": Kind(NOTE, "{first} in all but {figure:,.0f} of {of:,} rows"),
+    "constant": Kind(NOTE, "the value is {first} in every row, so this site's rows cannot be split on it"),
+    "nearly constant": Kind(NOTE, "the value is {first} in all but {figure:,.0f} of {of:,} rows"),
     "positive": Kind(
         NOTE,
-        "{first}, in {rows:,} of {of:,} rows, is label 1 because it is the rarer value: predictions are its "
+        "{first} ({rows:,} of {of:,} rows) is label 1, because it is the rarer value: predictions are its "
         "probability",
         "to choose the other value, set positive under [columns]",
     ),
     "few numbers": Kind(
         NOTE,
-        "{rows} distinct whole numbers, treated as amounts",
+        "there are {rows} distinct integers, which are treated as numeric (regression)",
         "if they are classes, set objective to multi:softprob",
     ),
 }  # fmt: skip
-"""All kinds of oddity. "gives away", "predicts" and "tells classes" are the same for three kinds of label."""
+"""All kinds of findings. "gives away", "predicts" and "tells classes" report the same problem for three kinds
+of labels."""
 
 _DECIDED = {"positive", "few numbers"}
-"""Kinds that report a choice of a draft."""
+"""Kinds that report a choice made while drafting terms."""
 
 
 @dataclass(frozen=True)
 class Oddity:
-    """An oddity of a column. kind: its key in `KINDS`; rows, of: number of rows or values that it concerns,
-    and their total; values: examples, as text; figure: the measure of the kind, if it has one; left_out: a
-    draft omits the column for this reason."""
+    """A finding about a column.
+
+    Attributes:
+        kind: key in `KINDS`.
+        column: name of the column.
+        rows, of: number of rows or values affected, and their total.
+        values: examples, as text.
+        figure: measured value, if the kind has one.
+        left_out: True if a draft omits the column for this reason.
+    """
 
     kind: str
     column: str
@@ -177,12 +188,12 @@ class Oddity:
 
     @property
     def sentence(self) -> str:
-        """Description of the oddity, without the column name."""
+        """The finding as a sentence, without the column name."""
         return self._fill(KINDS[self.kind].sentence) + ("; it is left out" if self.left_out else "")
 
     @property
     def advice(self) -> str:
-        """Advice; "" if there is nothing to do."""
+        """What to do about the finding, or "" if nothing needs to be done."""
         return self._fill(KINDS[self.kind].advice)
 
     def _fill(self, template: str) -> str:
@@ -193,8 +204,8 @@ class Oddity:
 
     @property
     def is_worth_a_line(self) -> bool:
-        """True if it is reported even without a check: it is more than a note, or reports a draft's
-        choice."""
+        """True if the finding is also reported outside of a check: it is more than a note, or it reports a
+        choice made while drafting terms."""
         return self.severity != NOTE or self.left_out or self.kind in _DECIDED
 
     @property
@@ -210,15 +221,15 @@ class Oddity:
 
 
 def by_severity(oddities: Iterable[Oddity]) -> list[Oddity]:
-    """Return the oddities sorted by severity, the worst first, then by kind."""
+    """Return the findings sorted by severity, most severe first, then by kind."""
     kinds = list(KINDS)
     return sorted(oddities, key=lambda odd: (SEVERITIES.index(odd.severity), kinds.index(odd.kind)))
 
 
 class Checked(Part):
-    """Result of checking a table. rows, rows_checked: rows of the table, and those of them that were checked;
-    label: sentence about the label, "" without one; workers: sentence about what workers checked, if they
-    hold the rows."""
+    """The result of checking a table. rows, rows_checked: number of rows in the table, and number of rows
+    that were checked; label: sentence about the label, "" without one; workers: sentence about what the
+    workers checked, if workers hold the rows."""
 
     event: Literal["checked"]
     table: str
@@ -231,22 +242,22 @@ class Checked(Part):
 
     @classmethod
     def of(cls, table: str, rows: int, rows_checked: int, columns: int, **more: Any) -> Self:
-        """Return the result for a table. more: fields that are not part of its JSON."""
+        """Create the result for a table. more: fields that are not part of its JSON."""
         return cls(
             event="checked", table=table, rows=rows, rows_checked=rows_checked, columns=columns, **more
         )
 
     def number(self, severity: str) -> int:
-        """Return the number of oddities of a severity."""
+        """Return the number of findings of this severity."""
         return sum(oddity.severity == severity for oddity in self.oddities)
 
     @property
     def is_serious(self) -> bool:
-        """True if the oddities would stop or spoil a training."""
+        """True if there is a finding that would prevent or harm training."""
         return self.number(ERROR) + self.number(WARNING) > 0
 
     @property
     def lines(self) -> Iterator[dict[str, Any]]:
-        """JSON of each oddity, the worst first, then of the table."""
+        """JSON of each finding, most severe first, then of the table."""
         yield from (oddity.summary for oddity in by_severity(self.oddities))
         yield {**self.summary, **{f"{severity}s": self.number(severity) for severity in SEVERITIES}}

@@ -1,4 +1,4 @@
-"""Results about models: signatures, reports, trainings, estimates and comparisons."""
+"""Results about models: verified signatures, reports, finished trainings, cost estimates and comparisons."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,10 +17,15 @@ from fedboost.terms.terms import Terms
 
 
 class ModelSummary(Part, allow_inf_nan=True):  # a file from elsewhere may have any metrics
-    """A trained model. trained, kept: rounds that were trained, and rounds whose trees the model has;
-    last_row: history of the last kept round; signed_by: parties that signed the model; rosters: maps first
-    round -> roster, if the roster changed; shares: maps party -> share of the gain, if the parties keep parts
-    of the model."""
+    """What is printed about a trained model.
+
+    Attributes:
+        trained, kept: number of rounds trained, and number of rounds whose trees the model contains.
+        last_row: history of the last kept round.
+        signed_by: parties that signed the model.
+        rosters: maps round -> parties whose rows were summed from then on, for rounds in which this changed.
+        shares: maps party -> share of the total gain, if the parties keep parts of the model.
+    """
 
     terms: Terms
     fingerprint: str
@@ -34,9 +39,14 @@ class ModelSummary(Part, allow_inf_nan=True):  # a file from elsewhere may have 
 
 
 class Verification(Part):
-    """Verification of a model file's signatures. faults: maps party that signed -> fault of its signature, ""
-    if valid; needed: least number of signatures under these terms; analyst, asked: analyst who requested the
-    session, and the time of the request; request_fault: fault of the request's signature, "" if valid."""
+    """The result of verifying the signatures in a model file.
+
+    Attributes:
+        faults: maps each party that signed -> what is wrong with its signature, "" if it is valid.
+        needed: minimum number of signatures under these terms.
+        analyst, asked: the analyst who requested the session, and when.
+        request_fault: what is wrong with the signature of the request, "" if it is valid.
+    """
 
     file: str
     terms: Terms
@@ -55,13 +65,13 @@ class Verification(Part):
 
     @property
     def holds(self) -> bool:
-        """True if there are enough signatures, at least one, and all are valid."""
+        """True if all signatures are valid and there are enough of them, at least one."""
         sound = not self.request_fault and len(self.signed) == len(self.faults)
         return sound and len(self.signed) >= max(self.needed, 1)
 
     @property
     def conclusion(self) -> str:
-        """Outcome in one sentence."""
+        """Outcome as one sentence."""
         if not self.faults:
             return "no party signed this model: anyone could have made it"
         if wrong := [fault for fault in (*self.faults.values(), self.request_fault) if fault]:
@@ -96,7 +106,8 @@ class Verification(Part):
 
 @dataclass(frozen=True)
 class DrawnTree:
-    """A tree of the model. leaves: number of leaves; picture: SVG for a page, '' if the tree is too large."""
+    """A tree of the model, for its report. leaves: number of leaves; picture: SVG, '' if the tree is too
+    large."""
 
     title: str
     leaves: int
@@ -105,7 +116,8 @@ class DrawnTree:
 
 @dataclass(frozen=True)
 class Dependence:
-    """Partial dependence on one feature. grid: its numbers or categories; means: float64 [grid, outputs]."""
+    """Partial dependence on one feature. grid: numbers or categories; means: mean predictions, float64 [grid,
+    outputs]."""
 
     feature: str
     is_categorical: bool
@@ -115,8 +127,8 @@ class Dependence:
 
 @dataclass(frozen=True)
 class GivenRows:
-    """The model on a table that was given for a report. source: name of the table; dependence: partial
-    dependence on the features with the highest gain."""
+    """The model's results on a table that the user supplied for the report. source: name of the table;
+    dependence: partial dependence on the features with the highest gain."""
 
     source: str
     evaluation: Evaluation
@@ -125,13 +137,18 @@ class GivenRows:
 
 @dataclass(frozen=True)
 class ModelReport:
-    """A model and the contents of its report.
+    """The contents of a model's report.
 
-    rounds: metrics of each round, as in the model file; importance: maps feature -> its IMPORTANCES, the
-    highest gain first; trees: the first trees; classes: names of the label's classes, if it has any; made:
-    time of the session's request (UTC), if known; training_rows: rows of all parties, if known; verification:
-    None if the signatures could not be checked; rows: None without a table; session: None if only the model
-    file is available.
+    Attributes:
+        rounds: metrics of each round, as in the model file.
+        importance: maps feature -> its IMPORTANCES, highest gain first.
+        trees: the first trees.
+        classes: class names, if the label has classes.
+        made: time of the session's request (UTC), if known.
+        training_rows: total number of training rows, if known.
+        verification: None if the signatures were not verified.
+        rows: None if the user supplied no table.
+        session: None if only the model file is available.
     """
 
     model: ModelSummary
@@ -150,23 +167,24 @@ class ModelReport:
 
 
 ACCOUNTED = ("round", "seconds", "bytes")
-"""Values in a row of the history that are not metrics."""
+"""Names of the values in a history row that are not metrics."""
 
 
 def metrics_of(row: Row) -> dict[str, float]:
-    """Return the metrics in a row of the history that are over the rows of all parties."""
+    """Return the metrics in a history row that cover the rows of all parties."""
     return metrics.of_all({name: value for name, value in row.items() if name not in ACCOUNTED})
 
 
 class PartyTraffic(Part):
-    """Traffic of a party, in bytes."""
+    """A party's traffic in bytes."""
 
     sent: int
     received: int
 
 
 class TrainingEnd(Part):
-    """The end of a training or a demo. model: name of the model file, if the model was saved."""
+    """Base class of the results of a training and of a demo. model: path of the model file, if it was
+    saved."""
 
     model_config = ConfigDict(allow_inf_nan=True)
 
@@ -179,7 +197,8 @@ class TrainingEnd(Part):
 
     @classmethod
     def of(cls, outline: ModelSummary, traffic: Traffic, file: str | None, **more: Any) -> Self:
-        """Return the end of this model's training. more: fields of the subclass."""
+        """Create the result of this model's training. file: path of the model file, if any; more: fields of
+        the subclass."""
         return cls(
             event="done",
             model=file,
@@ -192,8 +211,8 @@ class TrainingEnd(Part):
 
 
 class Training(TrainingEnd):
-    """The end of a training. terms: digest of the terms; traffic_since_restart: traffic covers only the time
-    since the aggregator was restarted."""
+    """The result of a training. terms: digest of the terms; traffic_since_restart: True if the traffic before
+    a restart of the aggregator is not included."""
 
     fingerprint: str
     terms: str
@@ -203,16 +222,17 @@ class Training(TrainingEnd):
 
     @classmethod
     def of(cls, outline: ModelSummary, traffic: Traffic, file: str | None, **more: Any) -> Self:
-        """Return the end of this model's training. more: traffic_since_restart."""
+        """Create the result of this model's training. file: path of the model file, if any; more:
+        traffic_since_restart."""
         own: dict[str, Any] = {"fingerprint": outline.fingerprint, "terms": outline.terms.digest}
         own |= {"metrics": metrics_of(outline.last_row), "party_metrics": metrics.by_party(outline.last_row)}
         return super().of(outline, traffic, file, **own, **more)
 
 
 class Demo(TrainingEnd):
-    """The end of a demo. held_out: metrics on the held-out rows by model, without models that cannot be
-    trained; equal: the federated model equals the pooled one; log: audit log of a site, quoted for a
-    shell."""
+    """The result of a demo. equal: True if the federated model equals the pooled one; held_out: maps model ->
+    metrics on the held-out rows, for the models that can be trained; log: path of a site's audit log, quoted
+    for a shell."""
 
     equal: bool
     held_out: dict[str, dict[str, float]]
@@ -220,8 +240,9 @@ class Demo(TrainingEnd):
 
 
 class ColumnsDemo(Demo):
-    """The end of a demo in which parties hold different columns. columns, rows: each party's features, and
-    its number of rows; parts: file of each party's part of the model."""
+    """The result of a demo in which parties hold different columns. columns, rows: maps party -> its
+    features, and its number of rows; parts: maps party -> file with its part of the model; shares: maps party
+    -> share of the total gain."""
 
     columns: dict[str, tuple[str, ...]]
     rows: dict[str, int]
@@ -235,9 +256,9 @@ class ColumnsDemo(Demo):
 
 
 class Costs(Part):
-    """Estimate under one protection. Figures of a round are means that include the start of the training.
-    seconds: of the whole training, start included; round_trips: per round; rows: rows of all parties, or rows
-    that they have in common."""
+    """Base class of cost estimates for training under one protection. Figures per round are means that
+    include the start of the training. seconds: duration of the whole training; round_trips: number per round;
+    rows: total number of rows, or number of matched rows if parties hold different columns."""
 
     protection: str
     seconds_a_round: float
@@ -247,8 +268,8 @@ class Costs(Part):
 
 
 class Estimate(Costs):
-    """Estimate with all processes on this machine. megabytes: sent by a party per round; seconds_apart: of a
-    round with a separate machine for each process, excluding the network."""
+    """Estimated costs with all processes on this machine. megabytes: sent by each party per round;
+    seconds_apart: duration of a round if each process had its own machine, excluding the network."""
 
     megabytes: float
     seconds_apart: float
@@ -256,8 +277,9 @@ class Estimate(Costs):
 
 
 class Layout(Costs):
-    """Estimate of one layout over network links. protection: "" if rows are shipped; megabytes: sent by a
-    party in total; bandwidth_mbit: None if it is unlimited."""
+    """Estimated costs over network links for one layout, i.e. one way to distribute the work. protection: ""
+    if the layout sends all rows to one place; megabytes: sent by each party in total; bandwidth_mbit: None if
+    unlimited."""
 
     layout: str
     megabytes: float
@@ -267,10 +289,15 @@ class Layout(Costs):
 
 
 class Workers(Part):
-    """Estimate for a site whose rows are on single-threaded workers. workers: number of workers; rows: rows
-    per worker; loading_bytes, growing_bytes: memory of a worker while it loads its rows, and while trees
-    grow; bytes_a_round, seconds_a_round: traffic between all workers and the site's own process, and the time
-    until that process has its answers."""
+    """Estimated costs for a site whose rows are spread over single-threaded workers.
+
+    Attributes:
+        workers: number of workers.
+        rows: number of rows per worker.
+        loading_bytes, growing_bytes: memory of a worker while it loads rows, and while trees grow.
+        bytes_a_round: traffic between the workers and the site's own process.
+        seconds_a_round: time until that process has all answers.
+    """
 
     event: Literal["workers"]
     workers: int
@@ -282,7 +309,8 @@ class Workers(Part):
 
 
 class PartyCosts(Part):
-    """Megabytes that a party sends and receives per round and once to match rows; its memory in megabytes."""
+    """Traffic and memory of a party in megabytes. sent, received: per round; sent_to_match,
+    received_to_match: once, to match rows."""
 
     sent: float
     received: float
@@ -292,10 +320,10 @@ class PartyCosts(Part):
 
 
 class ColumnsEstimate(Costs):
-    """Estimate where parties hold different columns, with all processes on this machine, one thread each.
-    seconds_to_match: time to match rows before the training; seconds_apart: time of a round with a separate
-    machine for each process, excluding the network; stages: seconds that each step of the encryption adds to
-    a round."""
+    """Estimated costs if parties hold different columns, with all processes on this machine, one thread each.
+    seconds_to_match: time to match rows before the training; seconds_apart: duration of a round if each
+    process had its own machine, excluding the network; stages: maps step of the encryption -> seconds that it
+    adds to a round."""
 
     seconds_to_match: float
     seconds_apart: float
@@ -304,9 +332,15 @@ class ColumnsEstimate(Costs):
 
 
 class Estimates(Part):
-    """Estimates of a training. protection: that of its terms; missing: maps protection without an estimate ->
-    reason; matches: rows are matched by their ids; layouts: estimates over a link; no_votes: why no layout
-    uses votes."""
+    """All cost estimates of a training.
+
+    Attributes:
+        protection: protection in the terms.
+        missing: maps protection -> why it has no estimate.
+        matches: True if rows are matched by id.
+        layouts: estimates over a network link.
+        no_votes: why there is no layout with votes.
+    """
 
     protection: str
     rounds: int
@@ -332,12 +366,12 @@ ALONE, FEDERATED, POOLED = "alone", "federated", "pooled"
 Verdict = Literal["worth it", "not worth it", "cannot be told", "cannot train alone", "too few rows"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 MIN_ROWS = 10
-"""A site with fewer different held-out rows than this gets no verdict."""
+"""Minimum number of distinct held-out rows for which a site gets a verdict."""
 
 
 class Figure(Part):
-    """Mean over splits, and its interval over other choices of held-out rows. NaN if there are no figures,
-    which is null in JSON."""
+    """Mean of a metric over splits, and its interval over other choices of held-out rows. All three are NaN
+    (null in JSON) if the metric cannot be computed."""
 
     model_config = ConfigDict(frozen=True, allow_inf_nan=True)
 
@@ -351,13 +385,19 @@ class Figure(Part):
 
 
 Figures = dict[str, Figure]
-"""Figures by metric."""
+"""Maps metric -> its figure."""
 
 
 class SiteComparison(Part):
-    """Models compared on the rows of one site. held_out: rows held out in each split; different_held_out:
-    rows held out in any split; models: figures by model; better_by: gain of the federated model over the
-    site's own, negative if it is worse; cannot: why the site cannot train alone, "" if it can."""
+    """Comparison of models on the rows of one site.
+
+    Attributes:
+        held_out: number of rows held out per split.
+        different_held_out: number of distinct rows held out by at least one split.
+        models: maps model -> its figures.
+        better_by: gain of the federated model over the site's own; negative if it is worse.
+        cannot: why the site cannot train alone, "" if it can.
+    """
 
     site: str
     rows: int
@@ -379,12 +419,17 @@ class SiteComparison(Part):
 
 
 class Comparison(Part):
-    """Comparison of all sites, or of one label holder with and without the columns of others.
+    """Comparison of models at all sites, or of a label holder's models with and without the columns of
+    others.
 
-    together: all sites that can train alone as one, weighted by rows; metrics: the deciding one first; share:
-    share of rows held out; equal: the federated model equalled the pooled one in every split; site_column:
-    column that names the sites, if it could be a feature; tables: rows of each party's table, if columns are
-    joined; protection: that of the terms, if it hides anything.
+    Attributes:
+        together: combined comparison of all sites that can train alone, weighted by rows.
+        metrics: names of the metrics; the first one decides.
+        share: fraction of rows held out.
+        equal: True if the federated model equalled the pooled one in every split.
+        site_column: column with the names of the sites, if it could also be a feature.
+        tables: maps party -> number of rows in its table, if parties hold different columns.
+        protection: protection in the terms, if it hides anything.
     """
 
     sites: tuple[SiteComparison, ...]
@@ -399,5 +444,5 @@ class Comparison(Part):
 
     @property
     def is_of_columns(self) -> bool:
-        """True where parties hold different columns."""
+        """True if the parties hold different columns."""
         return bool(self.tables)

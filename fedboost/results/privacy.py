@@ -1,4 +1,5 @@
-"""Results about terms with noise: the privacy card, the plan of releases, and the outlook for a model."""
+"""Results about differentially private terms: the privacy card, the planned releases, and their effect on a
+model."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,14 +24,21 @@ NOT_COVERED = (
     "choices made by looking at the rows, or at results on them, outside this session",
 )
 UNITS = {**dict.fromkeys((CUT_POINTS, SUMMARY), "rows"), **dict.fromkeys((LEVELS, START, TREES), "gradients")}
-"""Maps release -> unit of its noise."""
+"""Maps kind of noisy release -> unit of its noise, i.e. rows or gradients."""
 _TOTAL = ("epsilon", "delta", "cost", "epsilon_spent", "zcdp_epsilon", "honest")
-"""Fields of the card that a plan repeats."""
+"""Fields of the card that are repeated in a plan."""
 
 
 class Released(Part):
-    """Releases of one kind. sigma: standard deviation of the noise in the sum; share: that of one party's
-    noise, both in the integers of the sum; cost: mu squared of one release."""
+    """All releases of one kind, i.e. noisy sums that are revealed.
+
+    Attributes:
+        times: number of releases.
+        sensitivity: maximum change of the sum if one row is added or removed.
+        share: standard deviation of one party's noise, in integers of the sum.
+        sigma: standard deviation of the noise in the sum, in integers of the sum.
+        cost: privacy cost of one release, as mu squared.
+    """
 
     what: str
     times: int
@@ -41,9 +49,20 @@ class Released(Part):
 
 
 class PrivacyCard(Part):
-    """The privacy that a model of these terms promises. It follows from the terms, which the parties sign.
-    epsilon: as agreed; epsilon_spent: of the noise that is drawn, which is rounded up; cost: mu squared of
-    all releases; zcdp_epsilon: looser bound that holds for discrete noise as it is."""
+    """The privacy guarantee of a model trained under given terms. It follows from the terms, which the
+    parties sign.
+
+    Attributes:
+        epsilon, delta: the guarantee as agreed.
+        adjacency: the change of the rows that the guarantee is about.
+        epsilon_spent: epsilon of the noise that is actually added, which is rounded up.
+        cost: total cost of all releases, as mu squared of Gaussian differential privacy.
+        zcdp_epsilon: a looser bound on epsilon, which holds exactly for discrete noise.
+        against: whom the guarantee protects against, as a sentence.
+        honest: minimum number of parties assumed to be honest.
+        releases: what is revealed.
+        not_covered: what the guarantee does not cover.
+    """
 
     epsilon: float
     delta: float
@@ -64,12 +83,12 @@ class PrivacyCard(Part):
 
     @classmethod
     def of(cls, terms: Terms) -> "PrivacyCard":
-        """Return the card of a model of these terms. ConfigError if the terms have no noise."""
+        """Create the card for these terms. Raises ConfigError if the terms do not add noise."""
         noise = terms.noise
         if noise is None:
             raise ConfigError(
                 "privacy-no-noise",
-                "the terms have no noise: nothing bounds what the sums and the model reveal about a row",
+                "the terms do not add noise: nothing limits what the sums and the model reveal about a row",
             )
         cost = terms.plan.cost
         return cls(
@@ -96,7 +115,7 @@ class PrivacyCard(Part):
 
 
 def _against(terms: Terms) -> str:
-    """Return against whom the promise holds."""
+    """Return a sentence that says against whom the privacy guarantee holds."""
     assert terms.noise is not None
     outside = "anyone who sees the opened sums and the model"
     if terms.noise.placement == "central":
@@ -109,7 +128,7 @@ def _against(terms: Terms) -> str:
 
 
 class Planned(Part):
-    """Planned releases of one kind. noise: standard deviation of the noise in the sum, in `unit`."""
+    """Planned releases of one kind. noise: standard deviation of the noise in the sum, in units of `unit`."""
 
     event: Literal["release"]
     what: str
@@ -120,10 +139,15 @@ class Planned(Part):
 
 
 class Outlook(Part):
-    """The effect of noise on a model that is trained on `rows` rows. leaf_rows: rows per leaf if they are
-    spread evenly; by_noise, by_chance: standard deviation of such a leaf's value, as a margin before the
-    learning rate, due to noise and due to the sample of rows; worth: number of rows without noise that would
-    determine the value as well."""
+    """The expected effect of noise on a model.
+
+    Attributes:
+        rows: number of training rows.
+        leaf_rows: rows per leaf, if they are distributed evenly.
+        by_noise, by_chance: standard deviation of such a leaf's value due to noise, and due to the random
+            sample of rows. Unit: margin, before the learning rate.
+        worth: number of rows per leaf that would determine the value equally well without noise.
+    """
 
     event: Literal["outlook"]
     rows: int
@@ -134,8 +158,8 @@ class Outlook(Part):
 
     @classmethod
     def of(cls, terms: Terms, rows: int) -> Self:
-        """Return the outlook for typical rows: undecided predictions, equally frequent classes, or labels
-        spread evenly over their range."""
+        """Estimate the effect for typical rows: undecided predictions, equally frequent classes, or labels
+        distributed evenly over their range."""
         spread, hessian = terms.objective.loss.typical_row(terms.bound)
         leaf_rows = rows / 2.0**terms.trees.max_depth
         by_noise = terms.bound.gradient(terms.plan.releases[TREES].sigma) / (leaf_rows * hessian)
@@ -151,7 +175,7 @@ class Outlook(Part):
 
 
 class Plan(Part):
-    """The planned releases of terms with noise, and the outlook for the model."""
+    """The planned releases of differentially private terms, and their expected effect on a model."""
 
     card: PrivacyCard
     releases: tuple[Planned, ...]
@@ -159,7 +183,8 @@ class Plan(Part):
 
     @classmethod
     def of(cls, terms: Terms, rows: Sequence[int]) -> "Plan":
-        """Return the plan of these terms, with an outlook for each number of rows."""
+        """Create the plan for these terms, with an outlook for each number of rows. Raises ConfigError if the
+        terms do not add noise."""
         return cls(
             card=PrivacyCard.of(terms),
             releases=tuple(_planned(terms, release) for release in terms.plan.releases.values()),

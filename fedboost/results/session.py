@@ -1,7 +1,7 @@
-"""An aggregator's sessions: the current one, those that ended, and their form in the HTTP API.
+"""An aggregator's sessions: the current one, those that ended, and how the HTTP API represents them.
 
-The types extend each other: a list of sessions is sent as `Session`, even if more is known of each. So one
-object serves as the archive's record, as the content of pages and, with its schema, as the API's answer.
+The types extend each other. In a list, a session is sent as a `Session`, even if more is known about it. One
+object can thus be the archive's record, the content of a page and, with its schema, the API's answer.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from fedboost.terms.session import TASKS, task_of
 from fedboost.wire.messages import Member, SessionState, SessionStatus, Status
 
 RECENT = 10
-"""Number of recent rounds whose median duration estimates the remaining time."""
+"""Number of recent rounds whose median duration is used to estimate the remaining time."""
 
 Time = Annotated[int, Field(description="seconds since 1970 (UTC); 0 means never")]
 Digest = Annotated[str, Field(description="digest of the terms")]
@@ -32,7 +32,7 @@ _STATES: dict[SessionState, State] = {
 
 
 class Error(Part):
-    """The answer to a refused request."""
+    """Response to a refused request."""
 
     error: str
 
@@ -56,13 +56,14 @@ class Site(Part):
 
     @classmethod
     def of(cls, member: Member) -> Self:
-        """Convert a member of the status."""
+        """Convert a member listed in the aggregator's status."""
         here, since, seen = bool(member.since), member.since, member.seen
         return cls(name=member.name, connected=here, since=since, seen=seen, version=member.version)
 
 
 class Session(Part):
-    """A session in a list. name: '' while it waits to begin; analyst: '' if analysts have no keys."""
+    """A session in a list. name: '' while the session waits to start; analyst: '' if analysts have no
+    keys."""
 
     name: str
     state: State
@@ -75,7 +76,7 @@ class Session(Part):
 
     @classmethod
     def of(cls, status: SessionStatus, /, **more: Any) -> Self:
-        """Convert a session of the status. more: fields of a subclass."""
+        """Convert a session listed in the aggregator's status. more: fields of a subclass."""
         known = {name: getattr(status, name) for name in _SAME}
         return cls(state=_STATES[status.state], rounds_done=status.done, **known, **more)
 
@@ -84,8 +85,8 @@ _SAME = "name", "analyst", "terms", "program", "protection", "parties"
 
 
 class SessionDetail(Session):
-    """A session with its rounds. reason: of its failure, '' if it did not fail; model: it left a model or a
-    result."""
+    """A session with its rounds. reason: why it failed, '' if it did not fail; model: True if it produced a
+    model or a result."""
 
     model_config = ConfigDict(frozen=True, allow_inf_nan=True)
 
@@ -96,9 +97,9 @@ class SessionDetail(Session):
 
 
 class LiveSession(SessionDetail):
-    """The current session. phase: what the session is doing; turn: current turn of the protocol; seconds:
-    since it began, or since the aggregator was restarted; slowest: party that the others waited for most,
-    turns in which it was last, and seconds waited; None if the others waited for no party."""
+    """The session in progress. phase: what the session is doing; turn: number of the current turn, i.e.
+    query; seconds: time since it started, or since the aggregator was restarted; slowest: the party that the
+    others waited for most, the number of turns in which it was last, and the seconds waited, or None."""
 
     reason: str = ""
     model: bool = False
@@ -111,7 +112,7 @@ class LiveSession(SessionDetail):
 
     @property
     def seconds_left(self) -> float | None:
-        """Estimated seconds for the remaining rounds, if they take as long as recent ones; None before the
+        """Estimated seconds for the remaining rounds, if they take as long as recent ones. None before the
         second round. A training that stops early takes less."""
         if len(self.rounds) < 2:
             return None
@@ -120,7 +121,8 @@ class LiveSession(SessionDetail):
 
 
 class Model(Part):
-    """A model or result file of a session. bytes: its size; report: a report of it can be made."""
+    """A model or result file of a session. model_bytes: its size; has_report: True if a report can be created
+    from it."""
 
     name: str
     ended: Time
@@ -131,8 +133,8 @@ class Model(Part):
 
 
 class EndedSession(SessionDetail, Model):
-    """A session that ended, as the archive keeps it. seconds: its duration; model_bytes: 0 without a model or
-    result; request: nonce of its signed request, '' without keys."""
+    """A session that ended, as stored in the archive. seconds: its duration; model_bytes: 0 if there is no
+    model or result; request: nonce of its signed request, '' without keys."""
 
     state: State = "done"
     rounds_done: int = 0
@@ -143,13 +145,13 @@ class EndedSession(SessionDetail, Model):
 
     @property
     def key(self) -> tuple[str, int]:
-        """Unique key of the session: names can repeat."""
+        """Unique key of the session, because names can repeat."""
         return self.name, self.ended
 
     @model_validator(mode="before")
     @classmethod
     def _with_state(cls, values: Any) -> Any:
-        """Add fields that follow from the record: older versions did not write them."""
+        """Add fields that can be derived from the record, because older versions did not write them."""
         if type(values) is not dict or type(values.get("rounds")) is not list:
             return values
         return {
@@ -162,7 +164,7 @@ class EndedSession(SessionDetail, Model):
 
 
 class Submitted(Part):
-    """A submitted session. name: '' while it waits; missing: parties that are not connected."""
+    """A session that was submitted. name: '' while it waits; missing: parties that are not connected."""
 
     terms: str
     state: str
@@ -172,7 +174,8 @@ class Submitted(Part):
 
 @dataclass(frozen=True)
 class AggregatorState:
-    """The current state of an aggregator. ended: sessions that ended, the latest first."""
+    """Snapshot of an aggregator. live: the session in progress, if any; ended: finished sessions, most recent
+    first."""
 
     status: Status
     live: LiveSession | None
@@ -184,7 +187,7 @@ class AggregatorState:
 
     @property
     def sessions(self) -> list[Session]:
-        """All sessions; those that ended come last."""
+        """All sessions, with those that ended last."""
         known = {ended.name for ended in self.ended}
         others = [Session.of(each) for each in self.status.sessions if each.name not in known]
         return [*others, *self.ended]

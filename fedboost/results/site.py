@@ -1,4 +1,4 @@
-"""Results about a site: analysts' requests, the facts for a person's decision, and the spent privacy
+"""Results about a site: analysts' requests, the facts on which a person decides about them, and the privacy
 budget."""
 
 import hashlib
@@ -14,7 +14,7 @@ from fedboost.terms.terms import Terms
 
 
 class Standing(Enum):
-    """Status of a request at this site; the values are shown to people."""
+    """Status of a request at this site. The values are shown to people."""
 
     APPROVED = "approved"
     REFUSED = "refused here by a person"
@@ -24,15 +24,21 @@ class Standing(Enum):
 
     @property
     def is_open(self) -> bool:
-        """True if a person may want to decide."""
+        """True if a person may still need to decide."""
         return self in (Standing.OPEN, Standing.OUTDATED)
 
 
 class StoredRequest(Frozen):
-    """A request as stored in its file. digest: of its terms; bytes: size of its terms; analyst: signer, ''
-    without keys; first, last: time of its first and last arrival, in seconds since 1970; session: name of the
-    session, '' for a check; answer: why this site did not or would not take part, '' if it did or would;
-    lacks_approval: it was refused, and an approval would have changed that."""
+    """An analyst's request for a session or a preflight check, as stored on disk.
+
+    Attributes:
+        digest, bytes: digest and size of its terms.
+        analyst: who signed it, '' without keys.
+        first, last: times when it first and last arrived, in seconds since 1970.
+        session: name of the session, '' for a preflight check.
+        answer: why this site did not or would not take part, '' if it did or would.
+        lacks_approval: True if it was refused only because the terms are not approved.
+    """
 
     digest: str
     analyst: str
@@ -47,13 +53,13 @@ class StoredRequest(Frozen):
 
     @property
     def name(self) -> str:
-        """Name in URLs and on disk, derived from digest and analyst."""
+        """Name used in URLs and on disk, derived from digest and analyst."""
         return hashlib.sha256(f"{self.digest} {self.analyst}".encode()).hexdigest()[:32]
 
 
 class Request(StoredRequest):
-    """A request and its status. decided: time of a person's decision, '' without one; approved_since: the
-    answer is from before the approval."""
+    """A request and its status. decided: when a person decided, '' if no one has; approved_since: True if the
+    terms were approved after the answer."""
 
     standing: Standing
     decided: str = ""
@@ -61,10 +67,16 @@ class Request(StoredRequest):
 
 
 class Rule(Part):
-    """A rule of a site's policy. key, value: as in the site's file; is_set: the file sets the rule; reason:
-    sentence about terms that break it; instead: change of the terms that would satisfy it, "" if no approval
-    helps; loud: additional warning; names: all names in the terms that the rule lacks, if the reason does not
-    list them all."""
+    """A rule of a site's policy.
+
+    Attributes:
+        key, value: as in the site's file.
+        is_set: True if the file sets the rule.
+        reason: sentence about the terms that break it.
+        instead: change of the terms that would satisfy it; "" if approval cannot help.
+        loud: additional warning.
+        names: all names in the terms that the rule does not allow, if the reason does not list them all.
+    """
 
     key: str
     value: str
@@ -77,10 +89,15 @@ class Rule(Part):
 
 
 class ModelOrigin(Part):
-    """Origin of the model that a session measures. own: this site signed it; others: other signers whose
-    signature this site accepts; unknown: why no signature could be checked; rows: least number of training
-    rows in each leaf; readable: most values of single rows that the analyst can get if leaves have one
-    row."""
+    """Origin of the model that a session evaluates or checks for drift.
+
+    Attributes:
+        own: True if this site signed it.
+        others: other parties with a signature that this site accepts.
+        unknown: why no signature could be verified.
+        rows: minimum number of training rows in each leaf.
+        readable: maximum number of single rows' values that the analyst can learn if leaves have one row.
+    """
 
     own: bool
     others: tuple[str, ...]
@@ -90,10 +107,15 @@ class ModelOrigin(Part):
 
 
 class Counts(Part):
-    """Row counts of a site under given terms. file: source of the rows; categories: rows by declared category
-    of each categorical column, and by value of a label of two values or of classes; None if only the columns
-    were checked; undeclared: rows with another category, by column; few: values with fewer rows than this are
-    marked."""
+    """Counts of a site's rows under given terms.
+
+    Attributes:
+        file: where the rows come from.
+        categories: maps column -> category -> rows, for categorical columns and for a label with classes or
+            two values. None if only the columns were checked.
+        undeclared: maps column -> rows with a category that the terms do not declare.
+        few: values with fewer rows than this are marked.
+    """
 
     rows: int
     file: str = ""
@@ -103,14 +125,20 @@ class Counts(Part):
 
 
 class ApprovalView(Part):
-    """Terms as a person at a site sees them when deciding.
+    """Terms as shown to the person at a site who approves or refuses them.
 
-    analysts: analysts that an approval allows; rules: rules that the terms break; fault: why no approval can
-    allow them; earlier: time and analysts of an existing approval; counts: this site's rows, if it has any;
-    renamed: sentence about columns that have other names in the terms; sessions: sessions that count against
-    max_sessions, and max_sessions; predicted: the same for rows and max_predicted_rows, None if the terms
-    train; budget: for terms with noise, the epsilon left, and the epsilon and delta of the budget; notes:
-    further remarks.
+    Attributes:
+        analysts: analysts that an approval would allow.
+        rules: policy rules that the terms break.
+        fault: why no approval can allow the terms.
+        earlier: time and analysts of an existing approval.
+        origin: origin of the model in the terms, if there is one.
+        counts: counts of this site's rows, if it has any.
+        renamed: sentence about columns that have different names in the terms.
+        sessions: sessions that count towards max_sessions, and max_sessions.
+        predicted: the same for rows and max_predicted_rows; None unless the terms predict.
+        budget: for terms with noise, the epsilon left, and the budget's epsilon and delta.
+        notes: further remarks.
     """
 
     party: str
@@ -140,14 +168,20 @@ class Decision(Part):
 
 
 USUAL_DELTA = 1e-5
-"""Delta at which spending is shown if neither the budget nor a session has one."""
+"""Delta at which spending is shown if neither the budget nor a session sets one."""
 
 
 class Spent(Part):
-    """Privacy of a dataset that sessions have spent; its JSON is a line of `fedboost privacy budget`. own:
-    the dataset is this site's current one; sessions: sessions in the site's memory; never_began: those in
-    which the parties never met; with_noise: those with noise; cost: mu squared of all releases; spent: the
-    cost as an epsilon at delta; budget, left: epsilons, if the site has a budget for these rows."""
+    """Privacy that sessions have spent on a dataset. Its JSON is one line of `fedboost privacy budget`.
+
+    Attributes:
+        own: True for this site's current dataset.
+        took_part, never_began: number of sessions in which the parties met, and in which they never did.
+        with_noise: number of sessions with noise.
+        cost: total privacy cost of all releases, as mu squared.
+        spent: the cost as an epsilon at delta.
+        budget, left: total and remaining epsilon, if the site has a budget for the dataset.
+    """
 
     dataset: str
     own: bool = False
@@ -168,7 +202,7 @@ class Spent(Part):
 
 
 class ChargedRelease(Part):
-    """A release charged to the budget. at: time in UTC; epsilon: of this release only, at the delta of
+    """A release charged to the budget. at: time in UTC; epsilon: cost of this release alone, at the delta of
     `Spent`."""
 
     session: str
@@ -179,7 +213,7 @@ class ChargedRelease(Part):
 
 class SiteBudget(Part):
     """Privacy budget of a site. epsilon, delta: limit of the budget, if any; datasets: spending by dataset,
-    the current one first; charges: latest releases of the current dataset, the latest first; None if they
+    the current one first; charges: latest releases of the current dataset, most recent first, or None if they
     were not read."""
 
     name: str
@@ -200,8 +234,8 @@ class SiteBudget(Part):
 
 @dataclass
 class LiveSession:
-    """The current session. since: seconds since 1970; rounds: completed rounds; answers, bytes: sent by this
-    site."""
+    """The session in progress. since: start in seconds since 1970; rounds: number of completed rounds;
+    answers, bytes: what this site has sent."""
 
     name: str
     analyst: str
@@ -214,16 +248,22 @@ class LiveSession:
 
 @dataclass
 class Activity:
-    """Current activity of this site. connected: it is connected to the aggregator."""
+    """What this site is doing now. connected: True if it is connected to the aggregator."""
 
     connected: bool = False
     session: LiveSession | None = None
 
 
 class Overview(Part):
-    """Current state of a site. rows: number of rows and their table, '' for a key holder; aggregator: address
-    of the aggregator; requests: the latest first; nothing_yet: no terms are allowed yet; fault: why the
-    budget is unknown, if `budget` is None."""
+    """Current state of a site.
+
+    Attributes:
+        aggregator: address of the aggregator.
+        rows: number of rows and their table, '' for a key holder.
+        requests: analysts' requests, most recent first.
+        nothing_yet: True if no terms are allowed yet.
+        fault: why the budget is unknown, if `budget` is None.
+    """
 
     party: str
     aggregator: str

@@ -28,11 +28,11 @@ from fedboost.terms.terms import Terms
 
 
 Fewer = Count | None
-"""Number of rows; None if it is too small."""
+"""A number of rows; None if it is too small to be reported."""
 
 
 class Outcomes(Part):
-    """Rows by label and prediction, for two classes."""
+    """Number of rows by label and prediction, for two classes."""
 
     tn: Fewer
     fp: Fewer
@@ -41,7 +41,7 @@ class Outcomes(Part):
 
 
 class Rates(Part):
-    """Rates of the outcomes; None where too few rows determine a rate."""
+    """Rates computed from the outcomes; None if there are too few rows to determine them."""
 
     positive_rate: Number | None
     selection_rate: Number | None
@@ -51,9 +51,9 @@ class Rates(Part):
 
 
 class SetFigures(Part):
-    """Figures of a set of rows. resolution: largest difference between each metric and its value from exact
-    sums; mean_prediction, rates: for two classes only; confusion: rows by outcome for two classes, or by
-    class and predicted class for more."""
+    """Metrics and other figures for a set of rows. resolution: for each metric, the maximum difference from
+    its value without rounding; mean_prediction, rates: only for two classes; confusion: rows by outcome for
+    two classes, or by class and predicted class for more."""
 
     rows: Annotated[Count, Field(gt=0)]
     metrics: Numbers
@@ -68,7 +68,7 @@ class SetFigures(Part):
         return {**self.metrics, **(self.rates.model_dump() if self.rates else {})}
 
     def has_figures_of(self, terms: Terms) -> bool:
-        """Return whether the figures are exactly those of the terms."""
+        """Return whether the figures are exactly those that the terms require."""
         if not {*terms.metrics} == self.metrics.keys() == self.resolution.keys():
             return False
         if is_binary(terms):
@@ -78,15 +78,15 @@ class SetFigures(Part):
 
 
 class Split(Part):
-    """Figures by level or site. gaps: difference between the largest and smallest value of each figure, if it
-    exceeds rounding; left_out: names of sets with too few rows."""
+    """Figures by level or by site. gaps: for each figure, the difference between its largest and smallest
+    value if this exceeds rounding; left_out: names of sets with too few rows."""
 
     sets: dict[str, SetFigures]
     gaps: dict[str, Number]
     left_out: list[str]
 
     def fits(self, names: Sequence[str], terms: Terms) -> bool:
-        """Return whether all sets have one of these names, and the figures of the terms."""
+        """Return whether all sets have one of these names and the figures that the terms require."""
         known = {*self.sets, *self.left_out} <= {*names}
         whole = (
             each.has_figures_of(terms) and (each.confusion is None) != is_binary(terms)
@@ -96,21 +96,21 @@ class Split(Part):
 
 
 class Shares(Part):
-    """Shares of the rows: those that trees were grown on, and those for which this is unknown."""
+    """Fractions of the rows: those that the model was trained on, and those for which this is unknown."""
 
     trained: Share
     unknown: Share
 
 
 class Area(Part):
-    """Area under the ROC curve, and the largest difference from that of unrounded scores."""
+    """Area under the ROC curve, and the maximum difference from its value without rounding."""
 
     value: Number
     resolution: Number
 
 
 class RocPoint(Part):
-    """A point of the ROC curve."""
+    """A point on the ROC curve."""
 
     threshold: Number
     false_positive_rate: Number
@@ -118,7 +118,7 @@ class RocPoint(Part):
 
 
 class ScoreBin(Part):
-    """Rows with a predicted probability from `low` to `high`."""
+    """Rows with a predicted probability between `low` and `high`."""
 
     low: Number
     high: Number
@@ -131,13 +131,17 @@ class ScoreBin(Part):
 class Evaluation(Result, SetFigures):
     """Metrics of a model over the rows of all parties.
 
-    The aggregator computes the figures, and no signature covers them. Counts are rounded to multiples of
-    `unit`, the other figures so that `min_count` rows move the last digit. A figure is None if too few rows
-    determine it.
+    The figures are computed by the aggregator, and no signature covers them. Counts are rounded to multiples
+    of `unit`; other figures are rounded so that `min_count` rows change only the last digit. A figure is None
+    if there are too few rows to determine it.
 
-    of: measured rows (`held-out`, `all` or `new`); caps: maps metric -> cap on the loss of one row; auc, roc,
-    bins: for two classes, missing if a label has too few rows; classes: names of more than two classes;
-    subgroups, sites: figures by column and by site, if the terms have them.
+    Attributes:
+        of: rows that were used: `held-out`, `all` or `new`.
+        caps: maps metric -> upper limit on the loss of a single row.
+        auc, roc, bins: only for two classes; missing if a label has too few rows.
+        classes: class names, if there are more than two.
+        subgroups, sites: figures by column and by site, if the terms request them.
+        shares: fractions of the rows that the model was trained on.
     """
 
     task: ClassVar[str] = "evaluate"
@@ -181,17 +185,17 @@ class Evaluation(Result, SetFigures):
 
     @property
     def outcomes(self) -> Outcomes | None:
-        """Rows by label and prediction; None unless there are two classes."""
+        """Number of rows by label and prediction; None unless there are two classes."""
         return self.confusion if isinstance(self.confusion, Outcomes) else None
 
     @property
     def splits(self) -> Mapping[str, Split]:
-        """Figures by subgroup column, and by `site`."""
+        """Maps subgroup column, or `site`, -> figures."""
         return {**self.subgroups, **({} if self.sites is None else {"site": self.sites})}
 
     @property
     def about(self) -> str:
-        """Which rows were measured, e.g. "held-out rows" or "80% training rows"."""
+        """The rows that were used, e.g. "held-out rows" or "80% training rows"."""
         if self.of != "all":
             return f"{self.of} rows"
         known = ((self.shares.trained, "training rows"), (self.shares.unknown, "of unknown use"))
@@ -206,14 +210,20 @@ class Evaluation(Result, SetFigures):
 
 
 Interval = list[Number]
-"""[low, high]."""
+"""Two numbers, [low, high]."""
 
 
 class Column(Part):
-    """A column, or the label. missing: rows without a value; undeclared: rows with a level that the terms do
-    not declare; levels: rows by level; quantiles: maps share -> interval that contains the quantile, None if
-    too few rows lie beyond it; constant: all values are equal; gap: interval between two groups of values so
-    far apart that their units may differ."""
+    """Description of a column or of the label.
+
+    Attributes:
+        missing: number of rows without a value.
+        undeclared: number of rows with a level that the terms do not declare.
+        levels: maps level -> rows.
+        quantiles: maps fraction -> interval that contains the quantile; None if too few rows lie beyond it.
+        constant: True if all values are equal.
+        gap: interval between two groups of values that are so far apart that they may have different units.
+    """
 
     name: str
     kind: Literal["numeric", "categorical"] | None = None
@@ -244,8 +254,8 @@ class Column(Part):
         return bool(self.quantiles)
 
     def fits(self, name: str, levels: Sequence[str] | None, is_exact: bool) -> bool:
-        """Return whether this describes the named column. levels: of a categorical column, None for a numeric
-        one; is_exact: counts have no noise."""
+        """Return whether this describes the column with this name. levels: levels of a categorical column,
+        None for a numeric one; is_exact: True if no noise was added to the counts."""
         if self.name != name or (is_exact and None in (self.missing, self.undeclared, *self.levels.values())):
             return False
         if levels is not None:
@@ -258,9 +268,9 @@ class Column(Part):
 class Description(Result):
     """Counts and quantiles over the rows of all parties.
 
-    A count is rounded to a multiple of the unit: the smallest of 1, 2, 5, 10, 20, ... that is at least
-    `min_count`. noise: standard deviation of the noise in a count, in rows, if the terms have noise. Counts
-    are then not rounded, and None stands for a count that is lost in the noise.
+    Counts are rounded to multiples of `unit`, the smallest of 1, 2, 5, 10, 20, ... that is at least
+    `min_count`. If the terms add noise, `noise` is its standard deviation in a count, in rows. Counts are
+    then not rounded, and None stands for a count that is smaller than the noise.
     """
 
     task: ClassVar[str] = "describe"
@@ -272,7 +282,7 @@ class Description(Result):
 
     @property
     def unit(self) -> int:
-        """Number of rows of which each count is a multiple; 1 with noise."""
+        """Number of rows that counts are multiples of; 1 if noise was added."""
         return 1 if self.noise is not None else unit_of(self.min_count)
 
     def fits(self, terms: Terms) -> bool:
@@ -301,7 +311,7 @@ class Description(Result):
 Kind = Literal["numeric", "categorical", "score"]
 Verdict = Literal["stable", "slight", "moved", "shifted", "unknown"]
 LIMITS = (0.1, 0.25)
-"""Stability indices from which a column has moved or shifted (Siddiqi, Credit Risk Scorecards, Wiley
+"""Stability indices at which a column counts as moved and as shifted (Siddiqi, Credit Risk Scorecards, Wiley
 2006)."""
 SCORE = "score"
 
@@ -310,8 +320,8 @@ SCORE = "score"
 
 
 class Counted(Part):
-    """Rows by bin of a numeric column (edges) or a categorical one (levels). groups: bins that are counted
-    together, since each has few rows; counts: rows of each group."""
+    """Rows by bin of a numeric column (`edges`) or a categorical one (`levels`). groups: bins that are
+    counted together because each has few rows; counts: number of rows per group."""
 
     name: str = ""
     edges: list[Number] | None = None
@@ -320,8 +330,14 @@ class Counted(Part):
     counts: list[Count]
 
     def fits(self, name: str, values: Sequence[float] | Sequence[str], size: int, rows: int) -> bool:
-        """Return whether this is the named column, with each of its rows counted in one group of its bins.
-        values: its edges or levels; size: number of its bins."""
+        """Return whether this is the column with this name, with each of its rows counted once.
+
+        Args:
+            name: name of the column.
+            values: its edges or levels.
+            size: number of its bins.
+            rows: total number of rows.
+        """
         places = sorted(place for group in self.groups for place in group)
         return (
             self.name == name
@@ -334,7 +350,8 @@ class Counted(Part):
         )
 
     def by_group(self, groups: list[list[int]]) -> Int64:
-        """Return the rows of each of these groups, which must be unions of the column's own groups."""
+        """Return the number of rows in each of these groups, int64 [groups]. The groups must be unions of the
+        column's own groups."""
         at = {place: number for number, group in enumerate(groups) for place in group}
         out = np.zeros(len(groups), np.int64)
         for group, rows in zip(self.groups, self.counts, strict=True):
@@ -342,8 +359,8 @@ class Counted(Part):
         return out
 
     def values(self, group: list[int]) -> dict[str, Any]:
-        """Return the values in a group: `levels`, or `low` and `high`, None for an open end; and
-        `missing`."""
+        """Return the values in a group of bins: `levels`, or `low` and `high` (None for an open end).
+        `missing` is True if the group contains missing values."""
         if self.edges is None:
             levels = [*(self.levels or ()), "missing"]
             return {"levels": [levels[place] for place in group]}
@@ -354,7 +371,7 @@ class Counted(Part):
 
 
 class BinCounts(Part):
-    """Rows by bin of each feature and of the score."""
+    """Number of rows by bin of each feature and of the score."""
 
     rows: Count
     min_count: Count
@@ -382,8 +399,8 @@ class BinCounts(Part):
 
 
 class DriftBin(Part):
-    """A bin: its levels, or its values from `low` to `high` (None: open end). missing: the bin also has the
-    rows without a value; reference, rows: number of rows in the training, and now."""
+    """A bin: its levels, or its values from `low` to `high` (None for an open end). missing: True if it
+    includes rows without a value; reference, rows: number of rows in the training, and now."""
 
     low: Number | None = None
     high: Number | None = None
@@ -394,9 +411,14 @@ class DriftBin(Part):
 
 
 class DriftColumn(Part):
-    """Drift of a column, or of the score. psi: population stability index, None if only one bin has enough
-    rows; by_chance: index below which 999 of 1,000 draws of as many of the same rows stay; verdict: stable
-    below `by_chance`, else slight below 0.1, moved below 0.25 and shifted from there on."""
+    """Drift of a column or of the score.
+
+    Attributes:
+        psi: population stability index; None if only one bin has enough rows.
+        by_chance: the index stays below this value in 999 of 1,000 samples of this size without any drift.
+        verdict: "stable" below `by_chance`; otherwise "slight" below 0.1, "moved" below 0.25, else "shifted".
+            "unknown" if there is no index.
+    """
 
     name: str
     kind: Kind
@@ -407,15 +429,13 @@ class DriftColumn(Part):
 
     @property
     def has_moved(self) -> bool:
-        """True if the column moved or shifted."""
+        """True if the verdict is "moved" or "shifted"."""
         return self.verdict in ("moved", "shifted")
 
 
 class Drift(Result):
-    """Drift of the rows of all parties since a model was trained.
-
-    columns: each feature in order, then the score. Bins of fewer than `min_count` rows are merged.
-    """
+    """Drift of the rows of all parties since a model was trained. columns: each feature in order, then the
+    score. Bins with fewer than `min_count` rows are merged."""
 
     task: ClassVar[str] = "drift"
     rows: Count
@@ -425,15 +445,16 @@ class Drift(Result):
 
     @classmethod
     def compared(cls, summary: Any, reference: BinCounts, session: Ended) -> Self:
-        """Compare the counts that an aggregator sent with the reference of the model. PeerError unless they
-        are counts of the model's bins."""
+        """Compare the row counts received from an aggregator with the model's reference. summary: the
+        received counts; session: the session that produced them. Raises PeerError if they are not counts for
+        the model's bins."""
         try:
             present = BinCounts.model_validate(summary.get("present") if type(summary) is dict else None)
         except ValidationError:
             present = None
         if session.terms.task.name != cls.task or present is None or not present.fits(session.terms):
             raise PeerError(
-                "result-invalid", "the aggregator ended the session without counts of the model's bins"
+                "result-invalid", "the aggregator's result does not have row counts for the model's bins"
             )
         known = {"rows": present.rows, "reference_rows": reference.rows}
         columns = tuple(_compared(reference, present))
@@ -457,8 +478,8 @@ def _compared(before: BinCounts, after: BinCounts) -> Iterator[DriftColumn]:
 
 def _index(then: Counted, now: Counted, least: int) -> dict[str, Any]:
     """Return the stability index of a column and its bins. Bins are grouped until each group has `least` rows
-    now, or would have them at the earlier shares: counts are coarse, and an index of smaller groups would
-    mostly measure their rounding."""
+    now, or would have them without drift. Counts are coarse, so an index of smaller groups would mostly
+    measure their rounding."""
     groups = joined(then.groups, now.groups)
     before, after = then.by_group(groups), now.by_group(groups)
     expected = before * (after.sum() / before.sum())
@@ -480,8 +501,8 @@ def _index(then: Counted, now: Counted, least: int) -> dict[str, Any]:
 
 
 class Trial(Part):
-    """A candidate: its settings, the rounds it was trained for, the best round, and, under the metric's name,
-    its value in that round."""
+    """A candidate that was tried: its settings, the number of rounds trained and the best round. An extra
+    field, named like the metric, has the metric's value in the best round."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
     __pydantic_extra__: dict[str, Number | None]
@@ -491,16 +512,14 @@ class Trial(Part):
     best_round: Count
 
     def value(self, metric: str) -> float | None:
-        """Return the metric in the best round; None if it is not a number."""
+        """Return the metric in the best round; None if it is not a finite number."""
         return (self.__pydantic_extra__ or {}).get(metric)
 
 
 class Tuning(Result):
-    """Trials of candidate settings, and the best of them.
-
-    metric: name of the watched metric of the validation rows; best: index of the best trial among those that
-    were trained longest.
-    """
+    """Results of the candidate settings of a tuning session. metric: name of the metric on the validation
+    rows that candidates are ranked by; best: index of the best trial among those that were trained
+    longest."""
 
     task: ClassVar[str] = "tune"
     metric: str

@@ -1,1 +1,1 @@
-"""Everything with a clock, a file or a socket: tables, parties, aggregator, simulation."""
+"""Code that uses clocks, files, sockets or processes: tables, parties, the aggregator and the simulation."""

@@ -1,9 +1,10 @@
-"""The analyst's end: submits terms to an aggregator, follows the rounds, receives the model.
+"""The analyst's client: submits terms to an aggregator, follows the training and receives the model.
 
-`Training` yields a row per round as it ends, and then has the `model`. The session lives at the aggregator: a
-lost connection is dialled again, and the same terms lead back to the session. A failed session is
-SessionFailed with the aggregator's sentence; no aggregator within `wait` seconds is ConfigError; a model of
-other terms, or with a wrong signature, is PeerError.
+A `Training` yields one row per round as the round ends; afterwards it has the `model`. The session runs at
+the aggregator. If the connection is lost, the client reconnects, and the same terms lead back to the same
+session.
+Raises: SessionFailed with the aggregator's message if the session fails. ConfigError if no aggregator answers
+within `wait` seconds. PeerError if the model has different terms or an invalid signature.
 """
 
 import threading
@@ -47,8 +48,8 @@ from fedboost.wire.messages import (
 
 REDIAL_SECONDS = 1.0  # between two attempts to reach a lost aggregator
 MAX_REQUESTS = 5
-"""Most signed requests of a training: each is valid for one session, and an aggregator that lost its session
-must begin another."""
+"""Maximum number of signed requests per training. Each is valid for one session, and an aggregator that has
+lost the session must start another one."""
 STOP_SECONDS = 5.0  # to send the aggregator a command
 STOP_LOST_SECONDS = 0.2  # the same, while it does not answer
 
@@ -57,7 +58,7 @@ MIN_PATIENCE_SECONDS = 5.0  # least time for a reached aggregator to report its 
 
 
 class _Line:
-    """The connection to an aggregator for one training."""
+    """Connection to an aggregator for one training."""
 
     def __init__(self, address: str, bundle: Bundle | None, on_waiting: OnWaiting | None) -> None:
         self.who = f"the aggregator at {address}"
@@ -65,9 +66,9 @@ class _Line:
         self._address = address
         self._on_waiting = on_waiting
         self._lost = False
-        """True while the aggregator is dialled and does not answer."""
+        """True while the aggregator does not answer."""
         self._said = False
-        """True if `on_waiting` was called for the aggregator."""
+        """True if `on_waiting` was called because the aggregator does not answer."""
 
     def stream(self, request: bytes, wait: float) -> Iterator[bytes]:
         self._lost = True
@@ -79,8 +80,8 @@ class _Line:
         self._lost = self._said = not reached
 
     def command(self, request: bytes) -> bool:
-        """Send the aggregator a command; False if it was not reached, which takes little time while it is
-        lost."""
+        """Send the aggregator a command. Returns False if it could not be reached, which takes little time
+        while the connection is already lost."""
         wait = STOP_LOST_SECONDS if self._lost else STOP_SECONDS
         try:
             list(channel.stream(channel.TRAIN, self._address, self.bundle, request, wait))
@@ -90,34 +91,40 @@ class _Line:
 
 
 class Training:
-    """A running training. Iterate over it for a row per round; then it has `model`, `history`, `traffic`."""
+    """Handle of a running training. Iterate over it to get one row per round; afterwards it has `model`,
+    `history` and `traffic`."""
 
     def __init__(
         self, address: str, bundle: Bundle | None, terms: Terms, wait: float, on_waiting: OnWaiting | None
     ) -> None:
         self.history: list[Row] = []
-        """A row per round: `round`, metrics by name, `seconds`, and `bytes` of all parties, both ways."""
+        """One row per round: `round`, metrics by name, `seconds`, and `bytes` (total of all parties, both
+        directions)."""
         self.traffic: dict[str, tuple[int, int]] = {}
-        """Party -> (bytes sent, bytes received)."""
+        """Maps party -> (bytes sent, bytes received)."""
         self.uncounted = False
-        """True if the aggregator restarted before this training followed it, so that `traffic` starts there.
-        Otherwise `traffic` is complete, except for a round in which an aggregator stopped."""
+        """True if the aggregator restarted before this client connected to it, so that `traffic` excludes the
+        time before the restart. Otherwise `traffic` is complete, except for rounds during which an aggregator
+        stopped."""
         self.absent: dict[str, datetime | None] = {}
-        """Parties that the session waits for, as they are not connected -> when they last were; None for
-        those that this aggregator has never seen."""
+        """Maps each party that is not connected, and for which the session waits, to the time when it was
+        last connected. The value is None if this aggregator has never seen the party."""
         self._earlier: dict[str, tuple[int, int]] = {}
-        """Traffic counted by aggregator processes before the current one."""
+        """Traffic counted by earlier processes of the aggregator."""
         self._totals: dict[int, int] = {}
-        """Round -> bytes counted by the current aggregator process at the end of that round."""
+        """Maps round -> total bytes at the end of that round, as counted by the aggregator's current
+        process."""
         self.asked: datetime | None = None
-        """When the session was requested, if an earlier request of this analyst began it."""
+        """Time of the request that started the session, if it was an earlier request of this analyst; else
+        None."""
         self._model: Model | PartyModel | None = None
         self._enough = False
-        """True if the training must end with the current round."""
+        """True if the training must end after the current round."""
         self._finishing = False
-        """True if the current aggregator process received that command."""
+        """True if the aggregator's current process has received that command."""
         self._requests: list[Request] = []
-        """Requests signed here: one per connection, up to MAX_REQUESTS, as each is valid for one session."""
+        """Requests signed by this object: one per connection, up to MAX_REQUESTS, because each is valid for
+        one session."""
         self._line = _Line(address, bundle, on_waiting)
         self._terms = terms
         self._rows = self._follow(wait, on_waiting)
@@ -127,7 +134,8 @@ class Training:
 
     @property
     def model(self) -> Model | PartyModel:
-        """The model, or its structure if parties keep parts of it. Waits for the training to end."""
+        """The trained model or, if parties keep their parts of it, a `PartyModel` with its structure. Waits
+        for the training to end. Raises SessionFailed if it ends without a model."""
         for _ in self._rows:
             pass
         if self._model is None:
@@ -135,12 +143,12 @@ class Training:
         return self._model
 
     def stop(self) -> None:
-        """End the session at the aggregator, which forgets it. To only stop following it, drop this object:
-        the same terms lead back to the session."""
+        """Abort the session at the aggregator, which then discards it. To only stop following the session,
+        delete this object instead: submitting the same terms leads back to the session."""
         self._command(TrainCommand.STOP)
 
     def finish(self) -> None:
-        """End the training with the current round. The model has the rounds so far."""
+        """End the training after the current round. The model contains all rounds completed by then."""
         self._enough = self._finishing = True
         self._finishing = self._command(TrainCommand.FINISH)
 
@@ -148,7 +156,7 @@ class Training:
         return self._line.command(encode_train_request(TrainRequest(self._terms.canonical(), command)))
 
     def _follow(self, wait: float, on_waiting: OnWaiting | None) -> Iterator[Row]:
-        """Yield rows until the session ends, over as many connections as it takes."""
+        """Yield one row per round until the session ends, reconnecting as often as necessary."""
         who, command = self._line.who, TrainCommand.FOLLOW
         while True:
             try:
@@ -206,7 +214,7 @@ class Training:
                     raise SessionFailed("training-failed", reason)
 
     def _count(self, traffic: Mapping[str, tuple[int, int]]) -> None:
-        """Set the traffic so far from the counts of the current aggregator process."""
+        """Set the total traffic from the counts of the aggregator's current process."""
         before = {party: self._earlier.get(party, (0, 0)) for party in traffic}
         self.traffic = {
             party: (sent + before[party][0], received + before[party][1])
@@ -214,7 +222,8 @@ class Training:
         }
 
     def _signed_request(self) -> Request | None:
-        """Return a request for a session, a new one up to the limit; None if analysts have no keys."""
+        """Return a signed request for a session, which is a new one until there are MAX_REQUESTS. Returns
+        None if this analyst has no keys."""
         if (bundle := self._line.bundle) is None:
             return None
         if len(self._requests) < MAX_REQUESTS:
@@ -222,11 +231,11 @@ class Training:
         return self._requests[-1]
 
     def _check(self, model: Model | PartyModel) -> None:
-        """Raise PeerError unless the model is of these terms, for a request of this analyst, and its
-        signatures are right."""
+        """Raise PeerError unless the model was trained under these terms, was requested by this analyst and
+        has valid signatures."""
         if model.terms != self._terms or isinstance(model, PartyModel) != self._terms.keeps_parts:
             raise PeerError(
-                "model-terms-differ", "the aggregator's model is of other terms than those submitted"
+                "model-terms-differ", "the terms of the aggregator's model differ from those submitted"
             )
         bundle, now = self._line.bundle, datetime.now(UTC)
         if bundle is None:
@@ -243,23 +252,35 @@ class Training:
         asker = "" if request is None else key_exchange.check_request(trust, self._terms, request)
         if request is None or asker != bundle.signer.name:
             raise PeerError(
-                "model-request-differs", "the aggregator's model is not for a request of this analyst"
+                "model-request-differs", "the aggregator's model does not belong to a request of this analyst"
             )
         if request not in self._requests:
             self.asked = datetime.fromtimestamp(request.time, UTC)
 
 
 class Connection(TaskRequests):
-    """An aggregator to which an analyst can submit terms."""
+    """Client of an aggregator, with which an analyst submits terms for training and other tasks."""
 
     def __init__(self, address: str, bundle: Bundle | None) -> None:
         self._address = address
         self._bundle = bundle
 
     def train(self, terms: Terms, wait: float = 60.0, on_waiting: OnWaiting | None = None) -> Training:
-        """Submit terms. Iterate over the result for a row per round. In all methods, wait: seconds to wait
-        for the aggregator; on_waiting: called with the parties that the session waits for when they
-        change."""
+        """Submit terms for training. Nothing is sent before the result is iterated over or its `model` is
+        used.
+
+        Args:
+            terms: terms that name the parties.
+            wait: maximum time in seconds to wait for the aggregator to answer; the same in all methods.
+            on_waiting: called with the names of the parties that the session waits for, when these change;
+                the same in all methods.
+
+        Returns:
+            An iterable with one row per round, which then has the `model`.
+
+        Raises:
+            ConfigError: the terms name no parties.
+        """
         _check_parties(terms)
         seconds = min(threading.TIMEOUT_MAX, wait)
         return Training(self._address, self._bundle, terms, seconds, on_waiting)
@@ -271,15 +292,16 @@ class Connection(TaskRequests):
     def check(
         self, terms: Terms, wait: float = 60.0, on_waiting: OnWaiting | None = None
     ) -> tuple[SiteReply, ...]:
-        """Ask every party of the terms whether it would take part, without a session. Return their answers in
-        the order of the terms' parties."""
+        """Ask every party of the terms whether it would take part, without starting a session. Returns the
+        replies in the order of the terms' parties."""
         _check_parties(terms)
         request = None if self._bundle is None else request_of(terms, self._bundle, key_exchange.CHECK)
         data = encode_check_request(CheckRequest(terms.canonical(), request))
         return decode_check_reply(self._answer(channel.CHECK, data, wait, CHECK_SECONDS, on_waiting)).sites
 
     def status(self, wait: float = 5.0) -> Status:
-        """Return the connected parties, and the sessions. wait: seconds to wait for an answer."""
+        """Return the connected parties and the sessions. wait: maximum time in seconds to wait for an
+        answer."""
         return decode_status(self._answer(channel.STATUS_OF, b"", wait, max(wait, MIN_PATIENCE_SECONDS)))
 
     def _answer(
@@ -293,17 +315,23 @@ class Connection(TaskRequests):
 def _check_parties(terms: Terms) -> None:
     if not terms.parties:
         raise ConfigError(
-            "terms-without-parties", 'the terms name no parties; add e.g. parties = ["north", "south"]'
+            "terms-without-parties",
+            'the terms do not name any parties; add e.g. parties = ["north", "south"]',
         )
 
 
 def connect(address: str, keys: Path | str | None = None, insecure_loopback: bool = False) -> Connection:
-    """Connect to an aggregator. Nothing is sent until terms are submitted.
+    """Return a client for an aggregator. Nothing is sent until terms are submitted.
 
     Args:
-        address: HOST:PORT.
-        keys: folder of the analyst's bundle.
-        insecure_loopback: connect without keys and encryption, only to an aggregator on this machine.
+        address: address of the aggregator, HOST:PORT.
+        keys: folder with the analyst's certificate and key.
+        insecure_loopback: connect without keys and encryption; allowed only if the aggregator is on this
+            machine.
+
+    Raises:
+        ConfigError: the address is invalid, the keys cannot be used, or `keys` and `insecure_loopback` are
+            both passed or both missing.
     """
     check_address(address, "aggregator")
     folder = None if keys is None else Path(keys)

@@ -1,8 +1,9 @@
-"""Settings in TOML files, addresses and the choice of keys, for parties, aggregator and analysts.
+"""TOML settings files, network addresses and the choice of keys, as used by parties, aggregators and
+analysts.
 
-Paths in a file are relative to its folder. An error is one line that names file and key, and suggests the
-nearest key for an unknown one. Connections without keys are refused unless requested, and then only allowed
-on this machine.
+Relative paths in a file are relative to the folder that contains it. Error messages have one line, which
+names the file and the key; for an unknown key it suggests the closest known one. Connections without keys
+must be requested explicitly, and are only allowed on one machine.
 """
 
 import ipaddress
@@ -23,11 +24,11 @@ if TYPE_CHECKING:
 
 
 _ADDRESS = re.compile(r"(\[[^][/\s]*:[^][/\s]*\]|[^][/:\s]+):(?P<port>[0-9]{1,5})")
-"""An IPv6 address is in brackets, as its colons would be ambiguous."""
+"""Pattern of HOST:PORT. An IPv6 host must be in brackets, because its colons would be ambiguous."""
 
 
 def require_address(value: str) -> str:
-    """Return `value` if it is HOST:PORT, else raise ValueError."""
+    """Return `value` if it has the form HOST:PORT. Raises ValueError if not."""
     parts = _ADDRESS.fullmatch(value)
     if parts is None or not value.isprintable() or int(parts["port"]) > 65535:
         raise ValueError(f"{value!r} is not an address; write HOST:PORT, e.g. localhost:7070")
@@ -35,14 +36,18 @@ def require_address(value: str) -> str:
 
 
 def require_dialable(value: str) -> str:
-    """Return `value` if it is HOST:PORT and can be dialled, else raise ValueError."""
+    """Return `value` if it has the form HOST:PORT and can be connected to. Raises ValueError if not, e.g. for
+    port 0."""
     if require_address(value).rpartition(":")[2].strip("0") == "":
-        raise ValueError(f"{value!r} cannot be dialled, as port 0 is only for listening; write HOST:PORT")
+        raise ValueError(
+            f"{value!r} cannot be connected to, because port 0 is only for listening; specify another port"
+        )
     return value
 
 
 def check_address(value: str, source: str) -> str:
-    """Like `require_dialable`, but raises ConfigError that begins with `source`."""
+    """Like `require_dialable`, but raises a ConfigError whose message starts with `source`, the setting or
+    option that the address comes from."""
     try:
         return require_dialable(value)
     except ValueError as error:
@@ -56,66 +61,80 @@ def cores() -> int:
 TERMS, SITE, AGGREGATOR = "terms", "a site's file", "the aggregator's file"
 OFFER, NAMES = "an offer of columns", "a site's names"
 _KEY_OF = {TERMS: "columns", SITE: "party", AGGREGATOR: "listen", OFFER: "holder", NAMES: "names"}
-"""Kind of TOML file -> a key that no other kind has."""
+"""Maps each kind of TOML file to a key that only this kind has."""
 
 
 def read_toml(path: Path, kind: str = "") -> dict[str, Any]:
-    """Read a TOML file. ConfigError if it clearly is of another kind."""
+    """Read a TOML file. kind: one of TERMS, SITE, AGGREGATOR, OFFER and NAMES, or "" for any. Raises
+    ConfigError if the file cannot be read, is not TOML or is clearly of another kind."""
     try:
         with path.open("rb") as file:
             values = tomllib.load(file)
     except OSError as error:
         raise ConfigError("config-unreadable", f"{path}: cannot read: {error.strerror}") from None
     except ValueError as error:  # from TOML, or from Python for a number with thousands of digits
-        raise ConfigError("config-not-toml", f"{path}: not TOML: {error}") from None
+        raise ConfigError("config-not-toml", f"{path} is not valid TOML: {error}") from None
     except RecursionError:
-        raise ConfigError("config-not-toml", f"{path}: not TOML: nested too deeply") from None
+        raise ConfigError("config-not-toml", f"{path} is not valid TOML: it is nested too deeply") from None
     for other, key in _KEY_OF.items():
         if kind and other != kind and key in values and _KEY_OF[kind] not in values:
-            raise ConfigError("config-wrong-kind", f"{path}: is {other}; give {kind} instead")
+            raise ConfigError("config-wrong-kind", f"{path} is {other}; specify {kind} instead")
     return values
 
 
 def from_folder(source: Path, paths: Mapping[str, Path | None]) -> dict[str, Path | None]:
-    """Make a file's paths absolute, relative to its folder."""
+    """Resolve the paths in a settings file, relative to the folder that contains the file. source: the file;
+    paths: key -> path or None. Raises ConfigError if a path is invalid."""
     absolute = {}
     for key, path in paths.items():
         try:
             absolute[key] = path and (source.parent / path).resolve()
         except (OSError, RuntimeError, ValueError) as error:  # a loop of links, or a null byte
             raise ConfigError(
-                "config-path-invalid", f"{source}: {key}: {str(path)!r} is not a path: {error}"
+                "config-path-invalid", f"{source}: {key} = {str(path)!r} is not a valid path: {error}"
             ) from None
     return absolute
 
 
 def choose_keys(keys: Path | None, role: str, address: str, insecure_loopback: bool) -> "Bundle | None":
-    """Return the bundle to connect with; None for an unencrypted connection on this machine. ConfigError
-    unless exactly one of them is requested, the second with a loopback address."""
+    """Return the bundle (certificate and key) to connect with, or None for an unencrypted connection.
+
+    Args:
+        keys: folder of the bundle.
+        role: "party", "aggregator" or "analyst".
+        address: HOST:PORT; without keys it must be a loopback address.
+        insecure_loopback: connect without keys and encryption.
+
+    Raises:
+        ConfigError: the bundle cannot be used, `keys` and `insecure_loopback` are both passed or both
+            missing, or an unencrypted connection would leave this machine.
+    """
     from fedboost.runtime.net.keys import read_bundle
 
     if keys is not None and not insecure_loopback:
         return read_bundle(keys, role)
     if keys is not None:
         raise ConfigError(
-            "keys-or-insecure", f"keys ({keys}) and --insecure-loopback exclude each other; remove one"
+            "keys-or-insecure",
+            f"keys ({keys}) cannot be combined with --insecure-loopback; remove one of them",
         )
     if not insecure_loopback:
         raise ConfigError(
             "keys-not-given",
-            f"no keys; name the folder from `fedboost keys {role}` with "
+            f"no keys are specified; name the folder from `fedboost keys {role}` with "
             + ("--keys FOLDER" if role == "analyst" else 'keys = "FOLDER" in the file')
-            + ", or on a single machine use --insecure-loopback",
+            + ", or use --insecure-loopback if everything runs on one machine",
         )
     if not is_loopback(address):
         raise ConfigError(
-            "keys-not-loopback", f"--insecure-loopback is only for this machine, not {address}; use keys"
+            "keys-not-loopback",
+            f"--insecure-loopback only works on this machine, not with {address}; use keys",
         )
     return None
 
 
 def is_loopback(address: str) -> bool:
-    """Return whether an address HOST:PORT is a loopback address."""
+    """Return whether the host of an address HOST:PORT is localhost or a loopback IP address."""
     host = address.rpartition(":")[0].strip("[]")
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
@@ -136,7 +155,7 @@ def to_toml(value: object) -> str:
             return f"[{', '.join(map(to_toml, value))}]"
         case dict():
             return "{ " + ", ".join(f"{to_toml(str(k))} = {to_toml(v)}" for k, v in value.items()) + " }"
-    raise TypeError(f"{type(value).__name__} has no TOML form here")
+    raise TypeError(f"a {type(value).__name__} cannot be written as TOML")
 
 
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
@@ -146,42 +165,44 @@ _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 
 class ConsoleConfig(Frozen):
-    """Web pages, and an interface for programs ([console](console.md))."""
+    """Web pages and an HTTP API ([console](console.md))."""
 
-    listen: str = Field(description="Address that serves the [console](console.md), `HOST:PORT`.")
+    listen: str = Field(description="Address to serve the [console](console.md) at, `HOST:PORT`.")
     tokens: Path | None = Field(
         default=None,
-        description="File of [tokens](console.md#from-elsewhere), written by `fedboost keys token`.",
+        description="File of access [tokens](console.md#from-elsewhere), written by `fedboost keys token`.",
     )
 
     _check = field_validator("listen")(require_address)
 
 
 class AggregatorConfig(Frozen):
-    """The aggregator's file. Paths are relative to its folder."""
+    """Settings in the aggregator's file. Relative paths are relative to the folder that contains it."""
 
     listen: str = Field(default="127.0.0.1:7070", description="Address to listen on, `HOST:PORT`.")
     keys: Path | None = Field(default=None, description="Folder of the aggregator's [bundle](identity.md).")
     state: Path | None = Field(
         default=None,
-        description="Folder in which sessions outlive the process (default: NAME.state beside NAME.toml).",
+        description="Folder where sessions are stored, so that they survive a restart "
+        "(default: NAME.state next to NAME.toml).",
     )
     programs: tuple[str, ...] = Field(
-        default=(), description="Custom programs that terms may name, as `module:function`."
+        default=(), description="Custom programs that terms may use, as `module:function`."
     )
-    memory: float = Field(default=4.0, gt=0, description="Most GiB for the sums of a session.")
+    memory: float = Field(default=4.0, gt=0, description="Maximum memory for a session's sums, in GiB.")
     metrics: str | None = Field(
-        default=None, description="Address that serves Prometheus metrics, `HOST:PORT` (default: none)."
+        default=None, description="Address to serve Prometheus metrics at, `HOST:PORT` (default: none)."
     )
     console: ConsoleConfig | None = Field(
-        default=None, description="Web pages of the aggregator (default: none)."
+        default=None, description="Web pages and HTTP API of the aggregator (default: none)."
     )
 
     _check = field_validator("listen", "metrics")(require_address)
 
 
 def read_aggregator(path: Path) -> AggregatorConfig:
-    """Read the aggregator's file, with absolute paths."""
+    """Read the aggregator's settings file. Paths in the result are absolute. Raises ConfigError if the file
+    cannot be read or has an invalid setting."""
     config = read_model(AggregatorConfig, read_toml(path, AGGREGATOR), str(path))
     state = config.state or Path(f"{path.stem}.state")
     update: dict[str, Any] = {**from_folder(path, {"keys": config.keys, "state": state})}

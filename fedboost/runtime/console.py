@@ -1,4 +1,4 @@
-"""The console that an aggregator serves: pages for people and JSON for programs, rendered by `views`."""
+"""Web console of an aggregator: pages for people and a JSON API for programs. `views` renders the pages."""
 
 import asyncio
 import os
@@ -47,15 +47,15 @@ from fedboost.wire.messages import SessionState
 
 
 PHASES = {
-    "joining": "calls the parties together",
+    "joining": "waits for the parties to join",
     "asking": "waits for answers to a query",
-    "opening": "opens a sum",
-    "closing": "has the parties sign the model",
+    "opening": "decrypts or unmasks a sum",
+    "closing": "waits for the parties to sign the model",
 }
 
 
 class ConsoleQueries:
-    """Read-only access of the console to its aggregator."""
+    """Read-only access to an aggregator's state, as needed by the console."""
 
     def __init__(
         self, sessions: Sessions, status: StatusService, archive: Archive, submissions: Submissions
@@ -74,11 +74,14 @@ class ConsoleQueries:
     def ended(self, name: str) -> EndedSession:
         found = self.archive.find(name)
         if found is None:
-            raise Refusal(HTTPStatus.NOT_FOUND, "no ended session has this name, or it is no longer kept")
+            raise Refusal(
+                HTTPStatus.NOT_FOUND, "there is no ended session with this name, or it is no longer kept"
+            )
         return found
 
     def report(self, ended: EndedSession) -> str:
-        """Return the report of a session's model or result as a page; Refusal if it is not kept."""
+        """Return the HTML report of an ended session's model or result. Raises Refusal (404) if the model is
+        no longer kept or the result is invalid."""
         data = self.archive.model(ended.name)
         if data is None:
             raise Refusal(HTTPStatus.NOT_FOUND, "the model of this session is no longer kept")
@@ -88,7 +91,7 @@ class ConsoleQueries:
             try:
                 return as_html.report(document(kind.read(model.summary, session)))
             except PeerError:
-                reason = "this session has no valid result under its terms"
+                reason = "the result of this session does not match its terms"
                 raise Refusal(HTTPStatus.NOT_FOUND, reason) from None
         trust, known = self.trust, None
         if trust is not None:
@@ -123,7 +126,7 @@ T = TypeVar("T")
 
 
 class RenderCache(Generic[T]):
-    """A cache of the last `most` rendered values, which are rendered in threads, one at a time."""
+    """Cache of the `most` most recently rendered values. Values are rendered in threads, one at a time."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -177,7 +180,7 @@ LIVE: dict[str, Callable[[AggregatorState], Document]] = {
     "/sites": pages.sites,
     "/sessions": pages.sessions,
 }
-"""Path -> view of each live page, which browsers request again and again."""
+"""Maps path -> view of each live page, i.e. each page that browsers reload continually."""
 DRAW_SECONDS = 0.5  # a live page is rendered once in this time, for all requests
 LISTS: dict[str, Callable[[AggregatorState], Any]] = {
     "/health": lambda state: Health(status="serving", version=state.status.version, since=state.status.since),
@@ -185,9 +188,9 @@ LISTS: dict[str, Callable[[AggregatorState], Any]] = {
     "/sessions": lambda state: state.sessions,
     "/models": lambda state: [each for each in state.ended if each.model_bytes],
 }
-"""Path -> answer, of the type that the interface declares for it."""
+"""Maps path -> function that computes the answer, whose type is declared in the API's description."""
 REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'"
-"""The content security policy of a report, whose style is inline."""
+"""Content security policy of report pages, which have inline styles."""
 MAX_DRAWN = 4  # reports in the cache
 MAX_BODY = 2 * MAX_TO_AGGREGATOR  # most bytes of signed terms, which are JSON within JSON
 
@@ -251,14 +254,14 @@ class Answers:
 
     async def _download(self, name: str, scope: Scope, receive: Receive, send: Send) -> None:
         if self._downloads >= MAX_DOWNLOADS:
-            reason = f"already sending {MAX_DOWNLOADS} models; try again later"
+            reason = f"{MAX_DOWNLOADS} downloads are already in progress; try again later"
             raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, reason, {"Retry-After": "10"})
         self._downloads += 1
         try:
             async with asyncio.timeout(DOWNLOAD_SECONDS):
                 await _send_model(self._queries.archive, name, scope["method"] == "HEAD", send)
         except TimeoutError:
-            reason = f"the model was not read within {DOWNLOAD_SECONDS:g} s"
+            reason = f"the download took longer than {DOWNLOAD_SECONDS:g} s"
             raise Refusal(HTTPStatus.REQUEST_TIMEOUT, reason) from None
         finally:
             self._downloads -= 1
@@ -266,7 +269,7 @@ class Answers:
     async def _report(self, call: Call) -> Response:
         ended = self._ended(call)
         if not ended.has_report:
-            raise Refusal(HTTPStatus.NOT_FOUND, "this session has no model for a report")
+            raise Refusal(HTTPStatus.NOT_FOUND, "this session has no model or result to report on")
         text = await self._reports.of(ended.key, partial(self._queries.report, ended))
         return HTMLResponse(text, headers={"Content-Security-Policy": REPORT_POLICY})
 
@@ -278,7 +281,7 @@ class Answers:
 
 
 def _page(call: Call, document: Document) -> str:
-    """Return a document as a page, with a logout for callers who logged in."""
+    """Render a document as an HTML page, with a logout button for callers who logged in."""
     path = call.request.url.path
     caller = f"{call.caller.name} " if call.caller.by_cookie else ""
     return as_html.served_page(pages.CONSOLE, path, document, caller, live=path in LIVE)
@@ -294,7 +297,7 @@ def _drawn(view: Callable[[Any], Document], of: Any) -> Document:
 
 
 def _now() -> float:
-    """Return the number of the current half second, as a cache key."""
+    """Return the number of the current half second, for use in cache keys."""
     return time.monotonic() // DRAW_SECONDS
 
 
@@ -307,7 +310,8 @@ ABOUT = About("console", "console is served", "console refused", pages.CONSOLE, 
 
 
 class Console(WebApp):
-    """The console, from `start` to `stop`."""
+    """The console's web application. It listens from construction on; call `start` to serve and `stop` to
+    shut down."""
 
     def __init__(
         self,
@@ -317,19 +321,31 @@ class Console(WebApp):
         refusals: Refusals,
         log: Any,
     ) -> None:
-        """Listen. Raises ConfigError if that is impossible."""
+        """Start listening on the configured address.
+
+        Args:
+            config: address and token file.
+            bundle: the aggregator's certificate and key, or None.
+            queries: source of the data that is shown.
+            refusals: log of refused requests, limited in rate.
+            log: structlog logger.
+
+        Raises:
+            ConfigError: the address or the token file cannot be used, or the address is not a loopback
+                address and keys or tokens are missing.
+        """
         local = is_loopback(config.listen)
         if not local and bundle is None:
             raise ConfigError(
                 "console-no-keys",
-                f"console: {config.listen} is not a loopback address, and without keys nothing is encrypted; "
+                f"console: {config.listen} is not a loopback address, but without keys nothing is encrypted; "
                 f"set `keys`, or listen on 127.0.0.1",
             )
         if not local and config.tokens is None:
             raise ConfigError(
                 "console-no-tokens",
-                f"console: {config.listen} is not a loopback address, so readers need tokens; make one with "
-                f"`fedboost keys token NAME --file tokens.toml`, and set `tokens` to the file",
+                f"console: {config.listen} is not a loopback address, so readers need tokens; create one "
+                f"with `fedboost keys token NAME --file tokens.toml`, and set `tokens` to that file",
             )
         names: Callable[[str], bool] = is_loopback_name
         pair = None
@@ -342,8 +358,9 @@ class Console(WebApp):
 
 
 def names_of(bundle: Bundle) -> Callable[[str], bool]:
-    """Return a test whether a host name is an IP address or in the aggregator's certificate. A website's name
-    that resolves to this host (DNS rebinding) is neither."""
+    """Return a function that checks whether a host name is an IP address or is listed in the aggregator's
+    certificate. This protects against DNS rebinding: a website's own name that resolves to this host is
+    neither."""
     leaf = x509.load_pem_x509_certificates(bundle.certificate)[0]
     known = {SERVER_NAME}
     for extension in leaf.extensions:

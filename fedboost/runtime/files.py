@@ -1,7 +1,7 @@
-"""Files that are written whole or not at all.
+"""Atomic writing of files: a file is replaced completely or not at all.
 
-Links are kept, and their targets replaced. Devices, such as /dev/null, and the pipe of /dev/stdout are
-written directly. Paths that cannot be written are a ConfigError.
+If a path is a symbolic link, its target is replaced. Devices, e.g. /dev/null, and the pipe behind /dev/stdout
+are written to directly. Raises: ConfigError if a path cannot be written.
 """
 
 import hashlib
@@ -17,14 +17,14 @@ from fedboost.errors import ConfigError
 
 
 def write_atomically(path: Path, data: bytes, mode: int | None = None) -> None:
-    """Write a new file beside `path`, sync it, and replace `path` by it. mode: permissions (default: by the
-    umask)."""
+    """Write data to a new file in the same folder, sync it to disk, and replace `path` with it. mode: file
+    permissions (default: as set by the umask)."""
     with replacing(path, mode) as file:
         file.write(data)
 
 
 def saved(text: str, path: Path | str | None) -> str:
-    """Return a text, after writing it to a file if one is given."""
+    """Write a text to a file, if a path is passed, and return the text."""
     if path is not None:
         write_atomically(Path(path), text.encode())
     return text
@@ -32,8 +32,9 @@ def saved(text: str, path: Path | str | None) -> str:
 
 @contextmanager
 def replacing(path: Path, mode: int | None = None) -> Iterator[IO[bytes]]:
-    """Open a new file beside `path` to write piece by piece. At the end it is synced, and replaces `path`.
-    Any exception leaves `path` as it is."""
+    """Open a temporary file next to `path` for writing. When the context ends, it is synced to disk and
+    replaces `path`; if an exception is raised, `path` is left unchanged. mode: file permissions (default: as
+    set by the umask)."""
     if _is_stream(path):
         with file_errors(path, "cannot write"), path.open("wb") as stream:
             yield stream
@@ -60,7 +61,8 @@ def replacing(path: Path, mode: int | None = None) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def file_errors(path: Path | str, fault: str) -> Iterator[None]:
-    """Turn OSError into ConfigError. fault: e.g. "cannot read"."""
+    """Context manager that turns an OSError into a ConfigError "{path}: {fault}: {reason}". fault: e.g.
+    "cannot read"."""
     try:
         yield
     except OSError as error:
@@ -68,8 +70,8 @@ def file_errors(path: Path | str, fault: str) -> Iterator[None]:
 
 
 def party_stems(names: Iterable[str]) -> dict[str, str]:
-    """Return a readable file name without suffix for each party, distinct from all others and from the names
-    of other files, even where case does not matter."""
+    """Return party -> readable file name without suffix. The names differ from each other, and from those of
+    fedboost's other files, even on case-insensitive file systems."""
     stems: dict[str, str] = {}
     used = {"aggregator", "all", "analyst", "model", "new", "terms"}
     for number, name in enumerate(names, 1):
@@ -80,23 +82,28 @@ def party_stems(names: Iterable[str]) -> dict[str, str]:
 
 
 def check_writable(path: Path, *inputs: Path, force: bool) -> None:
-    """Raise ConfigError now if `path` could not be written later, or is an input, or exists without force."""
+    """Raise ConfigError early if `path` cannot be written later, is one of the input files, or exists
+    although `force` is False."""
     if _is_stream(path):
         return
     folder = Path(os.path.realpath(path)).parent
     if not folder.is_dir():
-        raise ConfigError("file-folder-missing", f"{path}: the directory {folder} does not exist")
+        raise ConfigError(
+            "file-folder-missing", f"{path}: cannot write: the directory {folder} does not exist"
+        )
     if not os.access(folder, os.W_OK):
-        raise ConfigError("file-folder-readonly", f"{path}: the directory {folder} is not writable")
+        raise ConfigError(
+            "file-folder-readonly", f"{path}: cannot write: the directory {folder} is not writable"
+        )
     if path.exists() and any(file.exists() and path.samefile(file) for file in inputs):
-        raise ConfigError("file-is-input", f"{path}: is an input of this command; use another name")
+        raise ConfigError("file-is-input", f"{path} is an input of this command; use another name")
     if path.exists() and not force:
-        raise ConfigError("file-exists", f"{path}: already exists; use another name or --force to replace it")
+        raise ConfigError("file-exists", f"{path} already exists; use another name, or --force to replace it")
 
 
 def _is_stream(path: Path) -> bool:
-    """Return whether `path` is a device or an open pipe. ConfigError if it is neither that nor a file nor
-    missing: opening a named pipe might block without end."""
+    """Return whether `path` is a device or a pipe that is already open. Raises ConfigError if it exists but
+    is neither that nor a regular file, because opening a named pipe might block forever."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
@@ -104,15 +111,18 @@ def _is_stream(path: Path) -> bool:
     except OSError as error:
         raise ConfigError("file-failed", f"{path}: cannot write: {error.strerror}") from None
     if stat.S_ISDIR(mode):
-        raise ConfigError("file-is-folder", f"{path}: cannot write: it is a directory; give a file name")
+        raise ConfigError("file-is-folder", f"{path}: cannot write: it is a directory; specify a file")
     open_pipe = stat.S_ISFIFO(mode) and not os.path.exists(os.path.realpath(path))
     if not (stat.S_ISREG(mode) or stat.S_ISCHR(mode) or open_pipe):
-        raise ConfigError("file-not-regular", f"{path}: cannot write: not a regular file; use another name")
+        raise ConfigError(
+            "file-not-regular", f"{path}: cannot write: it is not a regular file; use another name"
+        )
     return not stat.S_ISREG(mode)
 
 
 def folder_name(name: str) -> str:
-    """Return a folder name for a party or dataset: its own name if possible, else one with a hash."""
+    """Return a folder name for a party or dataset: the name itself if it is safe as a file name, or else a
+    shortened name with a hash."""
     stem = "".join(c if c.isalnum() or c in "-_" else "_" for c in name)[:50]
     return stem if stem == name else f"{stem}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
 

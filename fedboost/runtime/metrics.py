@@ -1,7 +1,7 @@
-"""Metrics of a process for Prometheus, and the page that serves them.
+"""Prometheus metrics of a process, and the HTTP page that serves them.
 
-They have numbers and names of parties and metrics, and nothing of rows. The page is served by its own threads
-at only one path, /metrics, and never delays a session.
+The metrics contain numbers and the names of parties and metrics, but nothing about rows. The page has its own
+threads and only one path, /metrics. It never delays a session.
 """
 
 import socket
@@ -34,30 +34,35 @@ PATH = "/metrics"
 PATIENCE_SECONDS = 10.0  # for a client's request and its answer
 MAX_CLIENTS = 16  # at a time: each takes a thread and a file, which sessions need, too
 TURN_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
-"""Bucket bounds of the histogram of turns."""
+"""Bucket bounds of the histogram of turn durations, in seconds."""
 
 
 ENDS = {"session done": "done", "session failed": "failed", "left the session": "left"}
-"""Kind of event -> label of the ended session."""
+"""Maps kind of event -> value of the label `state` for the session that ended."""
 
 
 class Metrics:
-    """Metrics that every role has: sessions, rounds and turns."""
+    """Metrics that every role has, about sessions, rounds and turns."""
 
     def __init__(self, role: str) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # no creation time per counter
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        self._sessions = self.counter("sessions", "Sessions that began or ended.", ["state"])
-        self._active = self.gauge("session_active", "1 while a session is under way.")
-        self._turns = self.counter("turns", "Queries that were answered by a sum.")
+        self._sessions = self.counter("sessions", "Sessions that started or ended.", ["state"])
+        self._active = self.gauge("session_active", "1 while a session is in progress.")
+        self._turns = self.counter("turns", "Turns completed, i.e. queries answered by all parties together.")
         self._seconds = Histogram(
-            "fedboost_turn_seconds", "Seconds of a turn.", buckets=TURN_SECONDS, registry=self.registry
+            "fedboost_turn_seconds",
+            "Duration of a turn in seconds.",
+            buckets=TURN_SECONDS,
+            registry=self.registry,
         )
-        self._rounds = self.counter("rounds", "Rounds of boosting that ended.")
-        self._last = self.gauge("last_round", "Number of the last round, from 1.")
-        self._last_seconds = self.gauge("last_round_seconds", "Seconds of the last round.")
-        about = self.gauge("build_info", "Version, wire version and role.", ["version", "wire", "role"])
+        self._rounds = self.counter("rounds", "Boosting rounds completed.")
+        self._last = self.gauge("last_round", "Number of the last completed round, starting at 1.")
+        self._last_seconds = self.gauge("last_round_seconds", "Duration of the last round in seconds.")
+        about = self.gauge(
+            "build_info", "Version, wire version and role of this process.", ["version", "wire", "role"]
+        )
         about.labels(VERSION, str(WIRE_VERSION), role).set(1)
         for state in ("begun", "done", "failed"):
             self._sessions.labels(state)
@@ -69,7 +74,7 @@ class Metrics:
         return Gauge(f"fedboost_{name}", text, [*labels], registry=self.registry)
 
     def observe(self, event: Event) -> None:
-        """Update the metrics by an event."""
+        """Update the metrics according to an event."""
         match event.kind:
             case "session offered" | "session begins" | "session goes on":
                 self._sessions.labels("begun").inc()
@@ -93,17 +98,17 @@ class AggregatorMetrics(Metrics):
     def __init__(self) -> None:
         super().__init__("aggregator")
         self._bytes = {
-            way: self.counter(f"{way}_bytes", f"Bytes of messages {text} a party, in sessions.", ["party"])
+            way: self.counter(f"{way}_bytes", f"Bytes of session messages {text} a party.", ["party"])
             for way, text in (("received", "from"), ("sent", "to"))
         }
         self._of_party: dict[str, tuple[Counter, ...]] = {}
-        """The counters of bytes of a party: prometheus-client looks them up slowly."""
+        """Byte counters by party, cached because prometheus-client looks them up slowly."""
         self._connected = self.gauge("party_connected", "1 while a party is connected.", ["party"])
-        self._refused = self.counter("refused", "Calls and connections that were refused.", ["event"])
+        self._refused = self.counter("refused", "Refused calls and connections.", ["event"])
         self._result = self.gauge("round_metric", "Metrics of the last round.", ["metric"])
-        self._waiting = self.gauge("analysts_waiting", "Analysts that wait for a session to begin.")
+        self._waiting = self.gauge("analysts_waiting", "Analysts waiting for a session to start.")
         self._turn: tuple[int, float] | None = None
-        """The current turn, and when it began."""
+        """The current turn, and the time at which it started."""
         for event in ("peer refused", "party refused", "analyst refused", "console refused"):
             self._refused.labels(event)
 
@@ -139,22 +144,24 @@ class AggregatorMetrics(Metrics):
         self._refused.labels(event).inc()
 
     def waiting(self, analysts: Sized) -> None:
-        """Have the page count these when it is read: analysts that wait for a session to begin."""
+        """Set the collection of waiting analysts. Its size is reported whenever the page is read."""
         self._waiting.set_function(lambda: len(analysts))
 
 
 class PartyMetrics(Metrics):
-    """Metrics of a party or a key holder."""
+    """Metrics of a party or key holder."""
 
     def __init__(self, role: str = "party") -> None:
         super().__init__(role)
         self._sessions.labels("left")
-        self._connected = self.gauge("connected", "1 while the aggregator is connected.")
+        self._connected = self.gauge("connected", "1 while this party is connected to the aggregator.")
         self._bytes = {
             way: self.counter(f"{way}_bytes", f"Bytes of messages {text} the aggregator.")
             for way, text in (("received", "from"), ("sent", "to"))
         }
-        self._spent = self.gauge("privacy_epsilon_spent", "Epsilon spent on these rows so far.", ["delta"])
+        self._spent = self.gauge(
+            "privacy_epsilon_spent", "Epsilon spent on this site's rows so far.", ["delta"]
+        )
         self._left = self.gauge("privacy_epsilon_left", "Epsilon left of the budget.", ["delta"])
 
     def observe(self, event: Event) -> None:
@@ -169,17 +176,19 @@ class PartyMetrics(Metrics):
                 self._bytes["sent"].inc(event.sent)
 
     def budget(self, spent: float, left: float | None, delta: float) -> None:
-        """Set the epsilon spent on the rows, and what is left of a budget, if any."""
+        """Set the epsilon spent on the site's rows at `delta`, and the epsilon left if there is a budget."""
         self._spent.labels(f"{delta:g}").set(spent)
         if left is not None:
             self._left.labels(f"{delta:g}").set(left)
 
 
 class MetricsPage:
-    """The page at http://HOST:PORT/metrics, until it is closed."""
+    """HTTP server for a process's metrics at http://HOST:PORT/metrics. It runs in its own threads until it is
+    closed."""
 
     def __init__(self, metrics: Metrics, address: str, log: Any) -> None:
-        """Listen. Raises ConfigError if that is impossible."""
+        """Listen on `address` (HOST:PORT) and serve. Raises ConfigError if the address cannot be listened
+        on."""
         host, _, port = address.rpartition(":")
         host = host.strip("[]")
         local = is_loopback(address)
@@ -190,7 +199,7 @@ class MetricsPage:
             raise ConfigError(
                 "metrics-address-taken",
                 f"metrics: cannot listen on {address}: {error.strerror or error}; set `metrics` to another "
-                f"address of this machine, or stop the program that listens there",
+                f"address of this machine, or stop the program that uses this address",
             ) from None
         self.address = f"{address.rpartition(':')[0]}:{self._server.server_address[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
@@ -219,14 +228,14 @@ class _Server(ThreadingHTTPServer):
         self._clients = threading.BoundedSemaphore(MAX_CLIENTS)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a client in its own thread, or hang up if there are too many."""
+        """Serve a client in its own thread, or close the connection if there are too many clients."""
         if self._clients.acquire(blocking=False):
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Serve a client for at most PATIENCE_SECONDS."""
+        """Serve a client, for at most PATIENCE_SECONDS."""
         end = threading.Timer(PATIENCE_SECONDS, _hang_up, [request])
         end.daemon = True
         end.start()
@@ -237,7 +246,7 @@ class _Server(ThreadingHTTPServer):
             self._clients.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore it: a client that hung up is not an error of this process."""
+        """Ignore the error: a client that disconnects is not an error of this process."""
 
 
 def _hang_up(request: socket.socket) -> None:
@@ -252,15 +261,16 @@ class _Page(MetricsHandler):
         if self.path.partition("?")[0] == PATH:
             super().do_GET()
         else:
-            self.send_error(404, f"only {PATH} is served here")
+            self.send_error(404, f"this server only has the page {PATH}")
 
 
 class _LocalPage(_Page):
-    """The page at a loopback address, which refuses other host names, so that no website can read it."""
+    """The page at a loopback address. It rejects requests for other host names, so that no website can read
+    it."""
 
     def do_GET(self) -> None:
         host = self.headers.get("Host")
         if host is None or is_loopback_name(hostname_of(host)):
             super().do_GET()
         else:
-            self.send_error(421, "use this machine's own address")
+            self.send_error(421, "use a loopback address, e.g. 127.0.0.1")

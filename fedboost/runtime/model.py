@@ -1,8 +1,9 @@
-"""The model for users: trees, the terms they were trained under, a file, a report.
+"""Trained models as users see them: prediction, explanation, loading, assembling and reports.
 
-The file is an XGBoost model with fedboost's facts in its attributes, and is written whole or not at all. The
-same parties, rows and terms give the same trees and fingerprint, and the same bytes except for the session
-and its signatures, which can be saved separately (`reproducible`).
+A model file is an XGBoost model with fedboost's metadata in its attributes. It is written completely or not
+at all. The same parties, rows and terms yield the same trees and the same fingerprint. The file is then also
+byte-for-byte identical, except for the session and its signatures, which can be saved separately
+(`reproducible`).
 """
 
 import json
@@ -65,16 +66,16 @@ from fedboost.views import charts
 
 @dataclass(frozen=True, repr=False)
 class Model(SignedModel):
-    """A trained model, which predicts and explains its predictions."""
+    """A trained model that can predict rows and explain its predictions."""
 
     def predict(self, data: Any, base_margin: Any = None) -> Float64:
-        """Predict rows.
+        """Return the predictions for the rows of a table.
 
         Args:
-            data: a table (path, pandas, Arrow) with the feature columns of the terms, or a float32 array
-                [rows, features]. Undeclared categories count as missing.
-            base_margin: float32 [rows], margins to add the trees to, as in XGBoost. If the terms name a
-                column of margins, a table must have it, and an array needs this argument.
+            data: a table (path, pandas or Arrow) with the feature columns of the terms, or a float32 array
+                [rows, features]. Categories that the terms do not declare are treated as missing.
+            base_margin: float32 [rows], margins that the trees are added to, as in XGBoost. If the terms name
+                a base-margin column, a table must contain it, and an array requires this argument.
 
         Returns:
             float64 [rows], or [rows, classes] for multi:softprob.
@@ -83,21 +84,21 @@ class Model(SignedModel):
         return np.concatenate([self.booster.predict(part, base) for part, base in rows()])
 
     def features(self, data: Any) -> Float32:
-        """Return a table's features as the trees read them: float32 [rows, features], NaN if missing.
-        Categories are their indices, and levels of target means are the model's means. XGBoost predicts the
-        same from these as `predict` does from the table."""
+        """Return a table's features as the trees use them, float32 [rows, features], with NaN for missing
+        values. Categories are replaced by their indices, and levels of target-means columns by the model's
+        means. With these features, XGBoost predicts the same values as `predict` does from the table."""
         return np.concatenate([part for part, _ in self._rows(data, None)()])
 
     @property
     def classes(self) -> tuple[str, ...] | tuple[int, ...]:
-        """The class labels: columns.classes, or 0, 1, ... ConfigError for objectives without classes. With
-        binary:logistic, `predict` returns the probability of the second, which is columns.positive if labels
-        are words. With multi:softprob, it returns a column per class."""
+        """The class labels: columns.classes, or 0, 1, ... Raises ConfigError if the objective has no classes.
+        For binary:logistic, `predict` returns the probability of the second class, which is columns.positive
+        for a text label. For multi:softprob, it returns one column per class."""
         return classes_of(self.terms)
 
     def predict_class(self, data: Any) -> npt.NDArray[Any]:
-        """Return the most probable of `classes` for each row, [rows], str or int64; the first one of a tie.
-        data: as for `predict`. ConfigError for objectives without classes."""
+        """Return the most probable class of each row, [rows], as str or int64; on a tie, the first one in
+        `classes`. data: as for `predict`. Raises ConfigError if the objective has no classes."""
         classes, predictions = np.array(self.classes), self.predict(data)
         chosen: npt.NDArray[Any] = classes[
             np.argmax(predictions, axis=1) if predictions.ndim == 2 else (predictions > 0.5) + 0
@@ -105,12 +106,12 @@ class Model(SignedModel):
         return chosen
 
     def shap_values(self, data: Any, base_margin: Any = None) -> Float64:
-        """Return the SHAP values of rows, whose sum is a row's margin: its prediction before the objective
-        turns it into a probability or a count. The last value is the bias, the margin if no feature is known.
-        Arguments are those of `predict`.
+        """Return the SHAP values of each row. They sum to the row's margin, i.e. its prediction before the
+        objective turns it into a probability or count. The last value is the bias, i.e. the margin if no
+        feature is known. Arguments are as for `predict`.
 
         Returns:
-            float64 [rows, features + 1], or [rows, outputs, features + 1] with several outputs.
+            float64 [rows, features + 1], or [rows, outputs, features + 1] if the model has several outputs.
         """
         rows = self._rows(data, base_margin)
         return np.concatenate([self.booster.contributions(part, base) for part, base in rows()])
@@ -118,13 +119,15 @@ class Model(SignedModel):
     def partial_dependence(
         self, data: Any, feature: str, grid: Iterable[Any] | None = None, base_margin: Any = None
     ) -> tuple[list[Any], Float64]:
-        """Return a grid of values of a feature, and for each the mean prediction with that value in all rows.
+        """Return the partial dependence on a feature: for each value of a grid, the mean prediction if all
+        rows had that value.
 
         Args:
             data, base_margin: as for `predict`.
-            grid: numbers, or categories of a categorical feature; None is a missing value. The default is the
-                declared categories, or the distinct values, or if they are many, 100 numbers between the 5 %
-                and 95 % quantiles.
+            feature: name of the feature.
+            grid: numbers, or categories of a categorical feature; None means missing. The default is the
+                declared categories, or the distinct values in the rows or, if there are more than 100, 100
+                evenly spaced values between the 5th and 95th percentiles.
 
         Returns:
             The grid, and float64 [grid] or [grid, outputs].
@@ -140,21 +143,22 @@ class Model(SignedModel):
             grid = categories or explain.usual_grid(np.concatenate([part[:, column] for part, _ in rows()]))
         values = list(grid)
         if not values:
-            raise ConfigError("model-grid-empty", f"no values of {feature!r} in the rows; pass a grid")
+            raise ConfigError("model-grid-empty", f"the rows have no values of {feature!r}; pass a grid")
         codes = np.array([_code(value, feature, categories) for value in values], np.float32)
         return values, explain.mean_predictions(self.booster.predict, rows(), column, codes)
 
     def tree_text(self, number: int) -> str:
-        """Return tree `number`, from 0, as text: the lines of XGBoost's `get_dump(with_stats=True)`."""
+        """Return a tree as text, like XGBoost's `get_dump(with_stats=True)`. number: index of the tree,
+        starting at 0."""
         return charts.tree_text(self._tree(number), self.booster.features)
 
     def tree_svg(self, number: int) -> str:
-        """Return tree `number`, from 0, as an SVG document."""
+        """Return a drawing of a tree as an SVG document. number: index of the tree, starting at 0."""
         tree, title = self._tree(number), self.tree_title(number)
         return charts.tree_svg(tree, self.booster.features, self.terms.columns.categorical, title)
 
     def tree_title(self, number: int) -> str:
-        """Describe tree `number`: its number, round, class, and index among parallel trees."""
+        """Return a title for a tree: its number, objective, round, class, and index among parallel trees."""
         return tree_title(self, number)
 
     def report(
@@ -164,16 +168,17 @@ class Model(SignedModel):
         keys: Path | str | None = None,
         min_count: int | None = None,
     ) -> str:
-        """Return the report of the model as an HTML page.
+        """Return a report about the model as an HTML page.
 
         Args:
             path: file to write the page to, if any.
-            data: table with labels, as for `predict`, to add partial dependence, metrics and curves.
-            keys: folder of keys, to verify the signatures.
-            min_count: fewest rows of a reported count (default: that of the terms).
+            data: labelled table, as for `predict`, for which the report shows metrics, curves and partial
+                dependence.
+            keys: folder with the consortium's root certificate, used to verify the signatures.
+            min_count: counts of fewer rows than this are hidden (default: as in the terms).
 
         Raises:
-            ConfigError: the rows do not fit the model.
+            ConfigError: the rows do not match the model, or there are too few.
         """
         return saved(report_of(self, data, keys, min_count), path)
 
@@ -181,23 +186,26 @@ class Model(SignedModel):
         count = len(self.booster.trees)
         if not 0 <= number < count:
             raise ConfigError(
-                "model-tree-unknown", f"there is no tree {number}; the model has {count} trees, from 0"
+                "model-tree-unknown",
+                f"there is no tree {number}; the model has {count} trees, numbered from 0",
             )
         return self.booster.trees[number]
 
     def _rows(self, data: Any, base_margin: Any) -> Callable[[], Iterator[explain.Rows]]:
-        """Return a function that yields features and base margins (or None), of a sparse table in parts."""
+        """Return a function that yields pairs of features and base margins (or None). A sparse table is
+        processed in parts, any other table as a whole."""
         if isinstance(data, np.ndarray):
             if data.ndim != 2 or data.shape[1] != len(self.booster.features):
                 raise ConfigError(
                     "model-array-shape",
-                    f"the array has shape {data.shape}; the model has {len(self.booster.features)} features",
+                    f"the array has shape {data.shape}, but the model has "
+                    f"{len(self.booster.features)} features",
                 )
             if base_margin is None and self.terms.columns.base_margin is not None:
                 raise ConfigError(
                     "model-margin-missing",
-                    "the model was trained with base margins; with an array, pass base_margin, column "
-                    f"{self.terms.columns.base_margin!r} of its rows",
+                    "the model was trained with base margins; with an array, pass column "
+                    f"{self.terms.columns.base_margin!r} of its rows as base_margin",
                 )
             rows = data.astype(np.float32, copy=False), self._base(base_margin, len(data))
             return lambda: iter([rows])
@@ -219,13 +227,15 @@ class Model(SignedModel):
         base = np.asarray(base_margin, np.float32)
         if base.shape != (rows,) or self.booster.loss.outputs > 1:
             raise ConfigError(
-                "model-margin-shape", f"base_margin has shape {base.shape}, but needs one per row, {rows}"
+                "model-margin-shape",
+                f"base_margin of shape {base.shape} does not fit; pass one value for each of the {rows} "
+                "rows, to a model with one output",
             )
         return base
 
     def importance(self, kind: str = "gain") -> dict[str, float]:
-        """Return feature -> importance, highest first. kind: "gain" or "cover" (means), or "weight"
-        (splits)."""
+        """Return feature -> importance, highest first. kind: "gain" or "cover" (both are means per split), or
+        "weight" (number of splits)."""
         return self.booster.importance(kind)
 
 
@@ -240,10 +250,10 @@ def _code(value: Any, feature: str, categories: Sequence[str] | None) -> float:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
         raise ConfigError(
-            "model-grid-value", f"{value!r} in the grid is not a number, as feature {feature!r} needs"
+            "model-grid-value", f"{value!r} in the grid is not a number, but feature {feature!r} is numeric"
         ) from None
     if abs(number) > float(np.finfo(np.float32).max):
-        raise ConfigError("model-grid-value", f"{value!r} in the grid exceeds a 32-bit float")
+        raise ConfigError("model-grid-value", f"{value!r} in the grid is too large for a 32-bit float")
     return number
 
 
@@ -251,13 +261,14 @@ def _code(value: Any, feature: str, categories: Sequence[str] | None) -> float:
 
 
 MAX_FILE_BYTES = 4 * continuation.MAX_MODEL
-"""Most bytes of a model file: trees may be spelled longer than in terms, and its own terms may have a
-model."""
+"""Maximum size of a model file. It is larger than the limit for a model in terms, because a file may spell
+trees less compactly and its own terms may contain a model."""
 
 
 def text_of(model: object, folder: Path = Path(), task: Task = TASKS["train"]) -> object:
-    """Return the text in terms for a model, or for a path relative to `folder`; anything else is returned as
-    it is. task: as for `read_file`."""
+    """Return the text with which terms include a model, for a `Model` or the path of a model file. Other
+    values are returned unchanged. folder: folder that a relative path starts from; task: as for
+    `read_file`."""
     if isinstance(model, Model):
         bins = continuation.attached(model.summary, model.terms.evaluation, task, "the model")
         facts = model.attributes() if task.measures else {}
@@ -269,12 +280,25 @@ def text_of(model: object, folder: Path = Path(), task: Task = TASKS["train"]) -
 
 
 def read_file(path: Path, source: str, task: Task = TASKS["train"]) -> tuple[str, Terms | None]:
-    """Return the model in a file as text for the terms of a task, and the terms of its training, if any. For
-    a task that measures, the text has the facts of the training and the bins of its reference. source: name
-    of the file in errors."""
+    """Read a model file for use in terms.
+
+    Args:
+        path: a model file of fedboost or XGBoost.
+        source: name of the file in error messages.
+        task: task of the terms. For evaluation and drift, the text also contains the metadata of the training
+            and the bin edges of its reference distribution.
+
+    Returns:
+        The model as text for the terms, and the terms of its training; None for XGBoost's own files.
+
+    Raises:
+        ConfigError: the file cannot be read, is only a part of a model, or cannot be used for the task.
+    """
     text = _read(path, source)
     if text.startswith(PART_BEGINS):
-        raise ConfigError("model-is-part", f"{path}: a part of a model; run fedboost assemble")
+        raise ConfigError(
+            "model-is-part", f"{path} is only a part of a model; run fedboost assemble on all parts"
+        )
     booster, attributes = Booster.from_any_xgboost(text, str(path))
     terms = Terms.from_canonical(attributes[TERMS]) if TERMS in attributes else None
     trained = None if terms is None else terms.evaluation
@@ -295,19 +319,22 @@ def _summary(attributes: Mapping[str, str]) -> Any:
 
 
 def _read(path: Path, source: str) -> str:
-    """Return the text of a file. Others than regular files are not opened, as they may never end or block."""
+    """Return the text of a regular file. Other kinds of files are not opened, because reading them might
+    block or never end."""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             raise ValueError("not a regular file")
         with path.open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
         if len(data) > MAX_FILE_BYTES:
-            raise ValueError(f"more than {MAX_FILE_BYTES:,} bytes, too large for a model in terms")
+            raise ValueError(
+                f"it has more than {MAX_FILE_BYTES:,} bytes, which is too large for a model in terms"
+            )
         return data.decode()
     except OSError as error:
         why = error.strerror or str(error)
     except UnicodeDecodeError:
-        why = "not text; save it as JSON"
+        why = "it is not text; save it as JSON"
     except ValueError as error:  # one of the above, or a null byte in the path
         why = str(error)
     raise ConfigError("model-unreadable", f"{source}: cannot read the model: {why}")
@@ -317,22 +344,24 @@ def _read(path: Path, source: str) -> str:
 
 
 def read_trained(data: bytes, source: str) -> Model | PartyModel:
-    """Return the model in the content of a file, or the structure or part of one."""
+    """Parse the content of a model file, of a model part, or of a model's structure. source: its name in
+    error messages. Raises ConfigError if the content is not one of these."""
     kind: type[Model | PartyModel] = PartyModel if data.startswith(PART_BEGINS.encode()) else Model
     return kind.from_bytes(data, source)
 
 
 def load_trained(path: Path) -> Model | PartyModel:
-    """Load a model or a part of one, with its session file if there is one."""
+    """Load a model or a model part from a file, and its session file if there is one. Raises ConfigError if
+    the file cannot be used."""
     with file_errors(path, "cannot read the model"), path.open("rb") as file:
         begins = file.read(len(PART_BEGINS))
     return PartyModel.load(path) if begins == PART_BEGINS.encode() else Model.load(path)
 
 
 def assemble(parts: Iterable[PartyModel | Path | str]) -> Model:
-    """Assemble a model from its parts, given as `PartyModel` or files: those of the label holder and of all
-    parties with splits in it. With the analyst's part, it also has metrics and signatures. ConfigError if the
-    parts do not belong together."""
+    """Assemble a model from its parts, which are `PartyModel` objects or files. The parts of the label holder
+    and of all parties with splits are required. If the analyst's part is included, the model also has metrics
+    and signatures. Raises ConfigError if parts are missing, altered or from different sessions."""
     read = [part if isinstance(part, PartyModel) else PartyModel.load(part) for part in parts]
     return Model(**vars(assembled(read)))
 
@@ -345,11 +374,12 @@ class Result:
     """The result of a training.
 
     Attributes:
-        model: the whole model, even with `model = "parties"` in the terms.
-        history: a row per round: `round`, the metrics by name as analysts receive them (`metrics.published`),
-            `seconds`, and `bytes` (sent and received by all parties).
-        traffic: party -> (bytes sent, bytes received) in all turns.
-        party_models: party -> the part of the model that it would keep, with `model = "parties"`.
+        model: the complete model, even if the terms have `model = "parties"`.
+        history: one row per round: `round`, the metrics by name as analysts receive them, `seconds`, and
+            `bytes` (sent and received by all parties).
+        traffic: maps party -> (bytes sent, bytes received) over the whole session.
+        party_models: maps party -> the part of the model that it would keep, if the terms have `model =
+            "parties"`.
     """
 
     model: Model
@@ -364,14 +394,15 @@ class Result:
         keys: Path | str | None = None,
         min_count: int | None = None,
     ) -> str:
-        """Return the report of the model, as `Model.report` does, with traffic and time of each round."""
+        """Return an HTML report about the model, like `Model.report`. It also shows the traffic and the
+        duration of each round."""
         session = Ended(self.model.terms, (), self.traffic, self.history)
         return saved(report_of(self.model, data, keys, min_count, session), path)
 
 
 def finish(session: AggregatorSession, meter: Meter, parts: Iterable[Part] = ()) -> Result:
-    """Return the result of a session that is over. parts: those that parties keep. Raises SessionFailed if it
-    has no model."""
+    """Return the result of a finished session. meter: its traffic and rounds; parts: model parts that parties
+    keep. Raises SessionFailed if the session has no model."""
     model = trained_model_of(session)
     party_models = {part.party: PartyModel.of(part) for part in parts}
     if isinstance(model, PartyModel):
@@ -383,13 +414,13 @@ def finish(session: AggregatorSession, meter: Meter, parts: Iterable[Part] = ())
 
 
 _NOBODY = "party : "
-"""Prefix of the refusal of rows that belong to no party."""
+"""Prefix of messages about rows if the party has no name."""
 MAX_FEATURES = 6  # features whose partial dependence is drawn
 MAX_DEPENDENCE_ROWS = 10_000  # most rows for partial dependence; of more, every n-th
 
 
 UNKNOWN = {"trained": 0.0, "unknown": 1.0}
-"""Shares for the rows of a report: whether trees were grown on them is unknown."""
+"""Shares for the rows of a report: it is unknown whether the model was trained on them."""
 
 
 def report_of(
@@ -401,14 +432,23 @@ def report_of(
 
 
 def signature_facts(model: Model, keys: Path) -> Verification:
-    """Verify a model's signatures with the root in a folder of keys."""
+    """Verify a model's signatures with the root certificate in a key folder."""
     roots, denied = read_trust(keys)
     return verified(model, "model", roots, datetime.now(UTC), denied)
 
 
 def rows_facts(model: Model, data: Any, min_count: int | None = None, source: str = "") -> GivenRows:
-    """Return a model's figures on rows with labels. data: as for `Model.predict`; min_count: in place of that
-    of the terms; source: name of the table in errors (default: its own)."""
+    """Return a model's metrics, curves and partial dependence on labelled rows.
+
+    Args:
+        model: the model.
+        data: labelled table, as for `Model.predict`.
+        min_count: counts of fewer rows than this are hidden (default: as in the terms).
+        source: name of the table in error messages (default: derived from `data`).
+
+    Raises:
+        ConfigError: the rows do not match the model, or there are too few.
+    """
     named = shown(data) if isinstance(data, (str, Path, Database)) else "the table"
     table, source = as_table(data), source or named
     terms = _unprotected(model.terms, min_count)
@@ -423,7 +463,8 @@ def rows_facts(model: Model, data: Any, min_count: int | None = None, source: st
     if shard.rows < terms.evaluation.min_count:
         raise ConfigError(
             "report-too-few-rows",
-            f"{source}: has {shard.rows} rows; give {terms.evaluation.min_count} or more, or no --data",
+            f"{source} has {shard.rows} rows, but a report needs at least {terms.evaluation.min_count}; use "
+            "more rows, or omit --data",
         )
     features = np.column_stack([column[:] for column in shard.columns])
     gradients = Gradients(terms.objective.loss, shard.label, shard.weight, shard.group, Threads(1))
@@ -454,7 +495,8 @@ def _dependence(model: Model, features: Any, base_margin: Any) -> Sequence[Depen
 
 
 def _unprotected(terms: Terms, min_count: int | None) -> Terms:
-    """Return the terms for rows that are all here, to read their labels and to choose metrics."""
+    """Return evaluation terms for rows that are all in this process: without protection, parties and
+    subgroups."""
     values = settings_for(terms, TASKS["evaluate"])
     hiding = {*Hiding.file_keys(), "parties", "party_metrics", "subgroups", "program"}
     values = {key: value for key, value in values.items() if key not in hiding} | {"protection": "plain"}

@@ -1,7 +1,8 @@
-"""A model signed by the parties of its session: its file, and the verification of signatures.
+"""Models with the signatures of the parties that trained them: the file format, verification and model parts.
 
-The file is XGBoost's, with fedboost's facts as attributes, and `from_bytes` reads it back without loss.
-Session and signatures are in it, or in a separate file beside it, where `load` finds them.
+The file is an XGBoost model with fedboost's metadata as attributes, and `from_bytes` reads it back without
+loss. The session and its signatures are in the same file, or in a separate file next to it, where `load`
+finds them.
 """
 
 import base64
@@ -56,8 +57,9 @@ _XGBOOSTS = ("best_iteration",)  # attributes by which XGBoost leaves trees out 
 
 
 def facts_in(attributes: Mapping[str, str], source: str) -> dict[str, Any]:
-    """Read the fields of a `SignedModel`, except the trees, from attributes. ConfigError if they are missing;
-    Altered for attributes that contradict the terms, or that would change XGBoost's predictions."""
+    """Read the fields of a `SignedModel`, except the trees, from a file's attributes. source: the file's name
+    in error messages. Raises ConfigError if they are missing or malformed. Raises Altered if attributes
+    contradict the terms or would change XGBoost's predictions."""
     try:
         terms = Terms.from_canonical(attributes[TERMS])
         history = json.loads(attributes[_PREFIX + "history"])
@@ -69,14 +71,15 @@ def facts_in(attributes: Mapping[str, str], source: str) -> dict[str, Any]:
     except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
         reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
         raise ConfigError(
-            "model-not-fedboost", f"{source}: an XGBoost model without fedboost's facts ({reason})"
+            "model-not-fedboost", f"{source} is an XGBoost model without fedboost's metadata ({reason})"
         ) from None
     repeated = _repeated(terms)
     odd = [name for name, value in repeated.items() if attributes.get(name, value) != value]
     odd += [name for name in _XGBOOSTS if name in attributes]
     if odd:
         raise Altered(
-            "model-altered", f"{source}: its attribute {odd[0]} was changed or added after fedboost wrote it"
+            "model-altered",
+            f"{source} was modified: attribute {odd[0]} was changed or added after fedboost wrote the file",
         )
     return {"terms": terms, "rounds": rounds, "rosters": rosters, "summary": summary, **vars(signed)}
 
@@ -116,7 +119,7 @@ class _Signed(BaseModel):
 
 @dataclass(frozen=True)
 class SignedSession:
-    """The session of a model; for its fields see `SignedModel`."""
+    """The session that trained a model; its fields are explained in `SignedModel`."""
 
     attestations: Mapping[str, Attest]
     session: bytes
@@ -125,8 +128,8 @@ class SignedSession:
 
 
 def session_of(attributes: Mapping[str, str]) -> SignedSession:
-    """Read the session in attributes; empty if there is none. ValueError, TypeError, KeyError or
-    AttributeError if it is malformed."""
+    """Read the session from a file's attributes; it is empty if there is none. Raises ValueError, TypeError,
+    KeyError or AttributeError if the attributes are malformed."""
     signed = json.loads(attributes.get(SIGNATURES, "{}"))
     asked = json.loads(attributes.get(_PREFIX + "request", "null"))
     return SignedSession(
@@ -141,7 +144,8 @@ def session_of(attributes: Mapping[str, str]) -> SignedSession:
 
 
 def _number(value: object) -> float:
-    """Check a number. An integer stays one, so that a model read and written again is the same file."""
+    """Return a value if it is a number, else raise TypeError or ValueError. Integers stay integers, so that
+    reading and writing a model does not change its file."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{value!r} in the history is not a number")
     if isinstance(value, int) and abs(value) > _LARGEST:
@@ -158,13 +162,18 @@ PART_BEGINS = f'{{"format":"{PART_FORMAT}"'  # beginning of a file with a party'
 
 @dataclass(frozen=True)
 class SignedModel:
-    """A trained model.
+    """A trained model with its metadata and signatures.
 
-    terms: of its session; rounds: the metrics of each round; attestations: party -> what it signed, over the
-    session's digest `session` (empty if parties have no keys); rosters: round -> the parties in its sums, for
-    rounds in which they changed (empty if always all); request: the analyst's signed request for the session,
-    to which signatures are bound; salts: party -> salt of its part's hash, in an assembled model; summary:
-    the program's results besides trees, as JSON.
+    Attributes:
+        terms: the terms of its training.
+        rounds: the metrics of each round.
+        attestations: maps party -> its signature over the session; empty if parties have no keys.
+        session: digest of the session, which the signatures cover.
+        rosters: maps round -> parties whose rows were summed, for each round in which this changed; empty if
+            it was always all of them.
+        request: the analyst's signed request for the session, which the signatures cover.
+        salts: in an assembled model, maps party -> salt of the hash of its part.
+        summary: results of the training other than trees, as JSON.
     """
 
     booster: Booster = field(repr=False)
@@ -183,23 +192,24 @@ class SignedModel:
 
     @property
     def parties(self) -> tuple[str, ...]:
-        """The parties whose rows trained the model."""
+        """The parties on whose rows the model was trained."""
         return self.terms.parties
 
     @property
     def kept(self) -> int:
-        """Number of rounds in the model: fewer than were trained if early stopping dropped some."""
+        """Number of rounds in the model. It is smaller than the number of trained rounds if early stopping
+        removed some."""
         rounds = len(self.booster.trees) // self.booster.roots - self.terms.constant_rounds
         return min(rounds, len(self.rounds))
 
     @property
     def protection(self) -> str:
-        """The name of the protection that hid the parties' vectors."""
+        """Name of the protection that was used, e.g. "masked"."""
         return self.terms.hiding.protection
 
     @property
     def outline(self) -> ModelSummary:
-        """What to print about the model, trees aside."""
+        """What is printed about the model, without its trees."""
         return ModelSummary(
             terms=self.terms,
             fingerprint=self.fingerprint,
@@ -213,25 +223,30 @@ class SignedModel:
 
     @property
     def importances(self) -> dict[str, list[float]]:
-        """Feature -> its IMPORTANCES, highest gain first."""
+        """Maps feature -> the values of its IMPORTANCES, highest gain first."""
         by_kind = [self.booster.importance(kind) for kind in IMPORTANCES]
         return {name: [values[name] for values in by_kind] for name in by_kind[0]}
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the model without fedboost's facts: equal for equal trees, whatever the parties."""
+        """SHA-256 of the model without fedboost's metadata. Equal trees have equal fingerprints, even if
+        other parties trained them."""
         return self.booster.fingerprint
 
     def verify(self, roots: bytes, now: datetime, denied: Collection[str] = ()) -> tuple[str, ...]:
-        """Verify the signatures, and return the parties that signed this model. PeerError if one is wrong.
+        """Verify the signatures and return the names of the parties that signed this model.
 
-        Each of them took part in the session, under the terms and their protection, and received exactly
-        these trees. A custom program may make any trees from the sums: there, only the queries are signed.
+        A valid signature shows that the party took part in the session under these terms, including their
+        protection, and that it received exactly these trees. A custom program may derive any trees from the
+        sums, so its signatures cover only the queries.
 
         Args:
-            roots: the consortium's roots, PEM.
+            roots: root certificates of the consortium, PEM.
             now: time at which certificates must be valid.
-            denied: serial numbers of certificates that are refused.
+            denied: serial numbers of revoked certificates.
+
+        Raises:
+            PeerError: a signature is invalid.
         """
         faults = self.faults(roots, now, denied)
         if faults:
@@ -239,7 +254,8 @@ class SignedModel:
         return tuple(party for party in self.parties if party in self.attestations)
 
     def faults(self, roots: bytes, now: datetime, denied: Collection[str] = ()) -> dict[str, str]:
-        """Return party -> the fault of its signature, for those that are wrong. Arguments: see `verify`."""
+        """Return party -> what is wrong with its signature, for the parties whose signature is invalid.
+        Arguments are as for `verify`."""
         viewers = {party: self.terms.blocks.viewer(party) for party in self.attestations}
         structures: dict[str, bytes | None] = dict.fromkeys(viewers.values())
         if self.terms.session.program == "boosting":
@@ -261,16 +277,18 @@ class SignedModel:
         try:
             signed_by = identify(attest.certificate, roots, now, denied)
         except PeerError as error:
-            return f"the model's signature of party {party}: {error}"
+            return f"the signature of party {party} is invalid: {error}"
         if (signed_by.name, signed_by.role) != (party, key_exchange.PARTY) or party not in self.parties:
-            return f"the model's signature of party {party} is by {signed_by.role} {signed_by.name}"
+            return f"the signature of party {party} was made by {signed_by.role} {signed_by.name}"
         if structure not in (None, attest.structure):
-            return f"party {party} signed other trees than those of the model"
+            return f"party {party} signed trees that differ from those of the model"
         hides = self.terms.hides_columns and not self.terms.keeps_parts
         if hides and attest.thresholds != packed(self.terms, party, self.booster.trees):
-            return f"party {party} signed other thresholds than those of the model"
+            return f"party {party} signed thresholds that differ from those of the model"
         if self.terms.keeps_parts and not self._has_part(party, attest.part):
-            return f"party {party} signed another part than the model has, or the file lacks its salt"
+            return (
+                f"party {party} signed a part that differs from that of the model, or the file lacks its salt"
+            )
         nonce = b"" if self.request is None else self.request.nonce
         statement = key_exchange.attestation(self.terms, nonce, self.session, party, attest)
         try:
@@ -280,8 +298,8 @@ class SignedModel:
         return ""
 
     def _has_part(self, party: str, digest: bytes) -> bool:
-        """Return whether the model has the part that a party signed. Its salt proves it; without a salt, the
-        part must be empty."""
+        """Return whether the model contains the part that a party signed. The part's salt proves that;
+        without a salt, the party's part must be empty."""
         part, salt = part_in(self.booster, self.terms, party), self.salts.get(party)
         if salt is not None:
             return digest_of(part, salt) == digest
@@ -290,8 +308,8 @@ class SignedModel:
         return not has and not self.terms.blocks.has_labels(party)
 
     def _structure(self, party: str) -> bytes:
-        """Return the digest of constant and trees as a party received them; empty if the task trains
-        nothing."""
+        """Return the digest of the constant and the trees as a party received them; b"" if the task does not
+        train."""
         if not self.terms.task.trains:
             return b""
         trees = self.booster.trees[self.booster.roots * self.terms.constant_rounds :]
@@ -308,12 +326,12 @@ class SignedModel:
         return structure_of(constant, trees, self.booster.target_means.values(), edges)
 
     def to_bytes(self, session: bool = True) -> bytes:
-        """Return the content of the model file. session: include the session and its signatures; without them
-        the same parties, rows and terms give the same bytes."""
+        """Return the content of the model file. session: include the session and its signatures; without
+        them, the same parties, rows and terms yield the same bytes."""
         return self.booster.to_xgboost(self.attributes(session)).encode()
 
     def attributes(self, session: bool = True) -> dict[str, str]:
-        """Return fedboost's facts as attributes of the model file. session: as for `to_bytes`."""
+        """Return fedboost's metadata as attributes of the model file. session: as for `to_bytes`."""
         card = None if self.terms.noise is None else json.dumps(PrivacyCard.of(self.terms).summary)
         return {
             _PREFIX + "version": __version__,
@@ -327,7 +345,8 @@ class SignedModel:
         }
 
     def _session_attributes(self) -> dict[str, str]:
-        """Return the attributes in which two sessions of the same terms differ; none without signatures."""
+        """Return the attributes that differ between two sessions of the same terms; none if there are no
+        signatures."""
         if not self.attestations:
             return {}
         signed = {
@@ -343,8 +362,9 @@ class SignedModel:
         return facts
 
     def save(self, path: Path | str, reproducible: bool = False) -> None:
-        """Write the model file: XGBoost JSON. reproducible: write session and signatures, in which two
-        trainings differ, to a separate file beside it (`session_file`)."""
+        """Write the model to a file in XGBoost's JSON format. reproducible: write the session and its
+        signatures, which differ in every training, to a separate file next to it (`session_file`). Raises
+        ConfigError if a file cannot be written."""
         path = Path(path)
         beside, session = session_file(path), self._session_attributes()
         if reproducible and session:
@@ -355,17 +375,20 @@ class SignedModel:
 
     @classmethod
     def from_bytes(cls, data: bytes, source: str = "model") -> Self:
-        """Return the model in the content of a file, or raise ConfigError. source: the file's name in
-        errors."""
+        """Create a model from the content of a file. source: the file's name in error messages. Raises
+        ConfigError if the content is not a model of fedboost."""
         try:
             text = data.decode()
         except UnicodeDecodeError:
-            raise ConfigError("model-not-fedboost", f"{source}: not text, so not a model") from None
+            raise ConfigError(
+                "model-not-fedboost", f"{source} is not a model, because it is not text"
+            ) from None
         return cls(**contents(text, source))
 
     @classmethod
     def load(cls, path: Path | str) -> Self:
-        """Read a model file, and the session file beside it if there is one."""
+        """Read a model file, and the session file next to it if there is one. Raises ConfigError if the file
+        cannot be read or is not a model of fedboost."""
         with file_errors(path, "cannot read the model"):
             data = Path(path).read_bytes()
         model = cls.from_bytes(data, str(path))
@@ -374,23 +397,26 @@ class SignedModel:
 
 
 def contents(text: str, source: str, holders: int = 0) -> dict[str, Any]:
-    """Return the fields of a `SignedModel` from its text. holders: as for `Booster.from_xgboost`."""
+    """Parse the text of a model file into the fields of a `SignedModel`. source: the file's name in error
+    messages; holders: as for `Booster.from_xgboost`. Raises ConfigError if the text is not a complete model
+    of fedboost, and Altered if it was modified."""
     if not holders and text.startswith(PART_BEGINS):
         raise ConfigError(
             "model-is-part",
-            f"{source}: only a part of a model, which cannot predict; run fedboost assemble on all parts, or "
-            f"predict together with their owners (fedboost predict --party)",
+            f"{source} is only a part of a model, which cannot predict; run fedboost assemble on all parts, "
+            f"or predict together with their owners (fedboost predict --party)",
         )
     booster, attributes = Booster.from_xgboost(text, source, holders)
     facts = facts_in(attributes, source)
     own = belonging(booster, facts["terms"])
     if own is None:
-        raise Altered("model-altered", f"{source}: its trees and terms do not belong together")
+        raise Altered("model-altered", f"{source} was modified: its trees do not match its terms")
     return {**facts, "booster": own}
 
 
 def belonging(booster: Booster, terms: Terms) -> Booster | None:
-    """Return a file's trees as a training under these terms made them; None if they do not fit the terms."""
+    """Return a file's trees with the loss function of the terms, or None if the trees cannot come from a
+    training under these terms."""
     if terms.objective.loss.xgboost_equivalent == booster.loss:  # the file has only XGBoost's objectives
         booster = replace(booster, loss=terms.objective.loss)
     columns = terms.columns.features, tuple(terms.columns.categorical), terms.objective.name
@@ -402,13 +428,13 @@ def belonging(booster: Booster, terms: Terms) -> Booster | None:
 
 
 def session_file(model: Path) -> Path:
-    """Return the session file of a model file: model.session.json for model.json."""
+    """Return the path of a model's session file, e.g. model.session.json for model.json."""
     return model.with_name(f"{model.stem}.session.json")
 
 
 def read_session(path: Path) -> SignedSession | None:
-    """Read a session file that `SignedModel.save` wrote; None if there is none. ConfigError for another
-    file."""
+    """Read a session file written by `SignedModel.save`. Returns None if there is none. Raises ConfigError if
+    the file cannot be read or is something else."""
     try:
         attributes = json.loads(path.read_bytes())
         return session_of(attributes) if SIGNATURES in attributes else None
@@ -421,12 +447,12 @@ def read_session(path: Path) -> SignedSession | None:
     except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
         raise ConfigError(
             "model-session-invalid",
-            f"{path}: not a session file of a fedboost model, whose name it has; move it away",
+            f"{path} has the name of a model's session file, but is not one; move the file aside",
         ) from None
 
 
 def _continues(booster: Booster, terms: Terms) -> bool:
-    """Return whether a model begins with the one that the terms continue, if any."""
+    """Return whether a model starts with the trees of the model that its terms continue, if any."""
     first = terms.earlier
     if first is None:
         return True
@@ -438,7 +464,7 @@ def _continues(booster: Booster, terms: Terms) -> bool:
 
 
 def signed_model_of(session: AggregatorSession) -> SignedModel:
-    """Return the model of a session that is over. Raises SessionFailed if it has none."""
+    """Return the model of a finished session. Raises SessionFailed if it has none."""
     if session.error is not None:
         raise session.error
     assert session.booster is not None
@@ -469,7 +495,7 @@ def facts_of(session: AggregatorSession) -> dict[str, Any]:
 
 
 def part_in(booster: Booster, terms: Terms, party: str) -> Booster:
-    """Return a party's part of a whole model."""
+    """Return a party's part of a complete model."""
     view = view_of(terms, party)
     assert view is not None
     trees = tuple(map(replace(view, hides=False).tree, booster.trees))
@@ -493,7 +519,8 @@ def written(
     verification: Verification | None = None,
     session: Ended | None = None,
 ) -> str:
-    """Return the report of a model as HTML. session: the session that trained it, if it was followed."""
+    """Return a report about a model as an HTML page. rows: results on a table; verification: result of
+    verifying the signatures; session: the session that trained it, if known."""
     trees = [_tree(model, number) for number in range(min(MAX_TREES, len(model.booster.trees)))]
     has_classes = model.terms.objective.loss.xgboost_equivalent.label_kind is LabelKind.CLASS
     classes = tuple(map(str, classes_of(model.terms))) if has_classes else ()
@@ -521,7 +548,7 @@ def _tree(model: SignedModel, number: int) -> DrawnTree:
 
 
 def tree_title(model: SignedModel, number: int) -> str:
-    """Describe a tree: its number, round, class, and index among parallel trees."""
+    """Return a title for a tree: its number, objective, round, class, and index among parallel trees."""
     booster = model.booster
     in_round, parallel = number % booster.roots, booster.num_parallel_tree
     title = f"Tree {number} of {len(booster.trees)}, {booster.objective}: round {number // booster.roots}"
@@ -530,9 +557,10 @@ def tree_title(model: SignedModel, number: int) -> str:
 
 
 def classes_of(terms: Terms) -> tuple[str, ...] | tuple[int, ...]:
-    """Return columns.classes, or else 0, 1, ...; ConfigError for objectives without classes."""
+    """Return the class labels: columns.classes, or else 0, 1, ... Raises ConfigError if the objective has no
+    classes."""
     if terms.objective.loss.xgboost_equivalent.label_kind is not LabelKind.CLASS:
-        raise ConfigError("model-no-classes", f"{terms.objective.name} has no classes; use predict")
+        raise ConfigError("model-no-classes", f"objective {terms.objective.name} has no classes; use predict")
     return terms.columns.classes or tuple(range(terms.objective.num_class or 2))
 
 
@@ -546,8 +574,8 @@ class _AskedInFile(_Asked):
 
 
 def sign_terms(terms: Terms, bundle: Bundle | None) -> bytes:
-    """Return the content of a file with terms signed with a bundle, valid for one session; without a bundle,
-    where analysts have no keys, without a signature."""
+    """Return the content of a file with signed terms, valid for one session. Without a bundle, i.e. if
+    analysts have no keys, the terms are not signed."""
     values: dict[str, Any] = {"terms": terms.canonical()}
     if bundle is not None:
         request = request_of(terms, bundle)
@@ -556,14 +584,15 @@ def sign_terms(terms: Terms, bundle: Bundle | None) -> bytes:
 
 
 def request_of(terms: Terms, bundle: Bundle, wish: bytes = key_exchange.SESSION) -> Request:
-    """Sign a request under these terms with a bundle, now."""
+    """Sign a request for a session under these terms, at the current time. wish: what is requested, a session
+    (default) or a preflight check."""
     nonce = os.urandom(key_exchange.NONCE_BYTES)
     return key_exchange.request(bundle.signer, terms, nonce, int(time.time()), wish)
 
 
 def from_json(data: bytes) -> tuple[str, Request | None]:
-    """Return the terms' text in the content of a file, and the request, if any. Neither is verified. Raises
-    ConfigError."""
+    """Parse a file with signed terms. Returns the text of the terms and the analyst's request, or None if
+    unsigned. Neither is verified. Raises ConfigError if the file has another content."""
     try:
         values = json.loads(data)
         text, given = values["terms"], values.get("request")
@@ -575,25 +604,35 @@ def from_json(data: bytes) -> tuple[str, Request | None]:
         if sum(map(len, (request.nonce, request.certificate, request.signature))) > MAX_REQUEST:
             raise ValueError
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise ConfigError("terms-not-signed", "not signed terms; run `fedboost sign`") from None
+        raise ConfigError(
+            "terms-not-signed", "these are not signed terms; sign them with `fedboost sign`"
+        ) from None
     return text, request
 
 
 def verified(
     model: SignedModel, source: str, roots: bytes, now: datetime, denied: Collection[str] = ()
 ) -> Verification:
-    """Verify a model's signatures and its analyst's request, with a consortium's roots (PEM)."""
+    """Verify a model's signatures and the request of its analyst.
+
+    Args:
+        model: the model.
+        source: name of the model file in the result.
+        roots: root certificates of the consortium, PEM.
+        now: time at which certificates must be valid.
+        denied: serial numbers of revoked certificates.
+    """
     faults = model.faults(roots, now, denied)
     analyst, asked, fault = "", "", ""
     if model.request is None:
-        fault = "the model has no analyst's request"
+        fault = "the model does not contain an analyst's request"
     elif model.attestations:
         try:
             trust = Trust(roots, frozenset(denied), lambda: now)
             analyst = key_exchange.check_request(trust, model.terms, model.request)
             asked = f"{datetime.fromtimestamp(model.request.time, UTC):%Y-%m-%d %H:%M} UTC"
         except (PeerError, OverflowError, ValueError, OSError) as error:
-            fault = f"the analyst's request: {error}"
+            fault = f"the analyst's request is invalid: {error}"
     return Verification(
         file=source,
         terms=model.terms,
@@ -618,14 +657,14 @@ PART_VERSION = 1
 
 @dataclass(frozen=True, repr=False)
 class PartyModel(SignedModel):
-    """A party's part of a model, or the analyst's.
+    """A party's part of a model, or the analyst's part.
 
     Attributes:
-        party: its party; '' for the analyst's part, which has the structure of the trees, the party of each
-            split, metrics and signatures.
-        name: the session's name.
-        salt: the salt of the hash that the party signed.
-        gains: in the analyst's part, party -> total gain of its splits.
+        party: name of the party, or '' for the analyst's part. The analyst's part has the structure of the
+            trees, the party of each split, metrics and signatures.
+        name: name of the session.
+        salt: salt of the hash that the party signed.
+        gains: in the analyst's part, maps party -> total gain of its splits.
     """
 
     party: str = ""
@@ -639,19 +678,19 @@ class PartyModel(SignedModel):
 
     @cached_property
     def id(self) -> str:
-        """The id of the whole model, in hex: equal for all parts of one model."""
+        """Identifier of the complete model, in hex. All parts of a model have the same one."""
         holder = self.terms.vertical.label_holder
         assert holder is not None
         return model_id(self.name, self.terms, self._structure(holder))
 
     @property
     def outline(self) -> ModelSummary:
-        """What to print about the model, with the importance as each party's shares."""
+        """What is printed about the model, with each party's share of the gain."""
         return super().outline.model_copy(update={"shares": self.importance})
 
     @property
     def importance(self) -> dict[str, float]:
-        """Party -> its share of the total gain, highest first; empty except in the analyst's part."""
+        """Maps party -> its share of the total gain, highest first. Empty except in the analyst's part."""
         total = sum(self.gains.values())
         return {name: gain / total for name, gain in sorted(self.gains.items(), key=lambda g: -g[1]) if total}
 
@@ -670,23 +709,23 @@ class PartyModel(SignedModel):
 
     @classmethod
     def of(cls, part: Part) -> Self:
-        """Return the part that a party keeps."""
+        """Create the file representation of a part that a party keeps."""
         return cls(part.booster, part.terms, (), party=part.party, name=part.session, salt=part.salt)
 
     @classmethod
     def from_bytes(cls, data: bytes, source: str = "model") -> Self:
-        """Return the part in the content of a file, or raise ConfigError. source: the file's name in
-        errors."""
+        """Create a model part from the content of a file. source: the file's name in error messages. Raises
+        ConfigError if the content is not a model part, and Altered if it was modified."""
         try:
             content = json.loads(data)
         except (ValueError, RecursionError):
             content = None
         if not isinstance(content, dict) or content.get("format") != PART_FORMAT:
-            raise ConfigError("model-not-part", f"{source}: not a part of a model from `fedboost party`")
+            raise ConfigError("model-not-part", f"{source} is not a model part written by `fedboost party`")
         try:
             if content["version"] != PART_VERSION:
                 raise ConfigError(
-                    "model-part-newer", f"{source}: a part of a model from a newer fedboost; update"
+                    "model-part-newer", f"{source} is a model part from a newer fedboost; update fedboost"
                 )
             own: dict[str, Any] = {"party": str(content["party"]), "name": str(content["session"])}
             own["salt"] = bytes.fromhex(content.get("salt", ""))
@@ -695,19 +734,21 @@ class PartyModel(SignedModel):
             text = json.dumps(content["model"], ensure_ascii=False)
             _ = (own["name"] + text).encode()  # ValueError for lone surrogates
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            raise ConfigError("model-not-part", f"{source}: not a whole part of a model ({error})") from None
+            raise ConfigError(
+                "model-not-part", f"{source} is an incomplete or damaged model part ({error})"
+            ) from None
         part = cls(**contents(text, source, len(terms.parties)), **own)
         if not terms.keeps_parts or part.party not in ("", *terms.parties) or not part._is_own:
-            raise Altered("model-altered", f"{source}: its trees and terms do not belong together")
+            raise Altered("model-altered", f"{source} was modified: its trees do not match its terms")
         return part
 
     def _has_part(self, party: str, digest: bytes) -> bool:
-        """Return True, as one part cannot prove those of others; `assembled` compares them."""
+        """Return True: a single part cannot prove other parties' parts. `assembled` compares them instead."""
         return True
 
     @property
     def _is_own(self) -> bool:
-        """True if exactly the party's own splits are complete."""
+        """True if this part contains complete splits only for the party's own columns."""
         view = view_of(self.terms, self.party or self.terms.parties[0])
         assert view is not None
         view = view if self.party else view.public
@@ -722,8 +763,8 @@ class PartyModel(SignedModel):
 
 
 def trained_model_of(session: AggregatorSession) -> SignedModel:
-    """Return the analyst's model of a session that is over, or its structure if parties keep parts. Raises
-    SessionFailed if it has none."""
+    """Return the analyst's model of a finished session; if parties keep parts, it has only the structure of
+    the trees. Raises SessionFailed if there is no model."""
     model = signed_model_of(session)
     terms = session.terms
     if not terms.keeps_parts:
@@ -742,15 +783,17 @@ def trained_model_of(session: AggregatorSession) -> SignedModel:
 
 
 def assembled(parts: Iterable[PartyModel]) -> SignedModel:
-    """Assemble a model from the label holder's part and those of all parties with splits in it. With the
-    analyst's part, it has metrics and signatures, too, and each part must be the one that was signed."""
+    """Assemble a model from the parts of the label holder and of all parties with splits. If the analyst's
+    part is included, the model has metrics and signatures, and each part must be the one that was signed.
+    Raises ConfigError if parts are missing, altered or from different sessions."""
     by_party = _by_party(parts)
     first = next(iter(by_party.values()))
     holder, terms = first.terms.vertical.label_holder, first.terms
     assert holder is not None
     if holder not in by_party:
         raise ConfigError(
-            "model-parts-missing", f"the part of label holder {holder} is missing; it has the leaf values"
+            "model-parts-missing",
+            f"the part of label holder {holder} is missing; it is needed for the leaf values",
         )
     own, signed = by_party[holder], by_party.get("")
     if signed is not None:
@@ -758,7 +801,7 @@ def assembled(parts: Iterable[PartyModel]) -> SignedModel:
             attest = signed.attestations.get(name)
             if name and attest is not None and attest.part != digest_of(part.booster, part.salt):
                 raise ConfigError(
-                    "model-part-altered", f"the part of {name} is not the one that {name} signed"
+                    "model-part-altered", f"the part of {name} differs from the one that {name} signed"
                 )
     trees = tuple(_whole(number, tree, by_party, terms) for number, tree in enumerate(own.booster.trees))
     facts = {name: getattr(signed or own, name) for name in SignedModel.__dataclass_fields__}
@@ -771,14 +814,14 @@ def _by_party(parts: Iterable[PartyModel]) -> dict[str, PartyModel]:
     for part in parts:
         whose = f"the part of {part.party}" if part.party else "the analyst's part"
         if part.party in by_party:
-            raise ConfigError("model-part-twice", f"{whose} is given twice")
+            raise ConfigError("model-part-twice", f"{whose} was passed twice; remove one")
         by_party[part.party] = part
         first = next(iter(by_party.values()))
         if part.id != first.id:
             other = f"that of {first.party}" if first.party else "the analyst's"
-            raise ConfigError("model-parts-differ", f"{whose} is of another session than {other}")
+            raise ConfigError("model-parts-differ", f"{whose} comes from a different session than {other}")
     if not by_party:
-        raise ConfigError("model-parts-missing", "no parts of a model are given")
+        raise ConfigError("model-parts-missing", "there are no model parts to assemble")
     return by_party
 
 
@@ -793,7 +836,8 @@ def _whole(number: int, tree: Tree, by_party: Mapping[str, PartyModel], terms: T
         party = terms.parties[feature - features]
         if party not in by_party:
             raise ConfigError(
-                "model-parts-missing", f"the part of {party} is missing; it has split {node} of tree {number}"
+                "model-parts-missing",
+                f"the part of {party} is missing; it is needed for split {node} of tree {number}",
             )
         theirs = by_party[party].booster.trees[number]
         for name, column in columns.items():
@@ -802,9 +846,9 @@ def _whole(number: int, tree: Tree, by_party: Mapping[str, PartyModel], terms: T
 
 
 def terms_to_predict(model: PartyModel, rows: int, min_common_rows: int | None = None) -> Terms:
-    """Return the terms of a session that predicts with a model: those of its training, with min_common_rows
-    if given. rows: their number, or if ids may repeat, the number of ids. A party that is lost and does not
-    return ends the session, and the label holder starts another."""
+    """Return the terms of a session that predicts with a model. They are the terms of its training, with
+    min_common_rows replaced if it is passed. rows: number of rows to predict or, if ids may repeat, of ids.
+    If a party is lost, the session ends, and the label holder must start another one."""
     fewest = model.terms.vertical.min_common_rows if min_common_rows is None else min_common_rows
     return model.terms.changed(
         predict_with=model.id, predict_rows=rows, min_common_rows=fewest, on_loss="stop"

@@ -1,4 +1,5 @@
-"""Sessions that end with a result: their terms, and their results in Python."""
+"""Tasks other than training (describe, tune, evaluate and drift): their terms, how to run them, and their
+results."""
 
 import logging
 import math
@@ -34,11 +35,12 @@ from fedboost.views.results import document, hints
 class Reported(Result):
     @classmethod
     def from_model(cls, model: SignedModel, traffic: Traffic) -> Self:
-        """Return the result of a session. Raises PeerError if the session has another kind of result."""
+        """Create the result of a session from the signed model that it returned. Raises PeerError if it is
+        not a valid result of this kind."""
         return cls.read(model.summary, _session(model, traffic))
 
     def report(self, path: Path | str | None = None) -> str:
-        """Return the report of the result as an HTML page. path: file to write it to, if any."""
+        """Return a report about the result as an HTML page. path: file to write it to, if any."""
         return saved(report(document(self)), path)
 
 
@@ -64,8 +66,9 @@ class Drift(Reported, tasks.Drift):
 
     @classmethod
     def held_against(cls, reference: BinCounts, model: SignedModel, traffic: Traffic) -> Self:
-        """Return the result of a session. reference: bins of the model that rows are compared with. Raises
-        PeerError if the session has another kind of result."""
+        """Create the result of a session from the signed model that it returned. reference: row counts by bin
+        in the training, which the current rows are compared with. Raises PeerError if it is not a valid
+        result of this kind."""
         return cls.compared(model.summary, reference, _session(model, traffic))
 
 
@@ -74,19 +77,19 @@ class Tuning(Reported, tasks.Tuning):
 
     @property
     def terms(self) -> Terms:
-        """Terms for a training with the best settings and the best number of rounds."""
+        """Terms for training with the best settings and the best number of rounds."""
         best_round = self.trials[self.best].best_round
         return self.session.terms.candidate(self.best).changed(rounds=best_round)
 
     def save(self, path: Path | str) -> None:
-        """Write `terms` to a TOML file, whole or not at all."""
+        """Write `terms` to a TOML file, atomically."""
         write_atomically(Path(path), terms_to_toml(self.terms).encode())
 
 
 # ---- The terms of sessions with a model -----------------------------------------------------------------
 
 
-_A_PART = "the model is only a part; run fedboost assemble on all parts"
+_A_PART = "this is only a part of a model; run fedboost assemble on all parts"
 
 
 def evaluation_terms(
@@ -98,7 +101,8 @@ def evaluation_terms(
     min_count: int | None = None,
     rows: str | None = None,
 ) -> Terms:
-    """Return the terms of an evaluation. Arguments are those of `evaluate`; they override the terms."""
+    """Return the terms of an evaluation. Arguments are as for `evaluate` and override the terms. Raises
+    ConfigError if the model cannot be evaluated."""
     if isinstance(model, PartyModel):
         raise ConfigError("model-is-part", _A_PART)
     own: Terms | None
@@ -109,7 +113,8 @@ def evaluation_terms(
         if own is None and terms is None:
             raise ConfigError(
                 "model-without-terms",
-                f"{model}: an XGBoost model without fedboost's terms; give terms with its columns (--terms)",
+                f"{model} is an XGBoost model without fedboost's terms; specify terms with its columns "
+                "(--terms)",
             )
     given = terms or own
     assert given is not None
@@ -119,8 +124,8 @@ def evaluation_terms(
 def drift_terms(
     model: Model | Path | str, terms: Terms | None = None, min_count: int | None = None
 ) -> tuple[Terms, BinCounts]:
-    """Return the terms for comparing rows with a model's reference, and the reference. Arguments are those of
-    `drift`."""
+    """Return the terms for comparing rows with a model's reference distribution, and that reference.
+    Arguments are as for `drift`. Raises ConfigError if the model has no usable reference."""
     if isinstance(model, PartyModel):
         raise ConfigError("model-is-part", _A_PART)
     if not isinstance(model, Model):
@@ -132,7 +137,10 @@ def drift_terms(
     except ValidationError:
         reference = None
     if reference is None or not reference.fits(agreed):
-        raise ConfigError("model-reference-unfit", "the model's reference is damaged or of other columns")
+        raise ConfigError(
+            "model-reference-unfit",
+            "the model's reference distribution is damaged, or has different columns from the terms",
+        )
     return agreed, reference
 
 
@@ -140,8 +148,8 @@ def drift_terms(
 
 
 NAMES = {"random": "RandomSampler", "qmc": "QMCSampler", "tpe": "TPESampler"}
-"""Name in the command -> sampler. As candidates are in the terms before any is tried, samplers get no
-results, and TPE draws only its random first candidates."""
+"""Maps the sampler's name on the command line to its Optuna class. The terms contain all candidates before
+any is tried, so samplers receive no results. TPE therefore only draws its random initial candidates."""
 
 
 def sampled(
@@ -152,8 +160,22 @@ def sampled(
     whole: frozenset[str],
     by_ratio: frozenset[str],
 ) -> list[dict[str, float]]:
-    """Draw `number` points of a space. sampler: a name in NAMES, or an Optuna sampler; whole: integer
-    settings; by_ratio: settings drawn evenly by logarithm."""
+    """Draw points of a search space with an Optuna sampler.
+
+    Args:
+        space: setting -> [low, high], or a list of values.
+        number: number of points.
+        seed: random seed, if the sampler is given by name.
+        sampler: a name in NAMES, or an Optuna sampler.
+        whole: names of integer settings.
+        by_ratio: names of settings drawn on a logarithmic scale.
+
+    Returns:
+        For each point, setting -> value.
+
+    Raises:
+        ConfigError: the sampler is unknown, or Optuna is not installed.
+    """
     if find_spec("optuna") is None:
         raise ConfigError("extra-missing", 'samplers need Optuna: pip install "fedboost[optuna]"')
     import optuna
@@ -168,7 +190,10 @@ def sampled(
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             sampler = getattr(optuna.samplers, NAMES[sampler])(seed=seed)
     if not isinstance(sampler, optuna.samplers.BaseSampler):
-        raise ConfigError("tune-sampler-unknown", f"a {type(sampler).__name__} is not an Optuna sampler")
+        raise ConfigError(
+            "tune-sampler-unknown",
+            f"the sampler must be an Optuna sampler or a name, not a {type(sampler).__name__}",
+        )
     distributions = optuna.distributions
     ranges: dict[str, Any] = {}
     for name, values in space.items():
@@ -191,7 +216,7 @@ def sampled(
 
 
 def _short(value: float, values: Sequence[float]) -> float:
-    """Round a number to four digits, within its range."""
+    """Return a number rounded to four significant digits, within its range."""
     if len(values) != 2 or isinstance(value, int):
         return value
     return min(max(float(f"{value:.4g}"), values[0]), values[1])
@@ -206,14 +231,14 @@ SPACE: dict[str, list[float]] = {
     "reg_lambda": [0.1, 30],
     "colsample_bytree": [0.5, 1.0],
 }
-"""The default space: usual settings of XGBoost and their ranges. min_child_weight is added, from the value in
-the terms upwards, as sites have limits for it."""
+"""The default search space: common settings of XGBoost and their ranges. min_child_weight is added with a
+range that starts at its value in the terms, because sites set limits for it."""
 TRIALS = 27
 _BY_RATIO = frozenset({"learning_rate", "min_child_weight", "reg_lambda", "reg_alpha", "gamma"})
-"""Settings drawn evenly by logarithm."""
+"""Settings drawn on a logarithmic scale."""
 _WHOLE = frozenset({"max_depth", "max_leaves"})
 _NOT_WHILE_TUNING = ("early_stopping_rounds", "party_metrics")
-"""Settings left out of tuning, and of the terms that result."""
+"""Settings omitted from the terms of tuning, and from the terms that result from it."""
 _DIGITS = 3
 
 
@@ -223,13 +248,23 @@ def terms_to_tune(
     trials: int | None = None,
     sampler: Any = None,
 ) -> Terms:
-    """Return terms that try candidates of a space together, or the terms themselves if they name candidates.
-    The first candidate has the terms' settings. The others are a Latin hypercube drawn with the terms' seed,
-    or are drawn by a sampler (`sampled`)."""
+    """Return the terms of a tuning session, which trains all candidates in parallel.
+
+    The first candidate has the terms' own settings. If there is no sampler, the others are a Latin hypercube
+    drawn with the terms' seed. Terms that already have candidates are returned unchanged.
+
+    Args:
+        terms: terms for training or tuning.
+        space, trials, sampler: as for `tune`.
+
+    Raises:
+        ConfigError: an argument is invalid, or is combined with terms that already have candidates.
+    """
     if terms.task.takes_candidates:
         if (space, trials, sampler) != (None, None, None):
             raise ConfigError(
-                "tune-candidates-fixed", "the terms name candidates; leave --space, --trials, --sampler out"
+                "tune-candidates-fixed",
+                "the terms already have candidates; omit --space, --trials and --sampler",
             )
         return terms
     fewest = max(terms.trees.min_child_weight, 1.0)
@@ -237,7 +272,7 @@ def terms_to_tune(
     ranges = _checked(usual if space is None else space)
     number = TRIALS if trials is None else trials
     if not 2 <= number <= MAX_CANDIDATES:
-        raise ConfigError("tune-trials-range", f"{number} trials; give 2 to {MAX_CANDIDATES}")
+        raise ConfigError("tune-trials-range", f"trials is {number}, but must be from 2 to {MAX_CANDIDATES}")
     others, seed = number - 1, terms.draws.seed
     drawn = (
         draw(ranges, others, seed)
@@ -262,8 +297,9 @@ def terms_to_tune(
 
 
 def draw(space: Mapping[str, Sequence[float]], number: int, seed: int) -> list[dict[str, float]]:
-    """Draw `number` points of a space as a Latin hypercube: each setting has one value in each of `number`
-    equal parts of its range."""
+    """Draw `number` points of a search space as a Latin hypercube: the range of each setting is divided into
+    `number` equal parts, and each part contains one value. space: setting -> [low, high], or a list of
+    values. Returns setting -> value for each point."""
     draws = np.random.default_rng(seed)
     columns = {}
     for name, values in space.items():
@@ -273,7 +309,8 @@ def draw(space: Mapping[str, Sequence[float]], number: int, seed: int) -> list[d
 
 
 def _value(name: str, values: Sequence[float], part: float) -> float:
-    """Return a setting's value at a part (0 to 1) of its interval [low, high], or of its list of values."""
+    """Return a setting's value at position `part`, 0 to 1, of its interval [low, high] or of its list of
+    values."""
     if len(values) != 2:
         return values[min(int(part * len(values)), len(values) - 1)]
     low, high = values
@@ -288,7 +325,7 @@ def _value(name: str, values: Sequence[float], part: float) -> float:
 
 def _checked(space: Mapping[str, Sequence[float]]) -> Mapping[str, Sequence[float]]:
     if not space:
-        raise ConfigError("tune-space-empty", "the space has no settings; give at least one")
+        raise ConfigError("tune-space-empty", "the search space has no settings; specify at least one")
     for name, values in space.items():
         try:
             require_known(name, TUNED, "space")
@@ -297,11 +334,12 @@ def _checked(space: Mapping[str, Sequence[float]]) -> Mapping[str, Sequence[floa
         is_list = isinstance(values, list | tuple) and len(values) > 1
         if not is_list or not all(map(_is_number, values)):
             raise ConfigError(
-                "tune-space-range", f"space: {name} must be [low, high], or a list of three or more values"
+                "tune-space-range", f"space: {name} must be [low, high], or a list of at least three values"
             )
         if len(values) == 2 and values[0] >= values[1]:
             raise ConfigError(
-                "tune-space-range", f"space: {name} = {list(values)}; the first must be below the second"
+                "tune-space-range",
+                f"space: {name} = {list(values)}, but the first value must be less than the second",
             )
     return space
 
@@ -324,7 +362,7 @@ class TaskRequests(ABC):
         wait: float = 60.0,
         on_waiting: OnWaiting | None = None,
     ) -> Description:
-        """Describe the rows of all parties, and wait for the result. Other arguments: see
+        """Describe the rows of all parties and wait for the result. Other arguments are as for
         `fedboost.describe`."""
         return Description.from_model(*self._result(terms_to_describe(terms, min_count), wait, on_waiting))
 
@@ -337,7 +375,7 @@ class TaskRequests(ABC):
         wait: float = 60.0,
         on_waiting: OnWaiting | None = None,
     ) -> Tuning:
-        """Try candidates together, and wait for the result. Other arguments: see `fedboost.tune`."""
+        """Try candidates in parallel and wait for the result. Other arguments are as for `fedboost.tune`."""
         agreed = terms_to_tune(terms, space, trials, sampler)
         return Tuning.from_model(*self._result(agreed, wait, on_waiting))
 
@@ -353,9 +391,9 @@ class TaskRequests(ABC):
         on_waiting: OnWaiting | None = None,
         rows: str | None = None,
     ) -> Evaluation:
-        """Evaluate a model on the rows of all parties, and wait for the result. Parties are those of the
-        terms, or of the model's own terms. rows may also be "new", for rows added since the training. Other
-        arguments: see `fedboost.evaluate`."""
+        """Evaluate a model on the rows of all parties and wait for the result. The parties are those named in
+        `terms`, or else in the model's terms. rows may also be "new", for rows added since the training.
+        Other arguments are as for `fedboost.evaluate`."""
         agreed = evaluation_terms(model, terms, by, by_site, threshold, min_count, rows)
         return Evaluation.from_model(*self._result(agreed, wait, on_waiting))
 
@@ -367,14 +405,14 @@ class TaskRequests(ABC):
         wait: float = 60.0,
         on_waiting: OnWaiting | None = None,
     ) -> Drift:
-        """Compare the rows of all parties with those that a model was trained on, and wait for the result.
-        Other arguments: see `fedboost.drift`."""
+        """Compare the rows of all parties with the training rows of a model and wait for the result. Other
+        arguments are as for `fedboost.drift`."""
         agreed, reference = drift_terms(model, terms, min_count)
         return Drift.held_against(reference, *self._result(agreed, wait, on_waiting))
 
     @abstractmethod
     def _result(self, terms: Terms, wait: float, on_waiting: OnWaiting | None) -> tuple[SignedModel, Traffic]:
-        """Run a session under these terms. Return its model and its traffic."""
+        """Run a session under these terms and return its signed model and its traffic."""
 
 
 # ---- The same in this process ---------------------------------------------------------------------------
@@ -383,8 +421,8 @@ class TaskRequests(ABC):
 def _simulated(
     terms: Terms, shards: Any, seed: int, nthread: int, site: str | None, by_tables: bool = False
 ) -> tuple[SignedModel, Traffic]:
-    """Run a session under these terms. Return its model and its traffic. by_tables: parties are those of the
-    tables rather than of the terms."""
+    """Run a session in this process and return its signed model and its traffic. by_tables: the parties are
+    those of the tables rather than of the terms."""
     from fedboost.runtime.local import (
         simulation,
     )  # late, as it is slow and an aggregator's analyst needs none
@@ -402,15 +440,18 @@ def describe(
     nthread: int = 1,
     site: str | None = None,
 ) -> Description:
-    """Describe the rows of all parties in this process: missing values, levels, labels, quantiles.
+    """Describe the rows of all parties in this process: missing values, levels, labels and quantiles.
 
-    Over the network, use `fedboost describe` or `connect(...).describe(terms)`. Raises ConfigError,
-    SessionFailed.
+    Over the network, use `fedboost describe` or `connect(...).describe(terms)`.
 
     Args:
-        terms: those of a training, or with `program = "describe"`.
+        terms: terms for training, or with `program = "describe"`.
         shards, seed, nthread, site: as for `simulate`.
-        min_count: fewest rows of a reported count (default: that of the terms).
+        min_count: counts of fewer rows than this are hidden (default: as in the terms).
+
+    Raises:
+        ConfigError: an argument is invalid, or a table does not match the terms.
+        SessionFailed: the session ended without a result.
     """
     agreed = terms_to_describe(terms, min_count)
     return Description.from_model(*_simulated(agreed, shards, seed, nthread, site))
@@ -425,15 +466,19 @@ def drift(
     nthread: int = 1,
     site: str | None = None,
 ) -> Drift:
-    """Compare the rows of all parties in this process with those that a model was trained on.
+    """Compare the rows of all parties in this process with the training rows of a model.
 
-    Over the network, use `fedboost drift` or `connect(...).drift(model)`. Raises ConfigError, SessionFailed.
+    Over the network, use `fedboost drift` or `connect(...).drift(model)`.
 
     Args:
-        model: a model trained with `reference = true`, or its file.
-        shards, seed, nthread, site: as for `simulate`; labels are not needed.
-        terms: terms that name the columns, in place of the model's own.
-        min_count: fewest rows of a reported count (default: that of the terms).
+        model: a model trained with `reference = true`, or the path of its file.
+        shards, seed, nthread, site: as for `simulate`; no labels are needed.
+        terms: terms whose columns to use instead of the model's.
+        min_count: counts of fewer rows than this are hidden (default: as in the terms).
+
+    Raises:
+        ConfigError: an argument is invalid, or a table does not match the terms.
+        SessionFailed: the session ended without a result.
     """
     agreed, reference = drift_terms(model, terms, min_count)
     return Drift.held_against(reference, *_simulated(agreed, shards, seed, nthread, site, terms is None))
@@ -454,21 +499,25 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate a model on the rows of all parties in this process.
 
-    Over the network, use `fedboost evaluate` or `connect(...).evaluate(model)`. Raises ConfigError,
-    SessionFailed.
+    Over the network, use `fedboost evaluate` or `connect(...).evaluate(model)`.
 
     Args:
-        model: a model, or its file, from fedboost or XGBoost.
+        model: a model, or the path of a file from fedboost or XGBoost.
         shards, seed, nthread, site: as for `simulate`.
-        terms: terms that name the columns; required for XGBoost's own files. Without them, parties may differ
-            from the model's, and be so few that only `plain` allows them.
-        by: categorical features, to split results by their levels.
-        by_site: split results by site, too.
+        terms: terms with the columns and parties, required for XGBoost's own files. Without terms, the
+            parties are those of the tables; `plain` may be the only protection that allows them if they are
+            few.
+        by: categorical features whose levels results are split by.
+        by_site: also split results by site.
         threshold: probability above which a row is predicted positive.
-        min_count: fewest rows of a reported count (default: that of the terms).
-        rows: "held-out" for rows that no tree was grown on (the default if the training held rows out), or
-            "all". Held-out rows are drawn again as in the training, so the tables must be those of the
-            training, under the same names.
+        min_count: counts of fewer rows than this are hidden (default: as in the terms).
+        rows: "held-out" for rows that were not used to train trees (default if the training held rows out),
+            or "all". Held-out rows are selected again as in the training, so tables and party names must be
+            the same.
+
+    Raises:
+        ConfigError: an argument is invalid, or a table does not match the terms.
+        SessionFailed: the session ended without a result.
     """
     agreed = evaluation_terms(model, terms, by, by_site, threshold, min_count, rows)
     return Evaluation.from_model(*_simulated(agreed, shards, seed, nthread, site, terms is None))
@@ -484,16 +533,21 @@ def tune(
     nthread: int = 1,
     site: str | None = None,
 ) -> Tuning:
-    """Try settings of trees together in this process, and drop the worst by validation rows.
+    """Train candidate settings in parallel in this process, dropping the worst on the validation rows.
 
-    Over the network, use `fedboost tune` or `connect(...).tune(terms)`. Raises ConfigError, SessionFailed.
+    Over the network, use `fedboost tune` or `connect(...).tune(terms)`.
 
     Args:
-        terms: those of a training, or with `program = "tune"` and `candidates`.
+        terms: terms for training, or with `program = "tune"` and `candidates`.
         shards, seed, nthread, site: as for `simulate`.
-        space: setting -> [low, high], or a list of three or more values (default: `tasks.SPACE`).
-        trials: number of candidates (default: 27). The first has the settings of the terms.
-        sampler: an Optuna sampler (extra optuna) or its name, in place of a Latin hypercube.
+        space: setting -> [low, high], or a list of at least three values (default: `tasks.SPACE`).
+        trials: number of candidates (default: 27), including the terms' own settings.
+        sampler: an Optuna sampler or its name (requires the extra optuna) to use instead of a Latin
+            hypercube.
+
+    Raises:
+        ConfigError: an argument is invalid, or a table does not match the terms.
+        SessionFailed: the session ended without a result.
     """
     agreed = terms_to_tune(terms, space, trials, sampler)
     model, traffic = _simulated(agreed, shards, seed, nthread, site)
@@ -501,23 +555,25 @@ def tune(
 
 
 def read_terms(path: Path) -> Terms:
-    """Read an analyst's terms."""
+    """Read an analyst's terms file. Raises ConfigError if it cannot be read or is invalid."""
     return Terms.read(read_settings(path), str(path))
 
 
 def read_training(path: Path) -> Terms:
-    """Read an analyst's terms of a training. ConfigError if they are of another task."""
+    """Like `read_terms`, but also raises ConfigError if the terms are not for training a model."""
     terms = read_terms(path)
     if not terms.task.makes_model:
         name = terms.task.name
         raise ConfigError(
-            "terms-not-training", f"{path}: program = {name!r} does not train; use fedboost {name}"
+            "terms-not-training",
+            f"{path} has program = {name!r}, which does not train a model; use fedboost {name}",
         )
     return terms
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """Read the settings in a terms file, with the model itself in place of the path in xgb_model."""
+    """Read the settings in a terms file. If xgb_model is the path of a model, it is replaced with the model's
+    text. Raises ConfigError if a file cannot be read."""
     settings = read_toml(path, TERMS)
     if "xgb_model" in settings:
         task = task_of(settings.get("program"))
@@ -531,8 +587,8 @@ _ALWAYS_WRITTEN = {"parties", "objective", "rounds", "max_depth", "learning_rate
 def terms_to_toml(
     terms: Terms, comments: Mapping[str, str] = MappingProxyType({}), model: str | None = None
 ) -> str:
-    """Write terms as TOML for an analyst to edit: the usual settings and those that were set, columns last.
-    comments: key -> comment above it; model: path of their model, relative to the file."""
+    """Format terms as TOML for an analyst to edit: the most common settings and those that were set, with
+    columns last. comments: key -> comment above it; model: path for xgb_model, relative to the file."""
     values = terms.model_dump(mode="json")
     values |= {} if model is None else {"xgb_model": model}
     keys = _ALWAYS_WRITTEN | terms.model_dump(exclude_unset=True).keys()

@@ -1,7 +1,7 @@
-"""Events of a process, its log, questions at the terminal, and the meter of bytes and seconds.
+"""A process's log and events, the measurement of traffic and time, and questions to a person at the terminal.
 
-Logs go to standard error, one line per event, with date, time, UTC offset and level. Bytes are those of whole
-messages, both ways.
+The log is written to standard error, one line per event, with date, time, UTC offset and level. Traffic is
+measured in bytes of complete messages, in both directions.
 """
 
 import logging
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from fedboost.terms.terms import Terms
 
 TABLE_AVAILABLE: Literal["at hand"] = "at hand"
-"""A party's log event when it has reached the aggregator."""
+"""Kind of a party's event when it has connected to the aggregator."""
 
 Row = dict[str, float]
-"""One round: `round`, metrics by name, `seconds`, `bytes`."""
+"""One round of the history: `round`, metrics by name, `seconds` and `bytes`."""
 
 
 FORMATS = ("text", "json")
@@ -32,9 +32,9 @@ LEVELS = ("debug", "info", "warning", "error")
 
 
 def logger(role: str, log_format: str = "text", log_level: str = "info") -> Any:
-    """Return a structured logger to standard error: `time [level] event key=value ...`, or JSON with one
-    object per line. Text is coloured on a terminal with colours, unless NO_COLOR is set. ConfigError for
-    another format or level."""
+    """Return a structured logger that writes to standard error: `time [level] event key=value ...`, or one
+    JSON object per line. Text is coloured if the terminal supports it and NO_COLOR is not set. Raises
+    ConfigError if the format or level is unknown."""
     import structlog  # late, as it imports rich: a training in this process needs neither
 
     _check_choice("--log-format", log_format, FORMATS)
@@ -58,7 +58,7 @@ def _check_choice(option: str, value: str, choices: Sequence[str]) -> None:
     if value not in choices:
         known = f"{', '.join(choices[:-1])} or {choices[-1]}"
         raise ConfigError(
-            "option-value-unknown", f"{option}: unknown {value!r}{nearest(value, choices)}; choose {known}"
+            "option-value-unknown", f"{option} cannot be {value!r}{nearest(value, choices)}; choose {known}"
         )
 
 
@@ -68,7 +68,7 @@ def _add_time(logger: Any, method: str, event: MutableMapping[str, Any]) -> Muta
 
 
 def _join_lists(logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Join lists: names by commas, sentences by semicolons."""
+    """Turn lists into text: names separated by commas, sentences by semicolons."""
     for key, value in event.items():
         if isinstance(value, (list, tuple)):
             event[key] = ("; " if key == "reasons" else ", ").join(map(str, value))
@@ -96,8 +96,8 @@ Kind = Literal[
     "session failed",
     "left the session",
 ]
-"""Kinds of events. A session that is offered or goes on, and a turn, may have begun before. A paused session
-is neither running nor over. "bytes" are received or sent."""
+"""Kinds of events. Sessions that are offered or go on, and turns, may have started before this process did. A
+paused session neither runs nor has ended. "bytes" reports that bytes were received or sent."""
 LINES: dict[Kind, tuple[str, ...]] = {
     "party here": ("party",),
     "party gone": ("party", "reason"),
@@ -110,14 +110,22 @@ LINES: dict[Kind, tuple[str, ...]] = {
     "session failed": ("session", "analyst", "reason"),
     "left the session": ("session", "reason"),
 }
-"""Kind -> the fields of `Event` in its log line; other kinds are not logged."""
+"""Maps each kind of event that is logged to the fields of `Event` in its log line."""
 WARNINGS = "session failed", "left the session"
 
 
 class Event(NamedTuple):  # one for each message: a frozen dataclass takes five times as long to make
-    """An event. analyst: '' if analysts have no keys; turn, round: numbers, rounds from 1; rounds: number of
-    completed rounds; metrics: of all parties together; seconds: of the round, session or answer; received,
-    sent: bytes."""
+    """An event in this process, for its log, metrics and pages. Unused fields keep their defaults.
+
+    Attributes:
+        analyst: name, '' if analysts have no keys.
+        turn, round: numbers, starting at 1.
+        of: number of rounds in the terms.
+        rounds: number of completed rounds.
+        metrics: metrics over the rows of all parties.
+        seconds: duration of the round, session or answer.
+        received, sent: numbers of bytes.
+    """
 
     kind: Kind
     session: str = ""
@@ -139,15 +147,15 @@ class Event(NamedTuple):  # one for each message: a frozen dataclass takes five 
 
 
 class Observer(Protocol):
-    """A receiver of events."""
+    """Protocol for objects that are notified of events."""
 
     def observe(self, event: Event) -> None:
-        """Use or ignore an event."""
+        """Process or ignore an event."""
 
 
 class Events:
-    """The events of a process, for its log and its observers. digits: logged digits of a terms digest
-    (default: all)."""
+    """Forwards each event of a process to its observers and writes it to the log. digits: number of digits of
+    a terms digest to log (default: all)."""
 
     def __init__(self, log: Any, *observers: Observer, digits: int | None = None) -> None:
         self._log, self._observers, self._digits = log, observers, digits
@@ -173,12 +181,13 @@ class Events:
 
 
 class Meter:
-    """Counts the bytes of messages and the seconds of rounds of one session."""
+    """Measures a session's traffic in bytes per party and the duration of its rounds in seconds."""
 
     def __init__(
         self, parties: Iterable[str], moved: Callable[..., object] = lambda party, received, sent: None
     ) -> None:
-        """moved: called with keywords party, received and sent: bytes from and to it."""
+        """parties: names of the parties; moved: called with the keywords party, received and sent, the bytes
+        received from it and sent to it."""
         self._moved = moved
         self.traffic: dict[str, tuple[int, int]] = dict.fromkeys(parties, (0, 0))
         self.history: list[Row] = []
@@ -195,7 +204,8 @@ class Meter:
         return time.monotonic() - self._start
 
     def rows(self, rounds: "Sequence[Round]") -> list[Row]:
-        """Return rows for new rounds, with the seconds and bytes since the row before."""
+        """Return one history row for each round that is new, with the seconds and bytes since the previous
+        row."""
         if len(rounds) == len(self.history):
             return []
         new = rounds[len(self.history) :]
@@ -219,8 +229,9 @@ def has_terminal() -> bool:
 
 
 def ask_terminal(question: str, stopped: Callable[[], bool] = lambda: False) -> str:
-    """Ask a question at the terminal and return the answered line, ignoring what was typed before. Refused if
-    there is no terminal, or once `stopped` returns True, as the answer is no longer needed."""
+    """Print a question at the terminal and return the line typed as an answer. Input typed earlier is
+    ignored. Raises Refused if standard input is not a terminal, or if `stopped` returns True because the
+    answer is no longer needed."""
     if not has_terminal():
         raise Refused("terminal-missing", "its standard input is not a terminal, so no one can be asked")
     import termios  # not on every system
@@ -229,13 +240,14 @@ def ask_terminal(question: str, stopped: Callable[[], bool] = lambda: False) -> 
     print(question, end="", file=sys.stderr, flush=True)
     while not select.select([sys.stdin], [], [], ANSWER_POLL)[0]:
         if stopped():
-            print("\nno longer needed: the session or its connection ended", file=sys.stderr)
+            print("\nthe answer is no longer needed: the session or its connection ended", file=sys.stderr)
             raise Refused("terminal-no-answer", "no one answered before the session or its connection ended")
     return sys.stdin.readline().strip()
 
 
 def terminal_ask(text: str, stopped: Callable[[], bool] = lambda: False) -> bool:
-    """Show a text at the terminal, and return whether the person there agrees. Refused as `ask_terminal`."""
+    """Show a text at the terminal, ask whether to take part, and return whether the person agrees. Raises
+    Refused like `ask_terminal`."""
     question = f"\n{text}\nTake part under these terms with the rows of this site? [y/N] "
     return is_yes(ask_terminal(question, stopped))
 

@@ -1,8 +1,8 @@
-"""A training as an MLflow run (an extra).
+"""Logging of a training as an MLflow run (requires the extra mlflow).
 
-It logs only what the analyst has: settings of the terms, published metrics, the model file. Nothing is sent
-elsewhere than to the tracking server. A server that fails does not end the training. Messages never contain a
-password of the server's address.
+Only data that the analyst has anyway is logged: settings of the terms, published metrics and the model file.
+It is sent only to the tracking server. If the server fails, the training continues. Messages never contain
+passwords from the server's address.
 """
 
 import json
@@ -24,35 +24,40 @@ from fedboost.runtime.signed_model import SignedModel
 from fedboost.terms.terms import Terms
 from fedboost.version import VERSION
 
-EXTRA = 'MLflow is an extra: pip install "fedboost[mlflow]"'
+EXTRA = 'MLflow is not installed: pip install "fedboost[mlflow]"'
 NOT_SETTINGS = ("columns", "parties", "xgb_model", "candidates", "blocks")
-"""Keys of terms that are not logged as parameters; the model file has them."""
+"""Keys of terms that are not logged as parameters, because they are long; the model file contains them."""
 MAX_NAME, MAX_VALUE, MAX_METRICS = 250, 500, 1000
-"""Most characters of a name and of a parameter, and metrics per request, in every version of MLflow."""
+"""Maximum length of a name and of a parameter in characters, and maximum number of metrics per request. All
+versions of MLflow accept these."""
 
 VARIABLES = {
     "MLFLOW_DISABLE_TELEMETRY": "true",  # otherwise MLflow reports each run to its makers
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # otherwise a training could wait for four minutes
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
 }
-"""Environment variables for MLflow, unless already set."""
+"""Environment variables set for MLflow, unless they are already set."""
 
 
 class MLflowCallback:
-    """An MLflow run: a context manager that is called with each row of a training's history.
+    """Logs a training as an MLflow run. A context manager that is called with each row of the training's
+    history.
 
         with fb.MLflowCallback(terms, "http://mlflow.example.org:5000") as log:
             result = fb.simulate(terms, sites, on_round=log)
             log.log_model(result.model)
 
-    The run ends as FINISHED, as KILLED after Ctrl-C, or as FAILED after another exception. `run_id` is its
-    id.
+    The run's status becomes FINISHED, KILLED after Ctrl-C, or FAILED after another exception. `run_id` is the
+    id of the run.
 
     Args:
-        terms: those of the training, logged as parameters.
-        tracking_uri: the server (default: MLFLOW_TRACKING_URI).
-        experiment_name: default: MLFLOW_EXPERIMENT_NAME, or else Default.
-        run_name: default: chosen by MLflow.
+        terms: terms of the training, logged as parameters.
+        tracking_uri: address of the server (default: MLFLOW_TRACKING_URI).
+        experiment_name: name of the experiment (default: MLFLOW_EXPERIMENT_NAME, or else Default).
+        run_name: name of the run (default: chosen by MLflow).
+
+    Raises:
+        ConfigError: MLflow is not installed, or the server fails when the run starts or ends.
     """
 
     def __init__(
@@ -71,7 +76,8 @@ class MLflowCallback:
         self._unsent: list[Any] = []
         """Metrics that the server has not accepted yet."""
         self._lost = False
-        """True once the server failed. Metrics are then kept and sent with the model."""
+        """True after the server has failed. From then on, metrics are kept and sent together with the
+        model."""
 
     def __enter__(self) -> Self:
         for name, value in VARIABLES.items():
@@ -91,7 +97,8 @@ class MLflowCallback:
         return self
 
     def __call__(self, row: Mapping[str, float]) -> None:
-        """Log the metrics, seconds and bytes of a round."""
+        """Log the metrics, duration and traffic of a round. If the server fails, a RuntimeWarning is issued
+        once."""
         from mlflow.entities import Metric
 
         now, number = int(time.time() * 1000), int(row["round"])
@@ -102,10 +109,10 @@ class MLflowCallback:
             self._send()
         except ConfigError as error:
             self._lost = True
-            warnings.warn(f"{error}; the training goes on", RuntimeWarning, stacklevel=2)
+            warnings.warn(f"{error}; the training continues", RuntimeWarning, stacklevel=2)
 
     def log_model(self, model: SignedModel) -> None:
-        """Log the model file, and its fingerprint and signers as tags."""
+        """Log the model file, and set tags for its fingerprint and the parties that signed it."""
         self._send()
         signed = ", ".join(model.attestations)
         with tempfile.TemporaryDirectory() as folder, self._told():
@@ -136,13 +143,13 @@ class MLflowCallback:
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """Turn the server's errors into a ConfigError of one line."""
+        """Context manager that turns the server's errors into a ConfigError with a one-line message."""
         from mlflow.exceptions import MlflowException
 
         try:
             yield
         except (MlflowException, ImportError, OSError) as error:  # MLflow also raises those of requests
-            where = f"at {without_access(self._uri)}" if self._uri else "of MLFLOW_TRACKING_URI"
+            where = f"at {without_access(self._uri)}" if self._uri else "in MLFLOW_TRACKING_URI"
             lines = str(error).strip().splitlines() or [type(error).__name__]
             raise ConfigError(
                 "mlflow-failed", f"the MLflow server {where} failed: {quoted(without_access(lines[0]))}"
@@ -150,12 +157,12 @@ class MLflowCallback:
 
 
 def without_access(text: str) -> str:
-    """Return a text without user, password and query of the addresses in it."""
+    """Return a text in which user names, passwords and query strings are removed from all URLs."""
     return re.sub(r"(://[^\s?]*)\?[^\s)'\"]*", r"\1?...", re.sub("://.*@", "://***@", text))
 
 
 def metric_name(name: str) -> str:
-    """Return a metric's name with characters that MLflow allows: error@0.7 becomes error_at_0.7."""
+    """Return a metric's name with only characters that MLflow allows, e.g. error_at_0.7 for error@0.7."""
     plain = re.sub(r"[^\w.\- :/]", "_", name.replace("@", "_at_"))
     if posixpath.normpath(plain) != plain or plain.startswith(("/", "..")):
         plain = re.sub(r"[/.]", "_", plain)

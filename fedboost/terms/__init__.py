@@ -1,1 +1,2 @@
-"""The terms of a session: what every party agreed to. One flat file, read into groups of settings. Pure."""
+"""Terms of a session: the settings that every party agrees on. A file is one flat table, which is read into
+groups of settings."""

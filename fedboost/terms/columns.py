@@ -1,7 +1,6 @@
 """The columns that every party's table must have: label, features, weights, row ids and so on.
 
-Refuses: columns named twice, names that a model file cannot store, and impossible levels and ranges.
-"""
+Rejects: columns named twice, names that a model file cannot store, and impossible levels and ranges."""
 
 import re
 from collections import Counter
@@ -18,21 +17,22 @@ from fedboost.terms.reading import MAX_CHARS, MAX_FEATURES, Name, Several, Table
 T = TypeVar("T")
 MAX_CLASSES = 1 << 10
 ByName = Annotated[Table[T], Field(default_factory=dict, max_length=MAX_FEATURES)]
-"""A table with an entry for some of the features, by name."""
+"""Table with an entry for some of the features, by name."""
 NOT_IN_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-"""Characters that column names and levels cannot have: control characters and lone surrogates."""
+"""Characters that column names and levels must not contain: control characters and lone surrogates."""
 NOT_IN_FEATURES = re.compile(rf"[][<]|{NOT_IN_TEXT.pattern}")
-"""Characters that feature names cannot have: the above, and those that XGBoost refuses."""
+"""Characters that feature names must not contain: the above, and those that XGBoost rejects."""
 
 _NO_LABEL: dict[str, Any] = {
     **{"label": "", "classes": (), "subgroups": {}},
     **dict.fromkeys(("label_upper_bound", "positive", "weight", "validation", "group")),
 }
-"""Values of a schema without labels, for the columns that belong to labels."""
+"""Values of the label columns in a schema without labels."""
 
 
 class Schema(UntrustedTable):
-    """The columns that every party must have. The order of features is numeric, target_means, categorical."""
+    """Columns that every party's table must have. Features are in this order: numeric, target_means,
+    categorical."""
 
     label: Name = Field(
         description="Column to predict. For `survival:aft`, the lower bound of a time; 0 means no lower "
@@ -40,39 +40,41 @@ class Schema(UntrustedTable):
     )
     label_upper_bound: Name | None = Field(
         default=None,
-        description="Column with the upper bound of a time, for `survival:aft`. Infinite or missing means "
-        "that the event has not happened yet.",
+        description="Column with the upper bound of a time, for `survival:aft`. An infinite or missing "
+        "value means that the event has not happened yet.",
     )
     positive: str | None = Field(
         default=None,
-        description="Label value of the positive class, for `binary:logistic` with text labels. By default "
+        description="Label value of the positive class, for `binary:logistic` with text labels. By default, "
         "labels are 0 and 1.",
     )
     classes: Several[str] = Field(
         default=(),
         max_length=MAX_CLASSES,
-        description="Label values in class order, starting with class 0, for `multi:softprob` with text "
-        "labels or other numbers. By default labels are 0, 1, 2 and so on.",
+        description="Label values in class order, starting with class 0, for `multi:softprob` with labels "
+        "that are text or arbitrary numbers. By default, labels are 0, 1, 2 and so on.",
     )
     weight: Name | None = Field(
-        default=None, description="Column of row weights, 0 or more. By default every row has weight 1."
+        default=None,
+        description="Column of row weights, which must not be negative. By default, every row has weight 1.",
     )
     validation: Name | None = Field(
         default=None,
-        description="Column that marks validation rows, with values 0 and 1, or false and true. Trees do not "
-        "grow on rows with 1, and the metrics of these rows are reported. Use it instead of "
-        "`validation_fraction` to choose the rows yourself.",
+        description="Column that marks validation rows, with values 0 and 1, or false and true. Rows with 1 "
+        "are not used to train trees; their metrics are reported. Use it instead of `validation_fraction` "
+        "to choose the rows yourself.",
     )
     row_id: Name | None = Field(
         default=None,
-        description="Column of row identifiers. With it, the same rows are drawn no matter which party holds "
-        "them; without it, draws depend on the party and the row's position in its table. With "
-        "`label_holder`, the parties' rows are also matched by it: text or whole numbers, each only once.",
+        description="Column of row identifiers. With it, the same rows are sampled no matter which party "
+        "holds them; without it, sampling depends on the party and on the row's position in its table. With "
+        "`label_holder`, the parties' rows are also matched by it; it must then contain unique text or "
+        "whole numbers.",
     )
     base_margin: Name | None = Field(
         default=None,
         description="Column of margins that boosting starts from, e.g. log(exposure) for claim counts. Not "
-        "available for several classes.",
+        "available for multiclass objectives.",
     )
     group: Name | None = Field(
         default=None,
@@ -83,42 +85,42 @@ class Schema(UntrustedTable):
         default=(), max_length=MAX_FEATURES, description="Names of the numeric features, in order."
     )
     ranges: ByName[tuple[float, float]] = Field(
-        description="Lowest and highest value of each numeric feature, e.g. `{ age = [17, 90] }`. Required "
-        "with `noise`. Declare what is generally known, not what the rows show."
+        description="Minimum and maximum of each numeric feature, e.g. `{ age = [17, 90] }`. Required with "
+        "`noise`. Use limits that are publicly known, not those of the rows."
     )
     target_means: ByName[int] = Field(
         description="Columns with too many levels to declare, e.g. `{ merchant = 4096 }`. Each level is "
-        "replaced by the mean label of other rows with this level. The number is that of buckets, into which "
-        f"levels are hashed: {MIN_BUCKETS} to {MAX_BUCKETS} for all such columns together. Choose several "
-        "times the number of levels. See [target means](objectives.md#target-means)."
+        "replaced by the mean label of other rows with this level. The number is the column's number of "
+        f"hash buckets, {MIN_BUCKETS} or more, and at most {MAX_BUCKETS} for all such columns together. "
+        "Choose several times the number of levels. See [target means](objectives.md#target-means)."
     )
     label_range: tuple[float, float] | None = Field(
         default=None,
-        description="Lowest and highest label, e.g. `[0, 100]`. Required with `noise` if labels are numbers. "
-        "Declare what is generally known, not what the rows show.",
+        description="Minimum and maximum of the label, e.g. `[0, 100]`. Required with `noise` if labels are "
+        "numeric. Use limits that are publicly known, not those of the rows.",
     )
     categorical: ByName[Several[str]] = Field(
-        description="Categorical features and the levels of each, at most "
-        f"{MAX_CATEGORIES}. An undeclared level is treated as a missing value."
+        description=f"Categorical features with the levels of each, at most {MAX_CATEGORIES} per feature. "
+        "An undeclared level is treated as a missing value."
     )
     subgroups: ByName[Several[str]] = Field(
-        description="Categorical columns that are not features, and the levels of each, e.g. "
-        '`{ sex = ["F", "M"] }`. A model can be evaluated by them (`subgroups`); training does not read '
-        "them.",
+        description="Categorical columns that are not features, with the levels of each, e.g. `{ sex = "
+        '["F", "M"] }`. An evaluation can report results by them (`subgroups`); training ignores them.',
     )
     held: ByName[Several[Name]] = Field(
-        description="With `label_holder`: the features that each other party holds, e.g. "
-        '`{ telco = ["minutes", "calls"] }`. The label holder has all columns that are not listed here.',
+        description="With `label_holder`: the features that each other party holds, e.g. `{ telco = "
+        '["minutes", "calls"] }`. The label holder has all columns that are not listed here.',
     )
 
     @property
     def features(self) -> tuple[str, ...]:
-        """All feature names, in order."""
+        """Names of all features, in order."""
         return (*self.ordered, *self.categorical)
 
     @property
     def ordered(self) -> tuple[str, ...]:
-        """Names of the features that trees split by thresholds, in order: numeric, then target means."""
+        """Names of the features that are split by thresholds, in order: numeric features, then target
+        means."""
         return (*self.numeric, *self.target_means)
 
     @property
@@ -132,12 +134,14 @@ class Schema(UntrustedTable):
 
     @property
     def levels(self) -> dict[str, tuple[str, ...]]:
-        """Maps each categorical feature, then each subgroup column -> its levels."""
+        """Levels of each categorical feature, then of each subgroup column, by name."""
         return {**self.categorical, **self.subgroups}
 
     def held_by(self, party: str, has_labels: bool, by_id: bool) -> "Schema":
-        """The columns of one party where parties hold different columns. With labels it has all columns that
-        no other party holds; else only its features, and (`by_id`) the row ids."""
+        """Return the columns of one party if parties hold different columns.
+
+        has_labels: the party has the labels; its columns are all that no other party holds. Otherwise, they
+        are only its features, and row ids if `by_id` is true."""
         if has_labels:
             elsewhere = {name for names in self.held.values() for name in names}
             own = [name for name in self.features if name not in elsewhere]
@@ -156,12 +160,12 @@ class Schema(UntrustedTable):
         )
 
     def unlabelled(self) -> "Schema":
-        """The columns of rows to predict: features, row ids and base margins."""
+        """Return the columns of rows to predict: features, row ids and base margins."""
         return self.model_copy(update=_NO_LABEL)
 
     @model_serializer(mode="wrap")
     def _without_what_is_not_used(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave unused newer keys out, so that terms without them keep their digest."""
+        """Omit newer keys that are not used, so that terms without them keep their digest."""
         content: dict[str, Any] = dump(self)
         for name in ("held", "subgroups", "target_means"):
             if not content.get(name):
@@ -185,24 +189,24 @@ class Schema(UntrustedTable):
                 hint = nearest(name, self.numeric)
                 yield f"ranges names {name[:MAX_CHARS]!r}, which is not a numeric column{hint}"
             if not -MAX_LABEL <= low < high <= MAX_LABEL:
-                yield f"ranges: the range of {name!r} must be two numbers, the lower one first"
+                yield f"ranges: the range of {name!r} must be two numbers, with the lower one first"
         if self.label_range is not None:
             low, high = self.label_range
             if not -MAX_LABEL <= low < high <= MAX_LABEL:
-                yield "label_range must be two numbers, the lower one first"
+                yield "label_range must be two numbers, with the lower one first"
         for name, levels in self.levels.items():
             if not levels or len(set(levels)) != len(levels):
-                yield f"column {name!r} needs at least one level, and each level only once"
+                yield f"column {name!r} must have at least one level, and must list each level only once"
             if len(levels) > MAX_CATEGORIES:
                 yield (
-                    f"column {name!r} has {len(levels)} levels, and at most {MAX_CATEGORIES} are allowed: "
+                    f"column {name!r} has {len(levels)} levels, but at most {MAX_CATEGORIES} are allowed: "
                     f"name it in target_means, merge rare levels in the tables, or declare the column numeric"
                 )
         for name, buckets in self.target_means.items():
             if buckets < MIN_BUCKETS:
-                yield f"target_means: {name!r} has {buckets} buckets, and needs at least {MIN_BUCKETS}"
+                yield f"target_means: {name!r} has {buckets} buckets, but needs at least {MIN_BUCKETS}"
         if (every := sum(self.target_means.values())) > MAX_BUCKETS:
-            yield f"target_means: {every} buckets in all columns, and at most {MAX_BUCKETS} are allowed"
+            yield f"target_means has {every} buckets in total, but at most {MAX_BUCKETS} are allowed"
         yield from self._faults_of_held()
         yield from self._faults_of_texts()
 
@@ -222,17 +226,17 @@ class Schema(UntrustedTable):
 
     def _faults_of_texts(self) -> Iterator[str]:
         if self.classes and self.positive is not None:
-            yield "positive is for labels of two values, and classes for more: remove one of them"
+            yield "positive is for labels with two values, but classes is for more: remove one of them"
         if len(self.classes) == 1 or len(set(self.classes)) != len(self.classes):
-            yield "classes needs at least two label values, each only once"
+            yield "classes must list at least two label values, and each only once"
         for name in self.classes:
             if not name or NOT_IN_TEXT.search(name):
-                why = "not one line of text" if name else "not a label value, as empty means missing"
+                why = "not one line of text" if name else "not a label value, because empty means missing"
                 yield f"class {name!r} is {why}; replace it in the tables"
         for rule, names in ((NOT_IN_FEATURES, self.features), (NOT_IN_TEXT, self.others)):
             for name in names:
                 if odd := rule.search(name):
-                    yield f"the name of column {name!r} cannot contain the character {odd[0]!r}: rename it"
+                    yield f"the name of column {name!r} must not contain the character {odd[0]!r}: rename it"
         for name, levels in self.levels.items():
             if odd := next(filter(None, map(NOT_IN_TEXT.search, levels)), None):
                 yield f"a level of {name!r} contains the character {odd[0]!r}: replace it in the tables"

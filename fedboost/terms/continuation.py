@@ -1,10 +1,9 @@
-"""The model in the terms (`xgb_model`), as text: XGBoost's JSON, and the meaning of its numbers.
+"""The model in the terms (`xgb_model`), as a text: XGBoost's JSON with the meaning of its numbers.
 
-Promises: the same model is always the same text, so that terms with it have the same digest everywhere.
-Analyst, aggregator and parties check the text against the terms by the same code.
-Refuses: a text that `written` did not write, one that is too long, and a model that does not fit the terms
-(ConfigError that names the difference).
-"""
+Guarantees: a model always has the same text, so terms that contain it have the same digest everywhere.
+Analyst, aggregator and parties use the same code to check the text against the terms.
+Rejects: a text that `written` did not write, one that is too long, and a model that does not fit the terms
+(ConfigError, which names the difference)."""
 
 import dataclasses
 import itertools
@@ -28,18 +27,19 @@ if TYPE_CHECKING:
     from fedboost.terms.training import Evaluation
 
 MAX_MODEL = 3 << 20
-"""Most bytes of the text in JSON: terms must fit in one message."""
+"""Maximum size in bytes of the text in JSON: terms must fit in one message."""
 MAX_EDGES = BINS - 1
 _COLUMNS = "fedboost.columns"
 _BINS = "fedboost.bins"
 TRAINED_UNDER = "fedboost.terms"
-"""Attribute with the terms of the training as canonical JSON, in a model that is measured."""
+"""Attribute of a model that is measured, with the terms of its training as canonical JSON."""
 FACTS = frozenset({TRAINED_UNDER, "fedboost.attestations", "fedboost.session", "fedboost.request"})
-"""Attributes that a model to measure keeps: a site finds its signature, and the held-out rows, by them."""
+"""Attributes that are kept in a model that is measured. A site needs them to find its signature and the
+held-out rows."""
 BinEdges = tuple[list[list[float]], list[float]]
 """Bin edges of each numeric feature, and of the score."""
 MEANINGS = ("positive", "classes", "categorical", "base_margin")
-"""Keys of a schema for what trees do not contain: the meaning of labels and of category codes."""
+"""Keys of a schema for facts that trees do not contain: the meaning of labels and of category codes."""
 
 
 def written(
@@ -48,8 +48,14 @@ def written(
     bins: BinEdges | None = None,
     facts: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
-    """The text of a model for the terms. columns: those of its training, if known; bins: from `attached`;
-    facts: attributes of a model that is measured, of which `FACTS` are kept. ConfigError if too long."""
+    """Return the text of a model for the terms.
+
+    Args:
+        columns: the columns of its training, if known.
+        bins: bin edges from `attached`.
+        facts: attributes of a model that is measured; those in `FACTS` are kept.
+
+    Raises ConfigError if the text is too long."""
     meanings = {} if columns is None else columns.model_dump(mode="json", include={*MEANINGS})
     with np.errstate(over="ignore"):  # an infinite score is refused when the text is read
         rounded = dataclasses.replace(booster, base_score=float(np.float32(booster.base_score)))
@@ -63,28 +69,32 @@ def written(
 
 @lru_cache(maxsize=8)
 def read(text: str) -> Booster:
-    """The model in a text. Raises ConfigError if `written` did not write it."""
+    """Read the model in a text. Raises ConfigError if `written` did not write the text."""
     _check_length(text)
     booster, attributes = Booster.from_any_xgboost(text, "xgb_model")
     if set(attributes) - {_COLUMNS, _BINS, *FACTS} or booster.to_xgboost(attributes) != text:
-        raise ConfigError("model-not-canonical", "xgb_model: not as fedboost writes it; give the file's path")
+        raise ConfigError(
+            "model-not-canonical", "xgb_model is not as fedboost writes it; use the path of a model file"
+        )
     return booster
 
 
 @lru_cache(maxsize=8)
 def facts_of(text: str) -> Mapping[str, str]:
-    """The attributes (`FACTS`) of a model's training in a text; empty if it has none."""
+    """Return a text's attributes about the model's training (`FACTS`), empty if it has none."""
     attributes = json.loads(text)["learner"]["attributes"]
     return {key: attributes[key] for key in FACTS if key in attributes}
 
 
 @lru_cache(maxsize=8)
 def bins_of(text: str) -> BinEdges:
-    """The bin edges of the reference in a text. Raises ConfigError if there are none."""
+    """Return the bin edges of the model's reference distribution in a text. Raises ConfigError if it has
+    none."""
     attribute = json.loads(text)["learner"]["attributes"].get(_BINS)
     if attribute is None:
         raise ConfigError(
-            "model-no-reference", "xgb_model has no reference: train it with reference = true in the terms"
+            "model-no-reference",
+            "xgb_model has no reference distribution: train it with reference = true in the terms",
         )
     try:
         numeric, score = json.loads(attribute)
@@ -94,34 +104,41 @@ def bins_of(text: str) -> BinEdges:
                 raise ValueError("not bin edges")
     except (TypeError, ValueError, RecursionError):
         raise ConfigError(
-            "model-not-canonical", f"xgb_model: its attribute {_BINS} is not as fedboost writes it"
+            "model-not-canonical", f"the attribute {_BINS} of xgb_model is not as fedboost writes it"
         ) from None
     return numeric, score
 
 
 def edges_beside(trained: "Evaluation", cuts: Sequence[Float32]) -> list[Float64]:
-    """Bin edges of numeric features, which parties sign with the trees; empty without a reference."""
+    """Return bin edges of each numeric feature, float64, which parties sign with the trees. The list is empty
+    unless the training stores a reference distribution. cuts: cut points of each feature."""
     return [edges_of(own) for own in cuts] if trained.reference else []
 
 
 def edges_in(trained: "Evaluation", summary: Mapping[str, Any]) -> list[list[float]]:
-    """The bin edges that parties sign with the trees, from the program's summary; empty if it has none."""
+    """Return the bin edges that parties sign with the trees, taken from the program's summary; empty if it
+    has none."""
     columns = summary.get("reference", {}).get("columns", ()) if trained.reference else ()
     return [column["edges"] for column in columns if "edges" in column]
 
 
 def training_rows(summary: Mapping[str, Any]) -> int | None:
-    """Number of rows of the training, if the program's summary has it."""
+    """Return the number of training rows from the program's summary, or None if it is missing."""
     rows: int | None = summary.get("reference", {}).get("rows")
     return rows
 
 
 def attached(summary: Any, trained: "Evaluation | None", task: Task, source: str) -> BinEdges | None:
-    """The bin edges that a model has in the terms of a task, or None.
+    """Return the bin edges to store in the terms of `task`, taken from a trained model, or None if the task
+    needs none.
 
-    summary: what its training reported in addition to the trees; trained: from the terms of its training;
-    source: name of the model in errors. ConfigError if a reference is needed, or was signed, and is missing.
-    """
+    Args:
+        summary: the summary that the training reported in addition to the trees.
+        trained: evaluation settings of the training.
+        source: name of the model in error messages.
+
+    Raises ConfigError if the model has no reference distribution although the task uses it or the parties
+    signed it."""
     signed = task.measures and trained is not None and trained.reference
     if not (signed or task.uses_reference):
         return None
@@ -132,12 +149,13 @@ def attached(summary: Any, trained: "Evaluation | None", task: Task, source: str
     except (AttributeError, KeyError, TypeError):
         raise ConfigError(
             "model-no-reference",
-            f"{source}: the model has no reference: train it with reference = true in the terms",
+            f"{source} has no reference distribution: train it with reference = true in the terms",
         ) from None
 
 
 def signed_summary(text: str) -> dict[str, Any]:
-    """The part of the summary of the model in a text that its parties signed together with the trees."""
+    """Return the part of a model's summary that its parties signed together with the trees. text: the model
+    as in `xgb_model`."""
     try:
         numeric, _ = bins_of(text)
     except ConfigError:
@@ -146,7 +164,8 @@ def signed_summary(text: str) -> dict[str, Any]:
 
 
 def check_attached(text: str, task: Task) -> None:
-    """Raise ConfigError for score edges that no training produces: they could isolate single rows."""
+    """Raise ConfigError if the score's bin edges are not those that training produces: others could isolate
+    single rows."""
     if not task.uses_reference:
         return
     score, booster = np.array(bins_of(text)[1]), read(text)
@@ -154,7 +173,9 @@ def check_attached(text: str, task: Task) -> None:
         known = score_edges(booster.constant, booster.trees)
         near = known[np.abs(known[None, :] - score[:, None]).argmin(axis=1)]
         if not np.allclose(near, score, atol=1e-3 * float(known[1] - known[0])):
-            raise ConfigError("model-altered", "xgb_model: its score bins are not those of its reference")
+            raise ConfigError(
+                "model-altered", "the score bins of xgb_model do not match its reference distribution"
+            )
 
 
 def _check_length(text: str) -> None:
@@ -162,14 +183,15 @@ def _check_length(text: str) -> None:
     if size > MAX_MODEL:
         raise ConfigError(
             "model-too-large",
-            f"xgb_model: the model takes {size:,} bytes, and at most {MAX_MODEL:,} fit into terms; use a "
-            "model with fewer rounds",
+            f"the model in xgb_model takes {size:,} bytes, but at most {MAX_MODEL:,} fit into terms; use a "
+            f"model with fewer rounds",
         )
 
 
 @lru_cache(maxsize=8)
 def trained_columns(text: str) -> Mapping[str, Any] | None:
-    """The meaning of the model's numbers (`MEANINGS`), if the text has it."""
+    """Return the meaning of the model's numbers (`MEANINGS`), or None if the text has none. Raises
+    ConfigError if it is malformed."""
     attribute = json.loads(text)["learner"]["attributes"].get(_COLUMNS)
     try:
         columns = {} if attribute is None else {name: json.loads(attribute)[name] for name in MEANINGS}
@@ -177,6 +199,6 @@ def trained_columns(text: str) -> Mapping[str, Any] | None:
             raise TypeError("levels are not a table")
     except (LookupError, TypeError, ValueError, RecursionError):
         raise ConfigError(
-            "model-not-canonical", f"xgb_model: its attribute {_COLUMNS} is not as fedboost writes it"
+            "model-not-canonical", f"the attribute {_COLUMNS} of xgb_model is not as fedboost writes it"
         ) from None
     return columns or None

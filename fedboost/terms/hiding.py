@@ -1,4 +1,4 @@
-"""The protection that hides the parties' vectors, and the noise of a session."""
+"""The settings that hide the parties' answers: the protection, and the noise of a session."""
 
 import math
 from collections.abc import Iterator
@@ -25,20 +25,20 @@ class Hiding(Group):
     protection: ProtectionName = Field(
         default="masked",
         description="How answers are protected from the aggregator. `masked`: it sees only sums over all "
-        "parties. `plain`: it sees the sums of each party; use it for tests, or if all parties trust the "
-        "aggregator. `paillier`: masked and also [encrypted](encrypted.md), where a regulation requires it. "
-        "With `label_holder` only `plain` and `paillier` are available, and with `paillier` feature holders "
-        "cannot read gradients ([vertical](vertical.md#hidden-gradients)).",
+        "parties. `plain`: it sees each party's sums; use it for tests, or if all parties trust the "
+        "aggregator. `paillier`: masked and also [encrypted](encrypted.md), for cases where a regulation "
+        "requires encryption. With `label_holder`, only `plain` and `paillier` are available; `paillier` "
+        "then keeps feature holders from reading gradients ([vertical](vertical.md#hidden-gradients)).",
     )
     keyholder: Name | None = Field(
         default=None,
         description="Party that decrypts blinded sums. Required for `paillier`, except with `label_holder`: "
-        "then the label holder is the key holder, and this key is left out.",
+        "then the label holder is the key holder, and this key must be omitted.",
     )
     keyholder_rows: bool = Field(
         default=True,
-        description="Whether the key holder has rows, like every other party. Set it to false if it only "
-        "holds the key.",
+        description="Whether the key holder has rows, like the other parties. Set it to false if the key "
+        "holder has only the key.",
     )
     key_bits: int = Field(
         default=3072,
@@ -52,17 +52,18 @@ class Hiding(Group):
         ge=0,
         le=MAX_GRAPH_PARTIES - 2,
         description="Number of parties that may collude with a curious aggregator and still learn nothing. "
-        "The default is 1 for four or more parties, else 0.",
+        "The default is 1 for four or more parties, otherwise 0.",
     )
     allow_two_parties: bool = Field(
         default=False,
-        description="Allow only two parties with rows under `masked` or `paillier`. Each can subtract its "
-        "own answer from the sum and learn the other's, so answers are hidden only from the aggregator.",
+        description="Whether `masked` or `paillier` may be used with only two parties that have rows. Each "
+        "of them can subtract its own answer from the sum and learn the other's, so answers are hidden only "
+        "from the aggregator.",
     )
 
     @property
     def row(self) -> Protection:
-        """The protection's row in the table of protections."""
+        """Entry of the protection in the table of protections."""
         return PROTECTIONS[self.protection]
 
     @property
@@ -71,22 +72,23 @@ class Hiding(Group):
         return self.row.uses_key_holder
 
     def group(self, parties: tuple[str, ...]) -> PairGroup:
-        """The group of these parties, with the number that may collude."""
+        """Return the group of these parties, including the number that may collude."""
         return PairGroup.of(parties, self.colluding)
 
     def holders(self, parties: tuple[str, ...]) -> tuple[str, ...]:
-        """The parties with rows: all but a key holder without any."""
+        """Return the parties with rows, i.e. all except a key holder without rows."""
         if self.keyholder_rows:
             return parties
         return tuple(party for party in parties if party != self.keyholder)
 
     def signers(self, parties: tuple[str, ...]) -> int:
-        """Fewest party signatures on a valid model: as many as a sum needs parties."""
+        """Return the minimum number of party signatures on a valid model, which is the minimum number of
+        parties in a sum."""
         return self.row.min_signers(self.group(parties))
 
     def faults(self, parties: tuple[str, ...], noise_is_shared: bool, shrinks: bool) -> Iterator[str]:
-        """Yield a fault unless this protection works for these parties. noise_is_shared: each party draws a
-        share of the noise; shrinks: the roster may shrink."""
+        """Yield an error message for each reason why this protection cannot be used. noise_is_shared: each
+        party draws a share of the noise; shrinks: the roster may shrink."""
         if self.row.hides and parties:
             yield from self._faults_of_among(parties, noise_is_shared)
         yield from self._faults_of_number(parties, shrinks)
@@ -94,30 +96,30 @@ class Hiding(Group):
             yield from self._faults_of_keyholder(parties, shrinks)
 
     def _faults_of_among(self, parties: tuple[str, ...], noise_is_shared: bool) -> Iterator[str]:
-        """Yield a fault unless each party is hidden among parties with rows that do not collude."""
+        """Yield an error message unless each party is hidden among parties that have rows and do not
+        collude."""
         holders, smallest = len(self.holders(parties)), 2 if self.allow_two_parties else self.row.min_parties
         if holders < smallest:
-            hint = "" if holders < 2 else " (a party can subtract itself from the sum of two)"
+            hint = "" if holders < 2 else " (each of two parties can subtract its own answer from the sum)"
             plain = 'protection = "plain"' + (' with noise.placement = "local"' if noise_is_shared else "")
             two = (
                 "allow_two_parties = true, which hides only from the aggregator, or " if holders == 2 else ""
             )
             needed = f"{smallest} parties with rows" if self.uses_key_holder else f"{smallest} parties"
             name = "" if self.keyholder is None else f" {quoted(self.keyholder)}"
-            beside = "" if self.keyholder_rows else f" besides the key holder{name}"
+            beside = "" if self.keyholder_rows else f" in addition to key holder{name}"
             yield (
-                f"protection {self.protection} needs {needed}, and the terms name {holders}{beside}{hint}; "
-                f"add parties, or set {two}{plain}"
+                f"protection {self.protection} needs {needed}, but the terms name only {holders}{beside}"
+                f"{hint}; add parties, or set {two}{plain}"
             )
         colluding = self.group(parties).colluding
         if colluding > holders - 2:
             rows, counted = (
-                (" with rows", ", the key holder counted first,") if self.uses_key_holder else ("", "")
+                (" with rows", " (including the key holder)") if self.uses_key_holder else ("", "")
             )
             yield (
-                f"protection {self.protection} with {holders} parties{rows} of which {colluding} collude"
-                f"{counted} hides no one: at least two must not collude, so set colluding to at most "
-                f"{holders - 2}"
+                f"protection {self.protection} hides no one if {colluding} of {holders} parties{rows} collude"
+                f"{counted}: at least two must not collude, so set colluding to at most {holders - 2}"
             )
 
     def _faults_of_number(self, parties: tuple[str, ...], shrinks: bool) -> Iterator[str]:
@@ -125,26 +127,26 @@ class Hiding(Group):
         if shrinks and max_shrinking is not None and len(parties) > max_shrinking:
             yield (
                 f'protection {name} with on_loss = "shrink" allows at most {max_shrinking} parties, because '
-                f'any two share masks; the terms name {len(parties)}: set on_loss = "wait" or "stop"'
+                f'any two share masks; the terms name {len(parties)}, so set on_loss = "wait" or "stop"'
             )
         if max_parties is not None and len(parties) > max_parties:
             yield (
-                f"protection {name} allows at most {max_parties} parties; the terms name {len(parties)}: let "
-                f'several sites train as one party, or set protection = "plain" (fedboost terms '
-                f"--protection plain), with which the aggregator sees the sums of each party "
+                f"protection {name} allows at most {max_parties} parties, but the terms name {len(parties)}: "
+                f'let several sites train as one party, or set protection = "plain" (fedboost terms '
+                f"--protection plain). Then the aggregator sees each party's sums "
                 f'(noise.placement = "local" adds noise to them first)'
             )
 
     def _faults_of_keyholder(self, parties: tuple[str, ...], shrinks: bool) -> Iterator[str]:
         if self.keyholder is None and parties:
-            yield f"protection {self.protection} needs keyholder, the party that decrypts blinded sums"
+            yield f"protection {self.protection} needs keyholder: set it to the party that decrypts sums"
         if parties and self.keyholder not in parties:
             name = str(self.keyholder)[:MAX_CHARS]
             yield f"keyholder {name!r} is not one of the parties{nearest(name, parties)}"
         if shrinks and not self.row.may_shrink:
             yield (
                 f'on_loss = "shrink" with protection {self.protection}: sums of one turn over two rosters '
-                f"would not be kept apart; set wait or stop"
+                f'cannot be kept apart; set on_loss = "wait" or "stop"'
             )
 
     def _faults(self) -> Iterator[str]:
@@ -157,21 +159,22 @@ class Hiding(Group):
 # ---- The noise of a session -----------------------------------------------------------------------------
 # A release is the opened sum of one query. Its noise is a discrete Gaussian in the units of the sum. The
 # honest parties' shares of it alone have at least the variance that epsilon and delta of the terms require.
-# Costs add up: all releases of a session, each asked once of the whole roster, cost at most what epsilon and
-# delta allow. Aggregator and parties compute the same shares from the terms alone.
+# Costs can be added: all releases of a session, each asked once of the whole roster, cost at most what
+# epsilon and delta allow. Aggregator and parties compute the same shares from the terms alone.
 
 MIN_EPSILON, MAX_EPSILON = 0.01, 16.0
 MAX_DELTA = 1e-3
-"""Publishing one random row satisfies delta = 1 / rows; tables are assumed to have 1,000 rows or more."""
+"""Upper limit of delta. Publishing one random row satisfies delta = 1 / rows; tables are assumed to have at
+least 1,000 rows."""
 COUNTING = 0.04
-"""Share of the total cost for the counts behind the cut points."""
+"""Fraction of the total cost that is spent on counts for finding cut points."""
 SUMMING_LEVELS = 0.5
-"""Share of the total cost for the label sums by level behind target means (decision 0031)."""
+"""Fraction of the total cost that is spent on label sums by level, for target means (decision 0031)."""
 ROWS = 1 << 40
-"""Placeholder for the secret number of rows: larger than any table."""
+"""Placeholder for the secret number of rows, larger than any table."""
 
 TREES_A_FEATURE, HIST_TREES = 4, 10
-"""Default rounds of a session with noise: per feature with `additive`, in all with `hist`."""
+"""Default number of rounds with noise: per feature for the method `additive`, in total for `hist`."""
 DEPTH = 3
 """Default max_depth with noise."""
 
@@ -181,39 +184,43 @@ METHODS: tuple[str, ...] = get_args(Method)
 
 
 class Noise(Frozen):
-    """(epsilon, delta)-differential privacy of single rows (add or remove one)."""
+    """(epsilon, delta)-differential privacy for single rows (adding or removing one row)."""
 
     epsilon: float = Field(
         ge=MIN_EPSILON,
         le=MAX_EPSILON,
-        description="Bound on what the model and all sums reveal about any single row: 1 is strong, 8 is "
-        "weak. Lower values are more private and less accurate.",
+        description="Limit on what the model and all sums reveal about any single row: 1 is strong "
+        "protection, 8 is weak. Lower values are more private and less accurate.",
     )
     delta: float = Field(
         gt=0,
         le=MAX_DELTA,
-        description="Probability that the bound fails, e.g. 1e-6. Choose it far below 1 / number of rows.",
+        description="Probability that the limit fails, e.g. 1e-6. Choose it far below 1 / number of rows.",
     )
     placement: Placement = Field(
         default="distributed",
         description="Who draws the noise. `distributed`: each party draws a share, and the sum has enough "
-        "noise even if colluding parties subtract theirs. `local`: each party draws all of it. `central`: "
-        "the aggregator draws it, and sees the exact sums.",
+        "noise even if colluding parties subtract their shares. `local`: each party draws all of it. "
+        "`central`: the aggregator draws it, and sees the exact sums.",
     )
     method: Method = Field(
         default="additive",
-        description="How trees grow. `additive`: each tree uses one feature. `hist`: from histograms of all "
-        "features; suited to millions of rows.",
+        description="How trees are grown. `additive`: each tree uses one feature. `hist`: each tree uses "
+        "histograms of all features; suitable for millions of rows.",
     )
 
 
 @dataclass(frozen=True)
 class Release:
-    """The releases of one kind in a session.
+    """All releases of one kind in a session. A release is a noisy sum that the aggregator learns.
 
-    `sensitivity` and `share`, the standard deviation of one share of the noise, are in the integer units of
-    the sum. A sum contains `drawn` shares; `honest` of them, which no coalition can subtract, are enough.
-    """
+    Args:
+        what: name of the kind.
+        times: number of releases.
+        sensitivity: L2 norm of a row's contribution, in the integer units of the sum.
+        share: standard deviation of one share of the noise, in the same units.
+        honest: number of shares that no coalition can subtract, and that must suffice.
+        drawn: number of shares in a sum."""
 
     what: str
     times: int
@@ -229,7 +236,7 @@ class Release:
 
     @property
     def cost(self) -> float:
-        """Cost of one release, counting only honest shares: mu squared."""
+        """Privacy cost of one release (mu squared), counting only honest shares."""
         return self.sensitivity**2 / (self.share**2 * self.honest)
 
 
@@ -240,7 +247,7 @@ LEVELS = "sums of labels by level"
 
 @dataclass(frozen=True)
 class Plan:
-    """The releases of a session in which nothing is asked twice, by kind."""
+    """All releases of a session by kind, provided that no query is repeated."""
 
     releases: dict[str, Release]
 
@@ -261,11 +268,13 @@ def plan_of(
     """Plan the releases of a training session.
 
     Args:
-        counted, summed: number of features with values counted for cut points, or labels summed by level.
-        about_trees: number of queries about trees, and the L2 norm of a row's part of an answer in units of
-            `sensitivity`, which is that of a gradient sum (1 for gradients of at most 1).
-        honest, parties: fewest parties that do not collude, and all parties with rows.
-    """
+        counted: number of features whose values are counted to find cut points.
+        summed: number of features whose labels are summed by level.
+        about_trees: number of queries about trees, and L2 norm of a row's part of an answer in units of
+            `sensitivity`.
+        sensitivity: largest contribution of a row to a gradient sum (1 for gradients of at most 1).
+        honest: minimum number of parties that do not collude.
+        parties: number of parties with rows."""
     times, norm = about_trees
     shares = _shares(noise, honest, parties)
     cost = accounting.mu_of(noise.epsilon, noise.delta) ** 2
@@ -284,18 +293,19 @@ def plan_of(
 
 
 def _shares(noise: Noise, honest: int, parties: int) -> tuple[int, int]:
-    """The number of noise shares that must be enough, and the number in a sum."""
+    """Return the number of noise shares that must suffice, and the number in a sum."""
     return {"distributed": (honest, parties), "local": (1, parties), "central": (1, 1)}[noise.placement]
 
 
 def _release(what: str, times: int, sensitivity: float, cost: float, shares: tuple[int, int]) -> Release:
-    """Releases of one kind. The noise is rounded up, so they cost at most `cost` each."""
+    """Return the releases of one kind. The noise is rounded up, so that each costs at most `cost`."""
     share = math.ceil(sensitivity / math.sqrt(cost * shares[0]))
     return Release(what, times, sensitivity, share, *shares)
 
 
 def plan_of_counts(noise: Noise, columns: Schema, loss: Objective, honest: int, parties: int) -> Plan:
-    """Plan the releases of a description. If numbers are also counted by value, each gets half the cost."""
+    """Plan the releases of a session that describes rows. If numeric values are also counted, each of the two
+    releases gets half the cost."""
     has_classes = loss.xgboost_equivalent.label_kind is LabelKind.CLASS
     shares = _shares(noise, honest, parties)
     cost = accounting.mu_of(noise.epsilon, noise.delta) ** 2

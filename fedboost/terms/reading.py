@@ -1,8 +1,7 @@
-"""Base classes of settings that people write, and one-line messages about the first fault in them.
+"""Base classes of settings that people write, and one-line messages about the first error in them.
 
-Promises: the first fault becomes a one-line ConfigError that names the key as it is spelt in the file.
-Refuses: unknown keys (with the nearest known one), and text or booleans in place of numbers.
-"""
+Guarantees: the first error becomes a one-line ConfigError that names the key as it is spelt in the file.
+Rejects: unknown keys (suggesting the nearest known one), and text or booleans in place of numbers."""
 
 import difflib
 import hashlib
@@ -29,8 +28,8 @@ from pydantic.fields import FieldInfo
 from fedboost.errors import ConfigError, quoted
 
 # ---- Parameter names of XGBoost, LightGBM and scikit-learn ----------------------------------------------
-# `_OURS` maps a name here to its names elsewhere; `_WHY_NOT` explains why a name elsewhere has no equivalent.
-# A name may be in both: the explanation is used where the equivalent is not a key of the table that is read.
+# `_OURS` maps fedboost's names to names in other libraries; `_WHY_NOT` maps an explanation to the names that
+# have no equivalent. A name may be in both: the explanation is used if the table that is read lacks the key.
 
 _OURS = {
     "learning_rate": "eta shrinkage_rate",
@@ -91,43 +90,44 @@ _OURS = {
     "poisson-nloglik": "poisson",
 }
 _WHY_NOT = {
-    "the booster is always gbtree (gbdt): leave it out": "booster boosting boosting_type boost",
-    "trees always grow from histograms (hist): leave it out": "tree_method tree_learner updater "
+    "the booster is always gbtree (gbdt); remove it": "booster boosting boosting_type boost",
+    "trees are always built from histograms (hist); remove it": "tree_method tree_learner updater "
     "process_type refresh_leaf enable_bundle force_col_wise force_row_wise histogram_pool_size",
-    "trees grow on the processors of the sites: leave it out": "device device_type gpu_id predictor "
+    "trees are trained on the sites' processors; remove it": "device device_type gpu_id predictor "
     "gpu_device_id gpu_platform_id gpu_use_dp num_gpu",
-    "each site sets its own number of threads: nthread in its file, or in fedboost.simulate": "n_jobs "
+    "each site sets its own number of threads: use nthread in its file, or in fedboost.simulate": "n_jobs "
     "nthread nthreads num_thread num_threads n_threads",
-    "verbosity is not part of the terms: leave it out": "verbose verbosity verbose_eval silent metric_freq",
-    "leaves have a minimum sum of hessians, not a minimum row count: set min_child_weight (a row adds at "
-    "most 0.25 for binary:logistic, 1 for reg:squarederror)": "min_data_in_leaf min_child_samples "
+    "verbosity is not part of the terms; remove it": "verbose verbosity verbose_eval silent metric_freq",
+    "leaves have a minimum sum of hessians instead of a minimum row count; set min_child_weight (a row adds "
+    "at most 0.25 for binary:logistic, 1 for reg:squarederror)": "min_data_in_leaf min_child_samples "
     "min_samples_leaf min_data min_data_per_leaf min_weight_fraction_leaf min_samples_split",
-    "splits have a minimum gain: set gamma": "min_impurity_decrease ccp_alpha",
-    "splits are chosen by gain, as in XGBoost: leave it out": "criterion extra_trees extra_tree path_smooth "
+    "splits have a minimum gain instead; set gamma": "min_impurity_decrease ccp_alpha",
+    "splits are chosen by gain, as in XGBoost; remove it": "criterion extra_trees extra_tree path_smooth "
     "feature_weights feature_contri cegb_tradeoff cegb_penalty_split linear_tree forcedsplits_filename",
-    "rows are drawn again for each tree: set only subsample": "subsample_freq bagging_freq",
-    'for gradient-based sampling set sampling_method = "gradient_based" and subsample': "top_rate other_rate",
-    "cut points are computed from all rows: set max_bin": "subsample_for_bin bin_construct_sample_cnt "
+    "rows are sampled again for each tree; set only subsample": "subsample_freq bagging_freq",
+    'for gradient-based sampling, set sampling_method = "gradient_based" and subsample': "top_rate "
+    "other_rate",
+    "cut points are computed from all rows; set only max_bin": "subsample_for_bin bin_construct_sample_cnt "
     "min_data_in_bin",
-    "dart is not supported: leave it out": "rate_drop drop_rate skip_drop one_drop max_drop sample_type "
+    "dart is not supported; remove it": "rate_drop drop_rate skip_drop one_drop max_drop sample_type "
     "normalize_type uniform_drop drop_seed xgboost_dart_mode",
-    "set max_cat_to_onehot, max_cat_threshold and reg_lambda": "cat_l2 cat_smooth min_data_per_group",
+    "set max_cat_to_onehot, max_cat_threshold, reg_lambda instead": "cat_l2 cat_smooth min_data_per_group",
     "columns.categorical names the categorical features; estimators detect text and category columns of a "
     "DataFrame": "enable_categorical feature_types categorical_feature categorical_features",
     "pass it to fit": "eval_set sample_weight qid",
-    "the same rows and terms always make the same model: leave it out": "deterministic",
-    "empty fields and NaN are missing values: leave it out": "missing use_missing zero_as_missing",
+    "the same rows and terms always give the same model; remove it": "deterministic",
+    "empty fields and NaN are missing values; remove it": "missing use_missing zero_as_missing",
     "set scale_pos_weight, or name a column of row weights in columns.weight": "class_weight is_unbalance "
     "unbalance pos_bagging_fraction neg_bagging_fraction",
-    "each class or output has its own trees: leave it out": "multi_strategy",
+    "each class or output has its own trees; remove it": "multi_strategy",
     "`fedboost explain` and Model.importance show feature importance": "importance_type",
-    "set base_score for a constant starting prediction, columns.base_margin for one per row": "init "
+    "set base_score for a constant initial prediction, or columns.base_margin for one per row": "init "
     "boost_from_average",
-    "early stopping has no minimum improvement: set early_stopping_rounds": "tol early_stopping_min_delta",
-    "early stopping watches the last metric in eval_metric": "first_metric_only",
+    "early stopping has no minimum improvement; set early_stopping_rounds": "tol early_stopping_min_delta",
+    "early stopping uses the last metric in eval_metric": "first_metric_only",
     "pass callbacks to fedboost.simulate": "callbacks",
-    "terms are always validated: leave it out": "validate_parameters disable_default_eval_metric",
-    "one seed controls all random draws: set seed": "bagging_seed feature_fraction_seed data_random_seed "
+    "terms are always validated; remove it": "validate_parameters disable_default_eval_metric",
+    "one seed controls all random sampling; set seed": "bagging_seed feature_fraction_seed data_random_seed "
     "extra_seed objective_seed data_seed",
     "fedboost train writes the model, an ordinary XGBoost file, to --out": "output_model model_out",
 }
@@ -136,13 +136,14 @@ OTHER_NAMES = {
     for names in _OURS.values()
     for name in names.split()
 }
-"""Maps a name elsewhere -> the names here with the same meaning."""
+"""Name in another library -> fedboost's names with the same meaning."""
 WHY_NOT = {name: why for why, names in _WHY_NOT.items() for name in names.split()}
-"""Maps a name elsewhere -> the reason why there is no such setting here."""
+"""Name in another library -> why fedboost has no such setting, or what to use instead."""
 
 
 def name_here(word: str, known: Collection[str]) -> str | None:
-    """The known name that another library calls `word`, if any. `columns.label` also matches as `label`."""
+    """Return the known name that corresponds to another library's `word`, or None. The last part of a dotted
+    name is compared, so `columns.label` matches as `label`."""
     ends = {name.rpartition(".")[2]: name for name in known}
     return next((ends[name] for name in OTHER_NAMES.get(word, ()) if name in ends), None)
 
@@ -150,10 +151,10 @@ def name_here(word: str, known: Collection[str]) -> str | None:
 # ---- Types of values, and the message about the first fault ---------------------------------------------
 
 MAX_CHARS = 100
-"""Most characters of a key or a value in an error message."""
+"""Maximum number of characters of a key or value in an error message."""
 MAX_FEATURES = 1 << 16
 MAX_NEAR = 256
-"""Most known names that are compared with an unknown one: each comparison takes 0.5 ms."""
+"""Maximum number of known names that are compared with an unknown one: each comparison takes 0.5 ms."""
 _ENTRIES_AT_ONCE = 1 << 10
 M = TypeVar("M", bound="Frozen")
 T = TypeVar("T")
@@ -161,11 +162,11 @@ Location = tuple[int | str, ...]
 
 Name = Annotated[str, Field(min_length=1, max_length=256)]
 Several = Annotated[tuple[T, ...], FailFast()]
-"""A list, validated up to its first fault: each fault takes 0.5 KB, and there could be millions."""
+"""List that is validated only up to its first error: each error takes 0.5 KB, and there could be millions."""
 
 
 def _validate_in_parts(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
-    """Validate a table in parts and stop at the first part with a fault, as FailFast does for lists."""
+    """Validate a table in parts and stop at the first part with an error, as FailFast does for lists."""
     if not isinstance(value, dict) or not _ENTRIES_AT_ONCE < len(value) <= MAX_FEATURES:
         return validate(value)
     entries = iter(value.items())
@@ -176,31 +177,31 @@ def _validate_in_parts(value: Any, validate: ValidatorFunctionWrapHandler) -> An
 
 
 Table = Annotated[Mapping[Name, T], WrapValidator(_validate_in_parts)]
-"""A mapping by name, validated in parts up to the first part with a fault."""
+"""Mapping by name, validated in parts and only up to the first part with an error."""
 
 _SHOULD_BE = {
-    "tuple_type": "should be a list, in brackets",
-    "dict_type": "should be a table, { key = value }",
-    "mapping_type": "should be a table, { key = value }",
-    "model_type": "should be a table, { key = value }",
-    "path_type": "should be a path, in quotes",
+    "tuple_type": "expected a list in brackets",
+    "dict_type": "expected a table, { key = value }",
+    "mapping_type": "expected a table, { key = value }",
+    "model_type": "expected a table, { key = value }",
+    "path_type": "expected a path in quotes",
 }
-"""Maps pydantic's fault type -> the expectation in TOML terms."""
+"""Pydantic's error type -> what TOML input was expected."""
 
 
 class Frozen(BaseModel):
-    """Base class of settings: immutable; unknown keys, infinities and NaN are refused."""
+    """Base class of settings. Instances are immutable. Unknown keys, infinities and NaN are rejected."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     @classmethod
     def file_keys(cls) -> Mapping[str, FieldInfo]:
-        """Maps each key, as spelt in the file -> its field."""
+        """Return each key, as spelt in the file -> its field."""
         return cls.model_fields
 
     @classmethod
     def location_in_file(cls, location: Location) -> Location:
-        """Translate the location of a fault from the object to the file."""
+        """Translate the location of an error from the object to the file."""
         return location
 
     def check(self) -> None:
@@ -209,7 +210,7 @@ class Frozen(BaseModel):
             raise ValueError(fault)
 
     def _faults(self) -> Iterator[str]:
-        """Yield a message for each combination of values that is not allowed."""
+        """Yield an error message for each combination of values that is not allowed."""
         yield from ()
 
     @model_validator(mode="after")
@@ -224,7 +225,7 @@ class UntrustedTable(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _drop_most_unknown(cls, values: Any) -> Any:
-        """Keep only one unknown key: each is a separate fault, and only one is reported."""
+        """Keep only one unknown key: each would be a separate error, but only one is reported."""
         if not isinstance(values, dict) or len(values) <= len(cls.model_fields):
             return values
         known = {name: value for name, value in values.items() if name in cls.model_fields}
@@ -233,7 +234,8 @@ class UntrustedTable(Frozen):
 
 
 def require_known(value: str, known: Iterable[str], what: str) -> str:
-    """Return `value`. Raise ValueError, listing the known values, if it is not one of them."""
+    """Return `value` if it is one of the known values, otherwise raise ValueError with a list of them. what:
+    noun for the value in the message."""
     names = list(known)
     if value not in names:
         raise ValueError(unknown(value, names, names, what))
@@ -250,7 +252,8 @@ def unknown(value: str, near: Iterable[str], known: Iterable[str], what: str) ->
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """' (did you mean X?)', or '' if none of the first MAX_NEAR known words is close."""
+    """Return ' (did you mean X?)' with the known word that is most similar, or '' if none is close. Only the
+    first MAX_NEAR known words are compared."""
     names, word = [name[:MAX_CHARS] for name in islice(known, MAX_NEAR)], word[:MAX_CHARS]
     here = name_here(word, names)
     close = [here] if here else difflib.get_close_matches(word, names, 1)
@@ -258,14 +261,16 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def setting_hint(word: str, settings: Collection[str]) -> str:
-    """A hint about an unknown setting: the nearest one, or why there is none; '' without either."""
+    """Return a hint about an unknown setting: the nearest known one, or why there is none. It is '' if
+    neither is known."""
     if word in WHY_NOT and name_here(word, settings) is None:
         return f": {WHY_NOT[word]}"
     return nearest(word, settings)
 
 
 def read_model(model: type[M], values: Mapping[str, Any], source: str) -> M:
-    """Validate a user's values. The first fault becomes a one-line ConfigError that begins with `source`."""
+    """Validate values that a user wrote and return them as a `model`. The first error is raised as a one-line
+    ConfigError that starts with `source`, e.g. the file's path."""
     try:
         read = model.model_validate(values)
     except ValidationError as error:
@@ -276,7 +281,8 @@ def read_model(model: type[M], values: Mapping[str, Any], source: str) -> M:
 
 
 def first_fault(model: type[Frozen], error: ValidationError, source: str) -> ConfigError:
-    """The one-line error for a failed validation of `model`."""
+    """Return the one-line error for a failed validation of `model`. source: start of the message, e.g. the
+    file's path."""
     faults = error.errors(include_url=False)
     # A missing key is often a misspelt one, so an unknown key makes the more helpful message.
     fault = next((each for each in faults if each["type"] == "extra_forbidden"), faults[0])
@@ -307,7 +313,7 @@ def first_fault(model: type[Frozen], error: ValidationError, source: str) -> Con
 
 
 def _keys_of_tables(model: type[Frozen]) -> Iterator[str]:
-    """The keys of a model's tables, as `table.key`."""
+    """Yield the keys of a model's tables, as `table.key`."""
     for name, field in model.file_keys().items():
         if table := _table_of(field):
             yield from (f"{name}.{key}" for key in table.file_keys())
@@ -320,12 +326,12 @@ def _table_of(field: FieldInfo | None) -> type[Frozen] | None:
 
 
 def _no_number(model: type[Frozen], values: Mapping[str, Any]) -> str | None:
-    """A message about the first boolean or text where pydantic would convert it to a number, or None."""
+    """Return a message about the first boolean or text that pydantic would convert to a number, or None."""
     for key, value in values.items():
         field = model.file_keys()[key]
         kinds = [kind for kind in get_args(field.annotation) or (field.annotation,) if kind is not type(None)]
         if isinstance(value, (bool, str)) and all(kind in (int, float) for kind in kinds):
-            return f"{key}: should be a number, got {value!r}"[:MAX_CHARS]
+            return f"{key}: expected a number, got {value!r}"[:MAX_CHARS]
         table = _table_of(field) if isinstance(value, Mapping) else None
         if table is not None and (fault := _no_number(table, value)):
             return f"{key}.{fault}"
@@ -333,23 +339,23 @@ def _no_number(model: type[Frozen], values: Mapping[str, Any]) -> str | None:
 
 
 # ---- Settings that are one flat table in a file, and groups in code -------------------------------------
-# Promises: input and the output of `model_dump` are flat, in the order of ORDER; faults name the flat key.
+# Guarantees: input and the output of `model_dump` are flat, in the order of ORDER; errors name the flat key.
 
 
 class Group(Frozen):
-    """Base class of a group. Its fields (by alias, if they have one) are keys of the flat table."""
+    """Base class of a group of settings. Its field names (or their aliases) are keys of the flat table."""
 
     @classmethod
     def file_keys(cls) -> Mapping[str, FieldInfo]:
         return {field.alias or name: field for name, field in cls.model_fields.items()}
 
     def replaced(self, **values: object) -> Self:
-        """A copy with other values, which are not checked. Unset values stay unset."""
+        """Return a copy with other values, which are not validated. Unset values stay unset."""
         return self._made(self.model_fields_set, values)
 
     def altered(self, settings: Mapping[str, object], without: Collection[str] = ()) -> Self:
-        """A copy with these settings, by key, and the defaults of the keys in `without`. Each value is
-        checked by itself (ValidationError); nothing else is read again."""
+        """Return a copy with these settings, by key, and with defaults for the keys in `without`. Only the
+        new values are validated, each on its own. Raises ValidationError if one is invalid."""
         read = self.model_validate(settings)
         unset = {name for name, field in type(self).model_fields.items() if (field.alias or name) in without}
         values = {name: getattr(read, name) for name in read.model_fields_set | unset}
@@ -366,8 +372,8 @@ class Flat(Frozen):
     ORDER: ClassVar[tuple[str, ...]] = ()
     """Keys of the flat table that are always written, in the order that is hashed."""
     OMITTED: ClassVar[tuple[str, ...]] = ()
-    """The first keys that are written only if used, after `ORDER`. Keys in neither list follow, in the order
-    of declaration, also only if used: settings without a newer key keep their digest."""
+    """Keys that are written only if used, directly after those in `ORDER`. Keys in neither list come last, in
+    the order of declaration, also only if used. Thus settings without a newer key keep their digest."""
 
     @classmethod
     @cache
@@ -380,9 +386,10 @@ class Flat(Frozen):
         return location[1:] if _group_of(cls.model_fields.get(first)) else location
 
     def canonical(self) -> str:
-        """The settings as JSON, keys in the order of ORDER: the text that is hashed and sent.
+        """Return the settings as JSON with keys in canonical order: the text that is hashed and sent.
 
-        Tables keep the order in which they are written: features have that of categorical columns."""
+        Tables keep the order in which they are written, because features are ordered as in
+        `columns.categorical`."""
         return self._canonical
 
     @cached_property
@@ -391,18 +398,19 @@ class Flat(Frozen):
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 digest of the canonical JSON, in hex."""
+        """SHA-256 hash of the canonical JSON, in hex."""
         return digest_of(self._canonical)
 
     @classmethod
     def groups(cls) -> Mapping[str, type[Group]]:
-        """Maps name -> group, in the order of their fields."""
+        """Return each field that is a group -> its class, in the order of the fields."""
         groups = {name: _group_of(field) for name, field in cls.model_fields.items()}
         return {name: group for name, group in groups.items() if group is not None}
 
     def altered(self, settings: Mapping[str, object], without: Collection[str] = ()) -> Self:
-        """A copy with these settings of groups, by flat key, and the defaults of the keys in `without`. All
-        are checked together (ConfigError); other settings are shared and not read again."""
+        """Return a copy with these settings, by flat key, and with defaults for the keys in `without`. Both
+        name keys of groups. All settings are checked together, but the others are not parsed again. Raises
+        ConfigError if they are not allowed."""
         homes, fields = self._homes(), {name: getattr(self, name) for name in type(self).model_fields}
         for home in dict.fromkeys(homes[key][0] for key in (*settings, *without)):
             own = {key: value for key, value in settings.items() if homes[key][0] == home}
@@ -419,7 +427,7 @@ class Flat(Frozen):
 
     @property
     def flat(self) -> dict[str, Any]:
-        """Maps each key of the flat table -> its value."""
+        """Each key of the flat table -> its value."""
         return {
             key: getattr(getattr(self, home), name) if name else getattr(self, home)
             for key, (home, name, _) in self._homes().items()
@@ -428,7 +436,7 @@ class Flat(Frozen):
     @classmethod
     @cache
     def _homes(cls) -> Mapping[str, tuple[str, str, FieldInfo]]:
-        """Maps key -> (its field here, its field in that group or '', the definition of that field)."""
+        """Return flat key -> (own field, field in that group or '', definition of the latter)."""
         homes: dict[str, tuple[str, str, FieldInfo]] = {}
         for home, own in cls.model_fields.items():
             group = _group_of(own)
@@ -439,7 +447,8 @@ class Flat(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _into_groups(cls, values: Any) -> Any:
-        """Sort flat values into groups. Only the first unknown key is passed on, for a group to refuse."""
+        """Sort flat values into groups. Only the first unknown key is passed on, so that a group rejects
+        it."""
         if not isinstance(values, dict):
             return values
         homes = cls._homes()
@@ -467,7 +476,7 @@ class Flat(Frozen):
 
 
 def digest_of(text: str) -> str:
-    """The digest of the settings with this canonical text; no settings have that of another text."""
+    """Return the SHA-256 hash, in hex, of settings with this canonical text."""
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 

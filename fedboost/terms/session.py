@@ -1,8 +1,8 @@
-"""The tasks of sessions, one row each; and how a session runs: program, deadlines and the loss of a party.
+"""The tasks of sessions (train, evaluate and so on), one row each, and how a session runs: program, deadlines
+and the loss of a party.
 
-Promises: no other module branches on the name of a task. Facts about tasks are looked up here; other layers
-have tables of their own, keyed by task name.
-"""
+Guarantees: no other module branches on the name of a task. Facts about tasks are looked up here; other layers
+have their own tables, keyed by task name."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,28 +16,32 @@ from fedboost.terms.columns import Schema
 from fedboost.terms.reading import MAX_CHARS, Group, Name, Several
 
 ALIGNMENT_TURNS = 3
-"""Most queries that match rows by their ids, or predict them."""
+"""Maximum number of queries that match rows by their ids, or that predict them."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a session does.
+    """What a session does, e.g. train or evaluate, with the facts that other modules need about it.
 
     Args:
+        name: name of the task.
         program: value of the key `program` that starts it; None if another key does.
-        function: function of the Python package that takes its terms.
-        trains, makes_model: trees grow; the result is a model.
-        takes_candidates: the terms list tree settings that are tried side by side.
-        model_is: what happens to `xgb_model`, in words for messages; '' if the terms take no model.
-        measures, uses_reference: it needs that model with facts of its training; with its reference's bins.
-        stands_alone: its result can be read without another file.
-        counts_values: rows are counted once by each column's value, label and undeclared levels included.
-        reads_labels, reads_subgroups: it reads the label columns; the subgroup columns.
-        by_analyst: analysts request it, and sites approve it for named analysts; else the label holder
+        function: name of the function in the Python package that takes its terms.
+        trains: the session grows trees.
+        makes_model: the result is a model.
+        takes_candidates: the terms list tree settings that are tried in parallel.
+        model_is: what the session does with `xgb_model`, as a participle for messages; '' if the terms take
+            no model.
+        measures: the model must contain facts about its training.
+        uses_reference: the model must contain its reference distribution.
+        stands_alone: the result can be read without another file.
+        counts_values: rows are counted once by each column's value, including labels and undeclared levels.
+        reads_labels: the session reads the label columns.
+        reads_subgroups: the session reads the subgroup columns.
+        by_analyst: analysts request it, and sites approve it for named analysts. If false, the label holder
             requests it for its own rows.
         is_protected: answers use the protection of the terms.
-        max_turns: most queries of a session; None if it depends on trees.
-    """
+        max_turns: maximum number of queries in a session; None if it depends on trees."""
 
     name: str
     program: str | None
@@ -57,7 +61,7 @@ class Task:
     max_turns: int | None = None
 
     def read(self, columns: Schema) -> Schema:
-        """The columns that a session with this task reads, of those in its terms."""
+        """Return those of the terms' columns that a session with this task reads."""
         if not self.reads_labels:
             return columns.unlabelled()
         used = self.reads_subgroups or not columns.subgroups
@@ -107,7 +111,7 @@ TRAINING = frozenset(row.name for row in _ROWS if row.trains)
 
 
 def task_of(program: object) -> Task:
-    """The task that a program starts. Programs that are not part of fedboost train."""
+    """Return the task that a program starts. Programs that are not part of fedboost train models."""
     return next((row for row in _ROWS if row.program == program), TASKS["train"])
 
 
@@ -122,53 +126,54 @@ def _distinct(names: tuple[str, ...]) -> tuple[str, ...]:
     for name in names:
         if not is_name(name):
             raise ValueError(
-                f"{name[:MAX_CHARS]!r} cannot be a party's name: use 1 to {MAX_NAME_BYTES} bytes "
+                f"{name[:MAX_CHARS]!r} is not a valid party name: use 1 to {MAX_NAME_BYTES} bytes "
                 f"of printable characters"
             )
     return names
 
 
 MAX_TIMEOUT = 86_400.0
-"""Most seconds that a session may wait for one party; the aggregator runs one session at a time."""
+"""Maximum time in seconds that a session may wait for one party; the aggregator runs one session at a
+time."""
 
 Parties = Annotated[Several[str], AfterValidator(_distinct)]
 """Party names, each only once."""
 
 
 class Session(Group):
-    """Program, deadlines, and loss of parties."""
+    """How a session runs: its program, its deadlines, and what happens if a party is lost."""
 
     on_loss: Literal["wait", "shrink", "stop"] = Field(
         default="wait",
-        description="What happens if a party is lost and does not come back within `rejoin_timeout`. `wait`: "
+        description="What happens if a party is lost and does not return within `rejoin_timeout`. `wait`: "
         "keep waiting. `stop`: stop the session. `shrink`: continue with the other parties.",
     )
     turn_timeout: float = Field(
         default=600.0,
         gt=0,
         le=MAX_TIMEOUT,
-        description="Most seconds that a party may take for one answer. Raise it for large tables or slow "
-        "machines.",
+        description="Maximum time in seconds that a party may take for one answer. Raise it for large "
+        "tables or slow machines.",
     )
     rejoin_timeout: float = Field(
         default=600.0,
         ge=0,
         le=MAX_TIMEOUT,
-        description="Seconds that a lost party has to come back before `on_loss` applies.",
+        description="Time in seconds that a lost party has to return before `on_loss` applies.",
     )
     quorum: int | None = Field(
         default=None,
         ge=1,
-        description='Fewest parties that may remain with `on_loss = "shrink"`. The default is more than '
-        "half, and never fewer than the protection needs.",
+        description='Minimum number of parties that must remain with `on_loss = "shrink"`. The default is '
+        "more than half of them, and never fewer than the protection needs.",
     )
     program: Name = Field(
         default="boosting",
         description="What the session does. `boosting`: train a model. `describe`: count the rows of all "
-        "parties ([describe](lifecycle.md#describe)). `tune`: train `candidates` side by side "
-        "([tune](lifecycle.md#tune)). `evaluate`: measure a model "
-        "([evaluate](lifecycle-evaluate.md)). `drift`: compare rows with a model's "
-        "[reference](lifecycle-evaluate.md#drift). Or the name of a custom program of the aggregator.",
+        "parties ([describe](lifecycle.md#describe)). `tune`: train `candidates` in parallel "
+        "([tune](lifecycle.md#tune)). `evaluate`: evaluate a model ([evaluate](lifecycle-evaluate.md)). "
+        "`drift`: compare rows with a model's [reference distribution](lifecycle-evaluate.md#drift). Any "
+        "other value is the name of a custom program of the aggregator.",
     )
 
     @property
@@ -176,20 +181,21 @@ class Session(Group):
         return self.program == task_of(self.program).program
 
     def faults_of_roster(self, parties: tuple[str, ...], fewest: int, protection: str) -> Iterator[str]:
-        """Yield a fault unless a roster of these parties can shrink. fewest: parties of an opened sum."""
+        """Yield an error message if the roster of these parties cannot shrink as the settings say. fewest:
+        minimum number of parties in an opened sum."""
         if self.quorum is not None and parties and not fewest == self.quorum <= len(parties):
             yield (
-                f"quorum {self.quorum} of {len(parties)} parties: protection {protection} opens no sum of "
-                f"fewer than {fewest}"
+                f"quorum {self.quorum} of {len(parties)} parties is too small: protection {protection} needs "
+                f"at least {fewest} parties in a sum"
                 if self.quorum < fewest
-                else f"quorum {self.quorum} is more than the {len(parties)} parties"
+                else f"quorum {self.quorum} is larger than the number of parties, {len(parties)}"
             )
         if self.on_loss == "shrink" and parties and fewest == len(parties):
             yield (
-                f'on_loss = "shrink": protection {protection} with this quorum opens no sum of fewer '
-                f"than {fewest} parties, so the roster cannot shrink; add parties, or lower the quorum"
+                f'on_loss = "shrink": protection {protection} with this quorum needs all {fewest} parties '
+                f"in a sum, so no party may be lost; add parties, or lower the quorum"
             )
 
     def _faults(self) -> Iterator[str]:
         if self.quorum is not None and self.on_loss != "shrink":
-            yield 'quorum needs on_loss = "shrink": otherwise the roster always has all parties'
+            yield 'quorum needs on_loss = "shrink", because otherwise all parties must remain; remove quorum'

@@ -20,7 +20,7 @@ from fedboost.terms.terms import Terms
 from fedboost.terms.training import Objective
 
 SHARES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
-"""Quantiles that are reported of a numeric column."""
+"""Quantile levels that are reported for each numeric column."""
 MISSING, UNDECLARED = "missing", "undeclared"
 _KEPT_TO_DESCRIBE = frozenset(
     {
@@ -28,11 +28,11 @@ _KEPT_TO_DESCRIBE = frozenset(
         *(key for group in (Objective, Hiding) for key in group.file_keys()),
     }
 )
-"""Keys that apply to a description; the others are about trees."""
+"""Keys that apply when rows are described; the others are about trees."""
 
 
 def class_names(terms: Terms) -> tuple[str, ...]:
-    """Label values in class order, from class 0 on; empty if labels are not classes."""
+    """Return the label values in class order, starting with class 0, or () if labels are not classes."""
     columns, loss = terms.columns, terms.objective.loss.xgboost_equivalent
     if loss.classes_key == "positive":
         return ("0", "1") if columns.positive is None else (f"not {columns.positive}", columns.positive)
@@ -42,8 +42,12 @@ def class_names(terms: Terms) -> tuple[str, ...]:
 def columns_of_levels(
     terms: Terms, counts: Iterable[Sequence[int]], told: Callable[[int], int | None]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the summary of each categorical column, as JSON. counts: for each column the rows with a missing
-    value, with each level, and with undeclared levels; told: maps a count to the count that is reported."""
+    """Yield the summary of each categorical column, as JSON values.
+
+    Args:
+        counts: for each column, the number of rows with a missing value, with each level, and with undeclared
+            levels.
+        told: maps a count to the count that is reported, None to hide it."""
     for (name, declared), counted in zip(terms.columns.categorical.items(), counts, strict=True):
         absent, *of_levels, undeclared = map(told, counted)
         own = dict(zip(declared, of_levels, strict=True))
@@ -52,19 +56,22 @@ def columns_of_levels(
 
 
 def gridded(terms: Terms) -> tuple[str, ...]:
-    """The columns whose rows are counted by value: numeric features, and in a description a numeric label."""
+    """Return the names of the columns whose rows are counted by value: numeric features and, if rows are
+    described, a numeric label."""
     kind = terms.objective.loss.xgboost_equivalent.label_kind
     counts_label = terms.task.counts_values and kind not in (LabelKind.CLASS, LabelKind.INTERVAL)
     return (*terms.columns.numeric, *([terms.columns.label] if counts_label else []))
 
 
 def terms_to_describe(terms: Terms, min_count: int | None = None) -> Terms:
-    """The terms to describe the rows of a training under `terms`, or `terms` if they already describe."""
+    """Return the terms of a session that describes the rows of a training session's terms. Terms that already
+    describe rows are kept. min_count: replaces the setting of that name. Raises ConfigError if parties hold
+    different columns."""
     if terms.vertical.is_used:
         raise ConfigError(
             "terms-vertical-task",
-            f"{terms.vertical.key}: rows can be described only if each party has all columns; each party can "
-            f"run `fedboost check` on its own table",
+            f"{terms.vertical.key}: rows can be described only if each party has all columns; instead, each "
+            f"party can run `fedboost check` on its own table",
         )
     return Terms.read(settings_for(terms, TASKS["describe"], min_count=min_count))
 
@@ -81,22 +88,25 @@ _KEPT_TO_EVALUATE = frozenset(
         *(key for group in (Objective, Hiding) for key in group.file_keys()),
     }
 ) - {"base_score"}
-"""Keys that apply to an evaluation; the others are about growing trees."""
+"""Keys that apply when a model is evaluated; the others are about growing trees."""
 _SITES = ("site", "sites", "party", "parties")
 _SHOWN = 8
-"""Most levels of a column that an error lists."""
+"""Maximum number of a column's levels that an error message lists."""
 _FIGURES_OF_TWO_CLASSES = 4
-"""Independent figures of a set: rows of label 1, rows predicted 1 of either label, mean prediction."""
+"""Number of independent figures of a set of rows: rows with label 1, rows of either label that are predicted
+1, and the mean prediction."""
 _FIGURES_OF_A_BIN = 3
-"""Figures of a bin: rows of either label, and the mean prediction."""
+"""Number of figures of a bin: rows of either label, and the mean prediction."""
 _BITS_OF_FIGURE = 20
-"""A figure has at most 10,000 values; a count of ten million rows in units of 10 has a million (2**20)."""
+"""Bits of information in a figure. A figure has at most 10,000 values; a count of ten million rows in units
+of 10 has a million (2**20)."""
 _UNUSED_COLUMNS = ("validation", "row_id", "ranges", "label_range")
 
 
 @dataclass(frozen=True)
 class LevelRows:
-    """The rows with one level of a categorical column; `place` is None for rows with no declared level."""
+    """Set of the rows that have one level of a categorical column. place: index of the level, None for rows
+    without a declared level."""
 
     column: str
     place: int | None
@@ -109,7 +119,8 @@ class LevelRows:
 
 
 def level_sets(terms: Terms) -> dict[str, tuple[LevelRows, ...]]:
-    """Maps each column in `subgroups` -> the sets of rows by level."""
+    """Return each column in `subgroups` -> its sets of rows, one per level and one for rows without a
+    declared level."""
     sets = {}
     for name in terms.evaluation.subgroups:
         levels, nothing = terms.columns.levels[name], NO_LEVEL
@@ -121,24 +132,24 @@ def level_sets(terms: Terms) -> dict[str, tuple[LevelRows, ...]]:
 
 
 def sites_of(terms: Terms) -> tuple[str, ...]:
-    """The parties whose rows are also measured separately."""
+    """Return the names of the parties whose own rows are also evaluated separately."""
     return terms.holders if terms.evaluation.party_metrics else ()
 
 
 def is_binary(terms: Terms) -> bool:
-    """True if a prediction is one probability."""
+    """Return True if a prediction is a single probability."""
     return terms.objective.loss.xgboost_equivalent.classes_key == "positive"
 
 
 def class_count(terms: Terms) -> int:
-    """Number of classes of the confusion matrix; 0 if there is none."""
+    """Return the number of classes in the confusion matrix, 0 if there is none."""
     loss = terms.objective.loss
     return loss.outputs if loss.xgboost_equivalent.classes_key == "classes" else 0
 
 
 def rows_readable(terms: Terms) -> int:
-    """Upper bound on the yes-or-no values of single rows that an analyst can derive from the results of a
-    session that measures a model: the bits of all independent figures. Actual attacks learn less
+    """Return an upper bound on the number of yes-or-no values of single rows that an analyst can derive from
+    a session's results: the total bits of all independent figures. Actual attacks learn less
     (docs/lifecycle-evaluate.md)."""
     if terms.task.uses_reference:
         assert terms.xgb_model is not None
@@ -154,7 +165,8 @@ def rows_readable(terms: Terms) -> int:
 
 
 def weight_scale(terms: Terms, counts: Int64) -> Scale:
-    """The scale of row weights. counts: of their binary exponents, over all parties."""
+    """Return the fixed-point scale of row weights. counts: number of weights by binary exponent, over all
+    parties."""
     return terms.known_weight_scale or Scale(bound_exponent(counts), WEIGHT_BITS)
 
 
@@ -167,14 +179,17 @@ def terms_to_evaluate(
     min_count: int | None = None,
     rows: str | None = None,
 ) -> Terms:
-    """The terms that evaluate a model on the rows of a training under `terms`. Terms that already evaluate
-    are kept. Arguments replace settings of the terms.
+    """Return the terms of a session that evaluates a model, derived from the terms of a training session.
+    Terms that already evaluate are kept. The other arguments replace settings of the terms.
 
     Args:
-        model: as in `xgb_model`.
+        model: text of the model, as in `xgb_model`.
         by: names of columns to report results by; "sex=F,M" for a column that the terms do not declare.
-        rows: as `evaluate_rows`. The default is the rows that the training held out, or all if none.
-    """
+        by_site: sets `party_metrics` if true.
+        rows: replaces `evaluate_rows`. By default, these are the rows that the training held out, or all rows
+            if it held out none.
+
+    Raises ConfigError if the terms do not support an evaluation."""
     if terms.vertical.is_used:
         raise ConfigError(
             "terms-vertical-task",
@@ -183,7 +198,7 @@ def terms_to_evaluate(
     if terms.noise is not None:
         raise ConfigError(
             "terms-noise-task",
-            "noise: a model is evaluated with exact sums; use terms without noise if the sites allow that",
+            "noise: a model can be evaluated only with exact sums; use terms without noise if sites allow it",
         )
     declared, names = {**terms.columns.subgroups}, [*terms.evaluation.subgroups]
     if by := [*by]:
@@ -209,20 +224,21 @@ def terms_to_evaluate(
 
 
 def _column_of(given: str, columns: Schema) -> tuple[str, tuple[str, ...]]:
-    """Parse NAME or NAME=LEVEL,...: the column to report results by, and its levels if they are given."""
+    """Parse NAME or NAME=LEVEL,... Returns the name of the column to report results by, and the listed
+    levels."""
     name, equals, listed = (given, "", "") if given in columns.levels else given.partition("=")
     levels = tuple(listed.split(",")) if equals else ()
     own = columns.categorical.get(name, ())
     why = ""
     if own and levels and {*own} != {*levels}:
         shown = ", ".join(own[:_SHOWN]) + (", ..." if len(own) > _SHOWN else "")
-        why = f"is a feature whose levels the terms declare ({shown}): give only its name"
+        why = f"is a feature whose levels the terms already declare ({shown}): use only its name"
     elif name in columns.numeric:
-        why = "is numeric in the terms, and results are reported by levels"
+        why = "is numeric in the terms, but results can be reported only by levels"
     elif name in columns.others and name not in (*columns.subgroups, columns.validation, columns.row_id):
-        why = "is not a feature, but the label or another special column"
+        why = "is the label or another special column, not a feature"
     elif equals and not all(levels):
-        why = f"has a level without a name: list its levels, such as {name}=F,M"
+        why = f"has a level without a name: list its levels, e.g. {name}=F,M"
     elif not levels and name.lower() in _SITES and name not in columns.levels:
         why = "is not a column of the terms: for results by site use --by-site (by_site=True)"
     if why:
@@ -231,8 +247,8 @@ def _column_of(given: str, columns: Schema) -> tuple[str, tuple[str, ...]]:
 
 
 def settings_for(terms: Terms, task: Task, **given: object) -> dict[str, Any]:
-    """The settings of these terms that apply to a task: all of them, if it is their own task. `given`
-    replaces settings, except values that are None."""
+    """Return the settings of these terms that apply to a task, or all of them if it is the terms' own task.
+    given: replaces settings, except with values that are None."""
     values: dict[str, Any] = terms.model_dump(mode="json", exclude_unset=True)
     if terms.task is not task:
         kept = _KEPT_TO_DESCRIBE if task.counts_values else _KEPT_TO_EVALUATE
@@ -255,8 +271,7 @@ def bins_in(terms: Terms) -> Bins:
     if len(numeric) != len(terms.columns.ordered):
         raise ConfigError(
             "model-bins-mismatch",
-            f"xgb_model: it has bins of {len(numeric)} columns, and the terms have "
-            f"{len(terms.columns.ordered)}",
+            f"xgb_model has bins for {len(numeric)} columns, but the terms have {len(terms.columns.ordered)}",
         )
     outputs = terms.objective.loss.outputs
     edges = tuple(np.array(column, np.float64) for column in numeric)
@@ -265,8 +280,13 @@ def bins_in(terms: Terms) -> Bins:
 
 
 def terms_to_drift(terms: Terms, model: str, min_count: int | None = None) -> Terms:
-    """The terms that compare rows with the reference of a model. terms: those of its training, or others with
-    the same columns; model: as in `xgb_model`, with its bins."""
+    """Return the terms of a session that compares rows with a model's reference distribution.
+
+    Args:
+        terms: terms of the model's training, or others with the same columns.
+        model: text of the model, as in `xgb_model`, with its bins.
+
+    Raises ConfigError if parties hold different columns."""
     if terms.vertical.is_used:
         raise ConfigError(
             "terms-vertical-task",

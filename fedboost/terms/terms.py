@@ -1,12 +1,13 @@
-"""The settings that every party agrees to for one session: model, columns, protection. Immutable and hashed.
+"""Terms: the settings that all parties agree on for one session (model, columns, protection). They are
+immutable and identified by a hash.
 
-In a file, in the digest and on the wire, the terms are one flat table of keys. In code they are read into
-groups; what depends on several groups is here.
+Files, the digest and the wire format use one flat table of keys. In code, the keys are split into groups;
+this module contains everything that involves more than one group.
 
-Promises: `Terms.digest` is the same on every machine for the same terms. They contain everything that
+Guarantees: `Terms.digest` is the same on every machine for the same terms. The terms contain everything that
 determines the model.
-Refuses: unknown keys and values (with the nearest known one), and combinations that cannot be trained.
-"""
+Rejects: unknown keys and values (suggesting the nearest known one), and combinations that cannot be
+trained."""
 
 import json
 import math
@@ -46,11 +47,12 @@ from fedboost.terms.training import Draws, Evaluation, Histograms, Objective, Tr
 from fedboost.terms.vertical import Blocks, Vertical
 
 MAX_RENEWAL_QUERIES = 3
-"""Most queries about the residuals in a tree's leaves."""
+"""Maximum number of queries about the residuals in a tree's leaves."""
 
 
 class Terms(Flat):
-    """The terms of one session. Keys have the names and defaults of XGBoost, except `rounds`."""
+    """Settings that all parties agree on for one session. Keys have XGBoost's names and defaults, except
+    `rounds`."""
 
     OMITTED: ClassVar[tuple[str, ...]] = (
         *("label_holder", "blocks", "rows", "min_common_rows", "max_ids", "repeated_ids", "id_form"),
@@ -80,15 +82,16 @@ class Terms(Flat):
     )
     noise: Noise | None = Field(
         default=None,
-        description="Differential privacy of each row, e.g. `{ epsilon = 1.0, delta = 1e-6 }`. It changes "
-        "how trees grow and some defaults, and requires `columns.ranges`. See [privacy](privacy.md).",
+        description="Differential privacy for each row, e.g. `{ epsilon = 1.0, delta = 1e-6 }`. It changes "
+        "how trees are grown and some defaults, and it requires `columns.ranges`. See "
+        "[privacy](privacy.md).",
     )
     xgb_model: str | None = Field(
         default=None,
         repr=False,
         description="Path of a model to continue, from fedboost or XGBoost, with the same features and "
-        "objective. `rounds` more rounds are [added to it](models.md#continue-a-model). With "
-        '`program = "evaluate"`, the model to evaluate.',
+        "objective. `rounds` more rounds are [added to it](models.md#continue-a-model). With `program = "
+        '"evaluate"`, the model to evaluate.',
     )
     objective: Objective
     trees: Trees
@@ -111,12 +114,12 @@ class Terms(Flat):
 
     @property
     def holders(self) -> tuple[str, ...]:
-        """The parties with rows: all but a key holder without any."""
+        """Parties with rows, i.e. all except a key holder without rows."""
         return self.hiding.holders(self.parties)
 
     @cached_property
     def blocks(self) -> Blocks:
-        """The blocks of parties that hold different columns; falsy if each party has all columns."""
+        """Blocks of parties that hold different columns; empty (false) if each party has all columns."""
         vertical = self.vertical
         return Blocks(vertical.blocks_of(self.parties), self.task.read(self.columns), vertical.aligns)
 
@@ -127,7 +130,7 @@ class Terms(Flat):
 
     @property
     def keyholder(self) -> str | None:
-        """The party that decrypts sums; None without encryption."""
+        """Name of the party that decrypts sums, or None if they are not encrypted."""
         of_columns = self.vertical.label_holder if self.hides_columns else None
         return of_columns if self.vertical.is_used else self.hiding.keyholder
 
@@ -142,12 +145,13 @@ class Terms(Flat):
 
     @property
     def honest(self) -> int:
-        """Fewest parties with rows whose noise shares stay secret: a curious one can subtract its own."""
+        """Minimum number of parties with rows whose noise shares stay secret. Even a curious party can
+        subtract its own."""
         return len(self.holders) - max(1, self.hiding.group(self.parties).colluding)
 
     @property
     def min_roster(self) -> int:
-        """Fewest parties whose sum is opened."""
+        """Minimum number of parties in a sum that is opened."""
         if self.session.on_loss != "shrink":
             return len(self.parties)
         smallest = self.protection.min_roster(self.hiding.group(self.parties))
@@ -155,12 +159,13 @@ class Terms(Flat):
 
     @property
     def signers(self) -> int:
-        """Fewest signatures on a valid model: all parties if each signs its own view."""
+        """Minimum number of signatures on a valid model. It is the number of parties if each signs its own
+        view."""
         return len(self.parties) if self.blocks else self.hiding.signers(self.parties)
 
     @property
     def bound(self) -> sensitivity.Bound:
-        """Bound on a row's contribution to sums with noise."""
+        """Bound on a row's contribution to noisy sums."""
         return sensitivity.bound_of(self.objective.loss, self.columns.label_range)
 
     @cached_property
@@ -179,7 +184,7 @@ class Terms(Flat):
 
     @cached_property
     def max_turns_per_tree(self) -> int:
-        """Most queries about one tree before its end: levels, votes and residuals."""
+        """Maximum number of queries about one tree before its end: levels, votes and residuals."""
         deepest = self.max_leaves_per_round if self.trees.grow_policy == "lossguide" else self.trees.max_depth
         renewal = 0 if self.objective.loss.quantile is None else MAX_RENEWAL_QUERIES
         if self.noise is not None:
@@ -196,41 +201,46 @@ class Terms(Flat):
 
     @cached_property
     def roots(self) -> tuple[int, ...]:
-        """The roots that grow in a round: num_parallel_tree for the first output, then for the next."""
+        """Numbers of the trees that grow in a round: num_parallel_tree for the first output, then for the
+        next."""
         return tuple(range(self.objective.loss.outputs * self.trees.num_parallel_tree))
 
     @cached_property
     def max_leaves_per_round(self) -> int:
-        """Most leaves of all trees of a round together."""
+        """Maximum number of leaves of all trees of a round together."""
         deepest: int = 1 << self.trees.max_depth
         return len(self.roots) * min(deepest, self.trees.max_leaves or deepest)
 
     @cached_property
     def earlier(self) -> Booster | None:
-        """The model in `xgb_model`, which is continued or measured."""
+        """The model in `xgb_model`, which is continued or measured, or None."""
         return None if self.xgb_model is None else continuation.read(self.xgb_model)
 
     @cached_property
     def trained(self) -> Self | None:
-        """The terms in the file of a model that is measured, or None. They prove nothing unless the model is
-        signed. Raises ConfigError if they are not valid terms."""
+        """The terms under which a model that is measured was trained, read from its file, or None if it has
+        none. They prove nothing unless the model is signed. Raises ConfigError if they are not valid
+        terms."""
         facts = {} if self.xgb_model is None else continuation.facts_of(self.xgb_model)
         text = facts.get(continuation.TRAINED_UNDER)
         return None if text is None else type(self).from_canonical(text)
 
     @property
     def constant_rounds(self) -> int:
-        """Rounds before this session's first tree: of a continued model, or of a constant that is a tree."""
+        """Number of rounds before this session's first tree: those of a continued model, or of a constant
+        that is a tree."""
         constant = int(self.columns.base_margin is not None)
         return constant if self.earlier is None else len(self.earlier.trees) // len(self.roots)
 
     @property
     def first_tree(self) -> int:
-        """This session's first tree in the whole model: draws go on as if all rounds were in one session."""
+        """Number of this session's first round in the whole model. Random sampling continues as if all rounds
+        were in one session."""
         return self.constant_rounds - int(self.columns.base_margin is not None)
 
     def rule(self, gradient: Scale, hessian: Scale) -> SplitRule:
-        """The rule of splits and leaf values, for gradient and hessian sums of these scales."""
+        """Return the rule for splits and leaf values. gradient, hessian: scales of the gradient and hessian
+        sums."""
         trees = self.trees
         scales, categories = (gradient, hessian), (trees.max_cat_to_onehot, trees.max_cat_threshold)
         step = self.objective.step, trees.leaf_rate
@@ -238,29 +248,31 @@ class Terms(Flat):
 
     @property
     def bits(self) -> int:
-        """Bits of a row's gradient and hessian, including the sign: gradient_bits, or the objective's own."""
+        """Bits of a row's gradient and hessian, including the sign: gradient_bits, or the objective's
+        default."""
         if self.noise is not None:
             return sensitivity.NOISE_BITS
         return self.histograms.gradient_bits or self.objective.loss.gradient_bits
 
     @property
     def needs_exponent_counts(self) -> bool:
-        """True if gradients have no public bound, so that parties must count their exponents."""
+        """True if gradients have no public bound, so that parties must count their binary exponents."""
         return self.noise is None and (self.objective.loss.bounds is None or self.columns.weight is not None)
 
     @property
     def shares_turns(self) -> bool:
-        """True if queries may share a turn: not if the roster may shrink, or answers get noise."""
+        """True if queries may share a turn, i.e. if the roster cannot shrink and answers get no noise."""
         return self.session.on_loss != "shrink" and self.noise is None
 
     @property
     def known_weight_scale(self) -> Scale | None:
-        """The scale of row weights if all are 1, else None."""
+        """Scale of the row weights if all weights are 1, otherwise None."""
         return None if self.columns.weight else UNIT
 
     @cached_property
     def metrics(self) -> tuple[str, ...]:
-        """Names of the metrics of each round: eval_metric or the objective's default, per candidate."""
+        """Names of the metrics of each round: eval_metric or the objective's default, for each candidate if
+        there are any."""
         own = self.evaluation.eval_metric or (self.objective.loss.default_metric,)
         trials = range(len(self.objective.candidates))
         own = tuple(f"{trial}{OF_TRIAL}{name}" for trial in trials for name in own) or own
@@ -268,7 +280,7 @@ class Terms(Flat):
 
     @cached_property
     def sets(self) -> tuple[str, ...]:
-        """Names of the sets of rows that metrics are measured on: first those over all parties."""
+        """Names of the sets of rows that metrics are computed on. Sets over all parties come first."""
         if self.noise is not None:
             return ()
         sets = (TRAIN, VALIDATION) if self.validates else (TRAIN,)
@@ -281,7 +293,7 @@ class Terms(Flat):
 
     @property
     def draws_rows(self) -> bool:
-        """True if rows are drawn, for trees or for validation."""
+        """True if rows are sampled, for trees or for validation."""
         return self.draws.draws_for_trees or self.evaluation.validation_fraction > 0.0
 
     def candidate(self, number: int) -> Self:
@@ -307,7 +319,7 @@ class Terms(Flat):
         if shrinks and objective.loss.quantile is not None:
             yield (
                 f'{objective.name} with on_loss = "shrink": its gradients are signs and often do not change '
-                f"with the margins, so sums over two rosters would reveal a party; set wait or stop"
+                f"with the margins, so two rosters' sums would reveal a party's sum; set wait or stop"
             )
         yield from self.session.faults_of_roster(self.parties, self.min_roster, self.hiding.protection)
         yield from objective.faults_of_start(columns)
@@ -325,21 +337,23 @@ class Terms(Flat):
         return hash(self.digest)
 
     def with_parties(self, parties: Iterable[str]) -> Self:
-        """A copy for these parties."""
+        """Return a copy of the terms for these parties."""
         return self.changed(parties=tuple(parties))
 
     def changed(self, **settings: object) -> Self:
-        """A copy with other settings, given by flat keys and checked again. Defaults are recomputed."""
+        """Return a copy with other settings, given by flat keys. Everything is checked again, and defaults
+        are recomputed."""
         return type(self).read({**self.model_dump(mode="json", exclude_unset=True), **settings})
 
     @classmethod
     def read(cls, values: Mapping[str, Any], source: str = "terms") -> Self:
-        """Terms from plain values (TOML, JSON). Raises a one-line ConfigError that begins with `source`."""
+        """Read terms from plain values (TOML or JSON). Raises a one-line ConfigError, starting with `source`,
+        if they are not valid."""
         return read_model(cls, values, source)
 
     @classmethod
     def from_canonical(cls, text: str) -> Self:
-        """Terms from a text that `canonical` returned."""
+        """Read terms from a text that `canonical` returned. Raises ConfigError if they are not valid."""
         return cls.read(_parsed(text))
 
     @field_validator("objective")
@@ -359,22 +373,23 @@ class Terms(Flat):
 
 
 def _parsed(text: str) -> dict[str, Any]:
-    """The JSON object in a text. Raises ConfigError if there is none."""
+    """Parse the JSON object in a text. Raises ConfigError if it is not one."""
     try:
         values = json.loads(text, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
-        raise ConfigError("terms-not-json", f"terms: not JSON: {error}") from None
+        raise ConfigError("terms-not-json", f"terms: invalid JSON: {error}") from None
     if not isinstance(values, dict):
-        raise ConfigError("terms-not-json", "terms: not a JSON object")
+        raise ConfigError("terms-not-json", "terms: expected a JSON object")
     return values
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object with a limited number of keys: each unknown key is a fault, and takes memory."""
+    """Build a JSON object with a limited number of keys, since each unknown key is an error that takes
+    memory."""
     if len(pairs) > MAX_FEATURES:
         raise ConfigError(
             "terms-too-many-keys",
-            f"terms: {len(pairs)} keys in one table; at most {MAX_FEATURES} are allowed",
+            f"terms: a table has {len(pairs)} keys, but at most {MAX_FEATURES} are allowed",
         )
     return dict(pairs)
 
@@ -383,18 +398,19 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 KEY = "columns.target_means"
 MAX_ENCRYPTED = 1 << 14
-"""Most buckets in all if sums are encrypted: a key holder decrypts about twenty numbers for each."""
+"""Maximum number of buckets in total if sums are encrypted: a key holder decrypts about twenty numbers for
+each."""
 
 
 def slots_of(terms: Terms) -> dict[str, Slots]:
-    """Maps each target-mean column -> its slots. With noise there are no folds: the noise already hides a
-    row's part in the mean of its level, and each fold would need its own noise."""
+    """Return each target-mean column -> its slots (buckets and folds). With noise there are no folds: the
+    noise already hides a row's part in the mean of its level, and each fold would need its own noise."""
     folds = 1 if terms.noise is not None else FOLDS + 1
     return {name: Slots(buckets, folds) for name, buckets in terms.columns.target_means.items()}
 
 
 def have_folds(terms: Terms) -> bool:
-    """True if each row is assigned to a fold."""
+    """Return True if each row is assigned to a fold for target means."""
     return terms.task.trains and terms.noise is None and bool(terms.columns.target_means)
 
 
@@ -404,17 +420,17 @@ def _faults_of_target_means(terms: Terms) -> Iterator[str]:
     known = [name for name, kind in OBJECTIVES.items() if kind.has_label_means]
     name, buckets = terms.objective.name, sum(terms.columns.target_means.values())
     task, trains, vertical = terms.task, terms.task.trains, terms.vertical
-    apart = "labels and levels are at different parties; remove it, or declare levels in categorical"
-    other_rows = "the model's means are over other rows; train from the beginning"
-    hides, too_many = terms.protection.uses_key_holder, f"at most {MAX_ENCRYPTED} are encrypted"
+    apart = "different parties have labels and levels; remove it, or declare levels in categorical"
+    other_rows = "the model's means are from other rows; train a new model"
+    hides, too_many = terms.protection.uses_key_holder, f"at most {MAX_ENCRYPTED} can be encrypted"
     encrypted = f"{buckets} buckets under protection {terms.hiding.protection}"
     is_other = terms.session.program != "boosting" and terms.noise is None
     yield from refused(
         KEY,
-        (name not in known, f"objective {name}", f"labels have no mean; it is for {', '.join(known)}"),
+        (name not in known, f"objective {name}", f"its labels have no mean; use {', '.join(known)}"),
         (vertical.is_used, vertical.key, apart),
         (task.counts_values, f"program {task.program}", "thousands of levels cannot be counted; remove it"),
-        (task.takes_candidates, f"program {task.program}", "it is for training with fixed settings"),
+        (task.takes_candidates, f"program {task.program}", "they need fixed settings; remove it"),
         (trains and terms.xgb_model is not None, "xgb_model", other_rows),
         (trains and is_other, f"program {terms.session.program!r}", "only boosting supports it"),
         (trains and hides and buckets > MAX_ENCRYPTED, encrypted, f"{too_many}; lower them, or set masked"),
@@ -427,17 +443,21 @@ TUNED = (
     *("learning_rate", "max_depth", "max_leaves", "min_child_weight", "gamma", "reg_lambda", "reg_alpha"),
     *("max_delta_step", "colsample_bytree", "colsample_bylevel", "colsample_bynode"),
 )
-"""The settings that candidates may differ in: only the aggregator uses them, so they share bins and rows."""
+"""Settings in which candidates may differ. Only the aggregator uses them, so candidates share bins and
+rows."""
 MAX_COLUMNS_TRIED = 1 << 20
-"""Most candidates x features: at 256 bins one node of each takes 4 GiB, an aggregator's default limit."""
+"""Maximum of candidates x features. At 256 bins, one node of each takes 4 GiB, an aggregator's default
+limit."""
 SHARES = (0.1, 0.2, 0.4, 0.6)
 """Fractions of all rounds after which candidates are dropped."""
 KEPT = (2, 3)
-"""Two of three candidates go on: a harsher cut would favour fast learners (decision 0028)."""
+"""Fraction (2/3) of the candidates that continue. A harsher cut would favour candidates that learn fast
+(decision 0028)."""
 
 
 def stages(terms: Terms) -> dict[int, int]:
-    """Maps the number of rounds after which candidates are dropped -> the number that go on."""
+    """Return each number of rounds after which candidates are dropped -> the number of candidates that
+    continue."""
     left, ends = len(terms.objective.candidates), {}
     for share in SHARES:
         if rounds := int(share * terms.trees.rounds):
@@ -448,35 +468,36 @@ def stages(terms: Terms) -> dict[int, int]:
 def _faults_of_candidates(terms: Terms) -> Iterator[str]:
     candidates, tunes = terms.objective.candidates, task_of(terms.session.program).takes_candidates
     if tunes != bool(candidates):
-        yield 'candidates and program = "tune" need each other: set both or neither'
+        yield 'candidates and program = "tune" must be set together: set both or neither'
     if not tunes:
         return
     name, tried = terms.objective.name, len(candidates) * len(terms.columns.features)
     plain = name in OBJECTIVES and terms.objective.loss.quantile is None and terms.columns.group is None
     one_tree, evaluation = plain and terms.objective.num_class is None, terms.evaluation
-    too_many = f"at most {MAX_COLUMNS_TRIED} are allowed; name fewer candidates or features"
+    too_many = f"at most {MAX_COLUMNS_TRIED} are allowed; use fewer candidates or features"
     yield from refused(
         "program tune",
-        (len(candidates) < 2, "one candidate", "list two or more"),
+        (len(candidates) < 2, "one candidate", "list at least two candidates"),
         (tried > MAX_COLUMNS_TRIED, f"{tried} columns of all candidates", too_many),
-        (not one_tree, name, "it is for objectives with one tree per round"),
-        (not terms.validates, "no validation rows", "set validation_fraction, or columns.validation"),
-        (terms.noise is not None, "noise", "choosing a candidate would need noise, too; remove it"),
-        (terms.vertical.is_used, terms.vertical.key, "it is for parties that have all columns"),
+        (not one_tree, name, "use an objective with one tree per round"),
+        (not terms.validates, "no validation rows", "set validation_fraction or columns.validation"),
+        (terms.noise is not None, "noise", "choosing a candidate would also need noise; remove it"),
+        (terms.vertical.is_used, terms.vertical.key, "tuning needs parties that have all columns"),
         (terms.xgb_model is not None, "xgb_model", "candidates cannot continue a model; remove it"),
-        (terms.trees.num_parallel_tree > 1, "num_parallel_tree", "it is for one tree per round; set 1"),
+        (terms.trees.num_parallel_tree > 1, "num_parallel_tree", "tuning needs one tree per round; set 1"),
         (terms.histograms.vote_top_k > 0, "vote_top_k", "candidates would need separate votes; set 0"),
-        (terms.draws.by_gradient_norm, "sampling_method gradient_based", "rows would differ by candidate"),
+        (terms.draws.by_gradient_norm, "sampling_method gradient_based", "candidates must share their rows"),
         (terms.session.on_loss == "shrink", 'on_loss = "shrink"', "set wait or stop"),
-        (evaluation.party_metrics, "party_metrics", "leave it out"),
-        (evaluation.early_stopping_rounds is not None, "early_stopping_rounds", "leave it out"),
+        (evaluation.party_metrics, "party_metrics", "remove it"),
+        (evaluation.early_stopping_rounds is not None, "early_stopping_rounds", "remove it"),
     )
     for number, candidate in enumerate(candidates):
         yield from _faults_of_candidate(terms, number, candidate)
 
 
 def _faults_of_candidate(terms: Terms, number: int, candidate: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a fault unless the candidate's settings are valid, and its trees within limits of the terms."""
+    """Yield an error message unless the candidate's settings are valid and its trees are within the terms'
+    limits."""
     for key in candidate:
         require_known(key, TUNED, f"candidates[{number}]")
     try:
@@ -486,9 +507,11 @@ def _faults_of_candidate(terms: Terms, number: int, candidate: Mapping[str, Any]
         return
     most_leaves = terms.max_leaves_per_round // len(terms.roots)
     if own.trees.max_depth > terms.trees.max_depth or own.max_leaves_per_round > most_leaves:
-        yield f"candidates[{number}]: its trees exceed max_depth or max_leaves of the terms"
+        yield f"candidates[{number}] exceeds max_depth or max_leaves of the terms"
     if own.trees.min_child_weight < terms.trees.min_child_weight:
-        yield f"candidates[{number}]: min_child_weight is below that of the terms, which sites rely on"
+        yield (
+            f"candidates[{number}] has a lower min_child_weight than the terms, which sites rely on; raise it"
+        )
 
 
 # ---- Noise: the settings that it excludes, and the ranges that it needs ---------------------------------
@@ -501,74 +524,77 @@ _WITH_NOISE = {
 }
 """Keys that may be set with noise."""
 _WHY_NOT = {
-    "eval_metric": "metrics of private rows would be one more release per round",
-    "early_stopping_rounds": "metrics of private rows would be one more release per round",
-    "validation_fraction": "metrics of private rows would be one more release per round",
-    "subsample": "with noise, trees that grow on all rows are never worse than trees on some",
+    "eval_metric": "metrics would need an additional noisy release per round",
+    "early_stopping_rounds": "metrics would need an additional noisy release per round",
+    "validation_fraction": "metrics would need an additional noisy release per round",
+    "subsample": "noisy trees that use all rows are never worse than those that use a sample",
     "vote_top_k": "votes have no noise",
 }
 
 
 def _faults_of_noise(terms: Terms) -> Iterator[str]:
-    """Yield a fault for each setting that noise excludes, and each missing one that it needs."""
+    """Yield an error message for each setting that noise excludes, and for each missing one that it needs."""
     noise = terms.noise
     if noise is None:
         if terms.histograms.cut_points == "even":
-            yield 'cut_points = "even" spaces them over declared ranges, which only noise needs: set "grid"'
+            yield 'cut_points = "even" needs noise: set cut_points = "grid"'
         return
     fields = type(terms).file_keys()
     for name, value in terms.flat.items():
         if name not in _WITH_NOISE and value != fields[name].get_default(call_default_factory=True):
             reason = "it is not supported for" if noise.method == "hist" else "it has no effect on"
             why = _WHY_NOT.get(name, f"{reason} trees of noise.method {noise.method}")
-            yield f"{name} with noise: {why}; leave it out"
+            yield f"{name} with noise: {why}; remove it"
     for name in ("weight", "base_margin", "validation"):
         if getattr(terms.columns, name) is not None:
-            yield f"columns.{name} with noise: a row's influence would have no bound; leave it out"
+            yield f"columns.{name} with noise: a row's influence would be unlimited; remove it"
     yield from _faults_of_ranges(terms.objective.name, terms.columns)
     shared = noise.placement == "distributed"
     if shared and not terms.protection.hides:
         yield (
-            "distributed noise with protection plain: the aggregator would see each party's sums with only "
-            'a share of the noise; set protection = "masked", or placement = "local"'
+            'placement = "distributed" with protection plain: the aggregator would see each party\'s sums '
+            'with only a share of the noise; set protection = "masked" or placement = "local"'
         )
     if terms.session.on_loss == "shrink":
         yield (
-            'on_loss = "shrink" with noise: a query that is repeated for fewer parties would be one more '
+            'on_loss = "shrink" with noise: a query repeated for fewer parties would be an additional '
             "release; set wait or stop"
         )
     if shared and terms.parties and terms.honest < 1:
-        yield "distributed noise needs two parties with rows, one of which draws noise unknown to the others"
+        yield (
+            'placement = "distributed" needs at least one party with rows whose share of the noise others do '
+            "not know; add parties, or lower colluding"
+        )
 
 
 def _faults_of_ranges(objective: str, columns: Schema) -> Iterator[str]:
-    """Yield a fault for each range that noise needs: gradients are clipped to the label range, boosting
-    starts from its middle, and cut points lie in the ranges of the columns."""
+    """Yield an error message for each missing range that noise needs. Gradients are clipped to the label
+    range, boosting starts from its middle, and cut points lie in the ranges of the columns."""
     kind = OBJECTIVES.get(objective)
     if kind is None or kind.sensitivity is None:
         bounds = ((name, kind.sensitivity) for name, kind in OBJECTIVES.items())
         ranges = {name: bound.needs_label_range for name, bound in bounds if bound is not None}
         known = ", ".join(sorted(ranges, key=ranges.__getitem__))
-        yield f"{objective} has no bound on a row's influence; with noise use {known}"
+        yield f"objective {objective} does not limit a row's influence; with noise, use one of: {known}"
         return
     if kind.sensitivity.needs_label_range:
         if columns.label_range is None:
             yield (
-                f"{objective} with noise needs the label range, from general knowledge and not from the "
-                f"rows: set e.g. columns.label_range = [0, 100]"
+                f"{objective} with noise needs the label range: set e.g. columns.label_range = [0, 100], "
+                f"using publicly known limits and not those of the rows"
             )
             return
         low, high = columns.label_range
         if high - low < 1.0 / MAX_LABEL:
-            yield "label_range is too narrow to scale gradients by; widen it"
+            yield "label_range is too narrow to scale gradients; widen it"
         if kind.label_kind is LabelKind.COUNT and low < 0.0:
-            yield f"label_range begins at {low:g}, and labels of {objective} are at least 0"
+            yield f"label_range starts at {low:g}, but labels of {objective} cannot be negative"
     missing = [name for name in columns.numeric if name not in columns.ranges]
     if missing:
         yield (
-            f"noise needs the range of every numeric column, from general knowledge and not from the rows; "
-            f"{missing[0]!r} has none: set e.g. columns.ranges = "
-            f"{{ {missing[0][:MAX_CHARS]!r} = [0, 100] }}"
+            f"noise needs the range of every numeric column, but {missing[0]!r} has none: set e.g. "
+            f"columns.ranges = {{ {missing[0][:MAX_CHARS]!r} = [0, 100] }}, using publicly known limits and "
+            f"not those of the rows"
         )
 
 
@@ -576,33 +602,33 @@ def _faults_of_ranges(objective: str, columns: Schema) -> Iterator[str]:
 
 
 def _model_difference(booster: Booster, terms: Terms) -> str:
-    """The first difference between model and terms in what XGBoost stores; '' if there is none."""
+    """Return the first difference between model and terms in what XGBoost stores, or '' if there is none."""
     if booster.objective != terms.objective.loss.xgboost_equivalent.name:
-        return f"its objective is {booster.objective}, and that of the terms is {terms.objective.name}"
+        return f"its objective is {booster.objective}, but the terms have {terms.objective.name}"
     if booster.loss.outputs != terms.objective.loss.outputs:
-        return f"it has {booster.loss.outputs} classes, and the terms have {terms.objective.loss.outputs}"
+        return f"it has {booster.loss.outputs} classes, but the terms have {terms.objective.loss.outputs}"
     if booster.num_parallel_tree != terms.trees.num_parallel_tree:
         own, other = booster.num_parallel_tree, terms.trees.num_parallel_tree
-        return f"its num_parallel_tree is {own}, and that of the terms is {other}"
+        return f"its num_parallel_tree is {own}, but the terms have {other}"
     features, others = booster.features, terms.columns.features
     for number, (name, wanted) in enumerate(zip(features, others, strict=False), 1):
         if name != wanted:
-            return f"its feature {number} is {name[:100]!r}, and that of the terms is {wanted!r}"
+            return f"its feature {number} is {name[:100]!r}, but the terms have {wanted!r} there"
     if len(features) != len(others):
-        return f"it has {len(features)} features, and the terms have {len(others)}"
+        return f"it has {len(features)} features, but the terms have {len(others)}"
     odd = {*booster.categorical} ^ {*terms.columns.categorical}
     if odd:
         name = next(name for name in features if name in odd)
         has, has_not = ("it", "the terms") if name in booster.categorical else ("the terms", "it")
-        return f"feature {name!r} has levels in {has}, and is numeric in {has_not}"
+        return f"feature {name!r} has levels in {has}, but is numeric in {has_not}"
     if booster.buckets != terms.columns.target_means:
         shown, due = str(booster.buckets)[:100], str(dict(terms.columns.target_means))[:100]
-        return f"its columns.target_means is {shown}, and that of the terms is {due}"
+        return f"its columns.target_means is {shown}, but the terms have {due}"
     return ""
 
 
 def _column_difference(booster: Booster, trained: Mapping[str, Any] | None, terms: Terms) -> str:
-    """The first difference in the meaning of the model's numbers; '' if there is none."""
+    """Return the first difference in the meaning of the model's numbers, or '' if there is none."""
     columns = terms.columns.model_dump(mode="json", include={*continuation.MEANINGS})
     based = columns["base_margin"] is not None
     if (based and not booster.begins_with_a_leaf) or (
@@ -613,15 +639,15 @@ def _column_difference(booster: Booster, trained: Mapping[str, Any] | None, term
     if terms.objective.base_score is not None:
         constant = booster.trees[0].value[0] if based else booster.constant
         if terms.objective.loss.margin(float(np.float32(terms.objective.base_score))) != constant:
-            return f"it does not start from base_score {terms.objective.base_score:g}: leave that out"
+            return f"it does not start from base_score {terms.objective.base_score:g}: remove base_score"
     if trained is None:
         return ""
     for name, levels in columns["categorical"].items():
         if trained["categorical"].get(name) != levels:
-            return f"the levels of {name!r}, or their order, differ from the terms"
+            return f"its levels of {name!r}, or their order, differ from the terms"
     for name in ("positive", "classes"):
         if trained[name] != columns[name]:
-            return f"its columns.{name} is {json.dumps(trained[name])[:100]}, and differs in the terms"
+            return f"its columns.{name} is {json.dumps(trained[name])[:100]}, which differs from the terms"
     return ""
 
 
@@ -633,13 +659,13 @@ def _faults_of_draws(terms: Terms) -> Iterator[str]:
     yield from terms.evaluation.faults_of_rows(terms.columns)
     if terms.draws.by_gradient_norm and terms.objective.loss.quantile is not None:
         yield (
-            f"sampling_method gradient_based draws rows by the size of their gradients, and gradients of "
+            f"sampling_method gradient_based samples rows by the size of their gradients, but gradients of "
             f"{terms.objective.name} are only signs: set uniform"
         )
     if terms.draws.by_gradient_norm and terms.histograms.vote_top_k:
         yield (
-            "vote_top_k elects features by each party's own rows, and sampling_method gradient_based may "
-            "draw hardly any of those: set only one"
+            "vote_top_k elects features by each party's own rows, but sampling_method gradient_based may "
+            "sample hardly any of them: set only one"
         )
     yield from terms.trees.faults_of_names(terms.columns)
     monotone = terms.trees.monotone(terms.columns)
@@ -647,14 +673,15 @@ def _faults_of_draws(terms: Terms) -> Iterator[str]:
         yield "vote_top_k elects features regardless of monotone_constraints: set only one"
     if monotone and terms.objective.loss.quantile is not None:
         yield (
-            f"{terms.objective.name} computes leaf values after a tree has grown: remove monotone_constraints"
+            f"{terms.objective.name} computes leaf values only after a tree is grown: remove "
+            f"monotone_constraints"
         )
     draws = terms.draws
     if (
         terms.histograms.vote_top_k
         and min(draws.colsample_bytree, draws.colsample_bylevel, draws.colsample_bynode) < 1.0
     ):
-        yield "vote_top_k elects features, and colsample_* draws them: set only one"
+        yield "vote_top_k elects features, but colsample_* samples them: set only one"
 
 
 def _faults_of_symmetric(terms: Terms) -> Iterator[str]:
@@ -662,10 +689,10 @@ def _faults_of_symmetric(terms: Terms) -> Iterator[str]:
         return
     leaves, share = terms.trees.max_leaves, terms.draws.colsample_bynode
     votes, floor = terms.histograms.vote_top_k > 0, terms.vertical.min_rows_per_bin > 1
-    whole = "levels are split as a whole; set max_depth, and remove max_leaves"
-    by_node = "the nodes of a level have one split; set colsample_bylevel"
-    elected = "features are elected per node, and a level has one split; remove vote_top_k"
-    one_cut = "each node has its own groups of bins, and a level has one cut point; set depthwise"
+    whole = "levels are split as a whole; set max_depth and remove max_leaves"
+    by_node = "all nodes of a level share one split; set colsample_bylevel instead"
+    elected = "features are elected per node, but a level has only one split; remove vote_top_k"
+    one_cut = "each node has its own groups of bins, but a level has only one cut point; set depthwise"
     yield from refused(
         "grow_policy symmetric",
         (leaves > 0, f"max_leaves = {leaves}", whole),
@@ -688,13 +715,13 @@ def _faults_of_vertical(terms: Terms) -> Iterator[str]:
         (
             not (hiding.row.may_be_vertical or hiding.row.by_columns),
             protection,
-            "it hides a party among others that hold the same columns, and here no one does; set "
-            'protection = "paillier", or "plain" if all parties may see labels',
+            "it hides a party only among others with the same columns, but these parties have different "
+            'ones; set protection = "paillier", or "plain" if all parties may see labels',
         ),
         (
             terms.hides_columns and vertical.label_holder is None,
             protection,
-            'one label holder has the key: set label_holder, or protection = "plain"',
+            'a single label holder must have the key: set label_holder or protection = "plain"',
         ),
         (
             terms.hides_columns and hiding.keyholder not in (None, vertical.label_holder),
@@ -704,27 +731,27 @@ def _faults_of_vertical(terms: Terms) -> Iterator[str]:
         (
             terms.hides_columns and not hiding.keyholder_rows,
             "keyholder_rows = false",
-            "it has rows; remove it",
+            "the label holder is the key holder and has rows; remove keyholder_rows",
         ),
         (
             noisy and not vertical.aligns,
             "label_epsilon",
-            'noise belongs to a row id: set columns.row_id, and remove rows = "in_order"',
+            'noise is drawn per row id: set columns.row_id and remove rows = "in_order"',
         ),
         (
             noisy and not has_classes,
             "label_epsilon",
-            "the noise is for class labels: use binary:logistic or multi:softprob",
+            "its noise is only for class labels: use binary:logistic or multi:softprob",
         ),
         (alone > trees.rounds, f"alone_rounds = {alone}", f"the terms have only rounds = {trees.rounds}"),
         (
             vertical.min_rows_per_bin > 1 and parallel > 1,
             f"min_rows_per_bin and num_parallel_tree = {parallel}",
-            "trees of one round have sums over nearly the same rows, and their differences are over few "
-            "rows; set only one",
+            "trees of one round have sums over nearly the same rows, so their differences would be sums over "
+            "few rows; set only one",
         ),
-        (terms.noise is not None, "noise", "noise is for sums over whole rows, and parties have parts"),
-        (terms.histograms.vote_top_k > 0, "vote_top_k", "no party has all features to vote on"),
+        (terms.noise is not None, "noise", "noise needs whole rows, but each party has only some columns"),
+        (terms.histograms.vote_top_k > 0, "vote_top_k", "no party has all features to vote on; remove it"),
         (
             terms.draws.by_gradient_norm,
             "sampling_method gradient_based",
@@ -735,9 +762,9 @@ def _faults_of_vertical(terms: Terms) -> Iterator[str]:
             'on_loss = "shrink"',
             "no other party has the columns of a lost party; set wait or stop",
         ),
-        (terms.evaluation.party_metrics, "party_metrics", "only the label holder has labels"),
-        (terms.xgb_model is not None, "xgb_model", "no party has all columns that its trees need"),
-        (terms.session.program != "boosting", f"program {terms.session.program!r}", "only boosting works"),
+        (terms.evaluation.party_metrics, "party_metrics", "only the label holder has labels; remove it"),
+        (terms.xgb_model is not None, "xgb_model", "no party has all columns of its trees; remove it"),
+        (terms.session.program != "boosting", f"program {terms.session.program!r}", "set boosting"),
     )
     yield from vertical.faults_of_rows(terms.columns)
 
@@ -747,11 +774,11 @@ def _faults_of_continuation(terms: Terms) -> Iterator[str]:
     if text is None:
         return
     if not (terms.task.model_is and terms.session.is_built_in):
-        yield f"xgb_model can be continued only by the program boosting, not by {terms.session.program!r}"
+        yield f"xgb_model can be continued only by program boosting, not by {terms.session.program!r}"
     try:
         booster = continuation.read(text)
         if terms.task.trains and continuation.facts_of(text):
-            yield "xgb_model: a model to continue must not contain facts of its training"
+            yield "xgb_model is continued, so it must not contain facts about its training"
         differs = _model_difference(booster, terms) or _column_difference(
             booster, continuation.trained_columns(text), terms
         )
@@ -784,23 +811,23 @@ def _faults_of_task(terms: Terms) -> Iterator[str]:
         (
             terms.validates,
             "validation rows",
-            "it does not hold rows out: remove validation_fraction or columns.validation; evaluate_rows "
-            "chooses the rows that are measured",
+            "it does not hold rows out: remove validation_fraction or columns.validation, and choose the "
+            "rows with evaluate_rows",
         ),
     )
     try:
         trained, rows = terms.trained, terms.evaluation.evaluate_rows
         if trained is not None and not trained.task.trains:
-            raise ConfigError("model-altered", "xgb_model: the terms in it are not those of a training")
+            raise ConfigError("model-altered", "xgb_model contains terms that do not train a model")
         if rows != "all" and trained is None:
             raise ConfigError(
                 "terms-evaluate-rows",
-                f"evaluate_rows = {rows!r}: the model does not contain the terms of its training; set all",
+                f"evaluate_rows = {rows!r}: the model does not contain the terms of its training; set 'all'",
             )
         if rows == "held-out" and trained is not None and not trained.validates:
             raise ConfigError(
                 "terms-evaluate-rows",
-                "evaluate_rows = 'held-out': its training held no rows out; set all or new",
+                "evaluate_rows = 'held-out': the model's training held no rows out; set 'all' or 'new'",
             )
         continuation.check_attached(terms.xgb_model, terms.task)
     except ConfigError as error:

@@ -1,9 +1,9 @@
-"""Settings of a training: objective and its parameters, metrics, trees, histograms, and sampling.
+"""Settings of training: objective and its parameters, metrics, trees, histograms, and sampling.
 
-Promises: what follows from the objective's name, or from an installed package, is filled in. Terms that spell
-it out have the same digest.
-Refuses: unknown objectives (with the nearest known one), and parameters or columns of another objective.
-"""
+Guarantees: what follows from the objective's name, or from an installed package, is filled in. Terms that
+contain it explicitly have the same digest.
+Rejects: unknown objectives (suggesting the nearest known one), and parameters or columns of another
+objective."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -34,34 +34,34 @@ from fedboost.terms.reading import (
     unknown,
 )
 
-# ---- Trees, the histograms they grow from, and draws of rows and columns --------------------------------
+# ---- Trees, the histograms that they are built from, and sampling of rows and columns -------------------
 
 MAX_ROUNDS = 100_000
 MAX_DEPTH = 16
 MAX_ROOTS = 1 << 10
-"""Most trees of a round: a party keeps the rows of each."""
+"""Maximum number of trees per round: for each tree, a party keeps track of the rows in its leaves."""
 MAX_LEAVES = 1 << 16
-"""Most leaves of a round."""
+"""Maximum number of leaves of all trees of a round."""
 Share = Annotated[float, Field(default=1.0, gt=0, le=1)]
 Penalty = Annotated[float, Field(ge=0)]
 
 
 class Trees(Group):
-    """Size, splits and leaf values of trees."""
+    """Settings for the size, splits and leaf values of trees."""
 
     rounds: int = Field(
         default=100,
         ge=1,
         le=MAX_ROUNDS,
         description="Number of boosting rounds. More rounds with a lower `learning_rate` often predict "
-        "better but take longer. With `noise` the default is 4 per feature, or 10 for the method `hist`.",
+        "better but take longer. With `noise`, the default is 4 per feature, or 10 for the method `hist`.",
     )
     max_depth: int = Field(
         default=6,
         ge=1,
         le=MAX_DEPTH,
         description="Maximum depth of a tree. Each additional level may double the bytes sent. Lower it for "
-        "small tables. With `noise` the default is 3.",
+        "small tables. With `noise`, the default is 3.",
     )
     learning_rate: Share = Field(
         default=0.3,
@@ -72,14 +72,14 @@ class Trees(Group):
         ge=1,
         le=256,
         description="A categorical feature with fewer levels than this is split one level against all "
-        "others (one-hot). Features with at least as many levels are split by sets of levels.",
+        "others (one-hot). Other categorical features are split by sets of levels.",
     )
     max_cat_threshold: int = Field(
         default=64,
         ge=2,
         le=256,
-        description="In a split by sets of levels, one side has fewer levels than this. Lower it if features "
-        "with many levels overfit.",
+        description="In a split by sets of levels, one side has fewer levels than this. Lower it if "
+        "features with many levels overfit.",
     )
     reg_lambda: Penalty = Field(
         default=1.0, description="L2 regularization of leaf values. Raise it to reduce overfitting."
@@ -93,14 +93,15 @@ class Trees(Group):
     )
     min_child_weight: Penalty = Field(
         default=1.0,
-        description="Minimum sum of hessians in a leaf. Most sites require a value that corresponds to about "
-        "ten rows; `fedboost terms` drafts such a value.",
+        description="Minimum sum of hessians in a leaf. Most sites require a value that corresponds to "
+        "about ten rows; `fedboost terms` drafts such a value.",
     )
     grow_policy: Literal["depthwise", "lossguide", "symmetric"] = Field(
         default="depthwise",
-        description="How trees grow. `depthwise`: all leaves of a level are split in one turn. `lossguide`: "
-        "each turn splits the better half of a tree's leaves; use it with `max_leaves`. `symmetric`: all "
-        "leaves of a level are split by [the same feature and cut point](models.md#symmetric-trees).",
+        description="How trees are grown. `depthwise`: all leaves of a level are split in one turn. "
+        "`lossguide`: each turn splits the better half of a tree's leaves; use it with `max_leaves`. "
+        "`symmetric`: all leaves of a level are split by [the same feature and cut "
+        "point](models.md#symmetric-trees).",
     )
     max_leaves: int = Field(
         default=0, ge=0, le=MAX_LEAVES, description="Maximum number of leaves of a tree; 0 means no limit."
@@ -109,19 +110,19 @@ class Trees(Group):
         default=1,
         ge=1,
         le=MAX_CLASSES,
-        description="Number of trees per round and output. For a random forest, set it to e.g. 100, `rounds` "
-        "and `learning_rate` to 1, and `sampling_method` to `bootstrap`.",
+        description="Number of trees per round and output. For a random forest, set it to e.g. 100, set "
+        "`rounds` and `learning_rate` to 1, and set `sampling_method` to `bootstrap`.",
     )
     monotone_constraints: ByName[Literal[-1, 0, 1]] = Field(
         description="Monotonicity of numeric features, e.g. `{ age = 1, dose = -1 }`. 1: predictions never "
-        "fall as the feature rises. -1: they never rise. 0: no constraint."
+        "decrease as the feature increases. -1: they never increase. 0: no constraint."
     )
     interaction_constraints: Several[Several[Name]] = Field(
         default=(),
         max_length=MAX_FEATURES,
-        description="Groups of features that may interact, e.g. "
-        '`[["age", "dose"], ["dose", "sex"]]`: all features on a path from the root to a leaf are in one '
-        "group. By default all features may interact.",
+        description='Groups of features that may interact, e.g. `[["age", "dose"], ["dose", "sex"]]`: all '
+        "features on a path from the root to a leaf must be in the same group. By default, all features may "
+        "interact.",
     )
 
     @property
@@ -131,18 +132,18 @@ class Trees(Group):
 
     @property
     def leaf_rate(self) -> float:
-        """The factor that leaf values are multiplied by."""
+        """Factor by which leaf values are multiplied."""
         return self.learning_rate / self.num_parallel_tree
 
     def monotone(self, columns: Schema) -> tuple[int, ...]:
-        """1, -1 or 0 for each feature; empty if there are no constraints."""
+        """Return the constraint (1, -1 or 0) of each feature, or () if there are none."""
         if not self.monotone_constraints:
             return ()
         signs = tuple(self.monotone_constraints.get(name, 0) for name in columns.features)
         return signs if any(signs) else ()
 
     def faults_of_names(self, columns: Schema) -> Iterator[str]:
-        """Yield a fault for each constraint on a feature that cannot have one."""
+        """Yield an error message for each constraint on a feature that cannot have one."""
         if not self.interaction_constraints and not self.monotone_constraints:
             return
         ordered, features = {*columns.ordered}, {*columns.features}
@@ -154,104 +155,106 @@ class Trees(Group):
                 )
         for name in self.monotone_constraints:
             if name not in ordered:
-                what = "has levels, which have no order" if name in features else "is not a feature"
+                what = "has levels without an order" if name in features else "is not a feature"
                 hint = nearest(name, columns.ordered)
                 yield f"monotone_constraints names {name[:MAX_CHARS]!r}, which {what}{hint}"
 
     def faults_of_size(self, roots: int, max_leaves_per_round: int) -> Iterator[str]:
-        """Yield a fault if a round has too many trees, or its trees together too many leaves."""
+        """Yield an error message if a round has too many trees, or if its trees have too many leaves in
+        total."""
         if roots > MAX_ROOTS:
-            yield f"{roots} trees per round are too many: at most {MAX_ROOTS} are allowed"
+            yield f"a round has {roots} trees, but at most {MAX_ROOTS} are allowed"
         if roots > 1 and max_leaves_per_round > MAX_LEAVES:
             yield (
-                f"{roots} trees of depth {self.max_depth} per round are too many, with at most {MAX_LEAVES} "
-                f"leaves in all: lower max_depth, or set max_leaves"
+                f"{roots} trees of depth {self.max_depth} per round can have more than {MAX_LEAVES} leaves "
+                f"in total: lower max_depth, or set max_leaves"
             )
 
     def _faults(self) -> Iterator[str]:
         if self.max_leaves == 1:
-            yield "max_leaves = 1 is a tree without a split; set 0 for no limit"
+            yield "max_leaves = 1 allows no split; set 0 for no limit"
 
 
 class Histograms(Group):
-    """Histograms that splits are found from."""
+    """Settings of the histograms from which splits are found."""
 
     max_bin: int = Field(
         default=256,
         ge=2,
         le=256,
-        description="Maximum number of bins of a numeric feature. Lower it to send fewer bytes: 64 bins take "
-        "a quarter of 256.",
+        description="Maximum number of bins of a numeric feature. Lower it to send fewer bytes: 64 bins "
+        "take a quarter of the bytes of 256.",
     )
     cut_points: Literal["grid", "even"] = Field(
         default="grid",
-        description="How cut points of numeric features are found. `grid`: rows are counted in three to five "
-        "turns. `even`, only with `noise`: bins of equal width.",
+        description="How cut points of numeric features are found. `grid`: rows are counted in three to "
+        "five turns. `even`, only with `noise`: bins have equal width.",
     )
     gradient_bits: int | None = Field(
         default=None,
         ge=8,
         le=24,
-        description="Bits of a row's gradient, and of its hessian, including the sign. The default is 24 for "
-        "counts, amounts and rankings, and 16 for other objectives. Lower it to send fewer bytes.",
+        description="Bits of a row's gradient, and of its hessian, including the sign. The default is 24 "
+        "for counts, amounts and rankings, and 16 for other objectives. Lower it to send fewer bytes.",
     )
     vote_top_k: int = Field(
         default=0,
         ge=0,
         le=MAX_FEATURES,
-        description="Number of features per node whose histograms are sent; the parties elect them. 0 sends "
-        "all. Set it to e.g. 20 for hundreds of features and slow links; the model may change.",
+        description="Number of features per node whose histograms are sent; the parties elect these "
+        "features. 0 means all. Set it to e.g. 20 for hundreds of features and slow links; the model may "
+        "change.",
     )
 
     def faults_of_votes(self, columns: Schema) -> Iterator[str]:
         if self.vote_top_k > len(columns.features):
             yield (
-                f"vote_top_k = {self.vote_top_k} is more than the {len(columns.features)} features: lower "
-                "it, or set 0 for no votes"
+                f"vote_top_k = {self.vote_top_k} is larger than the number of features, "
+                f"{len(columns.features)}: lower it, or set 0 for no votes"
             )
 
 
-# ---- Sampling of the rows and the features that a tree grows on -----------------------------------------
+# ---- Sampling of the rows and features that a tree is trained on ----------------------------------------
 
 MIN_SHARE = 0.05
-"""Smallest share of rows that is sampled: a sum over few rows would reveal each of them."""
+"""Minimum fraction of rows that is sampled: a sum over few rows would reveal each of them."""
 
 
 class Draws(Group):
-    """Random draws of rows and features. All depend only on the seed."""
+    """Settings for random sampling of rows and features. All samples depend only on the seed."""
 
     seed: int = Field(
         default=0,
         ge=0,
         lt=1 << 63,
         description="Random seed. The same seed gives the same model; change it to see how much results "
-        "depend on the draws.",
+        "depend on random sampling.",
     )
     subsample: float = Field(
         default=1.0,
         ge=MIN_SHARE,
         le=1,
-        description="Fraction of the rows that each tree grows on, drawn again for each tree. Lower it, to "
-        "e.g. 0.5, to reduce overfitting. Every site's policy must [allow it](policy.md).",
+        description="Fraction of the rows that each tree is trained on, sampled again for each tree. Lower "
+        "it, to e.g. 0.5, to reduce overfitting. Every site's policy must [allow it](policy.md).",
     )
     sampling_method: Literal["uniform", "gradient_based", "bootstrap"] = Field(
         default="uniform",
-        description="How rows are drawn. `uniform`: all with the same probability. `gradient_based`: rows "
-        "with larger gradients are more likely. `bootstrap`: each row a Poisson number of times, for "
-        "random forests. See [sampling](sampling.md).",
+        description="How rows are sampled. `uniform`: all with the same probability. `gradient_based`: rows "
+        "with larger gradients are more likely. `bootstrap`: each row a Poisson-distributed number of "
+        "times, for random forests. See [sampling](sampling.md).",
     )
     colsample_bytree: Share = Field(
-        description="Fraction of the features drawn for each tree. Lower it to reduce overfitting."
+        description="Fraction of the features sampled for each tree. Lower it to reduce overfitting."
     )
-    colsample_bylevel: Share = Field(description="Fraction of the tree's features drawn for each level.")
+    colsample_bylevel: Share = Field(description="Fraction of the tree's features sampled for each level.")
     colsample_bynode: Share = Field(
-        description="Fraction of the level's features drawn for each node. Lower it, to e.g. 0.5, for random "
-        "forests."
+        description="Fraction of the level's features sampled for each node. Lower it, to e.g. 0.5, for "
+        "random forests."
     )
 
     @property
     def draws_for_trees(self) -> bool:
-        """True if trees grow on sampled rows."""
+        """True if trees are trained on sampled rows."""
         return self.subsample < 1.0 or self.max_bootstrap_count > 1
 
     @property
@@ -266,17 +269,17 @@ class Draws(Group):
 
     @property
     def max_bootstrap_count(self) -> int:
-        """Most times that a row can be drawn for one tree."""
+        """Maximum number of times that a row can be sampled for one tree."""
         return MAX_BOOTSTRAP_COUNT if self.sampling_method == "bootstrap" else 1
 
     @property
     def share_drawn(self) -> float:
-        """Expected fraction of distinct rows that a tree grows on."""
+        """Expected fraction of distinct rows that a tree is trained on."""
         return -math.expm1(-self.subsample) if self.sampling_method == "bootstrap" else self.subsample
 
     def _faults(self) -> Iterator[str]:
         if self.by_gradient_norm and self.subsample == 1.0:
-            yield "sampling_method gradient_based with subsample = 1 would draw every row: lower subsample"
+            yield "sampling_method gradient_based with subsample = 1 would sample every row: lower subsample"
 
 
 # ---- The objective: its name, its parameters, and where boosting starts ---------------------------------
@@ -284,19 +287,19 @@ class Draws(Group):
 MAX_PARAMETERS = 1 << 8
 MAX_CANDIDATES = 128
 MAX_STEP = 1e6
-"""Upper limit of parameters of objectives, and of their inverses."""
+"""Upper limit of objective parameters, and of their inverses."""
 Factor = Annotated[float | None, Field(default=None, ge=1.0 / MAX_STEP, le=MAX_STEP)]
 _NOT_BUILT = {
-    "survival:cox": "a row's gradient needs sums over the rows of all parties that are at risk at its time; "
-    "use survival:aft instead"
+    "survival:cox": "a row's gradient depends on all parties' rows that are at risk at its time; use "
+    "survival:aft instead"
 }
-"""Objectives of XGBoost that need other parties' rows for a row's gradients, and what to use instead."""
+"""Objectives of XGBoost whose gradients need other parties' rows -> what to use instead."""
 _FOR_ALL = ("max_delta_step",)
 """Parameters of an objective that also apply to other objectives."""
 
 
 class Objective(Group):
-    """The objective of the model. Parameters that are None have the default of the objective."""
+    """Objective of the model, with its parameters. A parameter that is None has the objective's default."""
 
     name: str = Field(
         default="binary:logistic",
@@ -308,8 +311,8 @@ class Objective(Group):
         default_factory=dict,
         alias="objective_params",
         max_length=MAX_PARAMETERS,
-        description="Parameters of an objective of an installed package, e.g. `{ over = 3.0 }`. Others have "
-        "the package's defaults.",
+        description="Parameters of an objective from an installed package, e.g. `{ over = 3.0 }`. "
+        "Parameters that are not listed have the package's defaults.",
     )
     package: Name | None = Field(
         default=None,
@@ -321,12 +324,12 @@ class Objective(Group):
         default=None,
         ge=0,
         le=MAX_STEP,
-        description="Maximum absolute leaf value before the learning rate; 0 means no limit. The default is "
-        "0, or 0.7 for `count:poisson`. Set it if classes are extremely imbalanced.",
+        description="Maximum absolute leaf value before the learning rate is applied; 0 means no limit. The "
+        "default is 0, or 0.7 for `count:poisson`. Set it if classes are extremely imbalanced.",
     )
     base_score: float | None = Field(
         default=None,
-        description="Initial prediction of all rows. By default it is estimated from the labels of all "
+        description="Initial prediction for all rows. By default, it is estimated from the labels of all "
         "parties.",
     )
     num_class: int | None = Field(
@@ -337,8 +340,9 @@ class Objective(Group):
         "`columns.classes`; without those, it is required.",
     )
     scale_pos_weight: Factor = Field(
-        description="Weight of rows with label 1, for `binary:logistic`; 1 by default. If positives are rare "
-        "and their ranking matters more than probabilities, set it to the ratio of labels 0 to labels 1."
+        description="Weight of rows with label 1, for `binary:logistic`; 1 by default. If positives are "
+        "rare and their ranking matters more than probabilities, set it to the number of rows with label 0 "
+        "divided by the number with label 1."
     )
     tweedie_variance_power: float | None = Field(
         default=None,
@@ -348,14 +352,14 @@ class Objective(Group):
         "close to 1 approach a Poisson distribution, values close to 2 a gamma distribution.",
     )
     huber_slope: Factor = Field(
-        description="Delta of the pseudo-Huber loss, for `reg:pseudohubererror`, in units of the label: the "
-        "loss is quadratic for smaller errors and linear for larger ones; 1 by default."
+        description="Delta of the pseudo-Huber loss, for `reg:pseudohubererror`, in units of the label; 1 "
+        "by default. The loss is quadratic for smaller errors and linear for larger ones."
     )
     quantile_alpha: float | None = Field(
         default=None,
         gt=0,
         lt=1,
-        description="Quantile to predict, for `reg:quantileerror`, e.g. 0.9. Required.",
+        description="Quantile level to predict, for `reg:quantileerror`, e.g. 0.9. Required.",
     )
     lambdarank_pair_method: Literal["topk", "mean"] | None = Field(
         default=None,
@@ -366,7 +370,7 @@ class Objective(Group):
         ge=1,
         le=MAX_PAIRS,
         description="Number of top rows of each group that are paired with the others, for rankings; 32 by "
-        "default. Set it to the length of the ranked list that you care about.",
+        "default. Set it to the length of the ranked list that matters to you.",
     )
     lambdarank_normalization: bool | None = Field(
         default=None,
@@ -375,18 +379,18 @@ class Objective(Group):
     )
     lambdarank_score_normalization: bool | None = Field(
         default=None,
-        description="Whether to divide the metric change of a pair by the difference of its scores, for "
-        "rankings; true by default.",
+        description="Whether to divide a pair's change of the metric by the difference between its scores, "
+        "for rankings; true by default.",
     )
     ndcg_exp_gain: bool | None = Field(
         default=None,
         description="Whether the gain of a label is 2^label - 1, for rankings; true by default. Set it to "
-        "false for labels other than whole numbers from 0 to 31.",
+        "false if labels are not whole numbers from 0 to 31.",
     )
     aft_loss_distribution: Literal["normal", "logistic", "extreme"] | None = Field(
         default=None,
-        description="Distribution of the noise in the log survival time, for `survival:aft`; `normal` by "
-        "default.",
+        description="Distribution of the noise in the logarithm of the survival time, for `survival:aft`; "
+        "`normal` by default.",
     )
     aft_loss_distribution_scale: Factor = Field(
         description="Scale of `aft_loss_distribution`, for `survival:aft`; 1 by default."
@@ -395,14 +399,14 @@ class Objective(Group):
     candidates: Several[Table[StrictInt | StrictFloat]] = Field(
         default=(),
         max_length=MAX_CANDIDATES,
-        description='With `program = "tune"`: list of tree settings that are tried side by side, e.g. '
-        "`[{ learning_rate = 0.1, max_depth = 4 }, { learning_rate = 0.3, max_depth = 6 }]`. See "
+        description='With `program = "tune"`: list of tree settings that are tried in parallel, e.g. `[{ '
+        "learning_rate = 0.1, max_depth = 4 }, { learning_rate = 0.3, max_depth = 6 }]`. See "
         "[tune](lifecycle.md#tune).",
     )
 
     @cached_property
     def loss(self) -> objectives.Objective:
-        """The objective's loss; with candidates, that of all candidates side by side."""
+        """The objective's loss function. With candidates, it covers all candidates in parallel."""
         if self.name not in OBJECTIVES:
             return registry.objective(self.name, self.params)
         loss = make_objective(self.name, vars(self))
@@ -410,12 +414,13 @@ class Objective(Group):
 
     @property
     def step(self) -> float:
-        """max_delta_step, or the objective's own default; 0 means no limit."""
+        """max_delta_step, or the objective's default; 0 means no limit."""
         own: float = vars(self.loss).get("max_delta_step", 0.0)
         return own if self.max_delta_step is None else self.max_delta_step
 
     def completed(self, columns: Schema | None) -> "Objective":
-        """A copy with settings filled in from installed packages, and from the columns if they are known."""
+        """Return a copy with settings filled in from installed packages, and from the columns if they are
+        known."""
         objective = self
         if self.name not in OBJECTIVES:
             try:
@@ -424,7 +429,8 @@ class Objective(Group):
                 raise ValueError(str(error)) from None
         elif self.params or self.package:
             raise ValueError(
-                f"objective_params and objective_package are for objectives of packages, not for {self.name}"
+                f"objective_params and objective_package are only for objectives of packages, not for "
+                f"{self.name}"
             )
         if columns is not None and columns.classes and self.num_class is None:
             return objective.replaced(num_class=len(columns.classes))
@@ -437,26 +443,26 @@ class Objective(Group):
         yield from self._faults_of_intervals(columns)
 
     def faults_of_start(self, columns: Schema) -> Iterator[str]:
-        """Yield a fault unless boosting can start from `columns.base_margin` and base_score."""
+        """Yield an error message unless boosting can start from `columns.base_margin` and base_score."""
         if self.base_score is not None:
             try:
                 if abs(self.base_score) > MAX_LABEL:
-                    raise ConfigError("terms-base-score", f"base_score {self.base_score} is beyond 2**60")
+                    raise ConfigError("terms-base-score", f"base_score {self.base_score} exceeds 2**60")
                 self.loss.margin(float(np.float32(self.base_score)))
             except ConfigError as error:
                 yield str(error)
                 return
         if columns.base_margin is not None and self.loss.outputs > 1:
             each = f"{self.name} needs one per {'candidate' if self.candidates else 'class'}"
-            yield f"columns.base_margin has one number per row, and {each}: remove it"
+            yield f"columns.base_margin has only one number per row, but {each}: remove it"
 
     def _as_installed(self) -> "Objective":
         here = registry.package_of(self.name)
         if self.package not in (None, here):
             raise ConfigError(
                 "objective-package-differs",
-                f"objective {self.name} is from {str(self.package)[:MAX_CHARS]!r} in these terms, and from "
-                f"{here} here: install the same package and version",
+                f"objective {self.name} is from {str(self.package)[:MAX_CHARS]!r} in the terms, but from "
+                f"{here} on this machine: install the package and version of the terms",
             )
         objective = self.replaced(package=here, params=registry.parameters(self.name, self.params))
         _ = objective.loss
@@ -466,12 +472,12 @@ class Objective(Group):
         classes_key = OBJECTIVES[self.name].classes_key if self.name in OBJECTIVES else None
         multi, named = classes_key == "classes", len(columns.classes)
         if named and not multi:
-            instead = "; for two values set columns.positive" if classes_key == "positive" else ""
+            instead = "; for two values, set columns.positive" if classes_key == "positive" else ""
             yield f"columns.classes needs objective multi:softprob, not {self.name}{instead}"
         if named and self.num_class != named:
-            yield f"num_class is {self.num_class}, and columns.classes names {named}: leave num_class out"
+            yield f"num_class is {self.num_class}, but columns.classes lists {named}: remove num_class"
         if multi and self.num_class is None:
-            yield "multi:softprob needs num_class (the number of classes) or columns.classes (their names)"
+            yield "multi:softprob needs num_class (the number of classes) or columns.classes (their values)"
 
     def _faults_of_parameters(self) -> Iterator[str]:
         own = parameters_of(self.name) if self.name in OBJECTIVES else {}
@@ -481,7 +487,7 @@ class Objective(Group):
                     yield f"{name} is for {kind}, not for {self.name}: remove it"
         for name, needed in own.items():
             if needed and vars(self)[name] is None:
-                yield f"{self.name} needs {name}"
+                yield f"objective {self.name} needs {name}: set it"
 
     def _faults_of_groups(self, columns: Schema) -> Iterator[str]:
         rankings = names_of(LabelKind.RELEVANCE)
@@ -495,16 +501,16 @@ class Objective(Group):
             yield f"columns.group needs objective {' or '.join(rankings)}, not {self.name}"
         if self.lambdarank_pair_method == "mean":
             yield (
-                "lambdarank_pair_method mean draws pairs at random, and the draws would depend on who holds "
-                "the rows; leave it out (topk)"
+                "lambdarank_pair_method mean samples pairs at random, which would depend on the party that "
+                "holds the rows; remove it (default: topk)"
             )
 
     def _faults_of_intervals(self, columns: Schema) -> Iterator[str]:
         two = columns.label_upper_bound is not None
         if two != (self.loss.xgboost_equivalent.label_kind is LabelKind.INTERVAL):
             yield (
-                f"columns.label_upper_bound is for {', '.join(names_of(LabelKind.INTERVAL))}; "
-                f"{self.name} has one label per row"
+                f"columns.label_upper_bound is only for {', '.join(names_of(LabelKind.INTERVAL))}, but "
+                f"{self.name} has one label per row: remove it"
                 if two
                 else f"{self.name} needs columns.label_upper_bound, the column with the upper bound of a "
                 f"time: equal to columns.label if the time is known, infinite or missing if the event has "
@@ -531,11 +537,11 @@ MAX_METRICS = 1 << 8
 MAX_MIN_COUNT = 1_000_000
 MAX_SUBGROUPS = 1 << 4
 MAX_FIGURES = 1 << 14
-"""Most metric values of a round: each metric for each set of rows."""
+"""Maximum number of metric values per round, i.e. metrics x sets of rows."""
 
 
 class Evaluation(Group):
-    """Metrics, the rows that they are measured on, and early stopping."""
+    """Settings for metrics, the rows that they are computed on, and early stopping."""
 
     eval_metric: Several[str] = Field(
         default=(),
@@ -543,36 +549,37 @@ class Evaluation(Group):
         description="Metrics of each round: one or a list. The default depends on the objective. Available: "
         "`logloss`, `error`, `error@t`, `auc`, `aucpr`, `ks`, `ece`; `mlogloss`, `merror`; `rmse`, `mae`, "
         "`mphe`, `quantile`; `poisson-nloglik`, `gamma-nloglik`, `gamma-deviance`, `tweedie-nloglik@power`; "
-        "`aft-nloglik`, `interval-regression-accuracy`; `ndcg`, `ndcg@k`. With `-` appended to the last two, "
-        "groups without a relevant row count as 0 instead of 1.",
+        "`aft-nloglik`, `interval-regression-accuracy`; `ndcg`, `ndcg@k`. With `-` appended to the last "
+        "two, groups without a relevant row count as 0 instead of 1.",
     )
     party_metrics: bool = Field(
         default=False,
-        description="Whether to also report the metrics of each party's own rows, e.g. `north:logloss`. "
-        "Every site's policy must [allow it](policy.md).",
+        description="Whether to also report metrics of each party's own rows, e.g. `north:logloss`. Every "
+        "site's policy must [allow it](policy.md).",
     )
     validation_fraction: float = Field(
         default=0.0,
         ge=0,
         le=0.9,
-        description="Fraction of the rows that trees do not grow on. Their metrics are named "
-        f"`validation-...`. 0 for none, or at least {MIN_SHARE:g}.",
+        description="Fraction of the rows that are held out from training. Their metrics are named "
+        f"`validation-...`. Either 0 for none, or at least {MIN_SHARE:g}.",
     )
     early_stopping_rounds: int | None = Field(
         default=None,
         ge=1,
         le=MAX_ROUNDS,
-        description="Stop once the last metric of the validation rows has not improved for this many rounds, "
-        "and keep the rounds up to the best one. By default all rounds are trained.",
+        description="Stop once the last metric of the validation rows has not improved for this many "
+        "rounds, and keep the rounds up to the best one. By default, all rounds are trained.",
     )
 
     min_count: int = Field(
         default=10,
         ge=1,
         le=MAX_MIN_COUNT,
-        description='With `program = "describe"` or `"evaluate"`: the analyst gets only counts of at least '
-        "this many rows. With `columns.target_means`: fewest rows of a level that gets its own mean. The "
-        "aggregator sees all counts over all parties together. A site may require [more](policy.md).",
+        description='With `program = "describe"` or `"evaluate"`: the analyst receives only counts of at '
+        "least this many rows. With `columns.target_means`: minimum number of rows of a level that gets its "
+        "own mean. The aggregator sees all counts over all parties together. A site may require "
+        "[more](policy.md).",
     )
     subgroups: Several[str] = Field(
         default=(),
@@ -591,60 +598,67 @@ class Evaluation(Group):
 
     evaluate_rows: Literal["all", "held-out", "new"] = Field(
         default="all",
-        description='With `program = "evaluate"`: the rows that the model is measured on. `held-out`: the '
-        "validation rows of its training, which no tree grew on. `new`: rows that were added to the table "
-        "since. Every site's policy must [allow](policy.md) these two (`validation`).",
+        description='With `program = "evaluate"`: the rows on which the model is evaluated. `held-out`: the '
+        "validation rows of its training, which no tree was trained on. `new`: rows that were added to the "
+        "table since. Every site's policy must [allow](policy.md) these two (`validation`).",
     )
 
     reference: bool = Field(
         default=False,
         description="Whether to count the rows in each bin of each feature and of the score after the last "
-        "round, and store the counts in the model file. `fedboost drift` [compares other rows]"
-        "(lifecycle-evaluate.md#drift) with them. Counts of fewer than `min_count` rows are left out.",
+        "round, and store the counts in the model file as a reference distribution. `fedboost drift` "
+        "[compares other rows](lifecycle-evaluate.md#drift) with it. Counts of fewer than `min_count` rows "
+        "are omitted.",
     )
 
     def validates(self, columns: Schema) -> bool:
         return self.validation_fraction > 0.0 or columns.validation is not None
 
     def faults_of_metrics(self, objective: Objective, names: tuple[str, ...], sets: int) -> Iterator[str]:
-        """Yield a fault unless these metrics fit the objective, and are few enough for `sets` sets."""
+        """Yield an error message for each metric that does not apply to the objective, and if there are too
+        many. names: names of the metrics; sets: number of sets of rows."""
         equivalent = objective.loss.xgboost_equivalent
         with_metrics = objective.loss if objective.name in OBJECTIVES else equivalent
         fitting = metrics_for(with_metrics)
         for name in names:
             if not is_metric(name):
                 require_known(name, fitting, "eval_metric")
-                yield f"eval_metric {name[:MAX_CHARS]!r} needs a number after the @, such as 0.5 or 1.5"
+                yield f"eval_metric {name[:MAX_CHARS]!r} needs a number after the @, e.g. 0.5 or 1.5"
             if not fits(name, with_metrics):
-                yield f"eval_metric {name} does not fit objective {objective.name}; use {', '.join(fitting)}"
+                yield (
+                    f"eval_metric {name} does not apply to objective {objective.name}; use one of: "
+                    f"{', '.join(fitting)}"
+                )
         if len(names) * sets > MAX_FIGURES:
             yield (
-                f"{len(names) * sets} metrics per round are too many, with at most {MAX_FIGURES} allowed: "
-                f"leave party_metrics out"
+                f"a round has {len(names) * sets} metrics, but at most {MAX_FIGURES} are allowed: remove "
+                f"party_metrics"
             )
 
     def faults_of_rows(self, columns: Schema) -> Iterator[str]:
-        """Yield a fault unless validation rows are chosen in one way, and exist if they are needed."""
+        """Yield an error message unless validation rows are chosen in only one way, and exist if they are
+        needed."""
         if columns.validation is not None and self.validation_fraction:
             yield (
-                f"validation_fraction draws validation rows, and column {columns.validation!r} marks them: "
-                f"set only one"
+                f"validation_fraction samples validation rows, but column {columns.validation!r} also marks "
+                f"them: set only one"
             )
         if self.early_stopping_rounds is not None and not self.validates(columns):
             yield (
-                "early_stopping_rounds needs validation rows: set validation_fraction, or columns.validation"
+                "early_stopping_rounds needs validation rows: set validation_fraction or columns.validation"
             )
 
     def faults_of_counts(self, inexact: Iterable[str]) -> Iterator[str]:
-        """Yield a fault if a reference lacks exact counts. inexact: settings of the terms without these."""
+        """Yield an error message for each of these settings if a reference distribution is requested, because
+        it needs exact counts. inexact: settings of the terms that prevent exact counts."""
         if self.reference:
             yield from (
-                f"reference = true with {setting}: a reference needs exact counts of all columns"
+                f"reference = true with {setting}: a reference distribution needs exact counts of all columns"
                 for setting in inexact
             )
 
     def faults_of_subgroups(self, columns: Schema) -> Iterator[str]:
-        """Yield a fault unless subgroups are distinct columns with declared levels."""
+        """Yield an error message unless subgroups are distinct columns with declared levels."""
         for number, name in enumerate(self.subgroups):
             if name not in columns.levels:
                 near, known = nearest(name, columns.levels), ", ".join(columns.levels) or "none"
@@ -653,7 +667,7 @@ class Evaluation(Group):
             if name in self.subgroups[:number]:
                 yield f"subgroups names {name!r} more than once"
         if self.subgroups and columns.group is not None:
-            yield "subgroups with columns.group: rows of one group are ranked together, across all levels"
+            yield "subgroups with columns.group: rows of a group are ranked across all levels; remove one"
 
     @field_validator("eval_metric", mode="before")
     @classmethod
@@ -662,4 +676,4 @@ class Evaluation(Group):
 
     def _faults(self) -> Iterator[str]:
         if 0.0 < self.validation_fraction < MIN_SHARE:
-            yield f"validation_fraction must be 0, or from {MIN_SHARE:g} to 0.9"
+            yield f"validation_fraction must be 0, or between {MIN_SHARE:g} and 0.9"

@@ -1,4 +1,4 @@
-"""Vertical terms: parties that hold different columns of the same rows."""
+"""Settings of sessions in which parties hold different columns of the same rows (vertical terms)."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -14,11 +14,13 @@ from fedboost.terms.session import MAX_PARTIES, Parties
 
 MAX_BLOCKS = MAX_PARTIES // 2
 MIN_COMMON_ROWS = 1000
-"""Default of min_common_rows: among few people, a party could identify those that a split sends left."""
+"""Default of min_common_rows. With few people in common, a party could identify those that a split sends
+left."""
 MAX_IDS = 10_000_000
-"""Default of max_ids: a party that enters all telephone numbers of a town learns which the others have."""
+"""Default of max_ids. A party that enters all telephone numbers of a town learns which of them the others
+have."""
 MOST_IDS = 14_000_000
-"""Upper limit of max_ids: so many places fit in a 64 MiB message to a party that comes back."""
+"""Upper limit of max_ids: row numbers for this many ids fit into a 64 MiB message to a party that returns."""
 IdForm = Literal["text", "digits", "lower"]
 MAX_ROWS_PER_BIN = 1_000_000
 """Upper limit of min_rows_per_bin: beyond it, hardly any session could split."""
@@ -26,9 +28,9 @@ Rows = Literal["common", "label_holder", "in_order"]
 OF_IDS = "min_common_rows", "max_ids", "repeated_ids", "id_form"
 """Keys that apply only to rows matched by their ids."""
 MAX_LABEL_EPSILON = 20.0
-"""Upper limit of label_epsilon: beyond it, noise changes not one label in a million."""
+"""Upper limit of label_epsilon: beyond it, noise changes fewer than one label in a million."""
 ID_BYTES = 32
-"""Bytes of the id of a model whose parts are with the parties."""
+"""Size in bytes of the id of a model whose parts the parties keep."""
 
 
 class Block(UntrustedTable):
@@ -39,13 +41,13 @@ class Block(UntrustedTable):
 
     @property
     def feature_holders(self) -> tuple[str, ...]:
-        """The parties of this block without labels."""
+        """Parties of this block that have no labels."""
         return tuple(party for party in self.parties if party != self.label_holder)
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """The blocks of a session, and the columns of each party. Falsy if each party has all columns."""
+    """Blocks of a session, with the columns of each party. Empty (false) if each party has all columns."""
 
     blocks: tuple[Block, ...]
     columns: Schema
@@ -59,20 +61,20 @@ class Blocks:
         return iter(self.blocks)
 
     def of(self, party: str) -> Block | None:
-        """The block of a party; None if it has all columns."""
+        """Return the party's block, or None if the party has all columns."""
         return next((block for block in self.blocks if party in block.parties), None)
 
     def viewer(self, party: str) -> str:
-        """The party's name if each party gets its own view of queries; '' if all get the same."""
+        """Return the party's name if each party gets its own view of queries, or '' if all get the same."""
         return party if self.blocks else ""
 
     def has_labels(self, party: str) -> bool:
-        """True if the party has the labels of its rows."""
+        """Return True if the party has the labels of its rows."""
         block = self.of(party)
         return block is None or block.label_holder == party
 
     def columns_of(self, party: str) -> Schema:
-        """The columns that a party's table must have."""
+        """Return the columns that the party's table must have."""
         block = self.of(party)
         if block is None:
             return self.columns
@@ -82,7 +84,7 @@ class Blocks:
 
 
 class Vertical(Group):
-    """Parties that hold different columns of the same rows."""
+    """Settings for parties that hold different columns of the same rows."""
 
     label_holder: Name | None = Field(
         default=None,
@@ -92,85 +94,86 @@ class Vertical(Group):
     blocks: Several[Block] = Field(
         default=(),
         max_length=MAX_BLOCKS,
-        description="Groups of parties, each with its own rows, instead of `label_holder`: "
+        description="Groups of parties, each group with its own rows, as an alternative to `label_holder`: "
         '`[[blocks]]` with `parties = ["a", "b"]` and `label_holder = "a"`. Only with protection `plain`.',
     )
     rows: Rows | None = Field(
         default=None,
         description="With `label_holder` or `blocks`: rows to train on. `common` (default): rows whose "
-        "`columns.row_id` all parties of a block have. `label_holder`, not with `blocks`: all rows of the "
-        "label holder; a party without a row's id has missing values there. `in_order`: the tables as they "
-        "are; all must have the same rows in the same order.",
+        "`columns.row_id` all parties of a block have. `label_holder` (not with `blocks`): all rows of the "
+        "label holder; a party without a row's id has missing values there. `in_order`: all rows of the "
+        "tables, which must contain the same rows in the same order.",
     )
     min_common_rows: int | None = Field(
         default=None,
         ge=1,
-        description="Fewest rows that the parties of a block must have in common. With "
-        '`rows = "label_holder"`, fewest rows of the label holder whose id each other party must have. '
+        description="Minimum number of rows that the parties of a block must have in common. With `rows = "
+        '"label_holder"`, minimum number of the label holder\'s rows whose id each other party must have. '
         f"The default is {MIN_COMMON_ROWS:,}.",
     )
     max_ids: int | None = Field(
         default=None,
         ge=1,
         le=MOST_IDS,
-        description=f"Most row ids that a party may enter. The default is {MAX_IDS:,}.",
+        description=f"Maximum number of row ids that a party may enter. The default is {MAX_IDS:,}.",
     )
     repeated_ids: bool = Field(
         default=False,
         description="Whether several rows of a label holder may have the same row id, e.g. the loans of a "
-        "customer. Other parties must have each id only once; they learn how many rows the label holder has "
+        "customer. Other parties must have each id only once. They learn how many rows the label holder has "
         "for each common id ([vertical](vertical.md#several-rows-of-an-id)).",
     )
     id_form: IdForm | None = Field(
         default=None,
-        description="How row ids are compared. `digits`: only their digits. `lower`: their text in lower "
-        "case. `text` (default): their text. Spaces around a text are ignored.",
+        description="How row ids are compared. `digits`: only by their digits. `lower`: as lower-case text. "
+        "`text` (default): as text. Surrounding spaces are ignored.",
     )
 
     model: Literal["parties", "whole"] | None = Field(
         default=None,
         description="With `label_holder`: who gets the model. `parties`: each party keeps its part, and the "
         "analyst gets the structure. `whole`: the analyst gets the whole model. The default is `parties` "
-        "with `paillier`, else `whole`.",
+        "with `paillier`, otherwise `whole`.",
     )
     label_epsilon: float | None = Field(
         default=None,
         gt=0,
         le=MAX_LABEL_EPSILON,
         description="Epsilon of the [differential privacy of each label](vertical.md#noise-on-labels), for "
-        "all that leaves the label holder. It adds noise to class labels, once for each row id. By default "
-        "there is no noise.",
+        "all data that leave the label holder. It adds noise to class labels, once for each row id. By "
+        "default, there is no noise.",
     )
     alone_rounds: int = Field(
         default=0,
         ge=0,
-        description="With `label_holder`: number of first rounds whose trees use only the label holder's "
+        description="With `label_holder`: number of initial rounds whose trees use only the label holder's "
         "columns. Nothing about them is relayed ([vertical](vertical.md#first-rounds-alone)).",
     )
     min_rows_per_bin: int = Field(
         default=1,
         ge=1,
         le=MAX_ROWS_PER_BIN,
-        description="With `label_holder`: parties report a node's sums over groups of bins. Each group has "
-        "at least this many rows of the node, or none ([vertical](vertical.md#minimum-rows-per-bin)).",
+        description="With `label_holder`: parties report a node's sums over groups of bins. Each group "
+        "contains at least this many rows of the node, or none "
+        "([vertical](vertical.md#minimum-rows-per-bin)).",
     )
     predict_with: str | None = Field(
         default=None,
         pattern=f"^[0-9a-f]{{{2 * ID_BYTES}}}$",
-        description="Id of a model whose parts the parties keep. With it the session does not train: the "
-        "parties predict rows of the label holder ([predict together](vertical.md#predict-together)). "
+        description="Id of a model whose parts the parties keep. If it is set, the session does not train; "
+        "the parties predict rows of the label holder ([predict together](vertical.md#predict-together)). "
         "`fedboost predict --party` sets it.",
     )
     predict_rows: int | None = Field(
         default=None,
         ge=1,
         le=MOST_IDS,
-        description="With `predict_with`: number of rows to predict, or of ids with `repeated_ids`.",
+        description="With `predict_with`: number of rows to predict, or number of ids with `repeated_ids`.",
     )
 
     @property
     def predicts(self) -> bool:
-        """True if the session predicts rows and does not train."""
+        """True if the session predicts rows instead of training."""
         return self.predict_with is not None
 
     @property
@@ -185,17 +188,18 @@ class Vertical(Group):
 
     @property
     def takes_all_rows(self) -> bool:
-        """True if all rows of the label holder take part. Parties without a row's id have missing values."""
+        """True if all rows of the label holder take part. Parties without a row's id then have missing
+        values."""
         return self.predicts or self.rows == "label_holder"
 
     @property
     def fewest_common_rows(self) -> int:
-        """Fewest rows that the parties of a block must have in common."""
+        """Minimum number of rows that the parties of a block must have in common."""
         return self.min_common_rows or MIN_COMMON_ROWS
 
     @property
     def most_ids(self) -> int:
-        """Most row ids that a party may enter."""
+        """Maximum number of row ids that a party may enter."""
         return self.max_ids or MAX_IDS
 
     @property
@@ -204,40 +208,44 @@ class Vertical(Group):
         return "blocks" if self.label_holder is None else "label_holder"
 
     def grows_alone(self, tree: int) -> bool:
-        """True if this tree of the session uses only the label holder's columns."""
+        """Return True if this tree of the session uses only the label holder's columns."""
         return tree < self.alone_rounds
 
     def blocks_of(self, parties: tuple[str, ...]) -> tuple[Block, ...]:
-        """The blocks of these parties; empty if each party has all columns."""
+        """Return the blocks of these parties, or () if each party has all columns."""
         if self.label_holder is None:
             return self.blocks
         return (Block.model_construct(parties=parties, label_holder=self.label_holder),)
 
     def keeps_parts(self, hides_columns: bool) -> bool:
-        """True if each party keeps its own part of a model. hides_columns: only the holder of a column knows
-        its cut points, so keeping parts is the default."""
+        """Return True if each party keeps its own part of the model. hides_columns: only the holder of a
+        column knows its cut points, so keeping parts is the default."""
         model = self.model or ("parties" if hides_columns else "whole")
         return self.is_used and model == "parties"
 
     def _faults(self) -> Iterator[str]:
         has_floor, one_holder = (
             self.min_rows_per_bin > 1,
-            "each split needs a single holder; set label_holder",
+            "each split must have a single holder; set label_holder instead",
         )
         twice, of_one = self.label_holder is not None, self.rows == "label_holder"
         if self.blocks:
-            own = "each block would have its own groups of bins; set label_holder"
+            own = "each block would have its own groups of bins; set label_holder instead"
             yield from refused(
                 "blocks",
-                (twice, "label_holder", "set it only under each of [[blocks]]"),
+                (twice, "label_holder", "set it only in each of [[blocks]]"),
                 (self.predicts, "predict_with", one_holder),
                 (self.model == "parties", 'model = "parties"', one_holder),
                 (of_one, 'rows = "label_holder"', "it needs one label holder; set label_holder"),
-                (self.alone_rounds > 0, "alone_rounds", "label holders have different columns; set one"),
+                (
+                    self.alone_rounds > 0,
+                    "alone_rounds",
+                    "label holders have different columns; set label_holder",
+                ),
                 (has_floor, "min_rows_per_bin", own),
             )
         if self.repeated_ids and not self.predicts:
-            alike = "all rows of a bin could belong to one id; keep one row per id"
+            alike = "all rows of a bin could belong to a single id; keep one row per id"
             shown = "one known label of an id would reveal its others; keep one row per id"
             yield from refused(
                 "repeated_ids",
@@ -245,10 +253,11 @@ class Vertical(Group):
                 (self.label_epsilon is not None, "label_epsilon", shown),
             )
         if (self.predict_with is None) != (self.predict_rows is None):
-            yield "predict_with and predict_rows: set both or neither"
+            yield "predict_with and predict_rows must be set together: set both or neither"
 
     def faults(self, parties: tuple[str, ...], columns: Schema) -> Iterator[str]:
-        """Yield a fault unless each party is in one block, and each column has one holder per block."""
+        """Yield an error message for each party that is not in exactly one block, and each column without
+        exactly one holder per block."""
         if not self.is_used:
             keys = "rows", *OF_IDS, "model", "alone_rounds", "label_epsilon", "predict_with"
             given = ["columns.held"] * bool(columns.held) + [key for key in keys if getattr(self, key)]
@@ -262,7 +271,7 @@ class Vertical(Group):
         for party in parties:
             if places[party] != 1:
                 times = "no block" if not places[party] else "more than one block"
-                yield f"party {quoted(party)!r} is in {times}: put each party in exactly one"
+                yield f"party {quoted(party)!r} is in {times}: put each party into exactly one block"
         for name in places:
             if name not in parties:
                 yield f"blocks names {_shown(name)}, which is not one of the parties"
@@ -274,18 +283,18 @@ class Vertical(Group):
             yield from self._faults_of_block(block, columns)
         if self.alone_rounds and not set(columns.features).difference(*columns.held.values()):
             yield (
-                f"alone_rounds: label holder {_shown(self.label_holder or '')} has no columns that these "
-                f"rounds could use"
+                f"alone_rounds: label holder {_shown(self.label_holder or '')} has no features that these "
+                f"rounds could use; remove alone_rounds"
             )
 
     def faults_of_rows(self, columns: Schema) -> Iterator[str]:
-        """Yield a fault unless it is clear how the parties' rows are matched."""
+        """Yield an error message unless it is clear how the parties' rows are matched."""
         if self.predicts and not self.aligns:
             yield 'predict_with: rows are matched by their ids, so remove rows = "in_order"'
         if self.aligns and columns.row_id is None:
             yield (
-                f"{self.key}: set columns.row_id, the column that the parties' rows are matched by, "
-                f'or rows = "in_order" if all tables have the same rows in the same order'
+                f"{self.key} needs columns.row_id, the column that the parties' rows are matched by; set it, "
+                f'or set rows = "in_order" if all tables have the same rows in the same order'
             )
         if not self.aligns:
             for key in OF_IDS:
@@ -298,7 +307,7 @@ class Vertical(Group):
             hint = nearest(holder, block.parties)
             yield f"label_holder {_shown(holder)} is not one of the parties{hint}"
         if not block.feature_holders:
-            yield f"label_holder {_shown(holder)} is the only party: no other party holds columns"
+            yield f"label_holder {_shown(holder)} is the only party of its block: add a party with columns"
         if holder in columns.held:
             yield (
                 f"columns.held names the label holder {_shown(holder)}, which has all columns that no other "
@@ -307,7 +316,7 @@ class Vertical(Group):
         claimed: dict[str, str] = {}
         for party in block.feature_holders:
             if not columns.held.get(party):
-                yield f"columns.held names no column of party {_shown(party)}: list at least one"
+                yield f"columns.held lists no columns for party {_shown(party)}: list at least one"
             for name in columns.held[party]:
                 if name in claimed:
                     yield f"column {_shown(name)} is held by {claimed[name]} and by {party}: list it once"

@@ -1,1 +1,2 @@
-"""Views: they turn results into text for people, and neither train nor read files."""
+"""Views, which turn results into text, tables and charts for people. They do not train models or read
+files."""

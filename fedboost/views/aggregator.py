@@ -1,7 +1,7 @@
-"""An aggregator as people see it: its status on a terminal, the pages of its console, and its HTTP API.
+"""What people see of an aggregator: its status on a terminal, the pages of its console, and its HTTP API.
 
-Each part of a page can be read alone, and an unchanged part renders to the same bytes. A party that never
-connected is shown differently from one that is away.
+Each section of a page can be read on its own, and an unchanged section renders to the same bytes. A party
+that has never connected is shown differently from one that is away.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -75,14 +75,15 @@ NEVER = "has never connected to this aggregator"
 WITHOUT_KEYS = "without keys"
 IDLE = "No session is running."
 _STATES = {
-    SessionState.WAITING: "is waiting to begin",
-    SessionState.RUNNING: "runs",
-    SessionState.FINISHED: "is over; its model has not been fetched yet",
+    SessionState.WAITING: "is waiting to start",
+    SessionState.RUNNING: "is running",
+    SessionState.FINISHED: "has ended; its model has not been fetched yet",
 }
 
 
 def waiting(parties: Sequence[str], absent: Mapping[str, datetime | None]) -> str:
-    """Return the parties that a session waits for, in a sentence that marks absent and unknown ones."""
+    """Return a sentence about the parties that a session waits for. absent: party -> when it was last
+    connected, None if never, for the parties that are not connected."""
     if not parties:
         return "waiting: another session is running"
     seen = {party: 0 if last is None else int(last.timestamp()) for party, last in absent.items()}
@@ -96,7 +97,8 @@ def _away(seen: int) -> str:
 
 
 def status(facts: Status) -> Document:
-    """Return the connected members, the sessions, and the parties that each session waits for."""
+    """Return the document with the connected members, the sessions, and the parties that each one waits
+    for."""
     listed = ("Sites", sites_of(facts)), ("Analysts", analysts_of(facts))
     runs = [each for each in facts.sessions if each.state is SessionState.RUNNING]
     words = [_running(each, task_of(each.program).name, each.done) for each in runs] or [IDLE]
@@ -105,7 +107,7 @@ def status(facts: Status) -> Document:
     blocks += tables or [note("No one is connected.")]
     blocks += [about(facts, session) for session in facts.sessions]
     if facts.others:
-        blocks.append(note(f"{counted(facts.others, 'session')} without this party."))
+        blocks.append(note(f"Not shown: {counted(facts.others, 'session')} without this party."))
     lead = f"fedboost aggregator {delimited(facts.version)}, up for {_age(facts, facts.since)}"
     return Document("Status of the aggregator", lead, blocks)
 
@@ -127,7 +129,14 @@ def awaited_in(facts: Status) -> set[str]:
 def members(
     caption: str, listed: Sequence[Member], awaited: Collection[str] = (), folded: bool | None = None
 ) -> Table:
-    """Return a table of members: first those that a session waits for, then absent ones, then the others."""
+    """Return a table of members: first those that a session waits for, then absent ones, then the others.
+
+    Args:
+        caption: caption of the table.
+        listed: the members to show.
+        awaited: names of the parties that a session waits for.
+        folded: as for `Table`.
+    """
     ordered = sorted(listed, key=lambda each: (each.name not in awaited, bool(each.since), each.name))
     rows = [
         (
@@ -144,14 +153,14 @@ def members(
 
 
 def _state(member: Member, awaited: Collection[str]) -> Inline:
-    late = ", waited for" if member.name in awaited else ""
+    late = ", awaited" if member.name in awaited else ""
     if member.since:
         return Badge(f"connected{late}", "unclear" if late else "good")
     return Badge(f"{'away' if member.seen else 'never connected'}{late}", "bad" if late else "plain")
 
 
 def about(facts: Status, session: SessionStatus) -> Entries:
-    """Return the facts known about a session."""
+    """Return what is known about a session, as keys with text."""
     done = f", {session.done} of {session.rounds} rounds done" if session.name else ""
     lines: list[tuple[str, Line]] = [
         ("session", (Code(session.name or "a session"), f" {_STATES[session.state]}{done}")),
@@ -160,24 +169,24 @@ def about(facts: Status, session: SessionStatus) -> Entries:
         ("terms", (Code(f"{session.terms[:12]}..."), f", {session.rounds} rounds")),
     ]
     if session.awaited or session.state is SessionState.WAITING:
-        lines.append(("waits for", waits_for(facts, session)))
+        lines.append(("waiting for", waits_for(facts, session)))
     return Entries(lines)
 
 
 def agreed(session: SessionStatus | Session, task: str) -> Iterator[tuple[str, Line]]:
-    """Yield the analyst, the task with its protection, and the parties of a session."""
+    """Yield lines with the analyst, the task with its protection, and the parties of a session."""
     yield "analyst", Names((session.analyst,)) if session.analyst else WITHOUT_KEYS
     yield "task", f"{TASK_WORDS[task].name}, protection {session.protection}"
     yield "parties", (f"{len(session.parties)}: ", Names(session.parties))
 
 
 def waits_for(facts: Status, session: SessionStatus) -> str:
-    """Return the parties that a session waits for, and why, in words."""
+    """Return the parties that a session waits for, each with the reason, as text."""
     if not session.awaited:
-        return "the running session" if session.state is SessionState.WAITING else "no site in particular"
+        return "the running session" if session.state is SessionState.WAITING else "no particular site"
     why = dict.fromkeys(session.awaited, _away(0))
     for member in sites_of(facts):
-        why[member.name] = " (connected, has not answered)" if member.since else _away(member.seen)
+        why[member.name] = " (connected, but has not answered)" if member.since else _away(member.seen)
     return ", ".join(f"{delimited(party)}{why[party]}" for party in session.awaited)
 
 
@@ -187,23 +196,23 @@ def _age(facts: Status, since: int) -> str:
 
 
 def check(sites: Sequence[SiteReply]) -> Iterator[Printed]:
-    """Yield each site's answer to a check of terms, and the number of sites that would take part."""
+    """Yield each site's answer to a check of terms, and how many sites would take part."""
     width = max(len(delimited(site.party)) for site in sites)
     for site in sites:
         answer = "yes" if site.would else "no" if site.answered else "unknown"
         yield f"{delimited(site.party):<{width}}  {answer}"
         yield from (entry("  -", printable(sentence), 4) for sentence in site.reasons or site.notes)
     would, noun = sum(site.would for site in sites), counted(len(sites), "site")
-    yield f"\n{'all' if would == len(sites) else f'{would} of'} {noun} would take part"
-    yield paragraph("A check reads no rows: only a session shows whether they fit the terms.")
+    yield f"\n{'all' if would == len(sites) > 1 else f'{would} of'} {noun} would take part"
+    yield paragraph("A check does not read rows; only a session shows whether they fit the terms.")
 
 
 MAX_ENDED = 10
-"""Maximum number of ended sessions on the overview; the page of sessions lists all."""
+"""Maximum number of ended sessions on the overview. The page of sessions lists all of them."""
 MAX_REASON = 160
-"""Maximum length of a failure's reason in a table."""
+"""Maximum length of the reason of a failure in a table."""
 MAX_AWAITED = 5
-"""Maximum number of awaited sites that the verdict names; the tables list all."""
+"""Maximum number of awaited sites that the verdict names. The tables list all of them."""
 MAX_METRICS = 3
 """Maximum number of metrics among the key figures."""
 SAID_ROUNDS = 10
@@ -226,14 +235,14 @@ CONSOLE = Served(
 
 
 def overview(state: AggregatorState) -> Document:
-    """Return the overview. Its lead, which screen readers announce, changes rarely."""
+    """Return the overview page. Its lead, which screen readers announce, changes rarely."""
     live = state.live
     return Document(
         "Overview",
         _said(live),
         [
             Section("session", "Now", [*_now(state)], live=True),
-            Section("queue", "Waiting to begin", [_queue(state)], live=True),
+            Section("queue", "Waiting to start", [_queue(state)], live=True),
             Section("sites", "Sites", [*_sites(state.status)], live=True),
             Section(
                 "curves", "Curves", [SideBySide(metrics_by_round(live.rounds))] if live else [], live=True
@@ -266,7 +275,7 @@ def _now(state: AggregatorState) -> Iterator[Block]:
         yield Verdict(IDLE)
         return
     status, done, left = live.status, len(live.rounds), live.seconds_left
-    more = [f"Turn {live.turn}: it {live.phase}."]
+    more = [f"Turn {live.turn}: the session {live.phase}."]
     if 0 < len(status.awaited) <= MAX_AWAITED:
         more.append(f"Missing: {waits_for(state.status, status)}.")
     yield Verdict(_running(status, live.task, done), "unclear" if status.awaited else "good", more)
@@ -293,7 +302,7 @@ def _traffic(session: SessionDetail) -> Figure:
 
 
 def _metrics(session: SessionDetail) -> Iterator[Figure]:
-    """Yield the last round's metrics over the rows of all parties, those of validation rows first."""
+    """Yield the metrics of the last round over the rows of all parties, those of validation rows first."""
     done = len(session.rounds)
     curves = [each for each in curves_of(session.rounds[-1:]) if not each.party]
     for curve in sorted(curves, key=lambda each: each.rows != VALIDATION)[:MAX_METRICS]:
@@ -313,8 +322,10 @@ def _queue(state: AggregatorState) -> Block:
         )
         for session in state.queue
     ]
-    headings = ["analyst", "task", "waits for", "requested", "rounds", "sites"]
-    return Table("Sessions waiting to begin", headings, rows, (4, 5)) if rows else note("No session waits.")
+    headings = ["analyst", "task", "waiting for", "requested", "rounds", "sites"]
+    return (
+        Table("Sessions waiting to start", headings, rows, (4, 5)) if rows else note("No session is waiting.")
+    )
 
 
 def _sites(status: Status) -> Iterator[Block]:
@@ -333,7 +344,7 @@ def _sites(status: Status) -> Iterator[Block]:
 
 
 def sites(state: AggregatorState) -> Document:
-    """Return the page of members: first the sites that a session waits for, then absent ones."""
+    """Return the page that lists the members: first the sites that a session waits for, then absent ones."""
     status = state.status
     known, analysts = sites_of(status), analysts_of(status)
     here = sum(1 for member in known if member.since)
@@ -343,7 +354,7 @@ def sites(state: AggregatorState) -> Document:
         awaited = awaited_in(status)
         late = [member for member in known if member.name in awaited or not member.since]
         own = [Verdict(said, "good" if here == len(known) else "unclear")]
-        own += [members("Sites that are away or waited for", late, awaited, folded=False)] if late else []
+        own += [members("Sites that are away or awaited", late, awaited, folded=False)] if late else []
         own.append(members("Sites that are connected", [each for each in known if each not in late]))
     none = note("No analyst is connected.")
     others = members("Analysts", analysts, folded=False) if analysts else none
@@ -357,10 +368,10 @@ def sites(state: AggregatorState) -> Document:
 def sessions(state: AggregatorState) -> Document:
     """Return the page that lists the ended sessions."""
     kept = note(
-        "The most recent sessions are kept, with their models and results, in the aggregator's state folder. "
-        "Reports are made from these files, which contain no party's rows."
+        "The most recent sessions are kept in the aggregator's state folder, with their models and results. "
+        "Reports are generated from these files, which do not contain any rows."
     )
-    said = f"{counted(len(state.ended), 'session')} that ended"
+    said = counted(len(state.ended), "ended session")
     content = Section("ended", "Ended sessions", [ended_table(state.ended)], live=True)
     return Document("Sessions and results", said, [kept, content])
 
@@ -383,7 +394,7 @@ def ended_table(ended: Iterable[EndedSession]) -> Block:
     headings = ["session", "result", "ended", "analyst", "protection", "rounds", "duration"]
     if not rows:
         return note("No session has ended yet.")
-    return Table("Sessions that ended", headings, rows, (5, 6), folded=False)
+    return Table("Ended sessions", headings, rows, (5, 6), folded=False)
 
 
 def _name(ended: EndedSession) -> str:
@@ -396,13 +407,13 @@ def _left(ended: EndedSession) -> str:
 
 
 def ended_session(ended: EndedSession) -> Document:
-    """Return the page of an ended session, with links to its files."""
+    """Return the page of an ended session, with links to its report and its model file."""
     address, did = f"/api/v1/models/{ended.name}", capital(TASK_WORDS[ended.task].name)
     after = f"{time_of(ended.ended)} UTC, after {duration(ended.seconds)}"
     links: list[Inline] = [Link("Report", f"{address}/report")] if ended.has_report else []
     if ended.model_bytes:
         kind = "XGBoost JSON" if TASKS[ended.task].makes_model else "JSON"
-        text = f"File of the {TASK_WORDS[ended.task].made} ({kind}), {size(ended.model_bytes)}"
+        text = f"Download the {TASK_WORDS[ended.task].made} ({kind}), {size(ended.model_bytes)}"
         links.append(Link(text, address, f"{ended.name}.json"))
     end = Verdict(f"{did} failed: {ended.reason.strip()}.", "bad")
     if not ended.reason:
@@ -427,7 +438,7 @@ def ended_session(ended: EndedSession) -> Document:
     return Document(_name(ended), f"ended {after}", blocks)
 
 
-# ---- The HTTP API: its OpenAPI document, generated from the types of its answers -----------------------
+# ---- The HTTP API: its OpenAPI document, generated from the types of its responses ---------------------
 
 
 BASE = "/api/v1"
@@ -436,7 +447,7 @@ _REFS = "#/components/schemas/{model}"
 _FAULTS = {
     400: ("BadRequest", "malformed request"),
     401: ("NoToken", "missing or wrong token"),
-    403: ("Forbidden", "token of another role, or request from a page of another website"),
+    403: ("Forbidden", "token with another role, or request from a page of another website"),
     404: ("NotFound", "no such resource"),
     413: ("TooLarge", "request body too large"),
     422: ("NotFit", "invalid terms, or terms that the analyst has not signed"),
@@ -446,7 +457,7 @@ _JSON = "application/json"
 _OBJECT: Object = {"type": "object"}
 _SIGNED: Object = {
     "type": "object",
-    "description": "output of the command fedboost sign; without request if analysts have no keys",
+    "description": "output of the command fedboost sign; has no `request` if analysts have no keys",
     "properties": {
         "terms": {"type": "string", "description": "canonical JSON", "pattern": "^\\{.*\\}$"},
         "request": _OBJECT,
@@ -456,7 +467,9 @@ _SIGNED: Object = {
 
 
 class Operation(NamedTuple):
-    """An operation of the API. content: the type of the answer, its schema, or the media type of a text."""
+    """An operation of the API. answer: description of the response; content: its type, its schema, or its
+    media type if it is text; refused: HTTP codes of the errors that it can return, besides 401, 403 and
+    429."""
 
     summary: str
     answer: str
@@ -468,7 +481,7 @@ class Operation(NamedTuple):
 READ = {
     "/health": Operation("Health of the aggregator", "the aggregator is up", Health),
     "/sites": Operation("Sites that are or have been connected", "sites", list[Site]),
-    "/sessions": Operation("Sessions; those that ended come last", "sessions", list[Session]),
+    "/sessions": Operation("Sessions; ended ones come last", "sessions", list[Session]),
     "/sessions/{name}": Operation("A session with its rounds", "the session", SessionDetail, [404]),
     "/models": Operation("Stored models", "models", list[Model]),
     "/models/{name}": Operation("Model file of a session", "XGBoost JSON", _OBJECT, [404]),
@@ -477,8 +490,8 @@ READ = {
     "/openapi.json": Operation("This document", "OpenAPI 3.1", _OBJECT),
 }
 SUBMIT = Operation(
-    "Submit signed terms; requires a token of the role analyst and the analyst's own signature",
-    "the session is running or waiting to begin",
+    "Submit signed terms; requires a token with the role analyst and the analyst's own signature",
+    "the session is running or waiting to start",
     Submitted,
     [400, 413, 422],
     202,
@@ -522,7 +535,7 @@ def _paths() -> Object:
 
 
 class _Untitled(GenerateJsonSchema):
-    """Schemas without field titles, which would only repeat the names."""
+    """Schema generator that omits the titles of fields, which would only repeat their names."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
@@ -556,8 +569,8 @@ def openapi() -> Object:
             "schemas": _schemas(),
             "responses": {name: _answer(what, Error) for name, what in _FAULTS.values()},
             "securitySchemes": {
-                "viewer": {**bearer, "description": "a token of the role viewer"},
-                "analyst": {**bearer, "description": "a token of the role analyst"},
+                "viewer": {**bearer, "description": "a token with the role viewer"},
+                "analyst": {**bearer, "description": "a token with the role analyst"},
             },
         },
     }

@@ -1,7 +1,7 @@
 """Terms in plain words, for a person who decides on them.
 
-Promises: every party, column, metric, category and label value in the terms is shown in full, within 80
-columns, and so is every setting that differs from its default; no name can pose as another line or move the
+Guarantees: every party, column, metric, category and label value in the terms is shown in full, within 80
+columns. So is every setting that differs from its default. No name can imitate another line or move the
 cursor.
 """
 
@@ -41,19 +41,19 @@ from fedboost.views.document import (
 from fedboost.views.words import capital, counted, delimited, entry, listed, moment
 
 # ---- Words for people, looked up by name ----------------------------------------------------------------
-# The words of a query are in its class, those of a protection in its row of the table of protections.
-# Promises: every question that a party can answer, and every release with noise, has its words.
+# The description of a query is in its class, that of a protection in its row of the table of protections.
+# Guarantees: every query that a party can answer, and every noisy release, has a description.
 
 
 QUERIES: dict[str, str] = {
     **{kind.__name__: kind.description for kind in get_args(Query)},
-    BY_PARTY: "error of the model: all rows, this site's",
-    EVALUATION_BY_PARTY: "error of a model: all rows, this site's",
-    HELP: "help to open a sum: keys, no data",
-    OPENINGS: "others' sums, opened and not read here",
+    BY_PARTY: "model error: all rows and this site's rows",
+    EVALUATION_BY_PARTY: "evaluation: all rows and this site's rows",
+    HELP: "help with revealing a sum: keys, no data",
+    OPENINGS: "blinded sums, decrypted for other parties",
     THRESHOLDS: "thresholds of this site's own splits",
 }
-"""Maps query -> content of its answer."""
+"""Maps query -> description of the content of its answer."""
 
 
 OF_ONE_SITE = frozenset({BY_PARTY, EVALUATION_BY_PARTY})
@@ -61,33 +61,34 @@ OF_ONE_SITE = frozenset({BY_PARTY, EVALUATION_BY_PARTY})
 
 
 def queries_of(name: str) -> list[str]:
-    """Return the queries that a release answers: several can share a turn, and its name joins theirs."""
+    """Return the names of the queries that a release answers. If several share a turn, the name of the
+    release contains all of them."""
     return name.split(AND)
 
 
 OF_LABELS = frozenset({"RowsQuery", "StartQuery", "EndRoundQuery", "ResidualQuery", BY_PARTY})
 OF_LABEL_HOLDER = frozenset({"PlacesQuery", "ReachQuery"})
-"""Queries that a feature holder answers with zeros: they are about labels, or the label holder answers them
-for all."""
+"""Queries that a feature holder answers with zeros, because they are about labels or because the label holder
+answers them for all parties."""
 
 ENCRYPTED_SUMS = "sums over groups of rows, encrypted"
-"""The answer of a feature holder to `HistogramQuery` where gradients are encrypted."""
+"""Description of a feature holder's answer to `HistogramQuery` if gradients are encrypted."""
 
 RELAYED = {
-    "which rows it has": "for each of {rows} requested row ids (people), whether it is known here",
-    "leaf bits": "for each of {rows} requested row ids (people), on which side of each of this site's splits "
-    "it falls",
+    "which rows it has": "for each of {rows} requested row ids (people), whether this site has it",
+    "leaf bits": "for each of {rows} requested row ids (people), which way it goes at each of this site's "
+    "splits",
 }
-"""Maps kind of a relay -> what other parties receive, if the kind does not express it."""
+"""Maps kind of a relay -> what other parties receive, if its name does not say so."""
 
 APPROVE = "fedboost approve terms.toml"
-"""The command with which a site allows terms, as quoted in refusals."""
+"""The command with which a site approves terms, as quoted in refusals."""
 
 
 class TaskWords(NamedTuple):
-    """A task in words. name: kind of session; made: its outcome; verb, work: the agreed work, with
-    placeholders for objective and rounds; told: what each site learns besides the terms, if the session has a
-    result."""
+    """Description of a task. name: the kind of session; made: its outcome; verb, work: the agreed work, with
+    placeholders for objective and rounds; told: what each site learns in addition to the terms, if the
+    session has a result."""
 
     name: str
     made: str
@@ -102,7 +103,7 @@ TASK_WORDS = {
         "tuning",
         "result",
         "to tune",
-        "{objective}, candidates side by side, at most {rounds}",
+        "{objective}, candidates in parallel, at most {rounds}",
         ", who takes part, and the trees of all candidates as they grow",
     ),
     "describe": TaskWords(
@@ -110,33 +111,33 @@ TASK_WORDS = {
         "description",
         "to describe",
         "rows of all parties: counts and quantiles of columns",
-        ", the total number of rows, and where their values lie",
+        ", the total number of rows, and in which ranges their values lie",
     ),
     "evaluate": TaskWords(
         "evaluation",
         "evaluation",
         "to evaluate",
-        "a model of {objective} on the rows of all parties",
+        "a {objective} model on the rows of all parties",
         ", including the model, and the total number of rows",
     ),
     "drift": TaskWords(
         "drift check",
         "comparison of rows",
         "to compare",
-        "rows of all parties with the training rows of a model of {objective}",
+        "rows of all parties with the training rows of a {objective} model",
         ", including the model",
     ),
     "predict": TaskWords(
-        "prediction", "prediction", "to predict", "rows of the label holder, with a model of {objective}"
+        "prediction", "prediction", "to predict", "rows of the label holder, with a {objective} model"
     ),
 }
-"""The words of each task, in the order of the table of tasks."""
+"""Description of each task, in the order of the table of tasks."""
 
 NO_METRICS = "end of a round: no metrics, no numbers"
-"""The end of a round under terms without metrics, such as those with noise."""
+"""Description of a round's end under terms without metrics, such as terms with noise."""
 
 NOT_HIDDEN = "the aggregator sees each party's own counts, histograms and metric sums"
-"""Warning about protections that hide nothing, if each party has all columns."""
+"""Warning about a protection that hides nothing, if each party has all columns."""
 
 PREDICTION_SEEN = "relays messages that it cannot read, and learns the number of rows"
 """What the aggregator of a prediction does and learns, under any protection."""
@@ -146,7 +147,7 @@ PLACEMENTS = {
     "local": "; this site added it",
     "central": " for the model only: the aggregator added the noise itself",
 }
-"""Maps placement of noise -> end of a sentence about it."""
+"""Maps placement of noise -> end of a sentence about the noise."""
 
 RELAXED: dict[tuple[str, object], str] = {
     **{
@@ -157,50 +158,61 @@ RELAXED: dict[tuple[str, object], str] = {
     (
         "by_columns",
         True,
-    ): "OTHER PARTIES LEARN ABOUT SINGLE ROWS: which go left and, under plain, their labels.",
-    ("model", "whole"): "THE ANALYST GETS CUT POINTS OF THIS SITE'S COLUMNS: the whole model has them.",
-    ("evaluate", "any"): "THE ANALYST MAY READ VALUES OF SINGLE ROWS: the model may have leaves of one row.",
-    ("target_means", True): "THE AGGREGATOR SEES LABELS BY LEVEL: for a level of one row, that row's own.",
-    ("placements", "central"): "THE AGGREGATOR SEES EXACT SUMS: what leaves this site has no noise.",
+    ): "OTHER PARTIES LEARN ABOUT SINGLE ROWS: which way they go at splits and, under plain, their labels.",
+    ("model", "whole"): "THE ANALYST GETS CUT POINTS OF THIS SITE'S COLUMNS: the whole model contains them.",
+    (
+        "evaluate",
+        "any",
+    ): "THE ANALYST MAY READ VALUES OF SINGLE ROWS: some leaves of the model may contain one row.",
+    (
+        "target_means",
+        True,
+    ): "THE AGGREGATOR SEES LABELS BY LEVEL: if a level has a single row, that row's label.",
+    (
+        "placements",
+        "central",
+    ): "THE AGGREGATOR SEES EXACT SUMS: noise is added only after they leave this site.",
 }
-"""Maps (rule of a policy, value to which an approval relaxes it) -> additional warning in capitals."""
+"""Maps (rule of a policy, value to which an approval relaxes it) -> additional warning, partly in
+capitals."""
 
 
 # ---- Terms of sessions that do not train, in plain words ------------------------------------------------
-# Promises: the view shows what the session computes from the rows of all sites, and who receives what.
+# Guarantees: the view shows what the session computes from the rows of all sites, and who receives what.
 
 
 _OF_FEATURES = ("base margin", "features", "categories")
-"""Keys of the lines about columns that rows without a label have."""
+"""Keys of the lines about columns that are needed even if labels are not read."""
 Entry = tuple[str, Line]
 Lines = Sequence[Entry]
-"""Keys with text; an entry without a key continues the one before."""
+"""Keys with their text. An entry without a key continues the previous one."""
 
 
 def _of_other_tasks(
     terms: Terms, analysts: Sequence[str], participants: Lines, origin: ModelOrigin | None = None
 ) -> list[Entry]:
-    """Return what a session does with rows, and who learns what from it. participants: lines about the
-    parties."""
+    """Return what a session does with the rows, and who learns what from it. participants: lines about the
+    parties, from `_participants`; origin: origin of the model that is measured, if a site examined it."""
     does, given = {"describe": _description, "evaluate": _evaluation, "drift": _drift}[terms.task.name](terms)
     return [
         *does,
         *([] if origin is None else _origin(origin)),
-        *([("analyst", f"{listed(analysts)}: may request it")] if analysts else []),
+        *([("analyst", f"{listed(analysts)}: may request this session")] if analysts else []),
         ("analyst gets", f"{given}; {few_rows(terms)}"),
         *participants,
     ]
 
 
 def few_rows(terms: Terms) -> str:
-    """Return a clause about suppressed counts."""
+    """Return a clause that says which counts are left out."""
     return f"counts of fewer than {terms.evaluation.min_count} rows are left out"
 
 
 def _description(terms: Terms) -> tuple[Lines, str]:
     of_label = "rows of each value" if class_names(terms) else "quantiles"
     return [("describes", "the rows of all sites together; nothing is trained")], (
-        "rows, missing values, rows of each declared level and of all others, quantiles of numbers; "
+        "number of rows, missing values, rows of each declared level and of other levels, quantiles of "
+        "numeric columns; "
         f"for the label {delimited(terms.columns.label)}, {of_label}"
     )
 
@@ -213,23 +225,26 @@ def _evaluation(terms: Terms) -> tuple[Lines, str]:
         given += f"{evaluation.threshold:g}"
     elif class_names(terms):
         given += "; rows by class and predicted class"
-    parts = [f"for each level of {by}"] * bool(by) + ["for each site by itself"] * evaluation.party_metrics
+    parts = [f"for each level of {by}"] * bool(by) + ["for each site separately"] * evaluation.party_metrics
     given += f"; also {' and '.join(parts)}" if parts else ""
     which = {
         "all": "the rows of all sites",
-        "held-out": "the rows of all sites that its training held out",
-        "new": "the rows of all sites that were added since",
+        "held-out": "the rows of all sites that were held out in its training",
+        "new": "the rows of all sites that were added since its training",
     }
     of = which[evaluation.evaluate_rows]
     return [
-        ("evaluates", f"a model on {of}, taken together; nothing is trained"),
+        ("evaluates", f"a model on {of}; nothing is trained"),
         _measured_model(terms),
     ], given
 
 
 def _drift(terms: Terms) -> tuple[Lines, str]:
-    does = "the rows of all sites together against those that a model was trained on; labels are not read"
-    return [("holds", does), _measured_model(terms)], "rows by bin of each column and of the score"
+    does = "the rows of all sites, taken together, to the training rows of a model; labels are not read"
+    return [
+        ("compares", does),
+        _measured_model(terms),
+    ], "number of rows in each bin of each column and of the score"
 
 
 def _measured_model(terms: Terms) -> tuple[str, str]:
@@ -240,19 +255,19 @@ def _measured_model(terms: Terms) -> tuple[str, str]:
 
 
 def _origin(origin: ModelOrigin) -> Lines:
-    """Return who signed the model, and what its leaves could reveal."""
+    """Return lines that say who signed the model, and what its leaves could reveal."""
     signed = f"{listed(origin.others)}, whose signature this site accepts (evaluate_signers)"
     if origin.own:
         signed = "this site, which took part in its training"
     elif origin.unknown:
-        signed = f"not known: {origin.unknown}"
+        signed = f"unknown: {origin.unknown}"
     elif not origin.others:
         signed = "neither this site nor a party whose signature it accepts (evaluate_signers)"
     leaves = f"each leaf of its trees has at least {origin.rows} training rows"
     if origin.rows == 1:
         leaves = (
-            "this model may have leaves of single rows; the analyst can read at most "
-            f"{origin.readable:,} values of single people per session"
+            "some leaves of this model may contain a single row; the analyst can learn the values of at most "
+            f"{origin.readable:,} single people per session"
         )
     return [("signed by", signed), ("leaves", leaves)]
 
@@ -268,7 +283,7 @@ IN_LINES = {
     *("predict_with", "predict_rows", "min_count", "candidates", "subgroups", "threshold", "reference"),
     "evaluate_rows",
 }
-"""Settings that have their own words; the others are shown if they differ from their defaults."""
+"""Settings that have their own lines. Others are listed if they differ from their defaults."""
 
 
 WHO_LEARNS_WHAT, COLUMNS = "Who learns what", "Columns"
@@ -276,8 +291,8 @@ WHO_LEARNS_WHAT, COLUMNS = "Who learns what", "Columns"
 
 
 def columns_by_role(terms: Terms, party: str = "") -> dict[str, tuple[str, ...]]:
-    """Return the columns in the terms by role. party: return only the columns that it holds, if parties hold
-    different ones."""
+    """Return role -> columns with this role in the terms. party: if given, only the columns that this party
+    holds, if parties hold different columns."""
     columns = terms.blocks.columns_of(party)
     others = {
         "weight": columns.weight,
@@ -301,7 +316,7 @@ def columns_of(terms: Terms) -> tuple[str, ...]:
 
 def summary(terms: Terms, analysts: Sequence[str] = (), origin: ModelOrigin | None = None) -> str:
     """Return the complete terms in plain words, for a person who decides on them. analysts: analysts who may
-    train under them, if known; origin: of the model that they measure, if a site examined it."""
+    use them, if known; origin: origin of the model that the session measures, if a site examined it."""
     lines = (line for _, group in groups(terms, analysts, None, origin) for line in group)
     return "\n".join(entry(key, plain(line)) for key, line in (("terms", terms.digest), *lines))
 
@@ -312,11 +327,18 @@ def groups(
     counts: Counts | None = None,
     origin: ModelOrigin | None = None,
 ) -> list[tuple[str, Lines]]:
-    """Return keys and their text in titled groups: who learns what, the model, the columns. Every name is
-    included, and so is every setting that differs from its default."""
+    """Return the terms in plain words as titled groups of keys with text: who learns what, the model, the
+    columns. All names are included, and all settings that differ from their defaults.
+
+    Args:
+        terms: the terms to describe.
+        analysts: analysts who may use them, if known.
+        counts: row counts of the site, shown next to the categories, if known.
+        origin: origin of the model that the session measures, if a site examined it.
+    """
     columns = [*_columns(terms), *_categories(terms, counts)]
     if not terms.task.by_analyst:
-        row_id = f"{delimited(terms.columns.row_id or '')}: rows are matched by it"
+        row_id = f"{delimited(terms.columns.row_id or '')}: the id by which rows are matched"
         return [(WHO_LEARNS_WHAT, _prediction(terms)), (COLUMNS, [("row id", row_id), _features(terms)])]
     if not terms.task.trains:
         columns = [line for line in columns if line[0] in _OF_FEATURES or terms.task.reads_labels]
@@ -337,7 +359,7 @@ def groups(
 
 
 def _prediction(terms: Terms) -> list[Entry]:
-    """Return what a joint prediction does, and who learns what from it."""
+    """Return lines that say what a joint prediction does, and who learns what from it."""
     vertical = terms.vertical
     return [
         (
@@ -350,16 +372,18 @@ def _prediction(terms: Terms) -> list[Entry]:
         ("rows", rows_of_blocks(terms)),
         (
             "label holder",
-            "requests it with its own certificate; learns for each of these rows which leaves of each tree "
-            "remain possible by the splits of each other site: how the row falls there",
+            "requests the session with its own certificate; learns for each of these rows which leaves of "
+            "each tree the splits of each other site rule out, i.e. which way the row goes at these splits",
         ),
         ("aggregator", PREDICTION_SEEN),
     ]
 
 
 def _held(held: Mapping[str, Sequence[str]]) -> tuple[Inline, ...]:
-    """Return the columns of each party as words."""
-    parts = [part for party, names in held.items() for part in ("; ", f"{delimited(party)} ", Names(names))]
+    """Return the columns of each party as text."""
+    parts = [
+        part for party, names in held.items() for part in ("; ", f"{delimited(party)} has ", Names(names))
+    ]
     return tuple(parts[1:])
 
 
@@ -376,7 +400,7 @@ def _participants(terms: Terms) -> list[Entry]:
             " and has no rows" if holders < len(terms.parties) else ""
         )
     if terms.session.on_loss == "shrink":
-        parties += f"; if some are lost, {terms.min_roster} can continue"
+        parties += f"; if some are lost, the session continues with at least {terms.min_roster}"
     hidden = terms.evaluation.party_metrics and terms.protection.hides
     return [
         ("parties", parties),
@@ -387,18 +411,20 @@ def _participants(terms: Terms) -> list[Entry]:
         ),
         (
             "aggregator",
-            f"sees {terms.protection.aggregator_observes}" + (", except its metrics" if hidden else ""),
+            f"sees {terms.protection.aggregator_observes}"
+            + (", except this site's own metrics" if hidden else ""),
         ),
         *_other_sites(terms),
         (
             "colluders",
-            _colluders(terms) + (", two parties allowed" if terms.hiding.allow_two_parties else ""),
+            _colluders(terms)
+            + ("; a session of only two parties is allowed" if terms.hiding.allow_two_parties else ""),
         ),
     ]
 
 
 def _other_sites(terms: Terms) -> list[Entry]:
-    """Return what other sites see."""
+    """Return lines that say what other sites see."""
     if not terms.blocks:
         told = TASK_WORDS[terms.task.name].told
         model = "see the model as it grows: every split, every leaf value"
@@ -414,7 +440,7 @@ def _other_sites(terms: Terms) -> list[Entry]:
         ("label holder", _label_holder(terms)),
         (
             "other sites",
-            "with the same rows see which of them go left at each split, but no leaf values; "
+            "see which of the rows that they share go left at each split, but no leaf values; "
             + (
                 "each keeps its own part of the model"
                 if terms.keeps_parts
@@ -426,7 +452,7 @@ def _other_sites(terms: Terms) -> list[Entry]:
 
 def _label_holder(terms: Terms) -> str:
     """Return what a label holder sends and sees."""
-    loud = "SENDS EVERY ROW'S GRADIENT, WHICH SHOWS ITS LABEL,"
+    loud = "SENDS EVERY ROW'S GRADIENT, WHICH REVEALS ITS LABEL,"
     sends = "sends every row's gradient, encrypted," if terms.hides_columns else loud
     return f"{sends} to the other parties that hold its rows; sees which rows go left at each of their splits"
 
@@ -436,28 +462,27 @@ def _colluders(terms: Terms) -> str:
     if terms.hides_columns:
         return (
             "the aggregator and the label holder together learn the other sites' columns, bin by bin; the "
-            "aggregator and another site together learn the labels: none of the parties should run the "
-            "aggregator"
+            "aggregator and another site together learn the labels; no party should run the aggregator"
         )
     if not terms.protection.hides:
-        return "the aggregator needs no colluders"
+        return "the aggregator sees this site's numbers without colluding with anyone"
     key_holder, group = terms.protection.uses_key_holder, Group.of(terms.parties, terms.hiding.colluding)
     if not group.colluding:
         holder = " and the key holder" if key_holder else ""
-        return f"if another site works with the aggregator{holder}, they can learn this site's numbers"
+        return f"if another site colludes with the aggregator{holder}, they can learn this site's numbers"
     others = "1 other site" if group.colluding == 1 else f"up to {group.colluding} other sites"
-    first = ", counting the key holder first" if key_holder else ""
-    return f"{others} may work with the aggregator without learning this site's numbers{first}"
+    first = "; the key holder counts as the first of them" if key_holder else ""
+    return f"{others} may collude with the aggregator without learning this site's numbers{first}"
 
 
 def _model(terms: Terms) -> list[tuple[str, str]]:
     model = (
         delimited(terms.objective.name)
         + (f" of {delimited(terms.objective.package)}" if terms.objective.package else "")
-        + f", {terms.trees.rounds} rounds of depth {terms.trees.max_depth}"
+        + f", {counted(terms.trees.rounds, 'round')} of depth {terms.trees.max_depth}"
         + (f", {len(terms.roots)} trees each" if len(terms.roots) > 1 else "")
         + (f", continuing a model of {len(terms.earlier.trees)} trees" if terms.earlier else "")
-        + ("" if terms.session.is_built_in else f", by the program {delimited(terms.session.program)}")
+        + ("" if terms.session.is_built_in else f", using the program {delimited(terms.session.program)}")
     )
     settings = [
         f"min_child_weight {terms.trees.min_child_weight:g}",
@@ -465,18 +490,18 @@ def _model(terms: Terms) -> list[tuple[str, str]]:
         f"cut_points {terms.histograms.cut_points}",
     ]
     if terms.draws.draws_for_trees:
-        settings.append(f"each tree grows on {terms.draws.share_drawn:.2g} of the rows")
+        settings.append(f"each tree is trained on {terms.draws.share_drawn:.2g} of the rows")
     if terms.histograms.vote_top_k:
         settings.append(f"vote_top_k {terms.histograms.vote_top_k}: parties vote for features")
     settings += _other_settings(terms)
     candidates = terms.objective.candidates
     tried = "; ".join(", ".join(f"{name} {value:g}" for name, value in each.items()) for each in candidates)
-    trials = [("candidates", f"{len(candidates)}, trained side by side: {tried}")] if candidates else []
+    trials = [("candidates", f"{len(candidates)}, trained in parallel: {tried}")] if candidates else []
     return [("model", model), ("settings", ", ".join(settings)), *trials]
 
 
 def _other_settings(terms: Terms) -> list[str]:
-    """Return the settings without their own words that differ from their defaults."""
+    """Return the settings without lines of their own that differ from their defaults."""
     changed = terms.model_dump(mode="json", exclude_defaults=True)
     columns, noise = changed["columns"], changed.get("noise") or {}
     others = {name: value for name, value in changed.items() if name not in IN_LINES}
@@ -487,18 +512,20 @@ def _other_settings(terms: Terms) -> list[str]:
 
 def _noise(terms: Terms) -> list[tuple[str, str]]:
     if terms.noise is None:
-        return [("noise", "none: sums over few rows, and the model, reveal something about these rows")]
+        return [("noise", "none: the model, and sums over few rows, reveal something about these rows")]
     noise, releases = terms.noise, sum(release.times for release in terms.plan.releases.values())
-    strength = f"epsilon {noise.epsilon:g} at delta {noise.delta:g} for any one row, {releases} sums"
+    strength = (
+        f"epsilon {noise.epsilon:g} at delta {noise.delta:g} for every single row, over {releases} sums"
+    )
     if noise.placement == "central":
-        return [("noise", f"{strength}, central: THE AGGREGATOR SEES EXACT SUMS and adds the noise later")]
-    return [("noise", f"{strength}, {noise.placement}: added at this site, before anything leaves")]
+        return [("noise", f"{strength}; central: THE AGGREGATOR SEES EXACT SUMS and adds the noise later")]
+    return [("noise", f"{strength}; {noise.placement}: added at this site, before anything leaves it")]
 
 
 def _metrics(terms: Terms) -> list[tuple[str, str]]:
     if not terms.metrics:
         return [("metrics", "none")]
-    rows = "the rows of all parties" + ", and those of each party by itself" * terms.evaluation.party_metrics
+    rows = "the rows of all parties" + ", and of each party separately" * terms.evaluation.party_metrics
     names = listed(dict.fromkeys(map(own_name, terms.metrics))) + " of each candidate" * bool(
         terms.objective.candidates
     )
@@ -507,21 +534,22 @@ def _metrics(terms: Terms) -> list[tuple[str, str]]:
         lines += [
             (
                 "reference",
-                f"after the last round, rows by bin of each column and of the score; {few_rows(terms)}",
+                f"after the last round, number of rows in each bin of each column and of the score; "
+                f"{few_rows(terms)}",
             )
         ]
     return lines
 
 
 _ROLES = {
-    "to": ("label_upper_bound", ": the label's upper bound"),
+    "upper bound": ("label_upper_bound", ": the upper bound of the label"),
     "weight": ("weight", ""),
     "base margin": ("base_margin", ": the margin from which boosting starts"),
     "group": ("group", ": rows that are ranked against each other"),
-    "row id": ("row_id", ": rows are {ids} by it"),
+    "row id": ("row_id", ": the id by which rows are {ids}"),
     "validation": ("validation", ": 1 marks rows for metrics only"),
 }
-"""Columns besides label and features: maps key of the line -> (role, words about it)."""
+"""Columns other than label and features: key of the line -> (role, description)."""
 
 
 def _columns(terms: Terms) -> list[Entry]:
@@ -539,21 +567,21 @@ def _columns(terms: Terms) -> list[Entry]:
     if columns.classes:
         lines.append(("classes", Names(columns.classes)))
     for name, levels in terms.task.read(columns).subgroups.items():
-        lines.append(("beside", (f"{delimited(name)}, not a feature: ", Names(levels))))
+        lines.append(("subgroup", (f"{delimited(name)}, not a feature: ", Names(levels))))
     if columns.target_means:
         lines.append(("target means", _target_means(terms)))
     return [*lines, _features(terms)]
 
 
 def _target_means(terms: Terms) -> str:
-    """Return what labels by level reveal, and to whom."""
+    """Return what target means (mean labels by level) reveal, and to whom."""
     named = ", ".join(
         f"{delimited(name)} in {buckets} buckets" for name, buckets in terms.columns.target_means.items()
     )
     if not terms.task.trains:
         return f"{named}: taken from the model"
     if terms.noise is not None:
-        return f"{named}: sums of labels by level get noise"
+        return f"{named}: noise is added to the sums of labels by level"
     return (
         f"{named}: the aggregator sees sums of labels by level and fold; the model contains the mean of each "
         f"level of {terms.evaluation.min_count} rows or more"
@@ -561,8 +589,8 @@ def _target_means(terms: Terms) -> str:
 
 
 def _categories(terms: Terms, counts: Counts | None) -> list[Entry]:
-    """Return the categories of each categorical feature, with their rows if known, and the rows by value of
-    the label."""
+    """Return lines with the categories of each categorical feature and, if `counts` are known, the number of
+    rows of each category and of each value of the label."""
     columns, known, marked = terms.columns, (counts.categories if counts else None) or {}, _marked(counts)
     lines: list[Entry] = [
         ("categories", (f"{delimited(name)}: ", Names(categories)))
@@ -581,31 +609,33 @@ def _categories(terms: Terms, counts: Counts | None) -> list[Entry]:
             key = "label, rows" if name == columns.label else "categories"
             lines.append((key, (f"{delimited(name)}: ", Names(order, remarks), others * (missing > 0))))
     if counts is not None and marked:
-        few_here = f"(!) fewer than {counts.few} rows here: what is learned about the value is about them"
+        few_here = (
+            f"(!) fewer than {counts.few} rows at this site: sums for this value are about these few rows"
+        )
         lines.append(("", few_here))
     return lines
 
 
 def _marked(counts: Counts | None) -> dict[tuple[str, str], int]:
-    """Return the rows of each (column, value) that few rows have."""
+    """Return (column, value) -> number of rows, for the values that only few rows have."""
     known = (counts.categories if counts else None) or {}
     rows = {(name, value): n for name, values in known.items() for value, n in values.items()}
     return {key: n for key, n in rows.items() if counts is not None and 0 < n < counts.few}
 
 
-# ---- What a training does not hide about single parties, from the aggregator and from each other --------
-# Promises: if every party learns all labels, that comes first, in capitals.
+# ---- What training does not hide about single parties, from the aggregator and from each other ----------
+# Guarantees: if every party learns all labels, that comes first, in capitals.
 
 
 def not_hidden(terms: Terms) -> str:
-    """Return what others see under terms whose protection does not hide each party's numbers."""
+    """Return what others see of each party under terms whose protection does not hide it."""
     if not terms.blocks:
         return NOT_HIDDEN
     return _encrypted(terms) if terms.hides_columns else _plain(terms)
 
 
 def _encrypted(terms: Terms) -> str:
-    sums = _sums(terms, "that of a single row only if it is alone in a bin")
+    sums = _sums(terms, "which show a single row's gradient only if the row is alone in a bin")
     learn = "feature holders learn which rows go left, but no gradients"
     return f"the aggregator sees {sums}; {learn}"
 
@@ -616,7 +646,7 @@ def _plain(terms: Terms) -> str:
         labels += " OF ITS ROWS"
     if terms.vertical.label_epsilon is not None:
         labels += " WITH NOISE ADDED"
-    sums = _sums(terms, "for a row alone in a bin its own gradient")
+    sums = _sums(terms, "which show a single row's gradient if the row is alone in a bin")
     return (
         f"EVERY PARTY LEARNS {labels}; the aggregator sees how many rows lie in each interval of every "
         f"column, {sums}, and the metrics"
@@ -625,27 +655,27 @@ def _plain(terms: Terms) -> str:
 
 def _sums(terms: Terms, alone: str) -> str:
     """Return which sums of gradients the aggregator sees. alone: what they show about a single row if
-    min_rows_per_bin sets no floor."""
+    min_rows_per_bin does not set a minimum."""
     fewest = terms.vertical.min_rows_per_bin
     sums = f"sums of gradients by bin, {alone}"
     if fewest > 1:
-        sums = f"sums of gradients over groups of bins, each of at least {fewest} rows, or none"
+        sums = f"sums of gradients over groups of bins, each with at least {fewest} rows or none"
     if terms.objective.loss.quantile is None:
         return sums
-    return f"{sums}, and for each leaf the number of rows by size of their residual"
+    return f"{sums}, and for each leaf the number of rows by size of the residual"
 
 
 # ---- What a person at a site decides on -----------------------------------------------------------------
-# Promises: broken rules of the site come first, each with the reason, its purpose, and a change of the terms
-# that would satisfy it. All names are included; of many, a terminal shows the first unless all are requested.
+# Guarantees: rules that the terms break come first, each with the reason, its purpose, and a change of the
+# terms that would satisfy it. All names are included; a terminal shows all of a long list only on request.
 
 
 MAX_LEVELS_SHOWN = 5
-"""Maximum number of categorical columns with unfolded levels."""
+"""Maximum number of categorical columns whose levels are shown unfolded."""
 
 
 def approval(view: ApprovalView) -> Document:
-    """Return the document with which a person decides on terms."""
+    """Return the document from which a person at a site decides on terms."""
     blocks: list[Block] = [_verdict(view)]
     if view.rules:
         blocks.append(Entries([line for rule in view.rules for line in _rule(rule)]))
@@ -670,8 +700,8 @@ def _verdict(view: ApprovalView) -> Verdict:
         return Verdict("No approval can allow these terms.", "bad", more)
     if view.rules:
         them = "it" if len(view.rules) == 1 else "them"
-        return Verdict(broken, "bad", [*loud, f"An approval allows {them} for these terms only."])
-    pins = "An approval pins the names of their parties, analysts and columns."
+        return Verdict(broken, "bad", [*loud, f"An approval relaxes {them} for these terms only."])
+    pins = "An approval covers exactly the parties, analysts and columns that they name."
     return Verdict("The terms break no rule of this site's policy.", "good", [pins])
 
 
@@ -681,14 +711,14 @@ def _rule(rule: Rule) -> Iterator[Entry]:
         yield "", Shortened(f"All {len(rule.names)} names …", f"All {len(rule.names)}: {listed(rule.names)}.")
     yield "", f"Purpose of the rule: {rule.purpose}."
     if rule.instead:
-        yield "", f"If you refuse, the analyst can: {rule.instead}."
+        yield "", f"If you refuse, the analyst can change the terms: {rule.instead}."
 
 
 def _earlier(time: str, kept: Sequence[str], analysts: Sequence[str]) -> str:
-    """Return a sentence about the existing approval, and the analysts that a new one adds."""
+    """Return a sentence about the existing approval, and about the analysts that a new approval would add."""
     text = f"Approved on {moment(time)}" + (f" for {listed(kept)}" if kept else "")
     added = [name for name in analysts if name not in kept]
-    return f"{text}; an approval adds {listed(added)}." if added else f"{text}."
+    return f"{text}; a new approval adds {listed(added)}." if added else f"{text}."
 
 
 def _site(view: ApprovalView) -> Iterator[Entry]:
@@ -696,9 +726,12 @@ def _site(view: ApprovalView) -> Iterator[Entry]:
     if counts is None:
         yield "this site", view.party
     else:
-        yield "this site", f"{view.party}, {counts.rows} rows of {counts.file}"
+        yield "this site", f"{view.party}, {counted(counts.rows, 'row')} of {counts.file}"
         if counts.categories is None:
-            yield "workers", "only the columns were checked; `fedboost check` with --terms reads the rows"
+            yield (
+                "workers",
+                "only the columns were checked; use `fedboost check` with --terms to check the rows",
+            )
     if view.renamed:
         yield "its columns", view.renamed
     if view.predicted is None:
@@ -710,12 +743,12 @@ def _site(view: ApprovalView) -> Iterator[Entry]:
     if view.budget is not None and noise is not None:
         left, epsilon, delta = view.budget
         asked = f"these terms need {noise.epsilon:g} at delta {noise.delta:g}"
-        yield "budget", f"{left:.4g} of epsilon {epsilon:g} at delta {delta:g} is left; {asked}"
+        yield "budget", f"epsilon {left:.4g} of {epsilon:g} at delta {delta:g} is left; {asked}"
 
 
 def _of_columns(lines: Lines, counts: Counts | None) -> Sequence[Block]:
-    """Return the blocks about columns. If many are categorical, their levels are folded, and values of few
-    rows come first."""
+    """Return the blocks about columns. If many are categorical, their levels are folded, and values with few
+    rows are listed first."""
     levels = [line for line in lines if line[0] == "categories"]
     if len(levels) <= MAX_LEVELS_SHOWN:
         return [Entries(lines)]
@@ -723,7 +756,7 @@ def _of_columns(lines: Lines, counts: Counts | None) -> Sequence[Block]:
     folded = Section("levels", f"Levels of {len(levels)} categorical columns", [Entries(levels)], folded=True)
     if marked := _marked(counts):
         names = Names([": ".join(key) for key in marked], [f" {rows}" for rows in marked.values()])
-        shown.append(("few rows", (f"{counted(len(marked), 'value')} with few rows here: ", names)))
+        shown.append(("few rows", (f"{counted(len(marked), 'value')} with few rows at this site: ", names)))
     return [Entries(shown), folded]
 
 
@@ -731,30 +764,32 @@ def _of_columns(lines: Lines, counts: Counts | None) -> Sequence[Block]:
 
 
 def rows_of_blocks(terms: Terms) -> str:
-    """Return which rows of the parties belong together."""
+    """Return text that says how the rows of the parties are matched, and who learns what from that."""
     if not terms.vertical.aligns:
-        return "those of all tables, in the order of the tables"
+        return "all rows of all tables, which are in the same order"
     vertical, name = terms.vertical, delimited(terms.columns.row_id or "")
     sites = "all sites of a block" if len(terms.blocks) > 1 else "all sites"
-    form = {"digits": ", by their digits", "lower": ", in lower case"}.get(vertical.id_form or "", "")
+    form = {"digits": " (compared by digits only)", "lower": " (compared in lower case)"}.get(
+        vertical.id_form or "", ""
+    )
     if vertical.takes_all_rows:
         holder = delimited(vertical.label_holder or "")
         return (
-            f"all of label holder {holder}, matched by {name}{form}: if another site lacks one, its columns "
-            f"are missing values there, and {holder} learns which rows these are; each other site has at "
-            f"least {vertical.fewest_common_rows:,}, and learns which of its own rows they are; a site "
-            f"enters at most {vertical.most_ids:,} ids; the aggregator learns how many each site has, and "
-            f"how many are common to which sites{_repeats(terms)}"
+            f"all rows of label holder {holder}, matched by {name}{form}; if another site does not have a "
+            f"row, its columns are treated as missing, and {holder} learns which rows these are; each other "
+            f"site must have at least {vertical.fewest_common_rows:,} of the rows, and learns which of its "
+            f"own rows these are; a site may enter at most {vertical.most_ids:,} ids; the aggregator learns "
+            f"how many ids each site has, and how many are common to which sites{_repeats(terms)}"
         )
     return (
-        f"those whose {name} {sites} have{form}: at least {vertical.fewest_common_rows:,}; a site enters at "
-        f"most {vertical.most_ids:,} ids, and learns which of them all others have; the aggregator learns "
-        f"how many each site has, and how many are common to which sites{_repeats(terms)}"
+        f"rows whose {name} {sites} have{form}, at least {vertical.fewest_common_rows:,}; a site may enter "
+        f"at most {vertical.most_ids:,} ids, and learns which of them all others have; the aggregator learns "
+        f"how many ids each site has, and how many are common to which sites{_repeats(terms)}"
     )
 
 
 def _repeats(terms: Terms) -> str:
-    """Return a clause about repeated ids of a label holder, "" if there are none."""
+    """Return a clause about repeated ids of the label holder, or "" if ids are unique."""
     if not terms.vertical.repeated_ids:
         return ""
     if not terms.task.trains:
@@ -763,7 +798,7 @@ def _repeats(terms: Terms) -> str:
 
 
 def use_of_ids(terms: Terms) -> str:
-    """Return the purpose of row ids, as a participle."""
+    """Return what the row ids are used for, as a participle: "matched", "drawn" or both."""
     if not terms.vertical.aligns:
         return "drawn"
     return "matched and drawn" if terms.draws_rows else "matched"

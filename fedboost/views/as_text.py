@@ -1,6 +1,7 @@
-"""Documents on a terminal: the same words and figures as in a page, without charts and folded parts.
+"""Documents on a terminal: the same text and figures as on a page, without charts and folded sections.
 
-Promises: paragraphs fit 80 columns; a name from outside can neither pose as another line nor move the cursor.
+Guarantees: paragraphs fit 80 columns. A name from outside can neither imitate another line nor move the
+cursor.
 """
 
 from collections.abc import Iterable, Iterator
@@ -31,10 +32,15 @@ MAX_ROWS = 40
 
 
 def text(
-    document: Document, more: str = "the report (--report FILE) has", full: bool = False
+    document: Document, more: str = "the report (--report FILE) shows", full: bool = False
 ) -> Iterator[Printed]:
-    """Yield the pieces of a document for a terminal, from top to bottom. more: where to find the rest; full:
-    show everything, including what a page folds."""
+    """Render a document for a terminal, piece by piece.
+
+    Args:
+        document: the document.
+        more: start of the last sentence, which lists what is not shown, e.g. "--full shows".
+        full: True to show everything, including what a page folds.
+    """
     if not isinstance(document.blocks[0], Verdict):  # a verdict replaces the lead
         yield one_line(document.lead)
         yield ""
@@ -45,7 +51,7 @@ def text(
 
 
 def _hidden(blocks: Iterable[Block]) -> Iterator[str]:
-    """Yield the titles of the parts that a terminal omits."""
+    """Yield the titles of the sections and tables that the terminal omits."""
     for block in blocks:
         match block:
             case Section(folded=True, title=title):
@@ -65,7 +71,7 @@ def _has_many(line: Line) -> bool:
 
 
 def _blocks(blocks: Iterable[Block], full: bool) -> Iterator[Printed]:
-    """Yield blocks separated by empty lines."""
+    """Render blocks, separated by empty lines."""
     is_first = True
     for block in blocks:
         printed = [*_block(block, full)]

@@ -1,6 +1,7 @@
-"""The audit of a site's log: verdict and warnings first, then the releases of each session.
+"""Audit of a site's log: verdict and warnings first, then what left the site in each session.
 
-Promises: names from outside cannot move the cursor; facts that the log does not record are marked as missing.
+Guarantees: names from outside cannot move the cursor. Facts that the log does not record are marked as
+missing.
 """
 
 from collections.abc import Iterator, Sequence
@@ -44,29 +45,37 @@ from fedboost.views.document import (
 from fedboost.views.words import all_shown, counted, delimited, moment, shown, size
 
 MAX_IN_FULL = 5
-"""Maximum number of sessions that a terminal shows in full; if there are more, each gets a table row."""
+"""Maximum number of sessions that a terminal shows in full. If there are more, each one gets a table row."""
 MAX_SESSIONS, MAX_CHECKS = 200, 10
-"""Maximum number of sessions and checks in the tables of a page, which show the last ones."""
+"""Maximum number of sessions and of checks in the tables of a page. The most recent ones are shown."""
 KINDS: dict[Kind, tuple[State, str, str]] = {
-    Kind.ABUSE: ("bad", "of possible abuse", "a training that keeps its terms never leaves this behind"),
-    Kind.CHECK: ("unclear", "to check", "it may be innocent: find out"),
-    Kind.WEAK: ("unclear", "of weak protection", "within the terms, but weaker than it looks"),
+    Kind.ABUSE: ("bad", "of possible abuse", "this never happens in a session that keeps to its terms"),
+    Kind.CHECK: ("unclear", "to check", "this may be harmless; find out why it happened"),
+    Kind.WEAK: (
+        "unclear",
+        "of weak protection",
+        "allowed by the terms, but the protection is weaker than it appears",
+    ),
 }
-"""State, short words and meaning of each kind of warning."""
+"""Kind of a warning -> its state, a short description, and its meaning."""
 
 
 # ---- A log ----------------------------------------------------------------------------------------------
 
 
 def audit(result: Audit, in_full: bool = False) -> Document:
-    """Return the document of an audit. in_full: list all sessions, and each in full if they are few or one
-    was requested."""
+    """Return the document of an audit. in_full: True to list all sessions, and to show each in full if there
+    are few or if one was requested."""
     if not result.entries:
-        return Document("What has left", result.log, [Verdict("The log is empty: nothing has left.")])
+        return Document(
+            "What has left", result.log, [Verdict("The log is empty: nothing has left this site.")]
+        )
     blocks: list[Block] = [verdict(result), Paragraph(_whose(result))]
     if result.earlier:
         earlier = counted(result.earlier, "earlier session")
-        blocks.append(note(f"Below: the last {len(result.sessions)} sessions; {earlier} not shown."))
+        blocks.append(
+            note(f"This shows the last {counted(len(result.sessions), 'session')} and omits {earlier}.")
+        )
     if result.warnings:
         blocks.append(Section("warnings", "Warnings", [*_warnings(result.warnings)]))
     most = None if in_full else MAX_SESSIONS
@@ -86,7 +95,7 @@ def audit(result: Audit, in_full: bool = False) -> Document:
 
 
 def verdict(result: Audit) -> Verdict:
-    """Return, in a sentence, whether only what the terms allow has left the site."""
+    """Return a sentence that says whether only what the terms allow has left the site."""
     kinds = [warning.kind for warning in result.warnings]
     if kinds:
         of_kind = [f"{n} {KINDS[kind][1]}" for kind in Kind if (n := kinds.count(kind))]
@@ -94,17 +103,19 @@ def verdict(result: Audit) -> Verdict:
         return Verdict(f"{counted(len(kinds), 'WARNING', 'WARNINGS')}: {', '.join(of_kind)}.", state)
     about = " about these sessions" if result.earlier else ""
     if any(session.without_terms for session in result.sessions):
-        missing = f"No warnings{about}; but this log lacks the terms of a session that this site answered."
-        return Verdict(missing, "unclear", ["So not everything that left can be compared with its terms."])
+        missing = f"No warnings{about}, but the log lacks the terms of a session that this site answered."
+        return Verdict(missing, "unclear", ["What left in such a session cannot be compared with its terms."])
     if not any(session.answers for session in result.sessions):
-        return Verdict(f"No warnings{about}: no answer left.", "good")
-    return Verdict(f"No warnings{about}: everything that left is allowed by the agreed terms.", "good")
+        return Verdict(f"No warnings{about}: no answers have left this site.", "good")
+    return Verdict(
+        f"No warnings{about}: everything that left this site is allowed by the agreed terms.", "good"
+    )
 
 
 def _whose(result: Audit) -> str:
     whose = f"The log of party {all_shown(result.parties)}. " if result.parties else ""
     beyond = "; only --expect shows whether its end was cut off or rewritten"
-    return f"{whose}No entry was changed or removed inside it{beyond if result.expected is None else ''}."
+    return f"{whose}No entry within it was changed or removed{beyond if result.expected is None else ''}."
 
 
 def _warnings(warnings: Sequence[AuditWarning]) -> Iterator[Block]:
@@ -124,7 +135,7 @@ def _warnings(warnings: Sequence[AuditWarning]) -> Iterator[Block]:
 def _sessions(result: Audit, most: int | None, in_full: bool) -> Iterator[Block]:
     known = [*enumerate(result.sessions, 1)][-(most or len(result.sessions)) :]
     if len(known) < len(result.sessions):
-        yield note(f"The last {len(known)} of {len(result.sessions)}.")
+        yield note(f"The last {len(known)} of {len(result.sessions)} sessions.")
     rows = []
     for number, session in reversed(known):
         rank = _rank(session)
@@ -135,24 +146,26 @@ def _sessions(result: Audit, most: int | None, in_full: bool) -> Iterator[Block]
         answers, verdict = str(len(session.answers)), Badge(*standing(session))
         rows.append((linked, moment(session.begin)[:16], answers, ended, verdict))
     headings = ["session", "first entry (UTC)", "answers", "ended", "verdict"]
-    yield Table("Sessions in the log, latest first", headings, rows, (2,), folded=False)
+    yield Table("Sessions in the log, most recent first", headings, rows, (2,), folded=False)
     if most is None and not in_full:
-        yield note("Each in full: ", Code("fedboost audit LOG --session NAME"), ", or the start of its name.")
+        yield note(
+            "To show a session in full: ", Code("fedboost audit LOG --session NAME"), " (or the start of it)."
+        )
 
 
 def standing(session: Session) -> tuple[str, State]:
-    """Return a short text about the warnings of a session, and its state."""
+    """Return a short verdict on a session, and its state."""
     warnings = session.warnings
     if warnings:
         numbers = f"warning{'s' * (len(warnings) > 1)} {', '.join(map(str, warnings))}"
         return numbers if len(numbers) <= 15 else f"{len(warnings)} warnings", "bad"
     if not session.answers:
-        return "nothing left", "plain"
+        return "nothing sent", "plain"
     return ("no warnings", "unclear") if session.without_terms else ("as agreed", "good")
 
 
 def end(session: Session) -> str:
-    """Return the outcome of a session in a few words."""
+    """Return the outcome of a session in a word or two."""
     if session.admitted is None and not session.releases:
         return "refused"
     if not session.over or session.ended is None:
@@ -162,9 +175,9 @@ def end(session: Session) -> str:
 
 
 def _checks(result: Audit) -> Iterator[Block]:
-    yield note("A check starts no session and reads no rows.")
+    yield note("A check of terms does not start a session or read rows.")
     if (earlier := len(result.checks) - MAX_CHECKS) > 0:
-        yield note(f"{counted(earlier, 'earlier line')} not shown; --json has them.")
+        yield note(f"{counted(earlier, 'earlier line')} not shown; use --json to list all.")
     rows = [
         (
             asked.day,
@@ -174,32 +187,30 @@ def _checks(result: Audit) -> Iterator[Block]:
         )
         for asked in result.checks[-MAX_CHECKS:]
     ]
-    yield Table(
-        "Checks of each day", ["day", "analyst", "sets of terms", "yes to"], rows, (2, 3), folded=False
-    )
+    yield Table("Checks per day", ["day", "analyst", "sets of terms", "accepted"], rows, (2, 3), folded=False)
 
 
 def _end_of_log(result: Audit) -> Iterator[Block]:
     number = result.expected
     if number is not None:
         entries = f"Entry {number} of {result.last}" if number else "The empty log before the first entry"
-        yield Paragraph(f"{entries} has the expected hash: nothing up to it has changed.")
+        yield Paragraph(f"{entries} has the expected hash: nothing up to that entry has changed.")
     yield Paragraph((f"The last entry, number {result.last}, has the hash ", Code(result.last_hash)))
-    keep = "Keep it elsewhere: a log that was cut short or rewritten has no entry with this hash, as "
-    yield Paragraph((keep, Code("fedboost audit --expect HASH"), " finds."))
+    keep = "Keep this hash elsewhere. A truncated or rewritten log has no entry with it, which "
+    yield Paragraph((keep, Code("fedboost audit --expect HASH"), " detects."))
 
 
-# ---- One session: the agreement, what left the site, and the end ---------------------------------------
+# ---- One session: the agreement, what left the site, and how it ended ----------------------------------
 
 
 def session(each: Session) -> Document:
-    """Return the document of one session, with each of its answers."""
+    """Return the document of one session, which lists each of its answers."""
     lead = f"{moment(each.begin)} to {moment(each.end)} UTC"
     return Document(_title(each), lead, [*_session(each, listed=True)])
 
 
 def _title(session: Session) -> str:
-    """Return the heading of a session, with the numbers of its warnings."""
+    """Return the heading of a session: its name and the numbers of its warnings."""
     title = (
         f"Session {shown(session.name)}{_rank(session)}{', after it had ended' if session.after_end else ''}"
     )
@@ -224,10 +235,10 @@ def _session(each: Session, listed: bool) -> Iterator[Block]:
     if refused and each.ended is not None:
         if each.ended.analyst is not None:
             lines.append(("signed by", f"{delimited(each.ended.analyst)}, the analyst"))
-        lines.append(("refused", printable(each.ended.reason) or "before it began"))
+        lines.append(("refused", printable(each.ended.reason) or "before it started"))
     lines += [] if refused else [*_protections(each), *_relays(each)]
     if not each.releases:
-        yield Entries([*lines, ("left", "nothing")])
+        yield Entries([*lines, ("sent", "nothing")])
         return
     if each.epsilon is not None:
         lines.append(("privacy", f"epsilon {each.epsilon:.4g} was spent"))
@@ -243,11 +254,11 @@ def _session(each: Session, listed: bool) -> Iterator[Block]:
 
 
 def _state(session: Session) -> str:
-    """Return the end of a session in a sentence."""
+    """Return how a session ended, as a clause."""
     again, ended = "again, " if session.after_end else "", session.ended
     if ended is None:
-        unknown = "no end recorded: it is still running, or this site was stopped"
-        return f"{again}{unknown}; by itself this is not a sign of abuse"
+        unknown = "no end is recorded: the session is still running, or this site was stopped"
+        return f"{again}{unknown}; by itself, this is not a sign of abuse"
     reason = printable(ended.reason)
     if not session.over:
         return f"{again}not yet: {reason}; the session may continue"
@@ -259,10 +270,10 @@ def _state(session: Session) -> str:
 
 
 def _agreement(session: Session, agreed: Admitted) -> Iterator[tuple[str, Line]]:
-    """Yield the terms that the site agreed to, and who signed them."""
+    """Yield lines about the terms that the site agreed to, and who signed the request."""
     yield "terms", Code(agreed.terms)
     if session.under_terms > 1:
-        yield "", f"{session.under_terms} sessions in this log are under these terms"
+        yield "", f"{session.under_terms} sessions in this log used these terms"
     role = "the analyst" if TASKS[agreed.does].by_analyst else "the label holder"
     unsigned = "no analyst's signature (connections without keys)"
     yield "signed by", unsigned if agreed.analyst is None else f"{delimited(agreed.analyst)}, {role}"
@@ -279,7 +290,10 @@ def _agreement(session: Session, agreed: Admitted) -> Iterator[tuple[str, Line]]
     if own is None or own.columns is None:
         yield "from columns", (f"{len(agreed.columns)}: ", Names(agreed.columns))
     else:
-        here = [f" (here {delimited(own.names[name])})" if name in own.names else "" for name in own.columns]
+        here = [
+            f" (at this site: {delimited(own.names[name])})" if name in own.names else ""
+            for name in own.columns
+        ]
         others = f"; other parties have {len(agreed.columns) - len(own.columns)} more"
         yield "own columns", (f"{len(own.columns)}: ", Names(own.columns, here), others)
     if agreed.epsilon is not None:
@@ -288,17 +302,17 @@ def _agreement(session: Session, agreed: Admitted) -> Iterator[tuple[str, Line]]
 
 
 def _again(session: Session) -> str:
-    """Return how many answers after a new attempt revealed nothing new."""
+    """Return a clause that says how many answers were repeated in a new attempt, revealing nothing new."""
     again = session.again
     if not again:
         return ""
     others = sum({*answer.roster} != {*first.roster} for answer, first in again)
-    news = f", {others} of them for a sum over other parties" if others else ": nothing new"
+    news = f", {others} of them for a sum over different parties" if others else ": nothing new"
     return f"; {len(again)} of {len(session.answers)} answers repeated an earlier one{news}"
 
 
 def _protections(session: Session) -> Iterator[tuple[str, Line]]:
-    """Yield what the aggregator could see of the releases, under each protection."""
+    """Yield lines that say what the aggregator could see under each protection that was used."""
     if not TASKS[session.does].is_protected:
         yield "aggregator", PREDICTION_SEEN
         return
@@ -308,18 +322,22 @@ def _protections(session: Session) -> Iterator[tuple[str, Line]]:
         if protection is not None and session.own is not None:
             protection = protection.by_columns or protection
         hides = protection is None or protection.hides
-        seen = protection.aggregator_observes if protection else "what this version of fedboost does not know"
+        seen = (
+            protection.aggregator_observes
+            if protection
+            else "values that this version of fedboost cannot describe"
+        )
         if central:
             seen = "sums over the parties" if hides else "this site's own numbers"
-            seen += " without noise, as it added the noise itself"
+            seen += " without noise, because it added the noise itself"
         elif hides and any(OF_ONE_SITE & {*queries_of(kind)} for kind in session.by_kind):
-            seen += ", except its metrics"
+            seen += ", except this site's own metrics"
         yield "protection", f"{shown(name)}: the aggregator could see {seen}"
 
 
 def _relays(session: Session) -> Iterator[tuple[str, Line]]:
-    """Yield the number of matched rows, and what other parties received through the aggregator, which could
-    not read it."""
+    """Yield lines with the number of matched rows, and with what other parties received through the
+    aggregator, which could not read it."""
     if session.own is not None and session.own.in_common is not None:
         rows = session.own.in_common
         yield "in common", f"{rows:,} rows: the aggregator and the other parties know this number"
@@ -334,7 +352,7 @@ def _relays(session: Session) -> Iterator[tuple[str, Line]]:
 
 
 def _answers(session: Session) -> Iterator[Sequence[Line]]:
-    """Yield the releases by query, and how many of each the terms allow."""
+    """Yield table rows with the answers by query, and how many of each the terms allow."""
     again = [answer for answer, _ in session.again]
     ids = {id(answer) for answer in again}
     for name, releases in session.by_kind.items():
@@ -350,11 +368,11 @@ def _answers(session: Session) -> Iterator[Sequence[Line]]:
         yield from map(_no_figures, zeros)
     if again:
         yield _sums("the same answers sent again", again)
-    yield _sums("in all, after it had ended" if session.after_end else "in all", session.releases)
+    yield _sums("in all, after the session ended" if session.after_end else "in all", session.releases)
 
 
 def _words(query: str, session: Session) -> str:
-    """Return words for the answer to a query."""
+    """Return the description of the answer to a query."""
     own = session.own
     if query == HistogramQuery.__name__ and own is not None and own.hides and own.has_labels is False:
         return ENCRYPTED_SUMS
@@ -362,12 +380,12 @@ def _words(query: str, session: Session) -> str:
 
 
 def _zeros(query: str, session: Session) -> list[str]:
-    """Return why the answer to a query has only zeros, if it has."""
+    """Return why the answer to a query contains only zeros; empty if it does not."""
     if session.own is None or session.own.has_labels is not False:
         return []
     if query in OF_LABELS:
         return ["(zeros: this site has no labels)"]
-    return ["(zeros: the label holder sends it)"] * (query in OF_LABEL_HOLDER)
+    return ["(zeros: the label holder answers it)"] * (query in OF_LABEL_HOLDER)
 
 
 def _no_figures(words: str) -> Sequence[Line]:
@@ -381,7 +399,7 @@ def _sums(words: str, releases: Sequence[Released], allowed: str = "") -> Sequen
 
 
 def _releases(session: Session) -> Iterator[Block]:
-    """Yield a table of all answers, with the first digits of the hashes of question and position."""
+    """Yield a table of all answers, with the first digits of the hashes of the question and the position."""
     again = {id(answer) for answer, _ in session.again}
     rows = []
     for release in session.releases:
@@ -394,9 +412,9 @@ def _releases(session: Session) -> Iterator[Block]:
         "Each answer", ["turn", "attempt", "what left", "question", "position", "remark"], rows, (0, 1)
     )
     yield note(
-        "Turn: number of the question. Question and position: first digits of the hashes of the question and "
-        "of the training's position. Same turn, question and position: the same answer sent again, which "
-        "reveals nothing new about rows."
+        "Turn is the number of the question. Question and position are the first digits of two hashes: of "
+        "the question, and of the state of the training. If all three are the same, the same answer was "
+        "sent again, which reveals nothing new about rows."
     )
 
 

@@ -1,7 +1,7 @@
 """Charts as SVG inside a page: lines and bars, in the colours of the page.
 
-Promises: a chart has a title and a description of its content, and needs no script; lines differ in more than
-colour; the same values render to the same bytes; numbers that are not finite are omitted.
+Guarantees: a chart has a title and a description of its content, and does not need a script. Lines differ in
+more than colour. The same values render to the same bytes. Numbers that are not finite are omitted.
 """
 
 import math
@@ -20,32 +20,32 @@ from fedboost.views.words import amount, shorten
 WIDTH, HEIGHT = 440, 280
 _LEFT, _RIGHT, _TOP, _BOTTOM = 60, 22, 12, 46
 _LEGEND, _MARK = 20, 26
-"""Height of a line of the legend, and width of the mark before a name, in pixels."""
+"""Height of a line of the legend, and width of the sample line before a name, in pixels."""
 _NAMES = 156
 """Width of the names of bars, in pixels."""
 _MAX_NAME, _MAX_SERIES_NAME = 18, 24
 MAX_SERIES = 8
-"""Maximum number of lines in a chart that can be told apart."""
+"""Maximum number of lines in a chart: more could not be distinguished."""
 MAX_BARS = 20
 MAX_POINTS = 600
-"""Maximum number of points of a line: more points than pixels only make the page larger."""
+"""Maximum number of points of a line. More points than pixels would only make the page larger."""
 _TICKS = 4
 _LARGEST = 1e300
 _DASHES = "", "7 4", "2 3", "9 3 2 3", "12 4", "4 2", "1 4", "9 3 2 3 2 3"
 _KINDS = "bar", "bar second"
-"""CSS classes of the first and second bar of a name."""
+"""CSS classes of the first and the second bar of a name."""
 
 Places = list[tuple[float, float]]
 
 
 def draw(chart: Lines | Bars) -> Markup:
-    """Return a chart as markup; empty if it has no finite value."""
+    """Return a chart as markup, which is empty if the chart has no finite value."""
     return _lines(chart) if isinstance(chart, Lines) else _bars(chart)
 
 
 def thinned(points: Places) -> Places:
-    """Return about MAX_POINTS points of a line at most. Of each run of neighbours, the first, lowest, highest
-    and last points are kept, so that no peak is lost."""
+    """Return at most about MAX_POINTS of a line's points. Of each run of neighbouring points, the first,
+    lowest, highest and last one are kept, so that no peak is lost."""
     if len(points) <= MAX_POINTS:
         return points
     size = -(-len(points) * 4 // MAX_POINTS)
@@ -57,13 +57,13 @@ def thinned(points: Places) -> Places:
 
 
 def _drawn(series: Series) -> Places:
-    """Return the finite points of a line, thinned."""
+    """Return the finite points of a line, thinned to about MAX_POINTS."""
     return thinned([(x, y) for x, y in series.points if _is_finite(x) and _is_finite(y)])
 
 
 @dataclass(frozen=True)
 class _Axis:
-    """An axis: values from low to high at pixels from start to end."""
+    """An axis, which maps values from `low` to `high` to pixels from `start` to `end`."""
 
     low: float
     high: float
@@ -73,12 +73,12 @@ class _Axis:
     """True if ticks must be whole numbers."""
 
     def at(self, value: float) -> float:
-        """Return the pixel of a value."""
+        """Return the pixel coordinate of a value."""
         return self.start + (self.end - self.start) * ((value - self.low) / (self.high - self.low))
 
     @property
     def ticks(self) -> list[float]:
-        """Round numbers between the ends."""
+        """Round numbers between `low` and `high`, at which the axis is labelled."""
         rough = (self.high - self.low) / _TICKS
         power = 10.0 ** math.floor(math.log10(rough))
         step = next(step for step in (1, 2, 2.5, 5, 10) if step * power >= rough * 0.999) * power
@@ -146,7 +146,7 @@ def _bars(chart: Bars) -> Markup:
 
 
 def _figure(title: str, description: str, height: float, parts: Iterable[Markup]) -> Markup:
-    """Return a drawing with its caption, title and description."""
+    """Return a drawing with its caption, and with a title and a description for screen readers."""
     drawing = element(
         "svg",
         element("title", title),
@@ -221,7 +221,8 @@ def _described(name: str, points: Sequence[tuple[float, float]]) -> str:
 
 
 def _range(values: Sequence[float], margin: float) -> tuple[float, float]:
-    """Return the ends of an axis for these values. margin: share of their span to add at both ends."""
+    """Return the lower and upper end of an axis for these values. margin: fraction of their range to add at
+    each end."""
     low, high = min(values), max(values)
     span = high - low
     if span <= 1e-9 * max(abs(low), abs(high), 1e-290):
@@ -231,7 +232,7 @@ def _range(values: Sequence[float], margin: float) -> tuple[float, float]:
 
 
 def _number(value: float, axis: _Axis) -> str:
-    """Return the label of a tick; 0 if its value is negligible compared with the axis."""
+    """Return the label of a tick, "0" if its value is negligible relative to the length of the axis."""
     if abs(value) < 1e-9 * (axis.high - axis.low):
         return "0"
     return amount(value)
@@ -245,28 +246,28 @@ def _px(value: float) -> str:
     return f"{value:.1f}"
 
 
-# ---- One tree: as text like that of XGBoost's `get_dump`, and as a picture ------------------------------
-# Promises: every node is included, with its number, split, gain and cover, or leaf value and cover. The text
-# matches XGBoost's to the character, except for names that contain a quote or would break a line. The picture
-# is self-contained and needs no style sheet.
+# ---- One tree: as text in the format of XGBoost's `get_dump`, and as a picture --------------------------
+# Guarantees: every node is included, with its number, split, gain and cover, or leaf value and cover. The
+# text is identical to XGBoost's, except for names that contain a quote or would break a line. The picture is
+# self-contained and does not need a style sheet.
 
 
 _FONT = 12
 _BOX, _PITCH, _GAP, _EDGE = 36, 46, 104, 16
-"""Pixels: height of a node, distance between leaves, gap between columns (for an edge and its label), and
-margin around the picture."""
+"""Height of a node, distance between leaves, gap between columns (for an edge and its label), and margin
+around the picture, in pixels."""
 _HEAD, _FOOT = 34, 26
 _MAX_TEXT_LENGTH = 24
-"""Maximum length of a name, and of a list of categories; the tooltip shows the whole text."""
+"""Maximum length of a name or a list of categories. The tooltip shows the whole text."""
 _BOLD = 1.08
 _NOTE = "A leaf adds its value to the margin."
 _GREY, _INK, _FAINT, _PAPER = "#9aa5b1", "#1f2933", "#52606d", "#f5f7fa"
 _RISE, _FALL = "#d2e4f0", "#f7dfd2"
-"""Colours of leaves with a positive value, and of those with a negative value."""
+"""Colours of leaves with positive values, and of all other leaves."""
 
 
 class _Words(NamedTuple):
-    """The text of a node in a picture: two lines, and the whole text for the tooltip."""
+    """The text of a node in a picture: two lines, and the full text for the tooltip."""
 
     first: str
     second: str
@@ -278,8 +279,8 @@ class _Words(NamedTuple):
 
 
 def tree_text(tree: Tree, names: Sequence[str]) -> str:
-    """Return the tree as text: one line per node, below its parent and indented by one more tab. names: names
-    of the features."""
+    """Return a tree as text in XGBoost's format: one line per node, below its parent and indented by one more
+    tab. names: feature names."""
     return "".join("\t" * depth + _line(tree, node, names) + "\n" for node, depth in _walk(tree))
 
 
@@ -290,14 +291,14 @@ def tree_svg(
     title: str,
     in_page: bool = False,
 ) -> str:
-    """Return the tree as an SVG document, from left to right, with "yes" above "no".
+    """Return a drawing of a tree as SVG. The root is on the left, and "yes" branches are above "no" branches.
 
     Args:
         tree: the tree to draw.
-        names: names of the features.
-        categories: maps categorical feature -> categories in the order of their codes.
+        names: feature names.
+        categories: categorical feature -> its categories, in the order of their codes.
         title: text above the tree.
-        in_page: return an image inside an HTML page instead of a document.
+        in_page: True for an image inside an HTML page instead of an SVG document.
     """
     depth = dict(_walk(tree))
     words = {node: _words(tree, node, names, categories) for node in depth}
@@ -335,7 +336,7 @@ def tree_svg(
 
 
 def _walk(tree: Tree) -> Iterator[tuple[int, int]]:
-    """Yield every node and its depth: parents first, left before right."""
+    """Yield every node with its depth: parents before children, left before right."""
     waiting = [(0, 0)]
     while waiting:
         node, depth = waiting.pop()
@@ -346,7 +347,8 @@ def _walk(tree: Tree) -> Iterator[tuple[int, int]]:
 
 
 def _heights(tree: Tree, walk: Sequence[int]) -> dict[int, float]:
-    """Return the vertical centre of each node: leaves evenly spaced, others midway between their children."""
+    """Return node -> vertical centre in pixels. Leaves are evenly spaced, other nodes midway between their
+    children."""
     leaves = [node for node in walk if tree.left[node] == NO_CHILD]
     middle = {leaf: _HEAD + (index + 0.5) * _PITCH for index, leaf in enumerate(leaves)}
     for node in reversed(walk):
@@ -356,7 +358,7 @@ def _heights(tree: Tree, walk: Sequence[int]) -> dict[int, float]:
 
 
 def _split(tree: Tree, node: int, names: Sequence[str], categories: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the condition for rows to go left: the feature, and its values."""
+    """Return the condition under which rows go left, in two parts: the feature, and its values."""
     name, threshold = names[tree.feature[node]], tree.threshold[node]
     if right := tree.categories[node]:
         stay = [category for code, category in enumerate(categories.get(name, ())) if not right >> code & 1]
@@ -367,7 +369,7 @@ def _split(tree: Tree, node: int, names: Sequence[str], categories: Mapping[str,
 
 
 def _line(tree: Tree, node: int, names: Sequence[str]) -> str:
-    """Return a node as XGBoost writes it."""
+    """Return a node as one line in XGBoost's format."""
     left, cover = tree.left[node], f"cover={_nine(tree.cover[node])}"
     if left == NO_CHILD:
         return f"{node}:leaf={_nine(tree.value[node])},{cover}"
@@ -384,7 +386,7 @@ def _line(tree: Tree, node: int, names: Sequence[str]) -> str:
 
 
 def _nine(value: float) -> str:
-    """Return a float32 as XGBoost writes it: with nine digits, which suffice to read it back exactly."""
+    """Return a float32 in XGBoost's format: with nine digits, which are enough to read it back exactly."""
     return f"{np.float32(value):.9g}"
 
 
@@ -407,7 +409,7 @@ def _edge(tree: Tree, node: int, child: int, start: tuple[float, float], end: tu
 
 
 def _box(words: _Words, x: float, y: float, width: float, fill: str) -> Markup:
-    """Return a node whose left side has its centre at x, y."""
+    """Return the box of a node. x, y: centre of its left side."""
     place = {"x": _px(x), "y": _px(y - _BOX / 2), "width": _px(width), "height": f"{_BOX}", "rx": "4"}
     return element(
         "g",
@@ -419,6 +421,6 @@ def _box(words: _Words, x: float, y: float, width: float, fill: str) -> Markup:
 
 
 def _width(text: str) -> float:
-    """Return the approximate width of a text in pixels; there is no font to measure it with."""
+    """Return the approximate width of text in pixels. The exact width depends on the reader's fonts."""
     wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
     return _FONT * (0.6 * (len(text) - wide) + wide)

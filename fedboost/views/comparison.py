@@ -1,4 +1,4 @@
-"""A comparison of models: whether joining is worth it, for all sites together and for each site."""
+"""Comparison of models: whether joining is worth it, for all sites together and for each site."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,14 +11,14 @@ from fedboost.views.document import Block, Document, Items, Line, Paragraph, Sec
 from fedboost.views.words import capital, counted, shorten
 
 MAX_NAMED = 5
-"""Maximum number of sites that a sentence names for each verdict."""
+"""Maximum number of sites that a sentence lists for each verdict."""
 _MODELS = ALONE, FEDERATED, POOLED
 _GAIN = "better by", "at least", "at most"
 
 
 class _Words(NamedTuple):
-    """A verdict in words. cell: text in a site's row; whom: text before the names of sites; answer: beginning
-    of the answer, if there are models to compare."""
+    """Texts of a verdict. cell: text in a site's table row; whom: text before the names of sites; answer:
+    start of the answer, if there are models to compare."""
 
     state: State
     cell: str
@@ -36,10 +36,10 @@ _WORDS: dict[Verdict, _Words] = {
     "too few rows": _Words("unclear", "few rows", "there are too few rows to decide for"),
 }
 _ADVICE = "a column that names the site, or more rounds, may change that"
-_ADVICE_ON_COLUMNS = "more rounds, or columns of others, may change that"
+_ADVICE_ON_COLUMNS = "more rounds, or columns of more parties, may change that"
 _INTERVAL = (
-    "At least, at most: with other rows held out, the gain of joining would lie between these 95 times out "
-    "of 100. Below 0, joining does worse."
+    "“At least” and “at most” are the ends of a 95% interval for the gain of joining. It covers only the "
+    "choice of held-out rows. A negative gain means that joining is worse."
 )
 
 
@@ -70,7 +70,7 @@ def comparison(result: Comparison) -> Document:
 
 
 def for_whom(sites: Sequence[SiteComparison]) -> str:
-    """Return one sentence that names the sites of each verdict."""
+    """Return a sentence that lists the sites by verdict."""
     parts = []
     for verdict, words in _WORDS.items():
         names = [shorten(site.site) for site in sites if site.verdict == verdict]
@@ -81,10 +81,18 @@ def for_whom(sites: Sequence[SiteComparison]) -> str:
 
 
 def sentence(site: SiteComparison, metric: str, advice: str = _ADVICE) -> str:
-    """Return whether joining is worth it for a site, by the deciding metric. advice: added if it is not."""
+    """Return a sentence that says whether joining is worth it for a site.
+
+    Args:
+        site: the figures of the site.
+        metric: name of the metric that decides.
+        advice: clause to add if joining is not worth it.
+    """
     name = shorten(site.site)
     if site.verdict == "too few rows":
-        return f"{name} has too few rows to decide: {site.different_held_out} different ones were held out."
+        return (
+            f"{name} has too few rows to decide: only {site.different_held_out} distinct rows were held out."
+        )
     if site.verdict == "cannot train alone":
         return (
             f"{name} has no site-alone model ({site.cannot}); if it joins, it gets {_joined(site, metric)}."
@@ -96,13 +104,14 @@ def sentence(site: SiteComparison, metric: str, advice: str = _ADVICE) -> str:
 
 
 def _joined(site: SiteComparison, metric: str) -> str:
-    """Return the metric of the federated model."""
+    """Return text with the metric of the federated model."""
     digits = digits_of(site.models[POOLED][metric].value)
     return f"{metric} {figure(site.models[FEDERATED][metric].value, digits)}"
 
 
 def _change(site: SiteComparison, metric: str) -> str:
-    """Return the metric of the federated and the site-alone model, and the gain with its interval."""
+    """Return text with the metric of the federated and the site-alone model, and the gain with its
+    interval."""
     digits, gain = digits_of(site.models[POOLED][metric].value), site.better_by[metric]
     word, values = "better", (gain.value, gain.low, gain.high)
     if site.verdict == "not worth it":
@@ -148,7 +157,7 @@ def _sites(result: Comparison) -> Iterator[Block]:
         for site in sites
     ]
     headings = ["site", "rows", ALONE, FEDERATED, *_GAIN, "worth it?"]
-    yield Table(f"Each site, by {metric}, the highest gain first", headings, rows, range(1, 7))
+    yield Table(f"Each site, by {metric}, highest gain first", headings, rows, range(1, 7))
     unable = [sentence(site, metric) for site in sites if site.verdict == "cannot train alone"]
     if unable:
         yield Items(unable[:MAX_OPEN])
@@ -159,13 +168,14 @@ def _sites(result: Comparison) -> Iterator[Block]:
             for metric in result.metrics
         ]
         headings = ["site", "metric", *_MODELS, *_GAIN]
-        yield Table("Every figure of each site", headings, every, range(2, 8), folded=True)
+        yield Table("All figures of each site", headings, every, range(2, 8), folded=True)
 
 
 def _figures(
     result: Comparison, site: SiteComparison, metric: str, models: Sequence[str], gain: bool = True
 ) -> list[str]:
-    """Return a metric of these models of a site, and the gain with its interval; a dash for a missing one."""
+    """Return a metric of a site for these models, and the gain with its interval. Missing figures are
+    dashes."""
     known = [site.models[model][metric].value if model in site.models else math.nan for model in models]
     if gain:
         better = site.better_by.get(metric)
@@ -178,28 +188,30 @@ def _figures(
 def _how(result: Comparison) -> Iterator[Block]:
     each = "" if result.splits == 1 else f" in each of {result.splits} splits"
     whose = "the label holder's" if result.is_of_columns else "each site's"
-    yield Paragraph(f"{result.share:.0%} of {whose} rows were held out{each}, and no model saw them.")
-    same = "the pooled model, byte for byte" if result.equal else "not the pooled model"
-    why = (
-        " The two can differ with vote_top_k, alone_rounds, min_rows_per_bin, or rows drawn without a row_id."
+    yield Paragraph(
+        f"{result.share:.0%} of {whose} rows were held out{each}, and no model was trained on them."
     )
-    yield Paragraph(f"The {FEDERATED} model is {same}.{'' if result.equal else why}")
+    same = "equals the pooled model, byte for byte" if result.equal else "differs from the pooled model"
+    why = " They can differ with vote_top_k, alone_rounds, min_rows_per_bin or rows drawn without a row_id."
+    yield Paragraph(f"The {FEDERATED} model {same}.{'' if result.equal else why}")
     if result.is_of_columns:
         tables = ", ".join(f"{shorten(party)} {rows:,}" for party, rows in result.tables.items())
         yield Paragraph(f"Rows of the tables: {tables}.")
         if result.protection:
-            yield Paragraph(f"Trained without a protection; {result.protection} trains the same model.")
-    yield note("All models were trained in one process from local tables: no site was involved.")
+            yield Paragraph(
+                f"Models were trained without protection; {result.protection} would yield the same models."
+            )
+    yield note("All models were trained in one process on local tables; no site was involved.")
 
 
 def digits_of(value: float) -> int:
-    """Return the number of decimals for figures of this size: four, or as many as show four digits."""
+    """Return the number of decimals for figures of this magnitude: four, or as many as show four digits."""
     exponent = math.floor(math.log10(abs(value))) if value and math.isfinite(value) else 0
     return 4 if -3 < exponent < 3 else min(max(3 - exponent, 0), 8)
 
 
 def figure(value: float, digits: int) -> str:
-    """Return a figure with this many decimals; a dash for NaN."""
+    """Return a figure as text with this many decimals, a dash for NaN."""
     return "-" if math.isnan(value) else f"{value:.{digits}f}"
 
 
@@ -207,7 +219,8 @@ def figure(value: float, digits: int) -> str:
 
 
 def as_lines(result: Comparison) -> Iterator[Mapping[str, Any]]:
-    """Yield the JSON of each site, then that of all sites together, with the sites of each verdict."""
+    """Yield the JSON object of each site, then the one of all sites together, which lists the sites by
+    verdict."""
     yield from (_site(site, result) for site in result.sites)
     yield {
         "event": "done",

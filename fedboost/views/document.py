@@ -1,7 +1,8 @@
-"""A result as people read it, before rendering: a document of sections, text, tables and charts.
+"""Documents: what people see of a result, as sections, text, tables and charts, before rendering.
 
-A view turns a result into a `Document`; `as_text` renders it on a terminal and `as_html` as a page, so both
-have the same words and figures. Text from outside is plain text in every block, whatever it contains.
+A view turns a result into a `Document`. `as_text` renders it on a terminal and `as_html` as a page, so that
+both have the same text and figures. Text from outside is treated as plain text in every block, whatever it
+contains.
 """
 
 from collections.abc import Collection, Sequence
@@ -13,8 +14,8 @@ from fedboost.errors import printable, quoted
 from fedboost.views.words import delimited
 
 # ---- Markup of a page: elements and their content ------------------------------------------------------
-# Promises: all text is escaped unless it is `Markup` already; control characters and those that change the
-# direction of text appear as escapes; the length of a text is bounded.
+# Guarantees: all text is escaped unless it is already `Markup`. Control characters and characters that change
+# the direction of text, appear as escapes. The length of a text is bounded.
 
 
 MAX_TEXT = 4000
@@ -22,14 +23,14 @@ MAX_TEXT = 4000
 
 
 class Markup(str):
-    """Text that is markup. String operations outside this module turn it back into plain text."""
+    """A string of HTML markup. The result of a string operation outside this module is plain text again."""
 
     __slots__ = ()
 
 
 def element(name: str, *children: str, **attributes: str | None) -> Markup:
-    """Return an element. attributes: `class_` means class, `aria_label` aria-label; None omits an
-    attribute."""
+    """Return an HTML or SVG element. children: content; plain text is escaped. attributes: `class_` stands
+    for class, `aria_label` for aria-label; attributes that are None are omitted."""
     texts = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{safe(value)}"'
         for key, value in attributes.items()
@@ -39,17 +40,17 @@ def element(name: str, *children: str, **attributes: str | None) -> Markup:
 
 
 def joined(*parts: str) -> Markup:
-    """Concatenate parts, escaping those that are not markup."""
+    """Concatenate parts, escaping those that are plain text."""
     return Markup("".join(map(safe, parts)))
 
 
 def lines(text: str) -> Markup:
-    """Return a text of several lines in full, escaped."""
+    """Return a text of several lines as markup, escaped and in full."""
     return Markup("\n".join(escape(printable(line.replace("\t", "  "))) for line in text.split("\n")))
 
 
 def safe(text: str) -> str:
-    """Return markup unchanged, and escape any other text."""
+    """Return markup unchanged; escape and shorten plain text."""
     return text if isinstance(text, Markup) else escape(quoted(text, MAX_TEXT))
 
 
@@ -57,21 +58,22 @@ def safe(text: str) -> str:
 
 
 MAX_NAMES, FIRST_NAMES = 20, 8
-"""Maximum number of names shown in full; of a longer list, the first FIRST_NAMES are shown."""
+"""Up to MAX_NAMES names are shown in full. Of a longer list, only the first FIRST_NAMES are shown."""
 State = Literal["good", "bad", "unclear", "plain"]
-"""How an answer looks at first sight: each state has its own colour and shape."""
+"""State of an answer. Each state has its own colour and shape."""
 
 
 @dataclass(frozen=True)
 class Code:
-    """A digest, a command or another text to copy verbatim."""
+    """Text to copy verbatim, such as a digest or a command."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Link:
-    """A link. download: file name under which the browser saves the target, None to open it."""
+    """A link. to: its address; download: file name under which the browser saves the target, None to open
+    it."""
 
     text: str
     to: str
@@ -80,21 +82,21 @@ class Link:
 
 @dataclass(frozen=True)
 class Names:
-    """A list of names; of a long list, the first names, and all on request. remarks: text behind each
-    name."""
+    """A list of names. If it is long, only the first names are shown, and all on request. remarks: text to
+    append to each name."""
 
     values: Sequence[str]
     remarks: Sequence[str] = ()
 
     @property
     def words(self) -> list[str]:
-        """Each name, delimited so that it cannot be read as two, with its remark."""
+        """Each name with its remark, delimited so that it cannot be read as two names."""
         names = map(delimited, self.values)
         return [*map(str.__add__, names, self.remarks)] if self.remarks else [*names]
 
     @property
     def short(self) -> str:
-        """The names on one line, shortened if they are many."""
+        """The names on one line, shortened if there are many."""
         words = self.words
         if len(words) > MAX_NAMES:
             words = [f"{', '.join(words[:FIRST_NAMES])} and {len(words) - FIRST_NAMES} more"]
@@ -103,7 +105,7 @@ class Names:
 
 @dataclass(frozen=True)
 class Shortened:
-    """A long text of which `first` is shown, and the whole on request."""
+    """A long text, of which only `first` is shown, and `whole` on request."""
 
     first: str
     whole: str
@@ -111,7 +113,7 @@ class Shortened:
 
 @dataclass(frozen=True)
 class Badge:
-    """A short label with a state."""
+    """A short label with a state, which is shown by colour and shape."""
 
     text: str
     state: State = "plain"
@@ -122,7 +124,8 @@ Line: TypeAlias = Inline | tuple[Inline, ...]
 
 
 def plain(line: Line, full: bool = True) -> str:
-    """Return a line as plain text. full: with all names and whole texts, instead of shortened ones."""
+    """Return a line as plain text. full: True to include all names and whole texts, not only shortened
+    ones."""
     match line:
         case tuple():
             return "".join(plain(part, full) for part in line)
@@ -140,7 +143,7 @@ def plain(line: Line, full: bool = True) -> str:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The main answer in one sentence, and further sentences about it."""
+    """The main answer in one sentence. more: additional sentences about it."""
 
     text: str
     state: State = "plain"
@@ -149,7 +152,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Figure:
-    """A key figure: its name, its value, and a remark such as its interval."""
+    """A key figure: its name, its value, and a remark, e.g. its interval."""
 
     name: str
     value: str
@@ -165,7 +168,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Paragraph:
-    """A paragraph. soft: it is a remark on neighbouring or missing content."""
+    """A paragraph. soft: True for a remark on neighbouring or missing content."""
 
     line: Line
     soft: bool = False
@@ -173,7 +176,7 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Items:
-    """A list. warnings: its items are warnings, to be read before the figures."""
+    """A list. warnings: True if its items are warnings, to be read before the figures."""
 
     lines: Sequence[Line]
     warnings: bool = False
@@ -181,16 +184,16 @@ class Items:
 
 @dataclass(frozen=True)
 class Entries:
-    """Keys with text; an entry without a key continues the one before."""
+    """Keys with their text. An entry without a key continues the previous one."""
 
     entries: Sequence[tuple[str, Line]]
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table whose first column names the row. numbers: right-aligned columns (default: all but the first);
-    folded: a page shows it on request, and a terminal not at all (default: long tables are folded in a
-    page)."""
+    """A table whose first column names the row. numbers: indices of right-aligned columns; None: all but the
+    first. folded: True if a page shows the table on request and a terminal omits it; None: a page folds long
+    tables."""
 
     caption: str
     headings: Sequence[str]
@@ -201,15 +204,15 @@ class Table:
 
 @dataclass(frozen=True)
 class SideBySide:
-    """Blocks side by side, if the page has room."""
+    """Blocks that are placed side by side if the page is wide enough."""
 
     blocks: Sequence["Block"]
 
 
 @dataclass(frozen=True)
 class Section:
-    """Blocks under a heading. name: id of the section; folded: a page unfolds it on request, and a terminal
-    omits it; live: the page updates its content."""
+    """Blocks under a heading. name: id of the section; folded: True if a page unfolds it on request and a
+    terminal omits it; live: True if the page updates its content."""
 
     name: str
     title: str
@@ -218,12 +221,12 @@ class Section:
     live: bool = False
 
 
-# ---- Charts: pages draw them, with a description for readers who cannot see them -----------------------
+# ---- Charts: drawn on pages, with a description for readers who cannot see them ------------------------
 
 
 @dataclass(frozen=True)
 class Series:
-    """A line of a chart: its name and its points. dots: mark each point."""
+    """A line of a chart: its name and its points. dots: True to mark each point."""
 
     name: str
     points: Sequence[tuple[float, float]]
@@ -232,9 +235,9 @@ class Series:
 
 @dataclass(frozen=True)
 class Lines:
-    """A line chart. across, up: labels of the horizontal and vertical axis; square: both range from 0 to 1;
-    diagonal: draw a faint line where they are equal; mark: position on the horizontal axis, and its label;
-    whole: the horizontal axis has whole numbers."""
+    """A line chart. across, up: labels of the horizontal and the vertical axis; square: True if both axes
+    range from 0 to 1; diagonal: True to draw a faint line where both are equal; mark: position to mark on the
+    horizontal axis, and its label; whole: True if the horizontal axis has only integers."""
 
     title: str
     series: Sequence[Series]
@@ -248,8 +251,8 @@ class Lines:
 
 @dataclass(frozen=True)
 class Bars:
-    """A chart of horizontal bars from 0. values: a name with one or two values; kinds: meaning of each bar,
-    if a name has two."""
+    """A chart of horizontal bars that start at 0. values: names, each with one or two values; kinds: meaning
+    of the bars, if each name has two."""
 
     title: str
     values: Sequence[tuple[str, *tuple[float, ...]]]
@@ -260,13 +263,13 @@ class Bars:
 Block: TypeAlias = (
     Verdict | Figures | Paragraph | Items | Entries | Table | SideBySide | Section | Lines | Bars | Markup
 )
-"""A piece of a document. `Markup`, such as a form or a drawing, appears only in pages."""
+"""A piece of a document. `Markup`, e.g. a form or a drawing, appears only on pages."""
 
 
 @dataclass(frozen=True)
 class Document:
-    """The content that a page or a terminal shows of a result. lead: line below the title; source: origin of
-    the figures."""
+    """What a page or a terminal shows of a result. lead: line below the title; source: where the figures come
+    from, for the footer of a report."""
 
     title: str
     lead: str
@@ -280,10 +283,10 @@ def unless_empty(*blocks: Block | None) -> tuple[Block, ...]:
 
 
 def note(*parts: Inline) -> Paragraph:
-    """Return a remark on neighbouring or missing content."""
+    """Return a paragraph that is a remark on neighbouring or missing content."""
     return Paragraph(parts, soft=True)
 
 
 def warnings(texts: Sequence[Line]) -> tuple[Block, ...]:
-    """Return the section of warnings; empty without warnings."""
+    """Return the section of warnings, or an empty tuple if there are none."""
     return (Section("warnings", "Warnings", [Items(texts, warnings=True)]),) if texts else ()

@@ -1,6 +1,6 @@
-"""Models as people read them: reports, signatures, trainings and estimates.
+"""What people see of models: reports, signatures, the end of training, demos and estimates.
 
-Promises: content of a file is text, never markup; facts that a model file lacks are reported as missing.
+Guarantees: content of a file is text, never markup. Facts that a model file lacks are reported as missing.
 """
 
 import math
@@ -62,13 +62,15 @@ from fedboost.views.words import capital, counted, duration, entry, listed, one_
 # ---- The report of a model: its quality, the features it uses, who agreed to it, and who saw what ------
 
 
-_MORE = "Metrics on other rows, calibration and partial dependence need a table with labels (--data TABLE)."
+_MORE = (
+    "Metrics on other rows, calibration and partial dependence require a table with labels (--data TABLE)."
+)
 MAX_CHARTS = 12
 """Maximum number of charts of metrics."""
 MAX_NAMED = 5
 """Maximum number of parties named below the title."""
 LATE = 0.8
-"""A best round before this share of the rounds is reported as early."""
+"""If a metric is best before this fraction of the rounds, a warning is shown."""
 MODERATE_EPSILON = 3.0
 
 
@@ -86,7 +88,7 @@ def report(result: ModelReport) -> Document:
         *_by_site(result),
         _trees(result),
         *agreed(terms, [*_parties(result)]),
-        Section("session", "Attendance, traffic and time", [*_session(result)], folded=True),
+        Section("session", "Participation, traffic and time", [*_session(result)], folded=True),
     )
     source = "the model file" if result.session is None else "the model and its session"
     label = terms.columns.label or terms.objective.name
@@ -112,10 +114,10 @@ def _key_figures(result: ModelReport) -> Figures:
         if model.kept in curve.values
     ]
     if result.training_rows is not None:
-        figures.append(Figure("rows", f"{result.training_rows:,}", "of all parties"))
+        figures.append(Figure("rows", f"{result.training_rows:,}", "across all parties"))
     of_parties = "all signed" if signed == len(terms.parties) else f"{signed} signed"
     known = result.verification
-    of_parties += ", not checked" if known is None else ", checked" if known.holds else ", WRONG"
+    of_parties += ", not checked" if known is None else ", checked" if known.holds else ", INVALID"
     figures.append(Figure("parties", str(len(terms.parties)), of_parties))
     hides = "hides each party's sums" if terms.protection.hides else "hides nothing from the aggregator"
     figures.append(Figure("protection", terms.hiding.protection, hides))
@@ -131,25 +133,25 @@ def _key_figures(result: ModelReport) -> Figures:
 def _warnings(result: ModelReport) -> Iterator[str]:
     model, known, terms = result.model, result.verification, result.model.terms
     if not model.signed_by:
-        yield "No party signed this model: anyone could have made it."
+        yield "No party signed this model: anyone could have created it."
     elif known is None:
-        yield "Signatures were not checked for this page: fedboost report with --keys checks them."
+        yield "Signatures were not checked for this page; use fedboost report with --keys to check them."
     elif not known.holds:
         yield f"The signatures are NOT valid: {known.conclusion}."
     absent = len(set(terms.parties) - set(model.signed_by))
     if model.signed_by and absent:
-        yield f"{counted(absent, 'party', 'parties')} of the terms did not sign."
+        yield f"{counted(absent, 'party', 'parties')} in the terms did not sign."
     if model.rosters:
-        yield "Parties were lost on the way: some rounds used only the rows of the others."
+        yield "Parties were lost during training: some rounds used only the rows of the remaining parties."
     if terms.metrics and not terms.validates and model.last_row:
-        yield "No rows were held out: the learning curves are those of the rows that trees grew on."
+        yield "No rows were held out: the learning curves show metrics on the training rows."
     if 0 < model.kept < model.trained:
         yield f"The training stopped early: round {model.kept} was the best of {model.trained}."
     elif model.trained < terms.trees.rounds:
         yield f"The training ended after {model.trained} of {terms.trees.rounds} rounds."
     yield from _best_rounds(result)
     if not result.importance:
-        yield "No tree splits: every row gets the same prediction."
+        yield "No tree has a split: every row gets the same prediction."
     if not terms.protection.hides:
         yield f"Protection {terms.hiding.protection}: {not_hidden(terms)}."
     if terms.noise is None:
@@ -159,13 +161,13 @@ def _warnings(result: ModelReport) -> Iterator[str]:
         yield f"Epsilon {epsilon} at delta {delta}: {strength(terms.noise.epsilon)}."
     if result.rows is not None:
         yield (
-            f"This page contains figures about the rows of {result.rows.source}. Its readers learn them: "
-            "they are not hidden, and no site agreed to them."
+            f"This page contains figures about the rows of {result.rows.source}. No protection hides them "
+            "from readers of the page, and no site agreed to them."
         )
 
 
 def _best_rounds(result: ModelReport) -> Iterator[str]:
-    """Yield a warning for each metric of held-out rows that was best long before the last round."""
+    """Yield a warning for each metric on held-out rows that was best long before the last round."""
     kept = result.model.kept
     for curve in curves_of(result.rounds[:kept]):
         if curve.rows == VALIDATION and not curve.party and is_metric(curve.metric):
@@ -174,7 +176,7 @@ def _best_rounds(result: ModelReport) -> Iterator[str]:
             if best < LATE * kept:
                 yield (
                     f"{curve.metric} on held-out rows was best in round {best} of {kept}: later rounds fit "
-                    "the rows that trees grow on better, but not other rows."
+                    "the training rows better, but not other rows."
                 )
 
 
@@ -183,7 +185,8 @@ def _best_rounds(result: ModelReport) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Curve:
-    """Values of one metric by round, from 1. party: '' for the rows of all parties; rows: set of rows."""
+    """Values of a metric by round. party: party whose rows are measured, "" for all parties; rows: name of
+    the set of rows, e.g. "validation"; values: round, starting at 1 -> value."""
 
     party: str
     rows: str
@@ -204,7 +207,8 @@ def curves_of(rounds: Sequence[Row]) -> list[Curve]:
 
 
 def metrics_by_round(rounds: Sequence[Row], mark: tuple[float, str] | None = None) -> list[Block]:
-    """Return a chart for each of the first metrics over the rows of all parties. mark: a round to mark."""
+    """Return a chart of each metric over the rows of all parties, up to MAX_CHARTS. mark: a round to mark,
+    and its label."""
     curves = [curve for curve in curves_of(rounds) if not curve.party]
     charts = list[Block]()
     for kind in [*dict.fromkeys(curve.metric for curve in curves)][:MAX_CHARTS]:
@@ -221,38 +225,38 @@ def _first_charts(result: ModelReport) -> Iterator[Block]:
     kinds = {curve.metric for curve in curves}
     by_gain = [(name, values[0]) for name, values in result.importance.items()]
     if by_gain:
-        charts.append(Bars("Mean gain of the splits by a feature", by_gain, "mean gain"))
+        charts.append(Bars("Mean gain of the splits on each feature", by_gain, "mean gain"))
     yield SideBySide(charts)
     if curves:
         yield note(
-            "Curves are over the rows of all parties after each round, rounded to four significant digits. "
-            "No party signs these numbers."
+            "The curves show metrics over the rows of all parties after each round, rounded to four "
+            "significant digits. Parties do not sign these numbers."
         )
         if len(kinds) > MAX_CHARTS:
-            yield note(f"{len(kinds) - MAX_CHARTS} more metrics are only in the table.")
+            yield note(f"The table contains {counted(len(kinds) - MAX_CHARTS, 'more metric')}.")
         rows = [
             (str(n), *(_value(c.values.get(n)) for c in curves)) for n in range(1, len(result.rounds) + 1)
         ]
         headings = ["round", *(f"{c.rows} {c.metric}" for c in curves)]
         yield Table("Metrics of each round", headings, rows, folded=True)
     else:
-        yield note("The model file has no metrics: its terms have none, or no set of rows had ten rows.")
+        yield note("The model file contains no metrics: the terms have none, or no set of rows had ten rows.")
     if not by_gain:
-        yield note("No feature splits.")
+        yield note("No feature is used in a split.")
         return
     drawn = noise is not None and noise.method != "hist"
     yield note(
-        "Trained with noise: splits are drawn, not chosen by gain, so gain does not show what matters."
+        "Trained with noise: splits are drawn at random, so gain does not show which features matter."
         if drawn
-        else "Gain and cover are means over the splits by a feature, weight is their number. They show "
-        "what the trees consist of, not what a feature contributes to a prediction."
+        else "Gain and cover are means over the splits on a feature; weight is the number of these splits. "
+        "They describe the trees, not how much a feature contributes to a prediction."
     )
     rows = [(name, *(f"{value:.6g}" for value in values)) for name, values in result.importance.items()]
-    yield Table("Importance of each feature that splits", ["feature", *IMPORTANCES], rows, folded=True)
+    yield Table("Importance of each feature used in a split", ["feature", *IMPORTANCES], rows, folded=True)
 
 
 def _by_site(result: ModelReport) -> Iterator[Section]:
-    """Yield the section on metrics of single sites, if there are any."""
+    """Yield the section about metrics of single sites, if there are any."""
     curves = [curve for curve in curves_of(result.rounds) if curve.party]
     if not curves:
         return
@@ -264,7 +268,9 @@ def _by_site(result: ModelReport) -> Iterator[Section]:
     headings = ["site", *(f"{rows} {metric}" for rows, metric in kinds)]
     lines = [(party, *(_value(own.get(kind)) for kind in kinds)) for party, own in last.items()]
     blocks: list[Block] = [
-        Paragraph("Over the rows of one site only, as its policy allowed. The aggregator saw them, too."),
+        Paragraph(
+            "Metrics over the rows of a single site, as its policy allowed. The aggregator saw them, too."
+        ),
         Table("Metrics of each site after the last round of the model", headings, lines),
     ]
     yield Section("sites", "By site", blocks)
@@ -274,7 +280,7 @@ def _value(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
 
 
-# ---- Rows that were given for the report ----------------------------------------------------------------
+# ---- The table that was specified for the report --------------------------------------------------------
 
 
 def _of_rows(rows: GivenRows, labels: Sequence[str]) -> Section:
@@ -283,15 +289,15 @@ def _of_rows(rows: GivenRows, labels: Sequence[str]) -> Section:
     measured = quality(result, labels)
     unsure = [Items(found, warnings=True)] if (found := [*rows_warnings(result)]) else []
     blocks = [Paragraph(where), *unsure, key_figures(result), *(measured.blocks if measured else [])]
-    return Section("quality", "Quality on given rows", blocks)
+    return Section("quality", "Quality on additional rows", blocks)
 
 
 def _dependence(rows: GivenRows, classes: Sequence[str]) -> Section:
     if not rows.dependence:
-        return Section("dependence", "Partial dependence", [note("No feature splits.")])
+        return Section("dependence", "Partial dependence", [note("No feature is used in a split.")])
     about = (
         f"Mean prediction over the rows of {rows.source} if one column is set to each value in turn, for the "
-        "features with the highest gain. It shows what the model does, not how the world is."
+        "features with the highest gain. It shows how the model behaves, not causal effects."
     )
     numbers = [_dependence_chart(each, classes) for each in rows.dependence if not each.is_categorical]
     levels = [_dependence_table(each, classes) for each in rows.dependence if each.is_categorical]
@@ -322,8 +328,8 @@ def _trees(result: ModelReport) -> Section:
     if not result.trees:
         return Section("trees", "The first trees", [note("The model has no trees.")], folded=True)
     about = (
-        "A row moves from left to right, by “yes” or “no”, and ends in a leaf, whose value is added to its "
-        f"margin. fedboost explain --tree draws any of the {result.model.trees} trees."
+        "A row moves from left to right, along “yes” or “no”, to a leaf, whose value is added to the row's "
+        f"margin. Use fedboost explain --tree to draw any of the {counted(result.model.trees, 'tree')}."
     )
     first, *others = result.trees
     folds = [Section(f"tree-{n}", t.title, [*_tree(t)], folded=True) for n, t in enumerate(others, 1)]
@@ -336,7 +342,7 @@ def _tree(tree: DrawnTree) -> Iterator[Block]:
         picture = element("div", Markup(tree.picture), **scrolled)
         yield element("figure", element("figcaption", tree.title), picture, class_="tree")
     else:
-        yield note(f"{tree.title}: {tree.leaves} leaves are too many for a picture in this page.")
+        yield note(f"{tree.title} has {tree.leaves} leaves, which are too many to draw on this page.")
 
 
 def _parties(result: ModelReport) -> Iterator[Block]:
@@ -348,16 +354,16 @@ def _parties(result: ModelReport) -> Iterator[Block]:
     parties = dict.fromkeys((*model.terms.parties, *model.signed_by))
     rows = [(party, part_of(model.terms, party), _signature(result, party)) for party in parties]
     yield Table("Parties", ["party", "takes part with", "signature"], rows, ())
-    yield Paragraph(("Fingerprint of the model, which they sign: ", Code(model.fingerprint)))
+    yield Paragraph(("Fingerprint of the model, which the parties sign: ", Code(model.fingerprint)))
 
 
 def _signature(result: ModelReport, party: str) -> str:
     if party not in result.model.signed_by:
         return "none"
     if result.verification is None:
-        return "there, not checked"
+        return "present, not checked"
     fault = result.verification.faults.get(party, "")
-    return f"WRONG: {fault}" if fault else "holds"
+    return f"INVALID: {fault}" if fault else "valid"
 
 
 def _session(result: ModelReport) -> Iterator[Block]:
@@ -365,27 +371,27 @@ def _session(result: ModelReport) -> Iterator[Block]:
     yield Items(absent) if absent else Paragraph("The sums of every round were over all parties.")
     if result.session is None:
         yield note(
-            "Traffic and time are not in a model file: fedboost train prints them at the end, and writes "
-            "them to a page (--report)."
+            "Model files do not contain traffic and time. fedboost train prints them at the end and, with "
+            "--report, writes them to a page."
         )
     else:
         yield from traffic(result.session)
 
 
-# ---- Metrics of a round, signatures, attendance ---------------------------------------------------------
+# ---- Metrics of a round, signatures, participation ------------------------------------------------------
 
 
 def figures(row: Row, terms: Terms, between: str = " ") -> str:
-    """Return the metrics in a row of the history as text; if candidates are tried, only the best value of the
-    watched metric."""
+    """Return the metrics in a row of the history as text. If candidates are tried, only the best value of the
+    watched metric is returned. between: separator between the metrics."""
     if terms.task.takes_candidates:
         return _best_of_candidates(row, terms)
     return one_line(between.join(f"{name} {value}" for name, value in _values(row, terms).items()))
 
 
 def _values(row: Row, terms: Terms) -> dict[str, str]:
-    """Return the metrics in a row of the history over the rows of all parties, a dash for unpublished
-    ones."""
+    """Return name -> value, as text, of the metrics over the rows of all parties in a row of the history. The
+    value is a dash if it was not published."""
     whole = [rows for rows in terms.sets if metrics.OF_PARTY not in rows]
     names = [("" if rows == metrics.TRAIN else f"{rows}-") + name for rows in whole for name in terms.metrics]
     return dict.fromkeys(names, "-") | {name: f"{value:.5f}" for name, value in metrics_of(row).items()}
@@ -405,7 +411,7 @@ def _best_of_candidates(row: Row, terms: Terms) -> str:
 
 
 def signatures(model: ModelSummary) -> str:
-    """Return the protection of a model, the parties that signed it, and those that did not."""
+    """Return text with the protection of a model, the parties that signed it, and those that did not."""
     parties, signed, protection = model.terms.parties, model.signed_by, model.terms.hiding.protection
     missing = [party for party in parties if party not in signed]
     if len(missing) == len(parties):
@@ -416,18 +422,20 @@ def signatures(model: ModelSummary) -> str:
 
 
 def absences(model: ModelSummary) -> Iterator[str]:
-    """Yield a clause for each change of the roster: the round, and the parties that are missing from then
-    on."""
+    """Yield a clause for each change of the roster (the parties that take part): the first round of the new
+    roster, and the parties that are missing from it."""
     for first, roster in model.rosters.items():
         away = [party for party in model.terms.parties if party not in roster]
-        yield f"from round {first + 1} on " + (f"without {', '.join(away)}" if away else "with all again")
+        yield f"from round {first + 1}: " + (
+            f"without {', '.join(away)}" if away else "with all parties again"
+        )
 
 
-# ---- The end of a training ------------------------------------------------------------------------------
+# ---- The end of training --------------------------------------------------------------------------------
 
 
-OF_ROWS = {True: "on held-out rows", False: "on the rows that trees grew on"}
-"""Maps whether rows were held out -> words about the rows of a metric."""
+OF_ROWS = {True: "on held-out rows", False: "on training rows"}
+"""Maps whether rows were held out -> description of the rows of a metric."""
 
 
 def training(end: Training) -> Document:
@@ -443,7 +451,7 @@ def training(end: Training) -> Document:
         "Training",
         "",
         [
-            Verdict(f"{model.trees} trees: {_saved(end)}", more=[*_stopped(model)]),
+            Verdict(f"{counted(model.trees, 'tree')}: {_saved(end)}", more=[*_stopped(model)]),
             Figures([*measured, _bytes(end, end.traffic_since_restart)]),
             *([Table("Metrics of each party", ["party", *names], rows)] if names else []),
             _traffic(end),
@@ -454,16 +462,18 @@ def training(end: Training) -> Document:
 
 def _saved(end: TrainingEnd) -> str:
     if end.model is None:
-        return "not saved (give --out model.json)"
-    form = "XGBoost JSON" if end.outline.shares is None else "its structure only: each party keeps its part"
+        return "not saved (use --out model.json to save it)"
+    form = (
+        "XGBoost JSON" if end.outline.shares is None else "only its structure: each party keeps its own part"
+    )
     return f"{end.model} ({form})"
 
 
 def _stopped(model: ModelSummary) -> Iterator[str]:
     if model.kept < model.trained:
-        yield f"It stopped after {model.trained} rounds: round {model.kept} was the best, and is the last."
+        yield f"Training stopped after {model.trained} rounds: the best round, {model.kept}, is the last."
     elif model.trained < model.terms.trees.rounds:
-        yield f"It stopped after {model.trained} of {model.terms.trees.rounds} rounds."
+        yield f"Training stopped after {model.trained} of {model.terms.trees.rounds} rounds."
 
 
 def _bytes(end: TrainingEnd, since_restart: bool = False) -> Figure:
@@ -476,19 +486,20 @@ def _traffic(end: TrainingEnd) -> Table:
 
 
 def _who(end: TrainingEnd) -> Iterator[tuple[str, Line]]:
-    """Yield the protection with signers, absences and, if parties keep parts of the model, their gains."""
+    """Yield lines with the protection and signers, absent parties and, if each party keeps a part of the
+    model, its share of the gain."""
     yield "protection", signatures(end.outline)
     yield from (("", text) for text in absences(end.outline))
     if end.outline.shares:
         by_party = ", ".join(f"{party} {share:.0%}" for party, share in end.outline.shares.items())
-        yield "gain", f"share by the columns of each party: {by_party}"
+        yield "gain", f"share of each party's columns: {by_party}"
 
 
 # ---- Demos ----------------------------------------------------------------------------------------------
 
 
 def beginning(demo: Mapping[str, Any], terms: Terms) -> Iterator[str]:
-    """Yield the columns that the parties of a demo hold, and the protection. demo: fields of
+    """Yield lines about the columns that the parties of a demo hold, and the protection. demo: fields of
     `ColumnsDemo`."""
     indent = max(map(len, demo["columns"])) + 2
     for party, names in demo["columns"].items():
@@ -497,14 +508,14 @@ def beginning(demo: Mapping[str, Any], terms: Terms) -> Iterator[str]:
         yield entry(party, columns, indent)
     common, new = demo["rows_in_common"], demo["rows_held_out"]
     matched = f"{common} patients are common to both, matched by column {terms.columns.row_id}"
-    yield f"{matched}; {new} new ones are held out"
+    yield f"{matched}; {new} new patients are held out"
     hiding = terms.hiding
-    quick = f", key_bits = {hiding.key_bits}: the minimum, chosen for speed" if hiding.key_bits else ""
+    quick = f", key_bits = {hiding.key_bits} (the minimum, for speed)" if hiding.key_bits else ""
     yield f"protection {hiding.protection}{quick}"
 
 
 def demo(end: Demo) -> Document:
-    """Return the document of a demo's end: the federated model compared with others."""
+    """Return the document shown at the end of a demo, which compares the federated model with others."""
     terms = end.outline.terms
     joined, title, log = "federated", "On the same held-out rows", "the first site"
     kept: list[tuple[str, Line]] = [
@@ -513,7 +524,7 @@ def demo(end: Demo) -> Document:
     if isinstance(end, ColumnsDemo):
         joined, title, log = "joined", f"On the {end.rows_held_out} new patients", terms.parties[-1]
         kept = [
-            ("model", f"{end.model}: for the analyst, metrics, signatures and the structure of the trees")
+            ("model", f"{end.model} (for the analyst: metrics, signatures and the structure of the trees)")
         ]
         for party, file in end.parts.items():
             leaves = " and the leaf values" if terms.blocks.has_labels(party) else ""
@@ -540,7 +551,7 @@ def demo(end: Demo) -> Document:
 def estimates(result: Estimates) -> Document:
     known: Sequence[Estimate | ColumnsEstimate] = result.by_rows or result.by_columns
     own = next((each for each in known if each.protection == result.protection), known[0])
-    takes = f"{result.rounds} rounds take about {duration(own.seconds)} on this machine."
+    takes = f"{counted(result.rounds, 'round')} would take about {duration(own.seconds)} on this machine."
     blocks: list[Block] = [Verdict(f"Under {own.protection}, {takes}")]
     blocks += _by_rows(result) if result.by_rows else _by_columns(result)
     if result.missing:
@@ -563,10 +574,10 @@ def _by_rows(result: Estimates) -> Iterator[Block]:
         )
         for each in result.by_rows
     ]
-    headings = ["protection", "a round", f"{rounds} rounds", "a party sends a round", "in all", "trips"]
+    headings = ["protection", "per round", f"{rounds} rounds", "party sends per round", "in all", "trips"]
     yield Table("By protection", headings, rows)
     yield note(
-        f"{first.rows:,} rows at {first.parties} parties, with all parties and the aggregator on this "
+        f"{first.rows:,} rows at {first.parties} parties; all parties and the aggregator run on this "
         "machine. On separate machines, parties work at the same time, and each round waits for its network "
         "round trips (trips)."
     )
@@ -582,7 +593,7 @@ def _by_columns(result: Estimates) -> Iterator[Block]:
         )
         for each in result.by_columns
     ]
-    headings = ["protection", "a round", f"{rounds} rounds", "apart, a round", "trips"]
+    headings = ["protection", "per round", f"{rounds} rounds", "per round, separate", "trips"]
     yield Table("By protection", headings, rows)
     for each in result.by_columns:
         yield _by_party(each, rounds)
@@ -590,25 +601,25 @@ def _by_columns(result: Estimates) -> Iterator[Block]:
             texts = ", ".join(f"{name} {duration(seconds)}" for name, seconds in each.stages.items())
             yield note(f"What {each.protection} adds to a round: {texts}")
     matched = (
-        f" Matching rows takes {duration(first.seconds_to_match)}, if no party enters more ids than these."
+        f" Matching rows takes {duration(first.seconds_to_match)}, if no party enters more ids than that."
     )
     yield note(
-        f"{first.rows:,} rows in common, all parties and the aggregator on this machine, one thread each."
-        f"{matched if result.matches else ''} Apart: each on a separate machine like this one, excluding the "
-        "network; a round also waits for its round trips (trips), and for its bytes through a party's link. "
-        "Memory is approximately that of a party's process."
+        f"{first.rows:,} rows in common; all parties and the aggregator run on this machine, one thread each."
+        f"{matched if result.matches else ''} “Separate” means that each runs on a machine like this one, "
+        "not counting the network: a round also waits for its network round trips (trips) and for its bytes "
+        "to pass a party's link. Memory is the approximate size of a party's process."
     )
 
 
 def _by_party(each: ColumnsEstimate, rounds: int) -> Table:
-    """Return a table of each party's traffic, per round and in total, and of its memory."""
+    """Return a table of each party's traffic, per round and in total, and its memory."""
     rows = []
     for party, own in each.by_party.items():
         in_all = own.sent * rounds + own.sent_to_match, own.received * rounds + own.received_to_match
         rows.append((party, *(size(mb * 1e6) for mb in (own.sent, own.received, *in_all, own.memory))))
     return Table(
         f"Parties under {each.protection}",
-        ["party", "sends a round", "gets a round", "sends", "gets", "memory"],
+        ["party", "sent per round", "received per round", "sent", "received", "memory"],
         rows,
     )
 
@@ -629,15 +640,15 @@ def _layouts(result: Estimates) -> Section:
         for each in result.layouts
     ]
     wide = "" if link.bandwidth_mbit is None else f" and {link.bandwidth_mbit:g} Mbit/s"
-    headings = ["layout", "protection", "a round", f"{result.rounds} rounds", "sent", "trips"]
+    headings = ["layout", "protection", "per round", f"{result.rounds} rounds", "sent", "trips"]
     blocks: list[Block] = [
         Verdict(f"Under {protection}, {fastest} take the least time."),
         Table(f"Over links of {link.rtt_ms:g} ms{wide}", headings, rows, range(2, 6)),
         note(
-            "Each party and the aggregator on a separate machine. A round takes the time of its round trips "
-            "(trips), of its bytes through a party's link, and of the machines; sent is what a party sends "
-            "in total. The last line is for comparison, with all rows in one place: here, no row leaves its "
-            "site."
+            "Each party and the aggregator run on a separate machine. The time of a round covers its network "
+            "round trips (trips), its bytes passing a party's link, and the computation. Sent is what a "
+            "party sends in total. The last line is for comparison: it assumes that all rows are in one "
+            "place, whereas with fedboost, no row leaves its site."
         ),
     ]
     if result.no_votes:
@@ -646,15 +657,15 @@ def _layouts(result: Estimates) -> Section:
 
 
 def _workers(result: Workers) -> Section:
-    memory = f"{size(result.loading_bytes)} to load its rows, {size(result.growing_bytes)} to grow trees"
-    inside = f"{size(result.bytes_a_round)} a round, in {duration(result.seconds_a_round)}"
+    memory = f"{size(result.loading_bytes)} to load its rows, {size(result.growing_bytes)} to train"
+    inside = f"{size(result.bytes_a_round)} and {duration(result.seconds_a_round)} per round"
     entries = [
         ("workers", f"{result.workers} of one thread, each with {result.rows:,} rows and its own core"),
-        ("memory", f"of one: {memory}"),
-        ("inside", f"between them and the site's own process: {inside}, without the network"),
+        ("memory", f"of each worker: {memory}"),
+        ("inside", f"between the workers and the site's own process: {inside}, not counting the network"),
     ]
     about = note(
-        "Inside traffic does not leave the site; a party sends the same messages as without workers."
+        "Traffic inside does not leave the site; the party sends the same messages as without workers."
     )
     return Section("workers", "Workers of a site", [Entries(entries), about])
 
@@ -663,15 +674,16 @@ def _workers(result: Workers) -> Section:
 
 
 def importances(booster: Booster, terms: Terms, by_feature: Mapping[str, Sequence[float]]) -> Document:
-    """Return the document of each feature's IMPORTANCES, with a warning if noise makes them meaningless."""
+    """Return the document with feature importance, and a warning if noise makes it meaningless. by_feature:
+    feature -> its IMPORTANCES, the highest gain first."""
     drawn = terms.noise is not None and terms.noise.method != "hist"
     worthless = (
-        "Trained with noise: splits are drawn, not chosen by gain, so these figures do not show what "
-        "matters; --shap and --partial-dependence do."
+        "Trained with noise: splits are drawn at random, so these figures do not show which features "
+        "matter; use --shap or --partial-dependence instead."
     )
     rows = [(name, *(f"{value:.6g}" for value in values)) for name, values in by_feature.items()]
     trees = counted(len(booster.trees), "tree")
-    split = f"{len(by_feature)} of {counted(len(booster.features), 'feature')} split in {trees}"
+    split = f"{len(by_feature)} of {counted(len(booster.features), 'feature')} used in {trees}"
     return Document(
         "Importance",
         booster.objective,
@@ -687,9 +699,9 @@ def verification(found: Verification) -> Document:
     terms, rows = found.terms, list[Sequence[Line]]()
     for party in dict.fromkeys((*terms.parties, *found.faults)):
         fault = found.faults.get(party)
-        wrong = Badge(f"WRONG: {fault}", "bad") if fault else Badge("holds", "good")
+        wrong = Badge(f"INVALID: {fault}", "bad") if fault else Badge("valid", "good")
         rows.append((party, "none" if fault is None else wrong))
-    model = f"{found.file}: {terms.objective.name}, {found.trees} trees, {terms.hiding.protection}"
+    model = f"{found.file}: {terms.objective.name}, {counted(found.trees, 'tree')}, {terms.hiding.protection}"
     about: list[tuple[str, Line]] = [
         ("model", model),
         ("fingerprint", Code(found.fingerprint)),
@@ -697,12 +709,12 @@ def verification(found: Verification) -> Document:
     ]
     if found.analyst:
         about.append(("requested", f"by analyst {found.analyst} on {found.asked}"))
-    outcome = "holds" if found.holds else "does NOT hold"
+    outcome = "valid" if found.holds else "NOT valid"
     blocks: list[Block] = [
-        Verdict(f"It {outcome}: {found.conclusion}.", "good" if found.holds else "bad"),
+        Verdict(f"The signatures are {outcome}: {found.conclusion}.", "good" if found.holds else "bad"),
         Table("Signatures", ["party", "signature"], rows, ()),
         Entries(about),
     ]
     if found.holds:
-        blocks.append(note("Metrics, gains and covers are not signed; no prediction depends on them."))
+        blocks.append(note("Metrics, gains and covers are not signed; predictions do not depend on them."))
     return Document("Signatures of a model", model, blocks)

@@ -1,4 +1,4 @@
-"""Results as people read them: evaluations, descriptions, drift, tuning, and checks of tables."""
+"""What people see of results: evaluations, descriptions, drift, tuning, and checks of tables."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -46,15 +46,15 @@ from fedboost.views.document import (
 from fedboost.views.session import result_document, session_warnings
 from fedboost.views.words import amount, capital, counted, delimited, listed
 
-# ---- The evaluation of a model: its quality, its subgroups, and the certainty of the figures -----------
+# ---- The evaluation of a model: its quality, its subgroups, and the precision of the figures -----------
 
 
 SHOWN_WITHIN = 0.0005
-"""Least uncertainty of a figure that is shown with it."""
+"""Minimum uncertainty of a figure that is shown next to it."""
 MAX_BINS = 10
-"""Approximate number of bins of predicted probability, with about equally many rows each."""
+"""Approximate number of bins of predicted probability. Each has about the same number of rows."""
 MAX_CLASSES = 12
-"""Maximum number of classes for which the whole confusion matrix is shown."""
+"""Maximum number of classes for which the confusion matrix is shown."""
 RATES = {
     "precision": "precision",
     "true_positive_rate": "recall",
@@ -80,12 +80,12 @@ def evaluation(result: Evaluation) -> Document:
 
 
 def labels_of(terms: Terms) -> Sequence[str]:
-    """Return the names of the two labels."""
+    """Return the names of the two classes, "0" and "1" if the label has no names."""
     return class_names(terms) if is_binary(terms) else ("0", "1")
 
 
 def key_figures(result: Evaluation) -> Figures:
-    """Return the metrics, and the area under the ROC curve."""
+    """Return the key figures: metrics, area under the ROC curve, and number of rows."""
     shown = [
         Figure(name, number(value), _within(result.resolution[name]))
         for name, value in result.metrics.items()
@@ -98,49 +98,49 @@ def key_figures(result: Evaluation) -> Figures:
 
 
 def quality(result: Evaluation, labels: Sequence[str]) -> Section | None:
-    """Return the section on predictions and labels, and on the precision of the figures; None if it would be
-    empty. labels: names of the two classes."""
+    """Return the section about predictions and labels, and about the precision of the figures, or None if it
+    would be empty. labels: names of the two classes."""
     title, blocks = "Predictions and labels", list[Block]()
     if result.outcomes is not None:
         blocks += _of_two_classes(result, labels)
     elif result.classes:
         blocks.append(_matrix(result))
     else:
-        title = "How certain the figures are"
+        title = "Precision of the figures"
     if result.unit > 1:
         blocks.append(note(" ".join(remarks(result))))
     return Section("quality", title, blocks) if blocks else None
 
 
 def rows_warnings(result: Evaluation) -> Iterator[str]:
-    """Yield a warning if trees were grown on some of the rows, or may have been."""
+    """Yield a warning if the model was trained on some of the rows, or may have been."""
     trained, unknown = result.shares.trained, result.shares.unknown
     if result.of == "all" and trained:
         yield (
-            f"Trees were grown on {trained:.0%} of these rows, and fit them better than others. Measure rows "
-            "that the training held out (--rows held-out) or that were added since (--rows new)."
+            f"The model was trained on {trained:.0%} of these rows, and fits them better than other rows. "
+            "Measure rows that were held out in training (--rows held-out) or added since (--rows new)."
         )
     if result.of == "all" and unknown:
         yield (
-            f"It is not known whether trees were grown on {unknown:.0%} of these rows. If they were, the "
+            f"It is not known whether the model was trained on {unknown:.0%} of these rows. If it was, the "
             "figures are better than they would be on other rows."
         )
 
 
 def remarks(result: Evaluation) -> Iterator[str]:
-    """Yield sentences on the precision of the figures, on missing ones, and on the option that shows more."""
+    """Yield sentences about the precision of the figures, missing figures, and the option that shows more."""
     unit = result.unit
-    yield f"Counts are within {unit} rows, and {unit} rows move the last digit of the other figures."
+    yield f"Counts are accurate to {unit} rows, and {unit} rows change the last digit of other figures."
     for name, cap in result.caps.items():
-        yield f"In {name}, the loss of a row is capped at {cap:g}: fewer than {unit} rows have more."
+        yield f"In {name}, the loss of a row is capped at {cap:g}: fewer than {unit} rows have a larger loss."
     few = [*_too_few(result)]
     yield from few
     if few or any(split.left_out for split in result.splits.values()):
-        yield "A lower --min-count shows more, as far as the policies of the sites allow; so do more rows."
+        yield "A lower --min-count shows more figures, if the sites' policies allow it. More rows do so, too."
 
 
 def _too_few(result: Evaluation) -> Iterator[str]:
-    """Yield why figures are missing, first for all rows, then for groups."""
+    """Yield sentences that say why figures are missing, first for all rows, then for groups."""
     unit = result.unit
     rates = result.rates.model_dump() if result.rates else {}
     missing = [RATES[key] for key, value in rates.items() if value is None]
@@ -148,11 +148,11 @@ def _too_few(result: Evaluation) -> Iterator[str]:
     if outcomes is not None and (result.auc is None or None in outcomes.model_dump().values()):
         yield f"One label has fewer than {unit} rows: there are no curves, and figures that need it are “…”."
     elif missing:
-        yield f"“…”: fewer than {unit} rows to divide by ({', '.join(missing)})."
+        yield f"“…” means that the denominator has fewer than {unit} rows ({', '.join(missing)})."
     if any(
         None in known.figures.values() for split in result.splits.values() for known in split.sets.values()
     ):
-        yield f"“…” of a group: fewer than {rows_of_group(unit)} rows, or rows of a label, determine it."
+        yield f"For groups, “…” means fewer than {rows_of_group(unit)} rows, in total or with one label."
 
 
 # ---- Two classes ----------------------------------------------------------------------------------------
@@ -176,8 +176,8 @@ def _of_two_classes(result: Evaluation, labels: Sequence[str]) -> Iterator[Block
     limit = f"{result.threshold:g}"
     yield SideBySide(
         [
-            Table(f"Rows by label and prediction, 1 above {limit}", headings, counts, folded=False),
-            Table(f"Rates at {limit}", ["rate", "value", "±"], known, folded=False),
+            Table(f"Rows by label and prediction (1 above {limit})", headings, counts, folded=False),
+            Table(f"Rates at threshold {limit}", ["rate", "value", "±"], known, folded=False),
         ]
     )
     if not result.bins:
@@ -204,7 +204,7 @@ def _of_two_classes(result: Evaluation, labels: Sequence[str]) -> Iterator[Block
 def _curves(result: Evaluation, groups: Sequence[ScoreBin]) -> Iterator[Block]:
     roc = [(each.false_positive_rate, each.true_positive_rate) for each in result.roc]
     precision = Series("model", _precision(result.bins))
-    calibration = Series("rows of one bin", [(g.mean_prediction, g.rate) for g in groups], dots=True)
+    calibration = Series("rows of a bin", [(g.mean_prediction, g.rate) for g in groups], dots=True)
     axes = "false positive rate", "true positive rate"
     yield Lines("ROC curve", [Series("model", roc)], *axes, square=True, diagonal=True)
     yield Lines("Precision-recall curve", [precision], "recall", "precision", square=True)
@@ -213,7 +213,7 @@ def _curves(result: Evaluation, groups: Sequence[ScoreBin]) -> Iterator[Block]:
 
 
 def _precision(bins: Sequence[ScoreBin]) -> list[tuple[float, float]]:
-    """Return (recall, precision) at the lower end of each bin, from the highest score down."""
+    """Return (recall, precision) at the lower end of each bin, starting at the highest score."""
     ones = sum(each.positives for each in bins)
     out: list[tuple[float, float]] = []
     found, taken = 0, 0
@@ -225,7 +225,7 @@ def _precision(bins: Sequence[ScoreBin]) -> list[tuple[float, float]]:
 
 
 def grouped(bins: Sequence[ScoreBin]) -> list[ScoreBin]:
-    """Merge neighbouring bins into about MAX_BINS bins with about equally many rows."""
+    """Merge neighbouring bins into about MAX_BINS bins with about the same number of rows each."""
     least, part, out = sum(each.rows for each in bins) / MAX_BINS, list[ScoreBin](), list[ScoreBin]()
     for number, each in enumerate(bins, 1):
         part.append(each)
@@ -246,7 +246,9 @@ def grouped(bins: Sequence[ScoreBin]) -> list[ScoreBin]:
 def _matrix(result: Evaluation) -> Block:
     classes = result.classes
     if len(classes) > MAX_CLASSES:
-        return note(f"{len(classes)} classes: --json has the rows by class and predicted class.")
+        return note(
+            f"{len(classes)} classes are too many to show; use --json for rows by class and predicted class."
+        )
     assert isinstance(result.confusion, list)
     rows = [(name, *map(count, row)) for name, row in zip(classes, result.confusion, strict=True)]
     headings = ["label", *(f"predicted {name}" for name in classes)]
@@ -275,20 +277,24 @@ def _split(title: str, split: Split, result: Evaluation) -> Iterator[Block]:
     if rows:
         yield Table(f"Figures by {title}", [title, "rows", *(RATES.get(key, key) for key in told)], rows)
     missing = [RATES.get(key, key) for key in shown if key not in told]
-    few = f"under {rows_of_group(result.unit)} rows, or rows of a label"
+    few = f"fewer than {rows_of_group(result.unit)}, in total or with one of the labels"
     if missing and told:
         yield note(f"Each group has too few rows ({few}) for {', '.join(missing)}.")
     if small:
-        yield note(f"Too few rows for a figure ({few}): ", Names(small), ". A lower --min-count shows more.")
+        yield note(
+            f"Too few rows for any figure ({few}): ", Names(small), ". A lower --min-count shows more."
+        )
     if len(rows) > 1:
-        yield note("A dash: the difference may be due to rounding. A difference of few rows may be chance.")
+        yield note(
+            "A dash means that the difference may be due to rounding. Between small groups, it may be chance."
+        )
     if split.left_out:
-        few = f"fewer than {result.unit} rows{', or none' if result.unit > 1 else ''}"
-        yield note(f"Groups of {few} are left out: ", Names(split.left_out))
+        few = f"with fewer than {result.unit} rows" if result.unit > 1 else "without rows"
+        yield note(f"Groups {few} are left out: ", Names(split.left_out))
 
 
 def _of_group(each: SetFigures, key: str, shown: Callable[[float | None], str]) -> str:
-    """Return a figure of a group, and its uncertainty from rounding if that is large enough to show."""
+    """Return a figure of a group, with its uncertainty from rounding if that is large enough to show."""
     within = each.resolution.get(key)
     unsure = _within(within) if within is not None and each.figures[key] is not None else ""
     return f"{shown(each.figures[key])} {unsure}".rstrip()
@@ -302,17 +308,17 @@ def _within(within: float | None) -> str:
 
 
 def number(value: float | None) -> str:
-    """Return a figure; “…” for None."""
+    """Return a figure as text, “…” for None."""
     return "…" if value is None else f"{value:.5g}"
 
 
 def count(value: int | None) -> str:
-    """Return a number of rows; “…” for None, if it is too small."""
+    """Return a number of rows as text, “…” for None (too small to be shown)."""
     return "…" if value is None else f"{value:,}"
 
 
 def share(value: float | None) -> str:
-    """Return a share of rows with the digits that it is rounded to; “…” for None."""
+    """Return a fraction of rows as a percentage with all digits to which it is rounded, “…” for None."""
     return "…" if value is None else f"{100 * value:.4g}%"
 
 
@@ -320,9 +326,9 @@ def share(value: float | None) -> str:
 
 
 MUCH_MISSING = 0.5
-"""A column with a larger share of missing values gets a hint."""
+"""If a larger fraction of a column's values is missing, there is a hint."""
 SHOWN_LEVELS = 6
-"""Maximum number of levels that a hint names."""
+"""Maximum number of levels that a hint lists."""
 _QUANTILES = ("0.05", "0.25", "0.5", "0.75", "0.95")
 
 
@@ -331,7 +337,7 @@ def description(result: Description) -> Document:
     numbers = [column for column in result.columns if column.is_numeric]
     groups = [column for column in result.columns if not column.is_numeric]
     what = f"{rows:,} rows of all parties, {counted(len(result.columns), 'column')}"
-    answer = Verdict("Nothing in these rows requires a change of terms or tables.", "good", [f"{what}."])
+    answer = Verdict("Nothing in these rows requires a change to the terms or tables.", "good", [f"{what}."])
     if found:
         things = counted(len(found), "thing")
         answer = Verdict(f"{things} to look at before training on these rows.", "unclear", [f"{what}."])
@@ -347,10 +353,10 @@ def description(result: Description) -> Document:
 
 
 def hidden(result: Description) -> str:
-    """Return a sentence or two on what is left out of the description."""
+    """Return a sentence or two about what is left out of the description."""
     if result.noise:
         return (
-            f"“…” stands for what is lost in the noise, whose standard deviation is {result.noise:.3g} rows."
+            f"“…” stands for values lost in the noise, whose standard deviation is {result.noise:.3g} rows."
         )
     unit = result.unit
     rounded = f"Counts are rounded to {unit} rows. " if unit > 1 else ""
@@ -362,8 +368,8 @@ def hidden(result: Description) -> str:
 
 @dataclass(frozen=True)
 class Hint:
-    """Something to look at. what: `column` or `label`; name: name of that column; remedy: what to do or
-    ask."""
+    """A finding in the description of the rows. what: "column" or "label"; name: name of the column; finding:
+    clause that follows the name; remedy: what to do."""
 
     what: str
     name: str
@@ -390,31 +396,33 @@ def hints(result: Description) -> Iterator[Hint]:
         missing = column.missing
         is_empty = missing is not None and rows - missing < least
         if is_empty:
-            held = "no value in any row" if least == 1 else f"a value in fewer than {least} rows"
+            held = "no values" if least == 1 else f"values in fewer than {least} rows"
             yield Hint("column", column.name, f"has {held}", "remove it from the terms")
         elif missing is not None and missing > MUCH_MISSING * rows:
             part = f"is missing in {missing / max(rows, 1):.0%} of the rows"
-            yield Hint("column", column.name, part, "does it have the same name at all sites?")
+            yield Hint("column", column.name, part, "check that it has the same name at all sites")
         if not column.is_numeric:
             yield from _hints_on_levels(column, result)
         elif column.constant and not is_empty:
-            one = "has the same value in all rows that have one"
+            one = "has the same value in all rows that have a value"
             yield Hint("column", column.name, one, "remove it from the terms")
         elif column.gap is not None:
             low, high = (float(f"{end:.2g}") for end in column.gap)
-            far = f"has values up to about {low:g} and from about {high:g} on, but few in between"
-            yield Hint("column", column.name, far, "do all sites use the same unit?")
+            far = f"has values up to about {low:g} and above about {high:g}, but few in between"
+            yield Hint("column", column.name, far, "check that all sites use the same unit")
     label = result.label
     if empty := [level for level, rows_of in label.levels.items() if rows_of == 0]:
         yield Hint(
-            "label", label.name, _hardly(least, ", ".join(map(delimited, empty))), "is the spelling right?"
+            "label", label.name, _hardly(least, ", ".join(map(delimited, empty))), "check the spelling"
         )
     if label.constant:
         yield Hint("label", label.name, "is the same in every row", "there is nothing to learn")
 
 
 def _hardly(least: int, levels: str) -> str:
-    return f"never has {levels}" if least == 1 else f"has {levels} in fewer than {(least + 1) // 2} rows"
+    return (
+        f"has no rows with {levels}" if least == 1 else f"has {levels} in fewer than {(least + 1) // 2} rows"
+    )
 
 
 def _hints_on_levels(column: Column, result: Description) -> Iterator[Hint]:
@@ -423,23 +431,23 @@ def _hints_on_levels(column: Column, result: Description) -> Iterator[Hint]:
         return
     if undeclared != 0:
         about = "" if least == 1 else "about "
-        number = "some rows" if undeclared is None else f"{about}{undeclared:,} rows"
+        number = "some rows" if undeclared is None else f"{about}{undeclared:,} row{'s' * (undeclared != 1)}"
         yield Hint(
             "column",
             column.name,
             f"has undeclared levels in {number}, which are treated as missing",
-            "declare them under [columns.categorical], or correct the tables (`fedboost check` at each site "
-            "names them)",
+            "declare them under [columns.categorical], or correct the tables (run `fedboost check` at each "
+            "site to list them)",
         )
     if empty := [level for level, rows in column.levels.items() if rows == 0]:
         shown, more = empty[:SHOWN_LEVELS], len(empty) - SHOWN_LEVELS
         rest = f" and {counted(more, 'more level')}" if more > 0 else ""
         levels = ", ".join(map(delimited, shown)) + rest
-        yield Hint("column", column.name, _hardly(least, levels), "remove them, or correct them")
+        yield Hint("column", column.name, _hardly(least, levels), "remove or correct these levels")
     present = [rows for rows in column.levels.values() if rows != 0]
     if len(present) == 1 and undeclared == 0:
         all_rows = "all rows" if least == 1 else "nearly all rows"
-        one = f"has the same level in {all_rows} that have one"
+        one = f"has the same level in {all_rows} that have a level"
         yield Hint("column", column.name, one, "remove it from the terms")
 
 
@@ -449,7 +457,7 @@ def _hints_on_levels(column: Column, result: Description) -> Iterator[Hint]:
 def _columns(numbers: Sequence[Column], groups: Sequence[Column], rows: int) -> Iterator[Block]:
     if numbers:
         yield _quantiles("Quantiles of each numeric feature", numbers, rows)
-        yield note("Quantiles are rounded as far as their intervals allow; missing is a share of all rows.")
+        yield note("Quantiles are rounded within their intervals; “missing” is a percentage of all rows.")
     else:
         yield note("The terms have no numeric features.")
     if groups:
@@ -484,7 +492,8 @@ def _label(label: Column, rows: int) -> Iterator[Block]:
 
 
 def quantile(interval: Interval | None) -> str:
-    """Return the middle of a quantile's interval with as few digits as stay within the interval."""
+    """Return the middle of a quantile's interval, rounded to the fewest digits that are still within the
+    interval."""
     if interval is None:
         return "…"
     low, high = interval
@@ -497,22 +506,22 @@ def quantile(interval: Interval | None) -> str:
 
 
 def share_of(known: int | None, rows: int) -> str:
-    """Return a count as a share of all rows; “…” for None."""
+    """Return a count as a percentage of all rows, “…” for None."""
     return "…" if known is None else "0" if not known else f"{max(known / max(rows, 1), 0.001):.1%}"
 
 
-# ---- Drift: whether and which columns moved since the training, and where their rows went ---------------
+# ---- Drift: which columns moved since the training, and how their rows are distributed now --------------
 
 
 MAX_DRAWN_BINS = 8
-"""Maximum number of columns whose bins are drawn."""
+"""Maximum number of columns whose bins are shown in charts."""
 MAX_NAMED = 5
 """Maximum number of columns that the verdict names."""
 GRADES = (
-    "Limit by chance: draws of as many of the same rows stay below it 999 times in 1,000. A column is stable "
-    "below that, slight below 0.1, moved below 0.25, and shifted from there on."
+    "Limit by chance: if nothing has changed, the PSI is below it 999 times in 1,000. A column is “stable” "
+    "below this limit, “slight” below 0.1, “moved” below 0.25, and “shifted” otherwise."
 )
-"""Explanation of the verdicts."""
+"""Explanation of the verdicts on a column."""
 
 
 def drift(result: Drift) -> Document:
@@ -523,13 +532,13 @@ def drift(result: Drift) -> Document:
     stable = len([each for each in others if each is not score])
     moved: list[Block] = [_indices(far), SideBySide([_chart(each) for each in far[:MAX_DRAWN_BINS]])]
     if len(far) > MAX_DRAWN_BINS:
-        moved.append(note(f"The charts show the {MAX_DRAWN_BINS} columns that moved furthest."))
+        moved.append(note(f"The charts show the {MAX_DRAWN_BINS} columns that moved most."))
     blocks = (
         verdict(result),
         *warnings([*session_warnings(result.session)]),
         *([Section("columns", "What moved", moved)] if far else []),
         note(
-            f"PSI is the population stability index. {GRADES} Bins of fewer than "
+            f"PSI is the population stability index. {GRADES} Bins with fewer than "
             f"{result.min_count} rows are merged."
         ),
         Section("others", f"Stable columns ({stable})", [_indices(others)], folded=True),
@@ -539,11 +548,11 @@ def drift(result: Drift) -> Document:
 
 
 def _what(result: Drift) -> str:
-    return f"{result.rows:,} rows of all parties, compared with {result.reference_rows:,} of the training"
+    return f"{result.rows:,} rows of all parties, compared with {result.reference_rows:,} training rows"
 
 
 def verdict(result: Drift) -> Verdict:
-    """Return, in a sentence, whether anything moved."""
+    """Return a sentence that says whether columns or the score moved."""
     *columns, score = result.columns
     moved = [each.name for each in columns if each.has_moved]
     slight = [each.name for each in columns if each.verdict == "slight"]
@@ -551,14 +560,14 @@ def verdict(result: Drift) -> Verdict:
         more = f" and {len(moved) - MAX_NAMED} more" if len(moved) > MAX_NAMED else ""
         text = f"{counted(len(moved), 'column')} moved since the training: {listed(moved[:MAX_NAMED])}{more}."
     elif slight:
-        text = f"{counted(len(slight), 'column')} moved slightly, none far: {listed(slight[:MAX_NAMED])}."
+        text = f"{counted(len(slight), 'column')} moved, but only slightly: {listed(slight[:MAX_NAMED])}."
     elif all(each.psi is None for each in columns):
-        text = "Whether a column moved cannot be decided: too few rows lie outside one bin."
+        text = "It cannot be decided whether columns moved: too few rows lie outside a single bin."
     else:
         text = "No column moved by more than chance."
     of_score = {
         "moved": "The score of the model moved.",
-        "shifted": "The score of the model moved far.",
+        "shifted": "The score of the model shifted.",
         "slight": "The score of the model moved slightly.",
         "stable": "The score of the model did not move.",
     }
@@ -567,8 +576,8 @@ def verdict(result: Drift) -> Verdict:
     about = [f"{_what(result)}.", *([of_score[score.verdict]] if score.verdict in of_score else [])]
     if state != "good":
         about.append(
-            "That by itself does not make the model worse: measure it on rows with a known outcome (fedboost "
-            "evaluate)."
+            "By itself, this does not make the model worse: measure it on rows with a known outcome "
+            "(fedboost evaluate)."
         )
     return Verdict(text, state, about)
 
@@ -584,13 +593,13 @@ def _indices(columns: Sequence[DriftColumn]) -> Table:
         )
         for each in columns
     ]
-    headings = ["column", "psi", "limit by chance", "verdict", "most moved"]
+    headings = ["column", "psi", "limit by chance", "verdict", "largest change"]
     return Table("How far each column moved", headings, rows, (1, 2))
 
 
 def _chart(column: DriftColumn) -> Bars:
     values = [(values_of(one), 100 * before, 100 * after) for one, before, after in _shares(column)]
-    return Bars(f"Percent of the rows by {column.name}", values, "percent of the rows", ("training", "today"))
+    return Bars(f"Percentage of rows by {column.name}", values, "percentage of rows", ("training", "today"))
 
 
 def _bins(columns: Sequence[DriftColumn]) -> Table:
@@ -599,12 +608,12 @@ def _bins(columns: Sequence[DriftColumn]) -> Table:
         for each in columns
         for one, before, after in _shares(each)
     ]
-    headings = ["column", "values", "rows of the training", "share", "rows today", "share today"]
+    headings = ["column", "values", "training rows", "share", "rows today", "share today"]
     return Table("Rows by bin of each column", headings, rows, range(2, 6), folded=False)
 
 
 def _shares(column: DriftColumn) -> Iterator[tuple[DriftBin, float, float]]:
-    """Yield each bin with its share of the rows in the training and now."""
+    """Yield each bin with its fraction of the training rows and of the current rows."""
     before, after = (
         max(sum(each), 1) for each in zip(*((b.reference, b.rows) for b in column.bins), strict=True)
     )
@@ -613,7 +622,8 @@ def _shares(column: DriftColumn) -> Iterator[tuple[DriftBin, float, float]]:
 
 
 def most_moved(column: DriftColumn) -> str:
-    """Return the bin whose share of rows changed most, in words; empty if none changed visibly."""
+    """Return text about the bin whose share of rows changed most, or "" if no change is visible after
+    rounding."""
     if column.psi is None:
         return ""
     one, before, after = max(_shares(column), key=lambda share: abs(share[2] - share[1]))
@@ -622,13 +632,13 @@ def most_moved(column: DriftColumn) -> str:
 
 
 def values_of(one: DriftBin) -> str:
-    """Return the values of a bin, in words."""
+    """Return the values of a bin as text, e.g. "1 to below 3"."""
     if one.levels:
         return " or ".join(map(delimited, one.levels[:3])) + (" ..." if len(one.levels) > 3 else "")
     if "low" not in one.model_fields_set:
         return "missing"
     low, high = ("" if end is None else amount(end) for end in (one.low, one.high))
-    text = f"{low} to below {high}" if low and high else f"from {low}" if low else f"below {high}"
+    text = f"{low} to below {high}" if low and high else f"at least {low}" if low else f"below {high}"
     return (text if low or high else "any value") + (" or missing" if one.missing else "")
 
 
@@ -650,16 +660,18 @@ def tuning(result: Tuning) -> Document:
     more = f" {counted(hidden, 'more trial')} ranked lower." if hidden > 0 else ""
     gain = f"Its {metric} is {number(best.value(metric))} instead of {number(trials[0].value(metric))}."
     if not result.best:
-        gain = "No trial beats the settings of the terms."
+        gain = "No trial beats the settings in the terms."
     headings = ["trial", metric, "best round", "of", "settings"]
     table = Table("Trials, best first", headings, rows, range(4), folded=False)
-    at_best = note(f"The {metric} is that of the validation rows in the best round of each trial.{more}")
+    at_best = note(
+        f"The {metric} is measured on the validation rows after the best round of each trial.{more}"
+    )
     blocks = (
         Verdict(f"Trial {result.best} is the best: {_settings(best)}.", more=[gain]),
         *warnings([*session_warnings(result.session)]),
         Section("trials", "Trials", [table, at_best]),
     )
-    lead = f"{counted(len(trials), 'trial')} side by side; the best by {metric} on validation rows"
+    lead = f"{counted(len(trials), 'trial')} in parallel, compared by {metric} on validation rows"
     return result_document(result, "Trials of settings", lead, blocks)
 
 
@@ -680,20 +692,20 @@ VIEWS: dict[str, Callable[[Any], Document]] = {
 
 
 def document(result: Result) -> Document:
-    """Return the document of any result."""
+    """Return the document of a result, whatever its task."""
     return VIEWS[result.task](result)
 
 
-# ---- The check of a table: an oddity that many columns share takes a few lines, not one per column -----
+# ---- The check of a table: a finding that many columns share takes a few lines, not one per column -----
 
 
 MAX_ALIKE = 5
-"""Maximum number of columns with the same kind of oddity that are described one by one."""
+"""Maximum number of columns with the same kind of finding that are described one by one."""
 
 
 def by_kind(oddities: Iterable[Oddity]) -> Iterator[tuple[Oddity, str]]:
-    """Yield oddities, the worst first. The last one described of each kind comes with a sentence on the other
-    columns of that kind."""
+    """Yield oddities (findings about columns), the most severe first, up to MAX_ALIKE of each kind. The last
+    one of a kind comes with a sentence about the other columns, for which "" is yielded otherwise."""
     alike: dict[str, list[Oddity]] = {}
     for oddity in by_severity(oddities):
         alike.setdefault(oddity.kind, []).append(oddity)
@@ -701,11 +713,12 @@ def by_kind(oddities: Iterable[Oddity]) -> Iterator[tuple[Oddity, str]]:
         shown, rest = each[:MAX_ALIKE], each[MAX_ALIKE:]
         yield from ((oddity, "") for oddity in shown[:-1])
         names = listed(oddity.column for oddity in rest[:MAX_ALIKE]) + ", …" * (len(rest) > MAX_ALIKE)
-        yield shown[-1], f"the same of {counted(len(rest), 'more column')}: {names}" if rest else ""
+        yield shown[-1], f"the same applies to {counted(len(rest), 'more column')}: {names}" if rest else ""
 
 
 def notices(oddities: Iterable[Oddity]) -> Iterator[str]:
-    """Yield a line for each oddity that is worth one, or for several columns with the same oddity."""
+    """Yield a line for each finding that is worth reporting, and a line for further columns with the same
+    one."""
     for oddity, others in by_kind(each for each in oddities if each.is_worth_a_line):
         advice = f"; {oddity.advice}" if oddity.advice else ""
         yield f"{delimited(oddity.column)}: {oddity.sentence}{advice}"
@@ -723,7 +736,7 @@ def check(table: Checked) -> Document:
     numbers = [counted(table.number(severity), severity) for severity in SEVERITIES if table.number(severity)]
     state: State = "bad" if table.number(ERROR) else "unclear" if table.number(WARNING) else "good"
     about = {"table": rows, "label": table.label, "workers": table.workers}
-    blocks: list[Block] = [Verdict(capital(", ".join(numbers)) or "Nothing is odd", state)]
+    blocks: list[Block] = [Verdict(capital(", ".join(numbers)) or "No problems were found", state)]
     blocks.append(Entries([(key, text) for key, text in about.items() if text]))
     if table.oddities:
         blocks.append(Entries([*_entries(table.oddities)]))

@@ -1,8 +1,8 @@
-"""The parts of a session's page besides its result: who agreed to what, who learns what, and the traffic.
+"""Sections that the page of every session contains: who agreed to what, who learns what, and the traffic.
 Also the privacy card, and the plan of terms with noise.
 
-Promises: the content follows from the terms, the signatures and the counted bytes. It includes every party,
-column and category in the terms, and every setting that differs from its default.
+Guarantees: the content depends only on the terms, the signatures and the counted bytes. It includes every
+party, column and category in the terms, and every setting that differs from its default.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,14 +27,14 @@ from fedboost.views.words import counted, duration, one_line, size
 
 
 def result_document(result: Result, title: str, lead: str, blocks: Sequence[Block]) -> Document:
-    """Return the document of a result: its own blocks, then the folded parts that every session has."""
+    """Return the document of a result: its own blocks, then the folded sections that every session has."""
     session, terms = result.session, result.session.terms
     signed = [
         (party, part_of(terms, party), "its answers" if party in session.signed_by else "nothing")
         for party in dict.fromkeys((*terms.parties, *session.signed_by))
     ]
     agreed_by = Table("Parties", ["party", "takes part with", "signed"], signed, ())
-    checked = note("Signatures are checked when the result arrives, if the analyst has keys.")
+    checked = note("If the analyst has keys, signatures are checked when the result arrives.")
     more = (
         *agreed(terms, [agreed_by, checked]),
         Section("session", "Traffic", [*traffic(session)], True),
@@ -43,27 +43,27 @@ def result_document(result: Result, title: str, lead: str, blocks: Sequence[Bloc
 
 
 def session_warnings(session: Ended) -> Iterator[str]:
-    """Yield what a reader should know about the session before its figures."""
+    """Yield warnings that a reader should see before the figures of a session."""
     terms = session.terms
     if not session.signed_by:
-        yield "No party signed its answers: anyone could have made these figures."
+        yield "No party signed its answers: anyone could have produced these figures."
     absent = len(set(terms.parties) - set(session.signed_by))
     if session.signed_by and absent:
-        yield f"{absent} of the {len(terms.parties)} parties of the terms did not sign."
+        yield f"{absent} of the {len(terms.parties)} parties in the terms did not sign."
     if not terms.protection.hides:
         yield f"Protection {terms.hiding.protection}: {not_hidden(terms)}."
 
 
-# ---- The agreement, and who learns what: in the words that a person at a site approved ------------------
+# ---- The agreement, and who learns what: the same text that a person at a site approved -----------------
 
 
-NO_NOISE = "without noise, nothing bounds what the sums, and the model itself, reveal about single rows"
+NO_NOISE = "without noise, nothing limits what the sums and the model itself reveal about single rows"
 _OF_A_MODEL = (
-    "Anyone who has the model file learns its thresholds, gains, covers and leaf values, which are made from "
-    "sums over the rows of all parties."
+    "Anyone who has the model file learns its thresholds, gains, covers and leaf values, which are computed "
+    "from sums over the rows of all parties."
 )
 _OF_A_RESULT = (
-    "The aggregator, and anyone who works with it, sees the sums before counts of few rows are left out."
+    "The aggregator, and anyone who colludes with it, sees the sums before counts of few rows are left out."
 )
 
 
@@ -73,14 +73,14 @@ def agreed(terms: Terms, parties: Sequence[Block]) -> tuple[Section, Section]:
     about: list[Block] = [
         *parties,
         *(Entries(lines) for title, lines in words if title != WHO_LEARNS_WHAT),
-        note("Other settings have their defaults."),
+        note("All other settings have their default values."),
         Paragraph(("Every party agreed to these terms before the session. Digest: ", Code(terms.digest))),
     ]
     told: list[Block] = [Entries(lines) for title, lines in words if title == WHO_LEARNS_WHAT]
     told.append(note(_OF_A_MODEL if terms.task.trains else _OF_A_RESULT))
     if terms.noise is not None:
         told += [
-            Paragraph("Privacy card: what is promised about any one row."),
+            Paragraph("Privacy card: what is guaranteed for every single row."),
             *card_blocks(PrivacyCard.of(terms)),
         ]
     return (
@@ -90,7 +90,7 @@ def agreed(terms: Terms, parties: Sequence[Block]) -> tuple[Section, Section]:
 
 
 def part_of(terms: Terms, party: str) -> str:
-    """Return what a party contributes."""
+    """Return what a party contributes, as text."""
     if party not in terms.parties:
         return "nothing: the terms do not name it"
     also = "; decrypts sums" if party == terms.keyholder else ""
@@ -101,11 +101,11 @@ def part_of(terms: Terms, party: str) -> str:
     return f"{holds}: {', '.join(terms.blocks.columns_of(party).features)}{also}"
 
 
-# ---- Traffic and time: bytes and seconds as counted by the process that followed the session -----------
+# ---- Traffic and time: bytes and seconds, as measured by the process that followed the session ---------
 
 
 def traffic(session: Ended) -> Iterator[Block]:
-    """Yield the total traffic, the bytes of each party, and the time and bytes of each round, if any."""
+    """Yield the total traffic, the traffic of each party, and the time and traffic of each round, if any."""
     yield Paragraph(_in_short(session))
     if session.traffic:
         order = {party: number for number, party in enumerate(session.terms.parties)}
@@ -119,7 +119,7 @@ def traffic(session: Ended) -> Iterator[Block]:
 
 
 def by_party(traffic: Traffic) -> Table:
-    """Return a table of the bytes that each party sent and received."""
+    """Return a table of the bytes sent and received by each party."""
     rows = [(party, *map(size, moved)) for party, moved in traffic.items()]
     return Table("Traffic of each party", ["party", "sent", "received"], rows)
 
@@ -130,14 +130,14 @@ def _in_short(session: Ended) -> str:
     text += " since the aggregator was restarted" if session.since_restart else " in all"
     if seconds:
         text += f"; {counted(len(seconds), 'round')} in {duration(sum(seconds))}"
-    return f"{text}. Bytes are those of messages between parties and aggregator, in both directions."
+    return f"{text}. All messages between parties and aggregator are counted, in both directions."
 
 
 # ---- The privacy card of a model, and the plan of terms with noise ---------------------------------------
 
 
 def strength(epsilon: float) -> str:
-    """Return a rating of an epsilon in words."""
+    """Return a verbal rating of an epsilon, e.g. "strong"."""
     for most, word in ((1.0, "strong"), (3.0, "moderate"), (8.0, "weak")):
         if epsilon <= most:
             return word
@@ -156,10 +156,10 @@ def card_blocks(report: PrivacyCard) -> Sequence[Block]:
         "delta": f"{report.delta:g}",
         "adjacency": report.adjacency,
         "holds against": report.against,
-        "noise": f"{report.noise}, {report.placement}; that of {parties} is enough",
+        "noise": f"{report.noise}, {report.placement}; the noise of {parties} is enough",
         "trees": report.method,
         "epsilon of all releases": f"{report.epsilon_spent:.6g} (mu squared {report.cost:.6g})",
-        "the same by zCDP": f"{report.zcdp_epsilon:.6g}, a looser bound, for discrete noise as it is",
+        "epsilon by zCDP": f"{report.zcdp_epsilon:.6g}, a looser bound that holds for discrete noise",
         "parties in every sum": ", ".join(map(one_line, report.roster)) or "not named",
         "protection": report.protection,
         "terms": report.terms,
@@ -168,13 +168,13 @@ def card_blocks(report: PrivacyCard) -> Sequence[Block]:
         (each.what, str(each.times), f"{each.sensitivity:.6g}", f"{each.sigma:.6g}", f"{each.cost:.6g}")
         for each in report.releases
     ]
-    headings = ["what", "times", "sensitivity", "noise in the sum", "cost of one"]
+    headings = ["what", "times", "sensitivity", "noise in the sum", "cost of each"]
     return (
         Entries([*entries.items()]),
         Table("Every release", headings, releases, folded=False),
         note(
-            "Sensitivity is how far one row can move the whole sum, and noise is a standard deviation, both "
-            "in the integers that are added; cost is mu squared, and costs add up."
+            "Sensitivity is how much one row can change the whole sum, and noise is a standard deviation. "
+            "Both are in the unit of the integers that are summed. Cost is mu squared; costs are additive."
         ),
         Paragraph("Not covered:"),
         Items(report.not_covered),
@@ -182,7 +182,7 @@ def card_blocks(report: PrivacyCard) -> Sequence[Block]:
 
 
 def plan(result: Plan) -> Document:
-    """Return the document of a plan: the releases of the terms, and what to expect of the model."""
+    """Return the document of a plan: what the terms would release, and how noise would affect the model."""
     report = result.card
     parties = counted(len(report.roster), "party", "parties")
     releases = [
@@ -195,37 +195,37 @@ def plan(result: Plan) -> Document:
         )
         for each in result.releases
     ]
-    hist = "With method hist, several noisy cells determine a leaf: expect it to be less certain than this."
+    hist = "With method hist, each leaf depends on several noisy cells and is less certain than stated here."
     return Document(
         "Privacy plan",
         "",
         [
             Verdict(
                 f"Epsilon {report.epsilon:g} at delta {report.delta:g}: {strength(report.epsilon)}; "
-                f"{parties}, noise {report.placement}, that of {report.honest} is enough.",
-                more=[f"The promise holds against {report.against}."],
+                f"{parties}, {report.placement} noise; the noise of {report.honest} is enough.",
+                more=[f"The guarantee holds against {report.against}."],
             ),
             Items([*map(_outlook, result.outlooks), *([hist] if report.method == "hist" else [])]),
             Table(
                 "What is released",
-                ["what", "times", "noise", "in", "share of cost"],
+                ["what", "times", "noise", "unit", "share of cost"],
                 releases,
                 (1, 2, 4),
                 folded=False,
             ),
             note(
-                "Noise is a standard deviation, in every cell of a sum. Chance is due to the rows that the "
-                "sites happen to have."
+                "Noise is the standard deviation in each cell of a sum. Chance is the variation that comes "
+                "from which rows the sites happen to have."
             ),
         ],
     )
 
 
 def _outlook(outlook: Outlook) -> str:
-    """Return an outlook as a sentence."""
+    """Return a sentence about the certainty of leaf values for one number of rows."""
     return (
         f"With {outlook.rows:,} rows, a leaf has {outlook.leaf_rows:,.0f} on average, and its value is as "
-        f"certain as {outlook.worth:,.0f} rows would make it without noise: {_verdict(outlook)}."
+        f"certain as that of {outlook.worth:,.0f} rows without noise: {_verdict(outlook)}."
     )
 
 
@@ -236,5 +236,5 @@ def _verdict(outlook: Outlook) -> str:
     if ratio <= 2.0:
         return "noise and chance have about the same effect"
     if ratio <= 10.0:
-        return "noise outweighs chance in a single tree, and only what many trees agree on is learned"
+        return "noise outweighs chance in a single tree; only what many trees agree on is learned"
     return "noise drowns a single leaf; raise epsilon, or train on more rows"

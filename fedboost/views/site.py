@@ -1,7 +1,7 @@
-"""Pages of a site, for the person who decides for it: overview, requests, audit log, budget and policy.
+"""Web pages of a site, for the person who decides for it: overview, requests, audit log, budget and policy.
 
-Promises: a page has no script, and loads only style and icon, from its own origin. Content from outside is
-text, never markup. What an approval would allow is shown in full above the button.
+Guarantees: a page has no script, and loads only its style sheet and icon, from its own origin. Content from
+outside is text, never markup. What an approval would allow is shown in full above the button.
 """
 
 from collections.abc import Iterator, Sequence
@@ -55,13 +55,13 @@ POLICY = (
     "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; "
     "frame-ancestors 'none'"
 )
-"""Content security policy of every page: no script runs, whatever the page contains."""
+"""Content security policy of every page. It prevents scripts from running, whatever the page contains."""
 
 
 @dataclass(frozen=True)
 class Reader:
-    """A reader of a page. name: name on the token; may_decide: the token is an officer's; form_key: key in
-    the forms of pages for this reader, '' for a reader without forms."""
+    """The person who reads a page. name: name of the token's owner; may_decide: True if the token has the
+    role officer; form_key: CSRF token in this reader's forms, "" for a reader without forms."""
 
     name: str
     may_decide: bool
@@ -69,14 +69,15 @@ class Reader:
 
 
 def page(path: str, document: Document, reader: Reader) -> str:
-    """Return a document as a page at this path."""
+    """Return a document as an HTML page. path: path of the page; reader: who it is for."""
     may = "may approve and refuse" if reader.may_decide else "may read"
     caller = f"{reader.name}: {may}. " if reader.form_key else ""
     return served_page(SITE, path, document, caller, form_key(reader))
 
 
 def form_key(reader: Reader) -> Markup:
-    """Return the hidden field that proves that a form is from a page for this reader."""
+    """Return the hidden form field with the CSRF token, which proves that a form is from this reader's
+    page."""
     return Markup(f'<input type="hidden" name="key" value="{reader.form_key}">')
 
 
@@ -84,9 +85,9 @@ def form_key(reader: Reader) -> Markup:
 
 
 DIGITS = 8
-"""Number of digits of a digest in a table."""
+"""Number of digits of a digest that a table shows."""
 MAX_ANSWER = 200
-"""Maximum length of an answer that is shown unfolded."""
+"""Maximum length of an answer that is shown without folding."""
 BEFORE = "before the approval"
 WITHOUT_KEYS = "anyone: connections have no keys"
 STATES: dict[Standing, State] = {
@@ -99,15 +100,15 @@ STATES: dict[Standing, State] = {
 
 
 def requests(known: Sequence[Request]) -> Document:
-    """Return the page of requests, undecided ones first."""
+    """Return the page that lists analysts' requests, undecided ones first."""
     waiting = [request for request in known if request.standing.is_open]
     others = [request for request in known if not request.standing.is_open]
-    about = "Requests for a session, and checks whether this site would take part, latest first. "
+    about = "Requests for sessions, and checks of whether this site would take part, most recent first. "
     blocks: list[Block] = [
         _waiting(len(waiting)),
         Section("undecided", "Not approved", [requests_table(waiting, "Requests to decide on")]),
         Section("others", "All others", [requests_table(others, "Requests that are decided or allowed")]),
-        note(about, "If there are many, the oldest are dropped."),
+        note(about, "If there are many, the oldest ones are dropped."),
     ]
     return Document("Requests", "", blocks)
 
@@ -115,8 +116,10 @@ def requests(known: Sequence[Request]) -> Document:
 def _waiting(count: int) -> Verdict:
     if not count:
         return Verdict("No request is waiting for a decision.", "good")
-    wait = "waits" if count == 1 else "wait"
-    return Verdict(f"{counted(count, 'request')} {wait} for a decision.", "unclear", ["Open one to decide."])
+    wait = "is waiting" if count == 1 else "are waiting"
+    return Verdict(
+        f"{counted(count, 'request')} {wait} for a decision.", "unclear", ["Open a request to decide on it."]
+    )
 
 
 def requests_table(known: Sequence[Request], caption: str) -> Block:
@@ -133,24 +136,24 @@ def requests_table(known: Sequence[Request], caption: str) -> Block:
         )
         for request in known
     ]
-    headings = ["terms", "analyst", "last request", "what for", "at this site", "last answer"]
+    headings = ["terms", "analyst", "last request", "purpose", "at this site", "last answer"]
     return Table(caption, headings, rows, (), folded=False)
 
 
 def standing(request: Request) -> Badge:
-    """Return the status of a request at this site."""
+    """Return the status of a request at this site as a badge."""
     return Badge(request.standing.value, STATES[request.standing])
 
 
 def _answer(request: Request) -> Line:
     if not request.answer:
-        return "it took part" if request.session else "it would take part"
+        return "this site took part" if request.session else "this site would take part"
     answer = f"{BEFORE}: {request.answer}" if request.approved_since else request.answer
     return answer if len(answer) <= MAX_ANSWER else Shortened(shorten(answer, MAX_ANSWER), answer)
 
 
 def decision(decided: Decision, reader: Reader) -> Document:
-    """Return the page of one request: the facts for a decision, and the form."""
+    """Return the page of one request: the facts on which to decide, and the form for the decision."""
     request, terms = decided.request, approval(decided.view)
     decided_at = f", {moment(request.decided)}" if request.decided else ""
     blocks = [
@@ -177,14 +180,14 @@ def _decide(decided: Decision, reader: Reader) -> Iterator[Block]:
     if decided.request.standing is Standing.APPROVED:
         back = f"fedboost approve {decided.request.digest[:12]} --withdraw"
         yield Paragraph(
-            ("These terms are approved for this analyst; ", Code(back), " withdraws the approval.")
+            ("These terms are approved for this analyst. To withdraw the approval, run ", Code(back), ".")
         )
     if not reader.may_decide:
-        yield note("This token is for reading. A token of the role officer can approve and refuse.")
+        yield note("This token is read-only. A token with the role officer can approve and refuse.")
     elif not reader.form_key:
         yield note("To decide, log in with a browser.")
     elif decided.view.fault and decided.request.standing is Standing.REFUSED:
-        yield note("These terms were refused here.")
+        yield note("These terms were refused at this site.")
     else:
         yield _form(decided, reader)
 
@@ -200,15 +203,15 @@ def _form(decided: Decision, reader: Reader) -> Markup:
     known, approved = request.standing is Standing.REFUSED, request.standing is Standing.APPROVED
     may_approve = not view.fault and not approved
     approve = (
-        "Approve writes the same file as the command fedboost approve: from the next offer on, the terms "
-        "with the digest above may be used, and no others. "
+        "Approve has the same effect as the command fedboost approve: from the next request on, exactly the "
+        "terms with the digest above are allowed. "
     )
     withdrawn = ", and the approval is withdrawn" if approved else ""
     about = element(
         "p",
         approve if may_approve else "",
-        "Refuse is remembered: this site answers this analyst that a person refused these terms"
-        f"{withdrawn}. Enter the token again: the log records its owner.",
+        "Refuse is recorded: this site replies to this analyst that a person refused these terms"
+        f"{withdrawn}. Enter the token again, because the log records who decided.",
     )
     buttons = element("p", yes if may_approve else "", " ", "" if known else no)
     parts = about, *hidden, form_key(reader), TOKEN, buttons
@@ -216,7 +219,7 @@ def _form(decided: Decision, reader: Reader) -> Markup:
 
 
 def _field(name: str, value: str) -> Markup:
-    """Return a hidden form field. value: a digest, a hash, or the name in a certificate."""
+    """Return a hidden form field. value: a digest, a hash, or a name from a certificate."""
     start = element("input", type="hidden", name_=name, value=value)
     return Markup(start.removesuffix("</input>"))
 
@@ -225,16 +228,16 @@ def _field(name: str, value: str) -> Markup:
 
 
 def budget(result: SiteBudget | None, fault: str = "") -> Document:
-    """Return the page of the privacy budget. fault: why it is unknown, if result is None."""
+    """Return the page of the privacy budget. fault: why the budget is unknown, if `result` is None."""
     if result is None:
         return Document("Budget", "", [left(None, fault)])
     blocks = unless_empty(
         left(result),
         _datasets(result.datasets),
         note(
-            "Epsilons do not add up, but their costs do: what is left is more than the difference. Sessions "
-            "without noise spend nothing that is counted here, and nothing bounds what they reveal about a "
-            "row."
+            "Epsilons are not additive, but their costs are, so more is left than the difference of the "
+            "epsilons. Sessions without noise are not charged to the budget, and nothing limits what they "
+            "reveal about a row."
         ),
         None if result.charges is None else _charges(result),
     )
@@ -242,18 +245,19 @@ def budget(result: SiteBudget | None, fault: str = "") -> Document:
 
 
 def left(result: SiteBudget | None, fault: str = "") -> Verdict:
-    """Return what is left of a budget, in a sentence."""
+    """Return a sentence that says how much of the budget is left. fault: why it is unknown, if `result` is
+    None."""
     if result is None:
-        return Verdict("What is left is not known.", "bad", [fault])
+        return Verdict("It is not known how much of the budget is left.", "bad", [fault])
     spent = result.own
     used = f"{spent.took_part} of at most {result.max_sessions} (max_sessions)"
-    took_part = f"Sessions of {result.name}: {used}."
+    took_part = f"Sessions with dataset {result.name}: {used}."
     if spent.left is None:
-        more = "No session is refused for its cost. To set a budget, set epsilon and delta under [policy]."
-        return Verdict("The site has no budget.", "unclear", [more, took_part])
-    words = f"Epsilon {spent.left:.4g} at delta {spent.delta:g} of {spent.budget:g} is left."
+        more = "No session is refused for its cost. To create a budget, set epsilon and delta under [policy]."
+        return Verdict("This site has no privacy budget.", "unclear", [more, took_part])
+    words = f"Epsilon {spent.left:.4g} of {spent.budget:g} at delta {spent.delta:g} is left."
     state: State = "good" if spent.left else "bad"
-    return Verdict(words, state, ["One more session may spend this much.", took_part])
+    return Verdict(words, state, ["The next session may spend up to this much.", took_part])
 
 
 def _datasets(datasets: Sequence[Spent]) -> Table:
@@ -270,22 +274,22 @@ def _datasets(datasets: Sequence[Spent]) -> Table:
         )
         for each in datasets
     ]
-    counts = "sessions", "never began", "with noise", "releases"
-    headings = ["rows", *counts, "spent", "at delta", "left"]
+    counts = "sessions", "never started", "with noise", "releases"
+    headings = ["dataset", *counts, "spent", "at delta", "left"]
     return Table("Spending by dataset", headings, rows, folded=False)
 
 
 def _charges(result: SiteBudget) -> Section:
     charges, charged = result.charges or (), result.own.releases
     if not charges:
-        return Section("releases", "Releases with noise", [note("No release was charged.")])
+        return Section("releases", "Releases with noise", [note("No releases were charged.")])
     rows = [
         (moment(each.at), quoted(each.session, 24), each.release[:DIGITS], f"{each.epsilon:.3g}")
         for each in charges
     ]
-    headings = ["when (UTC)", "session", "release", "its epsilon"]
+    headings = ["when (UTC)", "session", "release", "epsilon"]
     table = Table("Releases charged to the budget", headings, rows, (3,))
-    last = note(f"The last {len(charges)} of {charged}.") if charged > len(charges) else None
+    last = note(f"The last {len(charges)} of {charged} releases.") if charged > len(charges) else None
     return Section("releases", "Releases with noise", unless_empty(last, table))
 
 
@@ -297,11 +301,11 @@ RECENT = 10
 
 
 def overview(now: Overview) -> Document:
-    """Return the overview: undecided requests, the current session, and the remaining budget."""
+    """Return the overview page: undecided requests, the current session, and the remaining budget."""
     waiting = [request for request in now.requests if request.standing.is_open]
     nothing = (
-        "Every session is refused: no terms are approved here, and the policy does not name parties, "
-        "analysts and columns. Approve a request below, or write a policy into the site's file."
+        "Every session is refused: no terms are approved at this site, and the policy does not name parties, "
+        "analysts and columns. Approve a request below, or add a policy to the site's file."
     )
     table = requests_table(waiting[:RECENT], "Requests to decide on") if waiting else None
     about = [("party", now.party), ("rows", now.rows or "none: a key holder"), ("aggregator", now.aggregator)]
@@ -331,11 +335,11 @@ def _now(now: Overview) -> Iterator[Block]:
             ("session", Code(session.name)),
             ("analyst", session.analyst or WITHOUT_KEYS),
             ("terms", Code(f"{terms.digest[:12]}…")),
-            ("what for", f"to {terms.task.name}, {counted(len(terms.parties), 'party', 'parties')}"),
+            ("purpose", f"to {terms.task.name}, {counted(len(terms.parties), 'party', 'parties')}"),
             ("since", f"{time_of(int(session.since))} UTC, {duration(max(now.time - session.since, 0.0))}"),
             ("rounds", f"{session.rounds} of {terms.trees.rounds}"),
-            ("answers that left", str(session.answers)),
-            ("bytes that left", size(session.bytes)),
+            ("answers sent", str(session.answers)),
+            ("bytes sent", size(session.bytes)),
         ]
     )
 
@@ -344,12 +348,12 @@ def _now(now: Overview) -> Iterator[Block]:
 
 
 def policy(rules: Sequence[Rule]) -> Document:
-    """Return the page of a policy: every rule with its value and its purpose."""
+    """Return the page of the policy: every rule with its value and its purpose."""
     own = [rule for rule in rules if rule.is_set]
     others = [rule for rule in rules if not rule.is_set]
     about = (
         "This site takes part under terms that break none of these rules, and under terms that a person "
-        "approved. The rules are under [policy] in the site's file, which is read when the site starts."
+        "approved. Rules are set under [policy] in the site's file, which is read when the site starts."
     )
     blocks = [note(about), _rules(own, "Rules set in the file"), _rules(others, "Default rules")]
     return Document("Policy", "", blocks)
@@ -359,14 +363,14 @@ def _rules(rules: Sequence[Rule], caption: str) -> Block:
     if not rules:
         return note(f"{caption}: none.")
     rows = [(rule.key, rule.value, rule.purpose) for rule in rules]
-    return Table(caption, ["rule", "value", "what for"], rows, ())
+    return Table(caption, ["rule", "value", "purpose"], rows, ())
 
 
-# ---- What has left: the documents of `fedboost audit` ---------------------------------------------------
+# ---- What has left the site: the documents of `fedboost audit` ------------------------------------------
 
 
 def audit(result: Audit | None, fault: str) -> Document:
-    """Return the page of the log's audit. fault: why the log cannot be read, if result is None."""
+    """Return the page with the audit of the log. fault: why the log cannot be read, if `result` is None."""
     if result is None:
         unread = Verdict("The log cannot be read.", "bad", [printable(fault)])
         return Document("What has left", "", [unread])
@@ -375,7 +379,7 @@ def audit(result: Audit | None, fault: str) -> Document:
 
 
 def session(each: Session) -> Document:
-    """Return the page of one session in the log."""
+    """Return the page of one session in the audit log."""
     document = log.session(each)
     return Document(
         document.title, document.lead, [Paragraph(Link("All sessions", "/audit")), *document.blocks]

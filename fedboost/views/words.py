@@ -1,6 +1,7 @@
 """Terminal text: names, numbers, paragraphs and tables for people.
 
-Promises: a name from outside can neither pose as another line nor move the cursor; paragraphs fit 80 columns.
+Guarantees: a name from outside can neither imitate another line nor move the cursor. Paragraphs fit 80
+columns.
 """
 
 import re
@@ -20,30 +21,30 @@ Block: TypeAlias = Union[str, "Table", "Text"]
 """A piece of terminal text: lines, a table, or a paragraph that rich wraps to the width of the terminal."""
 
 WIDTH, INDENT = 79, 13
-"""Width of a line, and of the key before a value, in columns."""
+"""Width of a line, and of the key before its text, in columns."""
 MAX_LINE = 2000
 MAX_NAME_LENGTH = 256
 MAX_SHOWN_LENGTH = 40
-"""Maximum length of a name in a line of a log."""
+"""Maximum length of a name in a log message."""
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 _SIMPLE = re.compile(r"[\w.@:/+-]+")
 _SECOND = "\0"
-"""The second half of a wide character."""
+"""Placeholder for the second half of a wide character."""
 
 
 def one_line(text: str) -> str:
-    """Return the text on one line of about 2,000 characters at most: names and peers' messages may contain
-    anything."""
+    """Return text on a single line of about 2,000 characters at most. Names and peers' messages may contain
+    line breaks and control characters; these appear as escapes."""
     return quoted(text, MAX_LINE)
 
 
 def shown(text: str) -> str:
-    """Return a name from outside, for a log: shortened, without characters that move the cursor."""
+    """Return a name from outside for a log message: shortened, and with control characters as escapes."""
     return quoted(text, MAX_SHOWN_LENGTH)
 
 
 def all_shown(names: Iterable[str]) -> str:
-    """Return names from outside, separated by commas, each shortened."""
+    """Return names from outside for a log message, separated by commas, each shortened."""
     return ", ".join(map(shown, names))
 
 
@@ -60,37 +61,37 @@ def delimited(name: str) -> str:
 
 
 def shorten(text: str, limit: int = MAX_SHOWN_LENGTH) -> str:
-    """Return the name, cut to at most `limit` characters."""
+    """Return text, cut to at most `limit` characters."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
-    """Return the number with its noun in singular or plural, e.g. "1 site" or "2 sites"."""
+    """Return a number with its noun in the singular or plural, e.g. "1 site" or "2 sites"."""
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 
 def capital(text: str) -> str:
-    """Return the text with its first letter in upper case."""
+    """Return text with its first letter in upper case."""
     return text[:1].upper() + text[1:]
 
 
 def entry(key: str, text: str, indent: int = INDENT) -> str:
-    """Return a key and its text, wrapped to the terminal. indent: width of the key; a longer key gets its own
-    line."""
+    """Return a key and its text, wrapped to WIDTH columns. indent: width of the key; a longer key gets its
+    own line."""
     if len(key) >= indent:
         return f"{key}\n{entry('', text, indent)}"
     return filled(text, f"{key:<{indent}}", " " * indent)
 
 
 def paragraph(text: str) -> str:
-    """Return a sentence that begins with a capital, wrapped to the terminal."""
+    """Return text with its first letter in upper case, wrapped to WIDTH columns."""
     return filled(capital(text))
 
 
 def filled(text: str, first: str = "", later: str = "") -> str:
-    """Return a text wrapped to the terminal. A wide character counts as two columns: otherwise a terminal
-    would break the line itself, and the rest could pose as another line. first, later: prefix of the
-    lines."""
+    """Return text wrapped to WIDTH columns. A wide character counts as two columns: otherwise the terminal
+    would break the line, and the rest could imitate another line. first, later: prefix of the first line and
+    of later lines."""
     wide = "".join(c + _SECOND * (c > "\u10ff" and east_asian_width(c) in "WF") for c in text)
     lines = textwrap.fill(wide, WIDTH, initial_indent=first, subsequent_indent=later, break_on_hyphens=False)
     return lines.replace(_SECOND, "")
@@ -106,12 +107,12 @@ def size(count: float) -> str:
 
 
 def amount(value: float) -> str:
-    """Return a number with four significant digits, or as a whole number from ten thousand on."""
+    """Return a number as text: with four significant digits, or as an integer if it is at least 10,000."""
     return f"{value:,.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:.4g}"
 
 
 def duration(seconds: float) -> str:
-    """Return a number of seconds with a suitable unit, e.g. "2.5 min"."""
+    """Return a duration in seconds as text with a suitable unit, e.g. "2.5 min"."""
     for length, unit in ((DAY, "days"), (HOUR, "h"), (MINUTE, "min")):
         if seconds >= 2 * length:
             return f"{seconds / length:.1f} {unit}"
@@ -119,12 +120,12 @@ def duration(seconds: float) -> str:
 
 
 def moment(time: str) -> str:
-    """Return the time of a log entry or a decision in readable form."""
+    """Return the ISO 8601 time of a log entry or a decision in readable form."""
     return quoted(time).replace("T", " ").removesuffix("Z").replace("+00:00", " UTC")
 
 
 def time_of(seconds: int) -> str:
-    """Return a time in seconds since 1970 as date and time (UTC)."""
+    """Return a time in seconds since 1970 as date and time in UTC, without the name of the time zone."""
     try:
         return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M}"
     except (OverflowError, ValueError, OSError):
@@ -132,19 +133,19 @@ def time_of(seconds: int) -> str:
 
 
 def cell(text: str, style: str = "") -> "Text":
-    """Return a name as a table cell without markup, or a line in a style."""
+    """Return text as a table cell on one line. rich markup in it has no effect. style: a style of rich."""
     return styled(one_line(text), style)
 
 
 def styled(text: str, style: str) -> "Text":
-    """Return text in a style of rich."""
+    """Return text with a style of rich. Markup in the text has no effect."""
     from rich.text import Text
 
     return Text(text, style)
 
 
 def table(*headings: str, numbers: Collection[int] | None = None) -> "Table":
-    """Return an empty table without borders. numbers: right-aligned columns; by default, all but the
+    """Return an empty table without borders. numbers: indices of right-aligned columns; None: all but the
     first."""
     from rich.table import Column, Table
 

@@ -178,7 +178,7 @@ def forty_histograms_under_one_round(path):
             a_training,
             [],
             [
-                "No warnings: everything that left is allowed by the agreed terms.",
+                "No warnings: everything that left this site is allowed by the agreed terms.",
                 "signed by no analyst's signature (connections without keys)",
                 "how many rows lie in each column interval 3 5 868",
                 "with sums over groups of rows, by interval 2 3 72 304 B",
@@ -200,15 +200,15 @@ def forty_histograms_under_one_round(path):
             ["similar-groups"],
             [
                 "1. CHECK Session s1 had p3, session s2 did not. Subtracting one result from the other gives "
-                "the totals of p3 only",
+                "only the totals of p3",
                 "This was not intended if p3 dropped out; otherwise p3 was singled out. Ask the analyst.",
-                "The operator of this site: list the parties to train with in `parties` of [policy].",
+                "As operator of this site, list the parties to train with in `parties` of [policy].",
             ],
         ),
         (
             a_refusal_and_a_training,
             [],
-            ["s1 0 refused nothing left", "s2 10 model as agreed", "max_depth = 2 left nothing"],
+            ["s1 0 refused nothing sent", "s2 10 model as agreed", "max_depth = 2 sent nothing"],
         ),
         (
             a_training_with_losses,
@@ -217,17 +217,17 @@ def forty_histograms_under_one_round(path):
                 "attempts restarted 6 times (attempts 1 to 7); 5 of 16 answers repeated an "
                 "earlier one: nothing new",
                 "the same answers sent again 5",
-                "or this site was stopped; by itself this is not a sign of abuse",
+                "or this site was stopped; by itself, this is not a sign of abuse",
             ],
         ),
         (
             noise_of_the_aggregator,
             ["central-noise"],
             [
-                "WEAK PROTECTION within the terms, but weaker than it looks",
+                "WEAK PROTECTION allowed by the terms, but the protection is weaker than it appears",
                 "1. WEAK PROTECTION The aggregator itself added the noise of session s1, so it could read "
                 "the exact sums.",
-                "masked: the aggregator could see sums over the parties without noise, as it added the",
+                "masked: the aggregator could see sums over the parties without noise, because it added the",
             ],
         ),
         (sessions_of_equal_and_of_other_groups, [], ["s1 10 model as agreed", "s3 10 model as agreed"]),
@@ -235,10 +235,10 @@ def forty_histograms_under_one_round(path):
             forty_histograms_under_one_round,
             ["too-many"],
             [
-                "sums over groups of rows, by interval (40 times, where the terms allow 1).",
+                "sums over groups of rows, by interval (40 times, but the terms allow only 1).",
                 "sums over groups of rows, by interval 40 1 1360",
                 "at most 1 round from",
-                "by itself this is not a sign of abuse",
+                "by itself, this is not a sign of abuse",
             ],
         ),
     ],

@@ -83,7 +83,7 @@ def test_silent_connections_of_one_address_keep_nobody_out(tmp_path, bundles, mo
     (line,) = in_time(scenario())
     assert line["peer"] == f"a client from {group_of(source)}"
     assert line["reason"].endswith(
-        f"connections without a call; {limits.IDLE_CONNECTIONS} per address are allowed"
+        f"connections without a call; at most {limits.IDLE_CONNECTIONS} per address are allowed"
     )
 
 
@@ -239,9 +239,10 @@ async def test_a_starting_party_waits_while_the_aggregator_hangs_up(tmp_path, bu
             task = asyncio.create_task(PartyNode(config, one.log, bundles["north"]).run(wait=3, once=False))
             await until(lambda: one.log.named("waiting for the aggregator"))
             assert not task.done()
-            with pytest.raises(ConfigError, match=r"hangs up before TLS: .* \(waited 3 s\)"):
+            with pytest.raises(ConfigError, match=r"before the TLS handshake: .* \(waited 3 s\)"):
                 await task
         (line, *_) = one.log.named("waiting for the aggregator")
     assert line["reason"].endswith(
-        "hangs up before TLS: it may be an aggregator at its connection limit, or not an aggregator"
+        "closes connections before the TLS handshake: it may be an aggregator that has reached its "
+        "connection limit, or not an aggregator"
     )

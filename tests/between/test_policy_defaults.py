@@ -93,7 +93,7 @@ def test_the_default_refuses_and_that_key_allows(key):
     sentence = refusal(named(agreement, **besides), agreement)
     assert sentence.startswith(f"site north refuses: its policy has {key} = ")
     assert said in sentence
-    assert sentence.endswith(f"run `{COMMAND}` there")
+    assert sentence.endswith(f"run `{COMMAND}` at that site")
     (breach,) = named(agreement, **besides).breaches(agreement, "marie")
     allowing = named(agreement, **besides, **{key: breach.allow})
     assert allowing.permit(agreement, "north", analyst="marie") == Limits(20, False, min_difference=10)
@@ -111,7 +111,7 @@ def test_noise_of_the_aggregator_is_none_under_a_budget_whatever_placements_say(
     settings, _ = CASES["placements"]
     agreement = terms(**settings)
     rules = named(agreement, epsilon=1.0, delta=1e-5, placements=["central"], min_rows_per_leaf=1)
-    assert "its policy has epsilon = 1, and the aggregator draws the noise" in refusal(rules, agreement)
+    assert "its policy has epsilon = 1, but the aggregator draws the noise" in refusal(rules, agreement)
     (breach,) = rules.breaches(agreement)
     assert breach.allow is None
     shared = terms(**{**settings, "noise": NOISE})
@@ -148,7 +148,7 @@ def test_a_column_of_persons_is_no_feature_until_the_site_names_it():
     agreement = terms(columns={"label": "y", "numeric": ["age"], "categorical": {"name": ["person 4"]}})
     assert "parties = []" in refusal(Policy(), agreement)
     rules = named(terms())
-    assert "columns.features = [...], and the terms name 'name'" in refusal(rules, agreement)
+    assert "columns.features = [...], but the terms name 'name'" in refusal(rules, agreement)
 
 
 def test_a_key_holder_without_rows_is_no_party_that_rows_hide_among():
@@ -158,13 +158,13 @@ def test_a_key_holder_without_rows_is_no_party_that_rows_hide_among():
     rules = {"protections": "paillier"}
     assert named(held, **rules).permit(held, "north", analyst="marie")
     sentence = refusal(named(without, **rules), without)
-    assert "min_parties = 3, and the terms name 2 with rows" in sentence
+    assert "min_parties = 3, but the terms name 2 with rows" in sentence
 
 
 def test_nobody_is_allowed_anything_by_a_policy_that_says_nothing():
     assert refusal(Policy(), terms()) == (
-        "site north refuses: its policy has parties = [], and the terms name 'north', 'south', 'east'; "
-        f"run `{COMMAND}` there"
+        "site north refuses: its policy has parties = [], but the terms name 'north', 'south', 'east'; "
+        f"run `{COMMAND}` at that site"
     )
     columns = read_model(Policy, {"parties": list(THREE)}, "party.toml")
     assert "columns.label = []" in refusal(columns, terms(), analyst="")
@@ -172,7 +172,7 @@ def test_nobody_is_allowed_anything_by_a_policy_that_says_nothing():
 
 def test_analysts_count_where_requests_are_signed():
     rules = named(terms())
-    assert "its policy has analysts = [...], and the analyst is mallory" in refusal(rules, terms(), "mallory")
+    assert "its policy has analysts = [...], but the analyst is mallory" in refusal(rules, terms(), "mallory")
     assert rules.permit(terms(), "north")  # nothing is signed without keys
     assert "analysts = []" in refusal(named(terms(), analysts=[]), terms())
     assert named(terms(), analysts="any").permit(terms(), "north", analyst="anybody")
@@ -191,7 +191,7 @@ def test_whoever_is_asked_sees_the_ninth_feature_the_validation_column_the_metri
     rules.permit(agreement, "north", lambda words: bool(asked.append(words)) or True, "marie")
     (question,) = asked
     assert question.startswith(text)
-    assert question.removeprefix(text) == "\nAnalyst marie asks for this session."
+    assert question.removeprefix(text) == "\nAnalyst marie requests this session."
 
 
 def test_the_same_parties_but_one_are_another_group():
@@ -249,4 +249,4 @@ def test_no_model_is_measured_whose_leaves_have_single_rows(make, claims):
     assert model.booster.trees[0].cover.count(1.0) >= 8
     crafted = dataclasses.replace(model, terms=model.terms.changed(**claims))
     sentence = refusal(named(make(crafted)), make(crafted))
-    assert sentence.startswith('site north refuses: its policy has evaluate = "own", and ')
+    assert sentence.startswith('site north refuses: its policy has evaluate = "own", but ')

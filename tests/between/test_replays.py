@@ -37,10 +37,10 @@ def test_a_session_that_a_party_left_is_refused_by_name():
     """A message that it refuses makes a party leave; its node forgot the session, and took it up again."""
     liar = Liar()
     query = liar.train(root_of(0))
-    with pytest.raises(Left, match="comes after turn"):
+    with pytest.raises(Left, match="the aggregator sent turn"):
         liar.ask(query, liar.turn + 5)
     liar.forget()
-    with pytest.raises(Left, match="session s has ended here"):
+    with pytest.raises(Left, match="has already ended session s"):
         liar.gather()
 
 
@@ -58,7 +58,7 @@ def test_a_session_that_was_pushed_aside_is_remembered(on_loss):
     liar.forget()
     liar.gather(state)
     other = dataclasses.replace(query, nodes=(3 - query.nodes[0],))
-    with pytest.raises(Left, match="has another query or position than before"):
+    with pytest.raises(Left, match="was repeated with a different query or position"):
         liar.ask(other, liar.turn)
 
 
@@ -80,7 +80,7 @@ def test_all_parties_restarted_remember_where_the_session_stands(on_loss):
     liar.train(root_of(1))
     elsewhere = dataclasses.replace(liar.state.before_tree, rounds=())
     liar.forget()
-    with pytest.raises(Left, match="the session cannot be in this state"):
+    with pytest.raises(Left, match="a state that contradicts this site's earlier answers"):
         liar.gather(elsewhere)
 
 
@@ -271,13 +271,13 @@ def test_a_request_is_good_for_one_session():
     request = key_exchange.request(ada, liar.terms, b"n" * 32, signed_at)
     assert offered("one", request) == "joined"
     assert [(offer.analyst, offer.request) for offer in seen] == [("ada", b"n" * 32)]
-    assert "request was used for another session" in offered("two", request)
+    assert "request was already used for another session" in offered("two", request)
     assert "signature" in offered("three", dataclasses.replace(request, nonce=b"m" * 32))
     assert "signature" in offered("four", dataclasses.replace(request, time=signed_at - 60))
     assert "signature" in offered("five", request, liar.terms.changed(rounds=9))
     for days in (-31, 1):
         other = key_exchange.request(ada, liar.terms, b"p" * 32, signed_at + days * 86_400)
-        assert "a request is valid for 30 days" in offered("six", other)
+        assert "a request is valid only for 30 days" in offered("six", other)
     stranger = Signer("eve", "party", *party_of(root_key, root, now))
     forged = key_exchange.request(stranger, liar.terms, b"o" * 32, 1)
     assert "not by an analyst" in offered("six", forged)

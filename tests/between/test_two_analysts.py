@@ -51,7 +51,7 @@ async def test_an_analyst_of_the_same_name_ends_no_other_session(tmp_path, bundl
         await asyncio.to_thread(mine.stop)
         rounds, log = [row["round"] for row in (first, *later)], one.log
     assert rounds == [0, 1, 2, 3]
-    assert not log.named("the analyst wants no more rounds")
+    assert not log.named("the analyst requested no further rounds")
     assert failures(log) == ["the analyst stopped it"]
 
 

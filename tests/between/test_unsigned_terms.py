@@ -131,7 +131,7 @@ async def test_a_party_does_not_read_what_an_aggregator_made_up(tmp_path, bundle
     said = (
         "the signature of 'analyst' is invalid"
         if change == "the text"
-        else "the terms are signed by no analyst"
+        else "the terms are not signed by an analyst"
     )
     assert said in str(error)
     assert "party north left" in str(error)

@@ -76,8 +76,8 @@ def test_yes_allows_these_terms_and_no_others(folder, typed):
     }
     changed = offered(rounds=4)
     assert permits(changed) == (
-        f"site north refuses: it has not approved these terms (digest {changed.digest[:8]}..., it approved "
-        f"{offered().digest[:8]}...); run `{COMMAND}` there"
+        f"site north refuses: it has not approved these terms (their digest is {changed.digest[:8]}..., but "
+        f"it approved {offered().digest[:8]}...); run `{COMMAND}` at that site"
     )
     (folder / "party.toml").write_text(SITE + f"policy = {{ parties = {to_toml(THREE)} }}\n")
     assert permits(changed).startswith("site north refuses: its policy has columns.label = [], ")
@@ -129,7 +129,7 @@ def test_a_level_of_one_person_is_marked(folder):
     end = run("--yes")
     others = table.num_rows - 1
     assert f'categories   who: "person 4" 1 (!), others {others}, elsewhere 0\n' in end.out
-    assert "(!) fewer than 10 rows here" in end.out
+    assert "(!) fewer than 10 rows at this site" in end.out
     assert "(!)" not in summary(agreement)
 
 
@@ -167,7 +167,7 @@ def test_the_rows_of_each_label_value_are_counted(folder, labels, columns, setti
     assert end.code == 0, end.err
     lines = [line for line in end.out.splitlines() if line.startswith("label, rows")]
     assert lines == [shown] * bool(shown)
-    assert ("(!) fewer than 10 rows here" in end.out) == ("(!)" in shown)
+    assert ("(!) fewer than 10 rows at this site" in end.out) == ("(!)" in shown)
 
 
 def test_label_values_that_the_terms_name_are_shown_without_a_table():
@@ -200,8 +200,8 @@ def test_no_approval_spends_a_budget(folder):
     end = run("--yes")
     assert (end.code, approvals(folder)) == (2, [])
     assert end.err == (
-        "fedboost: party north cannot approve these terms: its policy has epsilon = 1, and the terms have no "
-        "noise, which would cost more than any budget; add noise with delta = 1e-05, or change the policy\n"
+        "fedboost: party north cannot approve these terms: its policy has epsilon = 1, but the terms have no "
+        "noise, so they would exceed any budget; add noise with delta = 1e-05, or change the policy\n"
     )
     (folder / "party.toml").write_text(SITE)
     assert run("--yes").code == 0
@@ -210,7 +210,7 @@ def test_no_approval_spends_a_budget(folder):
     relaxed = {**approval, "relaxed": {"epsilon": 99.0}}
     rewrite(config, "approved", offered().digest, json.dumps(relaxed))
     assert permits(offered()) == (
-        f"site north refuses: its approval of these terms cannot be read; run `{COMMAND}` there"
+        f"site north refuses: its approval of these terms cannot be read; run `{COMMAND}` at that site"
     )
 
 
@@ -235,12 +235,12 @@ def test_rows_with_categories_that_nobody_declared_are_counted(folder):
 @pytest.mark.parametrize(
     ("parties", "settings", "said"),
     [
-        (3, {}, "if another site works with the aggregator, they can learn this site's numbers"),
-        (4, {}, "1 other site may work with the aggregator without learning this site's numbers"),
+        (3, {}, "if another site colludes with the aggregator, they can learn this site's numbers"),
+        (4, {}, "1 other site may collude with the aggregator without learning this site's numbers"),
         (
             7,
             {"colluding": 2},
-            "up to 2 other sites may work with the aggregator without learning this site's numbers",
+            "up to 2 other sites may collude with the aggregator without learning this site's numbers",
         ),
     ],
 )
@@ -253,11 +253,11 @@ def test_nobody_to_ask(folder, monkeypatch):
     monkeypatch.setattr(sys, "stdin", None)
     end = run()
     assert (end.code, approvals(folder)) == (2, [])
-    assert end.err.endswith("--yes approves without asking\n")
+    assert end.err.endswith("use --yes to approve without asking\n")
     (folder / "party.toml").write_text(SITE + 'keys = "keys/north"\n')
     end = run("--yes")
     assert (end.code, approvals(folder)) == (2, [])
-    assert end.err == "fedboost: no analyst: name who may train under these terms with --analyst NAME\n"
+    assert end.err == "fedboost: no analyst was named; specify who may use these terms with --analyst NAME\n"
 
 
 def test_a_key_holder_approves_without_rows(folder):

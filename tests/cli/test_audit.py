@@ -60,19 +60,19 @@ def test_the_audit_tells_what_left_in_plain_words(path, capsys):
     warnings, table, first, second, third, again, foot = sections
     assert head.startswith(f"{path}: unbroken, 10 entries\n\n3 WARNINGS: 3 of possible abuse.\n")
     assert " ".join(head.split()).endswith(
-        "No entry was changed or removed inside it; only --expect shows whether its end was cut off or "
+        "No entry within it was changed or removed; only --expect shows whether its end was cut off or "
         "rewritten."
     )
-    assert "\n! 1. ABUSE? Session one: sums over fewer or other parties than the terms allow" in warnings
-    assert "\nABUSE?       a training that keeps its terms never leaves this behind" in warnings
+    assert "\n! 1. ABUSE? Session one: the site took part in sums over fewer or different\n" in warnings
+    assert "\nABUSE?       this never happens in a session that keeps to its terms" in warnings
     assert (
-        "2. ABUSE? Session one: row count; label and weight magnitudes (2 times, where the terms allow "
+        "2. ABUSE? Session one: row count; label and weight magnitudes (2 times, but the terms allow only "
         in (" ".join(warnings.split()))
     )
     assert "session three had" not in warnings.lower()  # plain hides nothing
     assert {name: verdict for name, *_, verdict in rows_of(table)} == {
         "one (1 of 2)": "warnings 1, 2",
-        "two": "nothing left",
+        "two": "nothing sent",
         "three": "warning 3",
         "one (2 of 2)": "warnings 1, 2",
     }
@@ -89,10 +89,10 @@ def test_the_audit_tells_what_left_in_plain_words(path, capsys):
     assert "over 1 of 2 parties: north" in text
     assert "ended with a model, according to the aggregator" in text
     assert "max_rounds = 50" in second
-    assert second.endswith("left         nothing")
+    assert second.endswith("sent         nothing")
     assert "masked: the aggregator could see sums over the parties, never" in third
     assert "\nended        without a model: party east was lost\n" in third
-    assert "left         nothing" in again
+    assert "sent         nothing" in again
     assert "no end recorded" in again
     assert read_log(path)[-1].hash in foot
 
@@ -117,13 +117,13 @@ def test_a_session_is_listed_answer_by_answer(path):
     assert "Session two" in end.out
     assert "Session one" not in end.out
     assert "\nsigned by    anna, the analyst" in end.out
-    assert "2 sessions in this log are under these terms" in fedboost("audit", path).out
+    assert "2 sessions in this log used these terms" in fedboost("audit", path).out
     lines = end.out.splitlines()
     assert max(map(len, lines[1:])) < 80
     rows = [line.split() for line in lines if re.match(r" +\d+ +\d+  ", line)]
     row, help = (line for line in rows if len(line) > 5)
     assert (row[:4], row[-2:]) == (["1", "1", "row", "count;"], ["abababa", "cdcdcdc"])
-    assert help == ["7", "1", "help", "to", "open", "a", "sum:", "keys,", "no", "data", "-", "-"]
+    assert help == ["7", "1", "help", "with", "revealing", "a", "sum:", "keys,", "no", "data", "-", "-"]
     assert "RowsQuery" not in end.out
     events = [
         json.loads(line) for line in fedboost("audit", path, "--session", "two", "--json").out.splitlines()
@@ -133,7 +133,7 @@ def test_a_session_is_listed_answer_by_answer(path):
     for arguments in ((), ("--json",)):
         assert (
             refusal("audit", path, "--session", "three", *arguments)
-            == f"fedboost: {path}: has no session 'three'; it has one, two\n"
+            == f"fedboost: {path} has no session 'three', only: one, two\n"
         )
 
 
@@ -147,7 +147,7 @@ def test_the_beginning_of_a_name_is_enough_where_no_other_session_has_it(path):
     (cut,) = {name.split()[0] for name, *_ in rows_of(out) if name.startswith("session-")}
     assert cut.endswith("…")
     line = fedboost("audit", path, "--session", cut).err
-    assert f"2 sessions begin with '{cut[:-1]}': {names[0]}, {names[1]}; write more" in line
+    assert f"2 sessions start with '{cut[:-1]}': {names[0]}, {names[1]}; specify more of the name" in line
     for given, name in (("ot", "other"), (names[0][:-2], names[0]), (names[1][:-3] + "…", names[1])):
         end = fedboost("audit", path, "--session", given)
         assert (end.code, f"Session {name} " in end.out) == (0, True)
@@ -174,7 +174,7 @@ def test_many_sessions_have_a_line_each(path):
     assert "was lost" in out
     assert ends["session-00000003"] == "1 open as agreed"
     assert ends["session-refused"].startswith("0 refused")
-    assert ends["session-refused"].endswith("nothing left")
+    assert ends["session-refused"].endswith("nothing sent")
     assert [name for name, line in ends.items() if "warning" in line] == ["session-00000004"]
     assert ends["session-00000004"].endswith(" warning 1")
     assert "1. CHECK Session session-00000004 begins in this log with attempt 2." in " ".join(out.split())
@@ -222,16 +222,16 @@ def test_an_answer_that_is_sent_again_is_marked(path):
     marks = [line.partition("cdcdcdc")[2].strip() for line in lines if "abababa   cdcdcdc" in line]
     assert marks == ["", "sent again", "sent again"]
     text = " ".join(" ".join(lines).split())
-    assert "2 of 3 answers repeated an earlier one, 1 of them for a sum over other parties" in text
-    assert "the same answer sent again, which reveals nothing new about rows" in text
+    assert "2 of 3 answers repeated an earlier one, 1 of them for a sum over different parties" in text
+    assert "the same answer was sent again, which reveals nothing new about rows" in text
 
 
 def test_a_refused_session_has_no_table_of_answers(path):
     with AuditLog(path) as log:
         log.ended("one", "site north refuses")
     out = fedboost("audit", path, "--session", "one").out
-    assert "No warnings: no answer left.\n" in out
-    assert "\nleft         nothing\n" in out
+    assert "No warnings: no answers have left this site.\n" in out
+    assert "\nsent         nothing\n" in out
     assert "turn" not in out
 
 
@@ -256,7 +256,7 @@ def test_a_log_that_knows_its_party_says_whose_it_is(path):
     assert "The log of party" not in fedboost("audit", path).out
     with AuditLog(path) as log:
         log.admitted("two", terms(PAIR), party="north")
-    assert "\nThe log of party north. No entry was changed" in fedboost("audit", path).out
+    assert "\nThe log of party north. No entry within it was changed" in fedboost("audit", path).out
 
 
 @pytest.mark.slow
@@ -292,7 +292,7 @@ def test_an_empty_log_says_so_and_none_is_an_error(path, capsys):
         audit.audit(path, json=False)
     make_file(path, "rows")
     audit.audit(path, json=False)
-    assert capsys.readouterr().out == f"{path}\n\nThe log is empty: nothing has left.\n"
+    assert capsys.readouterr().out == f"{path}\n\nThe log is empty: nothing has left this site.\n"
 
 
 def test_nothing_is_told_of_a_log_with_a_broken_chain(path, capsys):

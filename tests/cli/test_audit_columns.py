@@ -58,11 +58,14 @@ def test_a_prediction_is_told_as_its_terms_are(path, capsys, reason, end):
             log.ended(name, reason)
     text = told(path, capsys)
     seen = "aggregator relays messages that it cannot read, and learns the number of rows"
-    assert text.count(f"{seen} relayed for each of 320 requested row ids (people), whether it is known") == 2
+    assert (
+        text.count(f"{seen} relayed for each of 320 requested row ids (people), whether this site has it")
+        == 2
+    )
     assert seen in " ".join(summary(agreed).split())
     assert "own numbers" not in text
-    assert "on which side of each of this site's splits it falls, once, 40 B, to bank" in text
-    assert "(zeros: the label holder sends it)" in text
+    assert "which way it goes at each of this site's splits, once, 40 B, to bank" in text
+    assert "(zeros: the label holder answers it)" in text
     assert re.search(rf" two 20\S+ \S+ 1 {end}\b", text)
     assert ("ended without a prediction: party bank" in text) == bool(reason)
     assert '"protections": ["paillier"]' in fedboost("audit", path, "--json").out

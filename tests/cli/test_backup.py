@@ -70,7 +70,10 @@ def test_all_of_it_comes_back(site):
     lose(site)
     told = restore(out, site)
     assert "1 session and 4 charged releases" in told
-    assert "If the counter lost some, too, and the party ran since, treat its privacy budget as spent" in told
+    assert (
+        "If the counter may have lost some, too, and the party has run since then, treat its privacy "
+        "budget as spent" in told
+    )
     *kept, restored = read_log(store)
     assert (budget(site), kept, restored.event.kind) == (before, entries, "restored")
     starts(site)
@@ -134,7 +137,7 @@ def test_an_older_memory_takes_over_what_the_counter_has(site):
     before = budget(site)
     lose(site, "memory")
     told = restore(out, site)
-    assert "5 entries of its log are lost, which the log now states. Sessions and charges since" in told
+    assert "5 entries of its log are lost, which the log now records. Sessions and charges since" in told
     assert budget(site) == before
     *_, last = read_log(memory_path(read_party(site)))
     assert (last.n, last.event.kind, last.event.known) == (5, "restored", 9)
@@ -148,7 +151,7 @@ def test_a_memory_that_is_whole_stays(site, force):
     held(site, "s", 2)
     out = backup(site)
     held(site, "t", 2)
-    words = "there is a memory already, intact and no older than the backup of"
+    words = "is intact and no older than the backup of"
     refused(site.parent, ("restore", out, "--config", site, *force), words)
     refused(site.parent, ("backup", "--config", site, "--out", out), "already exists", "--force")
     with Running(site) as again, raised(Refused, "session-ended"):
@@ -160,7 +163,7 @@ def test_a_memory_that_is_damaged_is_kept_aside(site):
     out = backup(site)
     path = memory_path(read_party(site))
     path.write_bytes(b"damaged")
-    refused(site.parent, ("restore", out, "--config", site), "there is a memory already", "--force")
+    refused(site.parent, ("restore", out, "--config", site), "already exists and was not replaced", "--force")
     told = restore(out, site, "--force")
     (aside,) = path.parent.glob("before-*")
     assert f"The previous state was moved to {aside}." in told
@@ -175,7 +178,7 @@ def test_a_backup_that_the_counter_has_never_seen_is_refused(site):
     lose(site)
     held(site, "u", 1)
     lose(site, "memory")
-    words = "has never counted its last entry, 4"
+    words = "has no record of the backup's last entry, 4"
     refused(site.parent, ("restore", out, "--config", site), words, "--force")
     restore(out, site, "--force")
     store = memory_path(read_party(site))
@@ -226,15 +229,15 @@ def hide_a_trigger(file):
     file.execute("DROP TABLE kept")
 
 
-NEVER = "it has foreign values"
+NEVER = "it has values of the wrong type"
 HOSTILE = {
-    "a hidden trigger": (hide_a_trigger, "is not of this version"),
+    "a hidden trigger": (hide_a_trigger, "was not written by this version"),
     "a charge that gives back": (lambda file: put(file, "charges", "north", "t", "t 1", -1.0, ""), NEVER),
     "a charge in words": (lambda file: put(file, "charges", "north", "t", "t 1", "much", ""), NEVER),
     "no dataset": (lambda file: file.execute("DELETE FROM site"), NEVER),
     "other rows": (
         lambda file: [file.execute("DELETE FROM site"), put(file, "site", "visits", bytes(32))],
-        "is the memory of the dataset 'visits'",
+        "is the memory of dataset 'visits'",
     ),
     "a session that nobody can read": (
         lambda file: [
@@ -245,47 +248,47 @@ HOSTILE = {
     ),
     "another last hash": (
         lambda file: file.execute("UPDATE entries SET hash = '' WHERE n > 1"),
-        "numbers of its log are not those of its entries",
+        "the numbers of its log entries do not match their content",
     ),
     "a trigger": (
         lambda file: file.execute(
             "CREATE TRIGGER free AFTER INSERT ON charges BEGIN DELETE FROM charges; END"
         ),
-        "is not of this version",
+        "was not written by this version",
     ),
     "a view": (
         lambda file: file.execute("CREATE VIEW more AS SELECT * FROM secrets"),
-        "is not of this version",
+        "was not written by this version",
     ),
     "a charge less": (
         lambda file: file.execute("DELETE FROM charges WHERE release = 's 1'"),
-        "lacks the row of entry 3 of its log",
+        "lacks the row for entry 3 of its log",
     ),
     "a smaller charge": (
         lambda file: put(file, "charges", "north", "s", "s 1", 0.0, ""),
-        "lacks the row of entry 3 of its log",
+        "lacks the row for entry 3 of its log",
     ),
     "a session less": (
         lambda file: file.execute("DELETE FROM sessions"),
-        "lacks the row of entry 2 of its log",
+        "lacks the row for entry 2 of its log",
     ),
     "an approval more": (
         lambda file: put(
             file, "decisions", "north", "ab" * 32, "approved", '{"digest": "' + "ab" * 32 + '"}'
         ),
-        "its approvals and refusals are not those of its log",
+        "its approvals and refusals do not match its log",
     ),
     "another approval": (
         lambda file: put(file, "decisions", "north", AGREED.digest, "approved", "{}"),
-        "its approvals and refusals are not those of its log",
+        "its approvals and refusals do not match its log",
     ),
     "a row of another kind": (
         lambda file: put(file, "decisions", "north", AGREED.digest, "approved", 7.0),
-        "it has foreign values",
+        "it has values of the wrong type",
     ),
     "an entry of another kind": (
         lambda file: file.execute("UPDATE entries SET line = 9999999999999 WHERE n = 2"),
-        "line 2: half-written",
+        "line 2: the line is incomplete",
     ),
     "an entry less": (lambda file: file.execute("DELETE FROM entries WHERE n = 2"), "line 2: found entry 3"),
     "another row": (lambda file: file.execute("UPDATE charges SET cost = 0"), "was changed after it was"),
@@ -312,7 +315,7 @@ def test_a_backup_that_is_hostile_to_another_who_shares_the_memory_is_refused(si
     out = backup(site)
     changed(out, lambda file: put(file, "decisions", "south", AGREED.digest, "approved", "{}"))
     lose(site)
-    words = "its approvals and refusals are not those of its log"
+    words = "its approvals and refusals do not match its log"
     refused(site.parent, ("restore", out, "--config", site), "is damaged: memory.sqlite", words)
 
 
@@ -345,7 +348,7 @@ def test_an_approval_that_was_put_into_a_backup_is_refused_by_the_counter(site):
     out = backup(site)
     changed(out, lambda file: put(file, "decisions", "north", AGREED.digest, "approved", "{}"))
     lose(site, "memory")
-    refused(site.parent, ("restore", out, "--config", site, "--force"), "has never counted", "forged")
+    refused(site.parent, ("restore", out, "--config", site, "--force"), "has no record", "forged")
     assert not store.exists()
 
 
@@ -354,7 +357,7 @@ def test_nobody_works_with_a_memory_that_is_put_back(site):
     out = backup(site)
     with Running(site):
         refused(
-            site.parent, ("restore", out, "--config", site, "--force"), "'north' uses the memory", "stop it"
+            site.parent, ("restore", out, "--config", site, "--force"), "'north' uses this memory", "stop it"
         )
 
 
@@ -375,8 +378,8 @@ def test_a_backup_of_others_is_refused(site):
     out = backup(site)
     other = site.parent / "other.toml"
     for text, words in (
-        (SITE.replace('"north"', '"south"', 1), "is a backup of party 'north', and"),
-        (SITE.replace("patients", "visits"), "is a backup of the dataset 'patients', and"),
+        (SITE.replace('"north"', '"south"', 1), "is a backup of party 'north', but"),
+        (SITE.replace("patients", "visits"), "is a backup of dataset 'patients', but"),
     ):
         other.write_text(text)
         refused(site.parent, ("restore", out, "--config", other), words)
@@ -390,7 +393,7 @@ def test_a_damaged_backup_is_one_line(site, damage):
     out = backup(site)
     out.write_bytes(damage(out.read_bytes()))
     lose(site)
-    refused(site.parent, ("restore", out, "--config", site), "is not a backup, or is damaged")
+    refused(site.parent, ("restore", out, "--config", site), "is not a backup or is damaged")
 
 
 @pytest.mark.parametrize("odd", ["link", "loop", "name", "up", "large"])
@@ -412,7 +415,7 @@ def test_an_archive_of_other_things_is_no_backup(site, odd, monkeypatch):
         monkeypatch.setattr("fedboost.runtime.site.backup.MAX_BYTES", 1000)
     lose(site)
     before = sorted(site.parent.rglob("*"))
-    refused(site.parent, ("restore", out, "--config", site), "is not a backup, or is damaged")
+    refused(site.parent, ("restore", out, "--config", site), "is not a backup or is damaged")
     assert not {path for path in {*site.parent.rglob("*")} - {*before} if path.is_file()}
 
 
@@ -466,7 +469,12 @@ def test_another_part_in_the_way_stays_unless_it_is_forced(site, part):
     out = backup(site)
     lose(site, "memory")
     kept.write_text("mine")
-    refused(site.parent, ("restore", out, "--config", site), "is another part of this model", "--force")
+    refused(
+        site.parent,
+        ("restore", out, "--config", site),
+        "differs from the model part in the backup of",
+        "--force",
+    )
     assert kept.read_text() == "mine"
     assert not memory_path(read_party(site)).exists()
     restore(out, site, "--force")
@@ -479,11 +487,11 @@ def test_a_part_that_is_damaged_is_in_no_backup(site, part):
     kept = keep(site, part)
     kept.write_bytes(part.to_bytes()[:-9])
     out = site.parent / "north.tar.gz"
-    refused(site.parent, ("backup", "--config", site, "--out", out), f"{kept.name}: not ")
+    refused(site.parent, ("backup", "--config", site, "--out", out), f"{kept.name} is not a model part")
     kept.unlink()
     other = kept.with_name("0123456789abcdef.json")
     other.write_bytes(part.to_bytes())
-    refused(site.parent, ("backup", "--config", site, "--out", out), "is the part of another model")
+    refused(site.parent, ("backup", "--config", site, "--out", out), "is part of a different model")
     assert not out.exists()
 
 
@@ -497,5 +505,9 @@ def test_a_part_that_was_changed_in_a_backup_is_refused(site, part):
             text = content.replace(b'"version":1', b'"version":9') if "models/" in member.name else content
             archive.addfile(member, io.BytesIO(text))
     lose(site)
-    refused(site.parent, ("restore", out, "--config", site), f"is damaged: models/{kept.name}: a part of")
+    refused(
+        site.parent,
+        ("restore", out, "--config", site),
+        f"is damaged: models/{kept.name} is a model part from",
+    )
     assert not kept.exists()

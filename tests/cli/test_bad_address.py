@@ -97,7 +97,12 @@ def test_nobody_listens(folder):
 
 
 def test_a_host_that_does_not_exist(folder):
-    refused(folder, train_at("host.invalid:7070"), "only for this machine, not host.invalid:7070", "use keys")
+    refused(
+        folder,
+        train_at("host.invalid:7070"),
+        "only works on this machine, not with host.invalid:7070",
+        "use keys",
+    )
 
 
 @pytest.mark.slow

@@ -134,7 +134,7 @@ QUIET = {
 @pytest.mark.parametrize("usual", QUIET.values(), ids=QUIET)
 def test_a_table_in_order_is_quiet(usual):
     assert oddities(table(usual), "--label", "label") == {}
-    assert done("check", "t.csv", "--label", "label").out.startswith("Nothing is odd\n\n")
+    assert done("check", "t.csv", "--label", "label").out.startswith("No problems were found\n\n")
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_nearly_constant_columns_are_those_with_one_row_in_a_thousand():
     some = pa.table({"few": few, "more": more, "word": np.where(few > 0, "seldom", "often")})
     found = oddities(some)
     assert [*found] == [("nearly constant", "few"), ("nearly constant", "word")]
-    assert found["nearly constant", "few"]["sentence"] == "0 in all but 2 of 3,000 rows"
+    assert found["nearly constant", "few"]["sentence"] == "the value is 0 in all but 2 of 3,000 rows"
     assert "'often' in all but 2" in found["nearly constant", "word"]["sentence"]
 
 
@@ -179,7 +179,7 @@ LABELS = {
     "spelled twice": (["Ill", *WORDS[1:]], "spelling", "'Ill' (1)"),
     "constant": ([1] * ROWS, "undraftable", "is constant"),
     "a name": ([f"c{n}" for n in range(ROWS)], "undraftable", "too many values"),
-    "few numbers": (TENS % 4, "few numbers", "4 distinct whole numbers, treated as amounts"),
+    "few numbers": (TENS % 4, "few numbers", "4 distinct integers, which are treated as numeric"),
 }
 
 
@@ -197,8 +197,7 @@ def test_which_value_is_the_positive_one_and_how_many_rows_have_it():
     rarer = "ill" if ill < ROWS / 2 else "well"
     found = oddities(table(label=label), "--label", "label")
     assert (
-        f"{rarer!r}, in {min(ill, ROWS - ill)} of 300 rows, is label 1"
-        in found["positive", "label"]["sentence"]
+        f"{rarer!r} ({min(ill, ROWS - ill)} of 300 rows) is label 1" in found["positive", "label"]["sentence"]
     )
     said = " ".join(done("check", "t.csv", "--label", "label").out.split())
     assert f"label label: binary:logistic, 'ill' in {ill} rows" in said
@@ -234,7 +233,7 @@ def test_a_table_without_a_label_is_checked_as_it_is():
 def test_what_is_left_out_of_a_draft_is_said_with_the_reason():
     odd = table([[1, 2]] * ROWS).append_column("a[0]", [TENS])
     found = oddities(odd, "--label", "label", name="t.parquet")
-    assert "neither numbers nor text" in found["left out", "odd"]["sentence"]
+    assert "neither numeric nor text" in found["left out", "odd"]["sentence"]
     assert "'['" in found["left out", "a[0]"]["sentence"]
     assert found["left out", "odd"]["left_out"]
 
@@ -244,7 +243,7 @@ def test_many_columns_with_the_same_oddity_take_a_few_lines():
     csv.write_csv(wide, "t.csv")
     said = done("check", "t.csv", "--label", "label").out
     assert said.count("in every row") == 5
-    assert "The same of 25 more columns: c5, c6, c7, c8, c9, …" in " ".join(said.split())
+    assert "The same applies to 25 more columns: c5, c6, c7, c8, c9, …" in " ".join(said.split())
     assert "30 notes" in said
 
 
@@ -267,7 +266,7 @@ def test_a_site_checks_its_table_against_terms(tmp_path):
     said = "".join(end.out.split())
     assert f"table{tmp_path / 'rows.csv'}:180rows,5columnslabely:" in said
     assert "counts as 1" in end.out
-    assert end.out.startswith("Nothing is odd\n")
+    assert end.out.startswith("No problems were found\n")
 
 
 def test_all_that_does_not_fit_terms_is_said_at_once(tmp_path):
@@ -279,8 +278,8 @@ def test_all_that_does_not_fit_terms_is_said_at_once(tmp_path):
     found = oddities(odd.rename_columns(["age", "ward", "site", "y"]), "--terms", "terms.toml")
     assert {("absent", "dose"), ("unfit", "age"), ("undeclared", "ward"), ("unfit", "y")} <= set(found)
     advice = found["absent", "dose"]["advice"]
-    assert advice.startswith("rename it in the table, or map its name in the file that names in the site's ")
-    assert advice.endswith("if the site does not have it at all, remove it from the terms")
+    assert advice.startswith("rename it in the table, or map its name in the file that the site's file ")
+    assert advice.endswith("if the site does not have this column, remove it from the terms")
     assert "'old' in row 1" in found["unfit", "age"]["sentence"]
     assert "'e' (2), 'd' (1)" in found["undeclared", "ward"]["sentence"]
     assert "takes 0 or 1" in found["unfit", "y"]["sentence"]
@@ -315,5 +314,5 @@ def test_a_table_that_stays_in_its_file_is_checked_by_its_first_rows(tmp_path, m
 def test_a_sparse_table_is_checked_against_terms(tmp_path):
     (tmp_path / "t.libsvm").write_text("".join(f"{n % 2} 0:{n % 7} 3:1.5\n" for n in range(40)))
     done("terms", "t.libsvm", "--label", "label", "--out", "terms.toml")
-    assert done("check", "t.libsvm", "--terms", "terms.toml").out.startswith("Nothing is odd\n")
+    assert done("check", "t.libsvm", "--terms", "terms.toml").out.startswith("No problems were found\n")
     assert fedboost("check", "t.libsvm", "--label", "label").code == 0

@@ -95,7 +95,7 @@ async def test_all_would_and_nothing_begins(tmp_path, bundles):
         end, logs = await check(one, agreed), [kinds(one.store(name, name)) for name in one.nodes]
     assert (end.code, end.err) == (0, "")
     assert end.out.splitlines()[0].split() == ["north", "yes"]
-    assert "\nall 3 sites would take part\nA check reads no rows: " in end.out
+    assert "\nall 3 sites would take part\nA check does not read rows; " in end.out
     assert not one.log.named("session begins")
     assert not one.log.named("session offered")
     assert logs == [["checked"]] * 3
@@ -157,7 +157,7 @@ async def test_an_analyst_nobody_knows_is_told_what_a_refusal_tells(tmp_path, bu
         (code, sites), (_, known) = await replies(one, agreed, "stranger"), await replies(one, agreed)
     (reason,) = sites["north"]["reasons"]
     assert code == 1
-    assert reason.startswith("its policy has analysts = [...], and the analyst is stranger; ")
+    assert reason.startswith("its policy has analysts = [...], but the analyst is stranger; ")
     assert len(known["north"]["reasons"]) == 2
     assert one.log.named("terms checked")[0]["analyst"] == "stranger"
 
@@ -209,7 +209,8 @@ async def test_an_analyst_checks_so_many_terms_a_day(tmp_path, bundles, monkeypa
     assert [answer["would"] for answer in answers] == [True, True, False, True, False, True]
     (reason,) = answers[2]["reasons"]
     assert reason.startswith(
-        "it answers checks of 2 different terms of an analyst in a day; ask again tomorrow"
+        "it checks at most 2 different terms per analyst and day, and this limit is reached; try again "
+        "tomorrow"
     )
     assert logged == 4
 
@@ -220,7 +221,7 @@ async def test_a_check_that_cannot_be_recorded_is_not_answered(tmp_path, bundles
         one.store("north", "north").unlink()
         _, sites = await replies(one, terms(["north"], max_depth=9))
     assert sites["north"]["reasons"] == ["it cannot write its audit log; its own log says why"]
-    assert "removed or replaced" in one.log.named("terms were checked and not answered")[0]["reason"]
+    assert "removed or replaced" in one.log.named("a preflight check was not answered")[0]["reason"]
 
 
 async def test_a_flood_of_checks_has_a_share_of_a_thread(tmp_path, bundles, monkeypatch):
@@ -274,21 +275,21 @@ async def test_a_site_believes_no_check_that_no_analyst_signed(tmp_path, bundles
         unsigned, forged = [
             reviewer.objections(Review(1, agreed.canonical(), request)) for request in (None, forged)
         ]
-    assert unsigned.reasons == ("the terms are signed by no analyst",)
+    assert unsigned.reasons == ("the terms are not signed by an analyst",)
     assert forged.reasons == ("the signature of 'south' is invalid",)
 
 
 async def test_terms_of_another_version_are_a_reason(tmp_path):
     async with asked(tmp_path / "one", None, {"north": ANYTHING}) as one:
         found = one.nodes["north"]._reviewer.objections(Review(1, '{"new": 1}'))
-    assert found.reasons[0].startswith("its version of fedboost, 0.1.0, cannot follow these terms: ")
+    assert found.reasons[0].startswith("its fedboost version, 0.1.0, does not support these terms: ")
 
 
 async def test_a_person_is_not_asked(tmp_path):
     async with asked(tmp_path / "one", None, {"north": {**ANYTHING, "approval": "ask"}}) as one:
         code, sites = await replies(one, terms(["north"]))
     assert code == 1
-    assert sites["north"]["reasons"] == ['its policy has approval = "ask", and no one can be asked there']
+    assert sites["north"]["reasons"] == ['its policy has approval = "ask", but no one can be asked']
 
 
 async def test_sites_that_cannot_answer_are_named(tmp_path, monkeypatch):
@@ -300,7 +301,7 @@ async def test_sites_that_cannot_answer_are_named(tmp_path, monkeypatch):
         code, sites = await replies(one, terms(["north", "south"]))
     assert code == 1
     assert sites["north"]["reasons"] == [
-        "it cannot be asked: it runs an older version of fedboost; update it there"
+        "it runs an older fedboost version, which does not support checks; update fedboost there"
     ]
     assert sites["south"]["reasons"] == ["it did not answer within 0.05 s"]
 
@@ -318,7 +319,7 @@ async def test_only_so_many_checks_at_a_time(tmp_path, monkeypatch):
     async with asked(tmp_path / "one", None, {"north": ANYTHING}) as one:
         end = await check(one, terms(["north"]))
     assert (end.code, end.out) == (2, "")
-    assert end.err == "fedboost: 0 checks are under way already; try again later\n"
+    assert end.err == "fedboost: 0 checks are already in progress; try again later\n"
     assert one.log.named("check refused")
 
 
@@ -337,7 +338,7 @@ async def test_no_analyst_takes_all_checks(tmp_path, bundles, monkeypatch):
         await until(lambda: sum(one.server._services[channel.SERVICE]["Check"].__self__._open.values()) == 3)
         go_on.set()
         third, codes, other = third, [end.code for end in await asyncio.gather(*first)], (await other).code
-    assert third.err == "fedboost: 2 checks of yours are under way; try again later\n"
+    assert third.err == "fedboost: you already have 2 checks in progress; try again later\n"
     assert (codes, other) == ([0, 0], 1)
 
 
@@ -345,7 +346,7 @@ async def test_a_party_may_not_check_terms(tmp_path, bundles):
     async with asked(tmp_path / "one", bundles, {"north": NAMED}) as one:
         end = await check(one, terms(["north"]), "south")
     assert end.code == 2
-    assert "is the bundle of a party; give an analyst's" in end.err
+    assert "is the bundle of a party; use an analyst's" in end.err
 
 
 async def test_the_analyst_of_an_offer_is_in_log_and_audit(tmp_path, bundles):
@@ -371,5 +372,5 @@ async def test_a_party_that_answers_what_nobody_asked_is_cut_off(tmp_path, monke
                 await call.write(encode_objections(Objections(number, ("no",))))
         (code, details), reviewers = await status_of(call), reviewers_of(one)
     assert code == grpc.StatusCode.DATA_LOSS
-    assert details == "it keeps sending what nobody asked for"
+    assert details == "it keeps sending answers that were not requested"
     assert reviewers == {}

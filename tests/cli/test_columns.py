@@ -61,7 +61,7 @@ def test_an_offer_under_an_alias_says_nothing_of_the_tables_own_words():
         "categorical": {"telco.2": ["1", "2", "3"]},
     }
     assert not any(word in text for word in OWN_WORDS)
-    assert "telco.2 plan categorical 3, and 1 with fewer than 10 rows" in " ".join(end.out.split())
+    assert "telco.2 plan categorical 3 (1 with fewer than 10 rows not offered)" in " ".join(end.out.split())
     assert "opened: " in end.err
     assert "left out" in end.err
 
@@ -99,8 +99,8 @@ def test_what_may_be_the_row_id_is_offered_to_nobody_by_oversight(spelled):
     end = fedboost("columns", "ids.parquet", "--alias", "telco")
     assert end.code == 2
     due = (
-        "fedboost: ids.parquet: column 'customer_no' has a different value in each row: is it the row id? "
-        "Add --row-id customer_no, or --exclude customer_no"
+        "fedboost: ids.parquet: column 'customer_no' has a distinct value in each row and may be the row "
+        "id; add --row-id customer_no if it is, else --exclude customer_no"
     )
     assert due in " ".join(end.err.split())
     assert not Path("telco.offer.toml").exists()
@@ -110,14 +110,14 @@ def test_what_may_be_the_row_id_is_offered_to_nobody_by_oversight(spelled):
 def test_a_column_without_a_level_of_enough_rows_is_not_offered():
     end = done(*OFFER, "--min-rows-per-level", "110")
     assert "categorical" not in tomllib.loads(Path("telco.offer.toml").read_text())
-    assert "plan: is left out, because it has no category with 110 rows or more" in end.err
+    assert "because it has no category with at least 110 rows" in end.err
 
 
 def test_ids_that_match_no_single_row_are_counted():
     table = csv.read_csv("customers.csv")
     ids = [None, 1, 1, 2, 2, *range(5, ROWS)]
     csv.write_csv(table.set_column(0, "customer_no", pa.array(ids)), "customers.csv")
-    assert "customer_no: 1 row has no id, and 2 ids are in more than one row" in done(*OFFER).err
+    assert "customer_no: 1 row has no id and 2 ids are in more than one row" in done(*OFFER).err
 
 
 # ---- terms with offers --------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ def test_terms_are_drafted_with_the_columns_of_offers():
     assert terms.columns.held == {"telco": ("telco.1", "telco.2")}
     assert MAX_SPLITS - 63 < splits_by(terms, "telco") <= MAX_SPLITS
     assert (terms.trees.rounds, terms.trees.max_depth) == (31, 6)
-    assert "label_holder = 'bank' is drafted" in end.err
+    assert "label_holder = 'bank' is taken from the file's name" in end.err
     assert "every party learns the labels" in end.err
 
 
@@ -152,7 +152,7 @@ def test_no_key_holder_is_drafted_beside_a_label_holder():
     end = drafted("--protection", "paillier")
     assert 'protection = "paillier"' in Path("terms.toml").read_text()
     assert "keyholder" not in Path("terms.toml").read_text() + end.err
-    floor = "# at least 10 rows in a bin: sites refuse fewer by default\nmin_rows_per_bin = 10\n"
+    floor = "# at least 10 rows in a bin: by default, sites refuse fewer\nmin_rows_per_bin = 10\n"
     assert floor in Path("terms.toml").read_text()
     assert read_terms(Path("terms.toml")).keyholder == "bank"
 
@@ -211,30 +211,33 @@ BANK = ("terms", "bank.csv", "--label", "default")
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("columns", "customers.csv"), "whose columns are these? Add --party NAME"),
-        ((*OFFER[:-1], "a[b"), "--alias: column names cannot have '['"),
+        (("columns", "customers.csv"), "the owner of the columns is not known; add --party NAME"),
+        ((*OFFER[:-1], "a[b"), "--alias contains '[', which column names must not contain"),
         ((*OFFER[:2], "--alias", "telco", "--row-id", "customer"), "column 'customer' is missing"),
         ((*OFFER, "--exclude", "nothing"), "column 'nothing' is missing"),
-        ((*OFFER, "--out", "both.toml", "--names-out", "both.toml"), "both.toml cannot be both"),
+        (
+            (*OFFER, "--out", "both.toml", "--names-out", "both.toml"),
+            "must be different files, not both both.toml",
+        ),
         ((*OFFER, "--exclude", "minutes_abroad", "--exclude", "plan"), "no column can be a feature"),
         ((*OFFER, "--out", "customers.csv", "--force"), "is an input of this command"),
         ((*BANK, "--with", "nowhere.toml"), "nowhere.toml: cannot read: No such file"),
-        ((*BANK, "--with", "names.toml"), "names.toml: is a site's names; give an offer of columns"),
+        ((*BANK, "--with", "names.toml"), "names.toml is a site's names; specify an offer of columns"),
         (
             (*BANK, "--with", "bare.toml"),
             "fedboost: bare.toml: there are no features: name at least one column in numeric",
         ),
         ((*BANK, "--with", "twice.toml"), "twice.toml: column 'a' is named more than once"),
         ((*BANK, "--with", "odd.toml"), "odd.toml: unknown key 'rows'"),
-        ((*BANK, "--with", "a.toml", "--with", "a.toml"), "'a' already has the columns of a.toml; give one "),
-        ((*BANK, "--with", "a.toml", "--with", "b.toml"), "column 'x' is in a.toml and in b.toml"),
-        ((*BANK, "--with", "income.toml"), "column 'income' is in bank.csv and in income.toml"),
-        ((*BANK, "--with", "a.toml", "--party", "a"), "'a' already has the columns of bank.csv; give one "),
+        ((*BANK, "--with", "a.toml", "--with", "a.toml"), "'a' already has the columns of a.toml; use one "),
+        ((*BANK, "--with", "a.toml", "--with", "b.toml"), "column 'x' is in both a.toml and b.toml"),
+        ((*BANK, "--with", "income.toml"), "column 'income' is in both bank.csv and income.toml"),
+        ((*BANK, "--with", "a.toml", "--party", "a"), "'a' already has the columns of bank.csv; use one "),
         (
             (*BANK, "--with", "a.toml", "--party", "bank", "--party", "z"),
-            "--party z: has no offer; add it by --with OFFER",
+            "--party z has no offer; add it with --with OFFER",
         ),
-        ((*BANK, "--with", "a.toml", "--site", "customer"), "--site is for parties with different rows"),
+        ((*BANK, "--with", "a.toml", "--site", "customer"), "--site and --with cannot be combined"),
         ((*BANK, "--with", "a.toml", "--protection", "masked"), "label_holder with protection masked"),
         ((*BANK, "--row-id", "nothing"), "column 'nothing' is missing"),
     ],
@@ -262,7 +265,7 @@ def test_what_cannot_be_is_refused_with_one_line(arguments, words):
 def test_files_that_exist_are_kept():
     done(*OFFER)
     before = Path("telco.names.toml").read_bytes()
-    assert "telco.offer.toml: already exists" in refusal(*OFFER, "--min-rows-per-level", "1")
+    assert "telco.offer.toml already exists" in refusal(*OFFER, "--min-rows-per-level", "1")
     assert Path("telco.names.toml").read_bytes() == before
 
 

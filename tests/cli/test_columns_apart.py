@@ -63,15 +63,15 @@ def test_a_site_approves_terms_by_its_own_columns(party, words, not_said):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--data", "bank=bank.csv"], "party 'telco' has no table: add --data telco=TABLE"),
+        (["--data", "bank=bank.csv"], "party 'telco' has no table; add --data telco=TABLE"),
         (
             ["--data", "bank.csv", "--data", "telco.csv"],
-            "--data bank.csv: for its party, write --data PARTY=bank.csv",
+            "--data bank.csv does not say whose table it is; use --data PARTY=bank.csv",
         ),
         (["--data", "all.csv", "--parties", "3"], "under these terms parties have different columns"),
         ([*TABLES, "--site", "y"], "each party has its own table"),
         ([*TABLES, "--data", "east=all.csv"], "'east' is not one of the parties"),
-        ([*TABLES, "--data", "bank=all.csv"], "party 'bank' already has a table, bank.csv"),
+        ([*TABLES, "--data", "bank=all.csv"], "party 'bank' already has the table bank.csv"),
         (
             [*TABLES[:4], "--data", "shop=telco.csv"],
             "party shop: column 'visits' is missing: the columns are 'minutes', 'calls'",
@@ -84,11 +84,14 @@ def test_tables_that_are_not_those_of_the_parties_are_refused_with_one_line(argu
 
 
 def test_check_looks_at_the_columns_of_the_party_alone():
-    assert "Nothing is odd" in done("check", "telco.csv", "--terms", "terms.toml", "--party", "telco").out
+    assert (
+        "No problems were found"
+        in done("check", "telco.csv", "--terms", "terms.toml", "--party", "telco").out
+    )
     end = fedboost("check", "telco.csv", "--terms", "terms.toml")
-    assert "add --party NAME, one of bank, telco, shop" in end.err
+    assert "add --party NAME with one of bank, telco, shop" in end.err
     end = fedboost("check", "telco.csv", "--terms", "whole.toml", "--party", "telco")
-    assert "--party telco: only for terms with label_holder or blocks" in end.err
+    assert "--party telco only applies to terms with label_holder or blocks" in end.err
 
 
 def test_a_person_who_decides_reads_who_gets_what():

@@ -135,7 +135,7 @@ def test_people_read_the_verdict_then_all_sites_then_each(twice):
     assert "The 3 sites that can train alone: means per row over 1,640 rows, 1,148 of them held out" in joined
     assert "one-label has no site-alone model (the label is 1 in every row of every party" in joined
     assert "more rounds, or column 'site' among the features of the terms, may change that." in joined
-    assert "The federated model is the pooled model, byte for byte." in joined
+    assert "The federated model equals the pooled model, byte for byte." in joined
     start = next(n for n, line in enumerate(lines) if line.split()[:2] == ["site", "rows"])
     assert lines[start].endswith("federated  better by  at least  at most  worth it?")
     shown = {line.split()[0]: line.rstrip().split()[1:] for line in lines[start + 1 : start + 6]}
@@ -178,7 +178,7 @@ def test_of_many_sites_those_that_gain_most_come_first(folder):
     assert [one["site"] for one in each] == [*names]
     own = {one["site"]: one["better_by"].get("logloss", {}).get("value") for one in each}
     best = max(names, key=lambda name: own[name] or -np.inf)
-    assert lines[lines.index("Each site, by logloss, the highest gain first") + 2].startswith(best)
+    assert lines[lines.index("Each site, by logloss, highest gain first") + 2].startswith(best)
 
 
 @pytest.mark.slow
@@ -264,24 +264,24 @@ def test_terms_of_a_network_are_compared_without_it(folder):
     sites, last = compared("--seeds", "1")
     assert set(sites) == set(names)
     assert last["equal"] is False  # votes depend on who has which rows
-    assert "The federated model is not the pooled model." in fedboost(*ASKED, "--seeds", "1").out
+    assert "The federated model differs from the pooled model." in fedboost(*ASKED, "--seeds", "1").out
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--held-out", "0"), "--held-out is 0: give a share between 0 and 1"),
-        (("--held-out", "1"), "--held-out is 1: give a share between 0 and 1"),
+        (("--held-out", "0"), "--held-out must be between 0 and 1 (e.g. 0.2), not 0"),
+        (("--held-out", "1"), "--held-out must be between 0 and 1 (e.g. 0.2), not 1"),
         (("--site", "sites"), "column 'sites' is missing: did you mean site?"),
         (
             ("--data", "one.csv"),
-            "column 'site' of one.csv names only one site: there is no other site to join",
+            "column 'site' of one.csv contains only one site; at least two are needed",
         ),
         (("--data", "bad.csv"), "it is 5 in row 3"),
-        (("--data", "bad.libsvm"), "bad.libsvm: a sparse table has no column of names"),
+        (("--data", "bad.libsvm"), "bad.libsvm is a sparse table and has no column of names"),
         (
             ("named.toml",),
-            "named.toml names the parties 'north', 'south', but column 'site' of all.csv names 'like-1'",
+            "named.toml names the parties 'north', 'south', but column 'site' of all.csv contains 'like-1'",
         ),
     ],
 )

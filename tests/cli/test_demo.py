@@ -47,6 +47,6 @@ def test_the_demo_by_itself(folder):
         assert command == "fedboost audit fedboost-demo/demo.state/north/memory.sqlite"
         assert "No warnings" in done(*command.split()[1:]).out
         assert "nothing is approved here" not in (folder / "fedboost-demo" / "north.log").read_text()
-    refused(folder, ("demo", "--rounds", "1"), "fedboost-demo: has an earlier demo", "--force")
+    refused(folder, ("demo", "--rounds", "1"), "fedboost-demo contains an earlier demo", "--force")
     (folder / "fedboost-demo" / "demo.state").rename("moved")
-    refused(folder, ("demo", "--rounds", "1"), "fedboost-demo/north.csv: already exists", "--force")
+    refused(folder, ("demo", "--rounds", "1"), "fedboost-demo/north.csv already exists", "--force")

@@ -84,11 +84,11 @@ def test_where_nothing_hides_labels_it_says_what_would(folder, monkeypatch):
         "The joined model equals the pooled model",
         "clinic keeps its own splits and the leaf values: d/demo.state/clinic/models/",
         "laboratory keeps its own splits: d/demo.state/laboratory/models/",
-        "gain share by the columns of each party: ",
+        "gain share of each party's columns: ",
     ):
         assert part in text, part
     *_, command = end.out.splitlines()
     assert command == "fedboost audit d/demo.state/laboratory/memory.sqlite"
     log = done(*command.split()[1:]).out
-    assert "142 requested row ids (people), on which side of each of this" in " ".join(log.split())
-    refused(folder, ("demo", "--columns", "--out", "d"), "d: has an earlier demo", "--force")
+    assert "142 requested row ids (people), which way it goes at each of" in " ".join(log.split())
+    refused(folder, ("demo", "--columns", "--out", "d"), "d contains an earlier demo", "--force")

@@ -48,8 +48,8 @@ def test_a_site_that_does_not_allow_it_says_how(tmp_path):
     policy |= {"protections": ["plain"], "min_parties": 1}
     end = described(tmp_path, shared_out(2), terms(), policy=policy)
     assert (end.code, end.out) == (2, "")
-    assert "its policy has min_count = 40, and the terms have min_count = 10; set min_count = 40" in end.err
-    assert "run `fedboost approve terms.toml --describe --config party.toml` there" in end.err
+    assert "its policy has min_count = 40, but the terms have min_count = 10; set min_count = 40" in end.err
+    assert "run `fedboost approve terms.toml --describe --config party.toml` at that site" in end.err
 
 
 @pytest.mark.parametrize("command", ["train", "estimate", "compare", "simulate"])
@@ -64,7 +64,7 @@ def test_commands_that_train_do_not_take_such_terms(tmp_path, command, program):
         "compare": ("--data", "a.csv", "--site", "s"),
         "simulate": ("--data", "a.csv", "--site", "s"),
     }
-    assert f"program = '{program}' does not train; use fedboost {program}" in refusal(
+    assert f"program = '{program}', which does not train a model; use fedboost {program}" in refusal(
         command, tmp_path / "terms.toml", *options[command]
     )
 
@@ -77,11 +77,11 @@ def test_terms_about_a_model_are_saved_for_sites_to_approve(tmp_path, command):
     file, given = tmp_path / "sub" / "asked.toml", ("--by", "ward") if command == "evaluate" else ()
     end = fedboost(command, tmp_path / "model.json", "--save-terms", file, *given)
     assert (end.code, end.out) == (0, "")
-    assert f"{file}: for sites to approve, together with {tmp_path / 'model.json'}" in end.err
+    assert f"{file}: terms for sites to approve, together with {tmp_path / 'model.json'}" in end.err
     make = {"evaluate": lambda: evaluation_terms(model, by=["ward"]), "drift": lambda: drift_terms(model)[0]}
     assert read_terms(file) == make[command]()
     assert fedboost(command, tmp_path / "model.json", "--save-terms", file, *given).code == 2
-    assert "give --aggregator, or --save-terms to write terms for sites to approve" in refusal(
+    assert "specify --aggregator to run a session, or --save-terms to write terms for approval" in refusal(
         command, tmp_path / "model.json"
     )
 

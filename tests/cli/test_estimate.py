@@ -155,8 +155,8 @@ def test_layouts_in_words_fit_a_terminal(tmp_path):
     end = fedboost("estimate", tmp_path / "terms.toml", "--rows", 900, "--rtt", 20, "--bandwidth", 12.5)
     assert max(map(len, end.out.splitlines())) <= 80
     assert "Over links of 20 ms and 12.5 Mbit/s" in end.out
-    assert "votes: they save bytes only with more than 40 features" in end.out
-    assert "here, no row leaves its site" in " ".join(end.out.split())
+    assert "votes: this layout saves bytes only with more than 40 features" in end.out
+    assert "with fedboost, no row leaves its site" in " ".join(end.out.split())
 
 
 @pytest.mark.slow

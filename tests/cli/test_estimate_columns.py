@@ -123,7 +123,7 @@ def test_more_sums_than_are_opened_have_no_estimate(monkeypatch):
     monkeypatch.setattr(estimate, "row_costs", lambda *facts: short)
     assert set(estimated(agreed_terms(), "--rows", ROWS)) == {"plain"}
     text = " ".join(done("estimate", "terms.toml", "--rows", ROWS).out.split())
-    assert "encrypted sums, but the label holder opens at most 3; lower max_bin" in text
+    assert "encrypted sums, but the label holder decrypts at most 3 per turn; lower max_bin" in text
 
 
 def test_in_words_it_fits_a_terminal():
@@ -159,9 +159,9 @@ def test_of_three_rounds_follow_the_bytes_of_thirty(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ([], "give --rows, the number of matched rows"),
-        (["--rows", "9", "--rtt", "5"], "--rtt: for parties that have all columns"),
-        (["--rows", "9", "--parties", "5"], "--parties: for parties that have all columns"),
+        ([], "specify --rows (the number of matched rows)"),
+        (["--rows", "9", "--rtt", "5"], "--rtt requires parties with the same columns"),
+        (["--rows", "9", "--parties", "5"], "--parties requires parties with the same columns"),
     ],
 )
 def test_options_of_other_terms_are_refused(options, words):

@@ -136,9 +136,9 @@ def test_partial_dependence_of_classes(of_classes):
 
 ODD_GRIDS = {
     "no such feature": ("agee", None, r"no feature 'agee' \(did you mean age\?\)"),
-    "a word for a number": ("age", ["old"], "'old' in the grid is not a number, as feature 'age' needs"),
-    "an infinite number": ("age", [1, float("inf")], "inf in the grid exceeds a 32-bit float"),
-    "too large a number": ("age", [1e300], r"1e\+300 in the grid exceeds a 32-bit float"),
+    "a word for a number": ("age", ["old"], "'old' in the grid is not a number, but feature 'age'"),
+    "an infinite number": ("age", [1, float("inf")], "inf in the grid is too large for a 32-bit float"),
+    "too large a number": ("age", [1e300], r"1e\+300 in the grid is too large for a 32-bit float"),
     "an integer beyond floats": ("age", [10**400], "is not a number"),
     "no such level": ("ward", ["a", "z"], "'z' in the grid is not a category of 'ward'"),
     "an empty grid": ("age", [], "pass a grid"),
@@ -228,7 +228,7 @@ def test_importances(folder, model):
     (said, _, _, heading, *lines) = done("m.json").splitlines()
     used = model.importance("weight")
     first, *_ = model.importance()
-    assert said == f"{len(used)} of 3 features split in 4 trees, {first} with the highest gain"
+    assert said == f"{len(used)} of 3 features used in 4 trees, {first} with the highest gain"
     assert heading.split() == ["feature", "gain", "cover", "weight"]
     assert [line.split()[0] for line in lines] == list(model.importance("gain"))
     objects = [json.loads(line) for line in done("m.json", "--json").splitlines()]
@@ -292,7 +292,9 @@ def test_shap_values_of_odd_names_and_levels(folder):
     arrow_csv.write_csv(table.set_column(WARD, "ward", pa.array(["z"] * 180)), "odd.csv")
     end = fedboost("explain", "odd.json", "--shap", "odd.csv")
     assert end.code == 0
-    assert end.err == "ward has 180 rows with undeclared categories ('z', ...), counted as missing\n"
+    assert (
+        end.err == "ward has 180 rows with undeclared categories ('z', ...), which are treated as missing\n"
+    )
     header, values = read(end.out)
     assert header == ['a,"b"', "ward", "bias"]
     assert values.shape == (180, 3)
@@ -301,18 +303,24 @@ def test_shap_values_of_odd_names_and_levels(folder):
 REFUSED = {
     "no model": (("nowhere.json",), "nowhere.json: cannot read the model: No such file"),
     "no such tree": (("m.json", "--tree", "4"), "there is no tree 4; the model has 4 trees"),
-    "a picture of no tree": (("m.json", "--svg", "t.svg"), "--svg draws one tree; name it"),
-    "a picture nowhere": (("m.json", "--tree", "0", "--svg", "no/t.svg"), "no/t.svg: the directory"),
+    "a picture of no tree": (("m.json", "--svg", "t.svg"), "--svg draws one tree; specify which"),
+    "a picture nowhere": (
+        ("m.json", "--tree", "0", "--svg", "no/t.svg"),
+        "no/t.svg: cannot write: the directory",
+    ),
     "a picture over the model": (("m.json", "--tree", "0", "--svg", "m.json"), "an input of this command"),
-    "a tree and rows": (("m.json", "--tree", "0", "--shap", "rows.csv"), "--tree or --shap"),
-    "a file for nothing": (("m.json", "--out", "x.csv"), "--out is for the CSV of --shap"),
-    "JSON of a tree": (("m.json", "--tree", "0", "--json"), "--json prints the importances"),
-    "JSON of rows": (("m.json", "--shap", "rows.csv", "--json"), "--json prints the importances"),
-    "a feature without rows": (("m.json", "--partial-dependence", "age"), "--data DATA go together"),
-    "rows without a feature": (("m.json", "--data", "rows.csv"), "--data DATA go together"),
+    "a tree and rows": (("m.json", "--tree", "0", "--shap", "rows.csv"), "--tree and --shap"),
+    "a file for nothing": (("m.json", "--out", "x.csv"), "--out only applies to the CSV of --shap"),
+    "JSON of a tree": (("m.json", "--tree", "0", "--json"), "--json prints feature importance"),
+    "JSON of rows": (("m.json", "--shap", "rows.csv", "--json"), "--json prints feature importance"),
+    "a feature without rows": (
+        ("m.json", "--partial-dependence", "age"),
+        "--data TABLE must be specified together",
+    ),
+    "rows without a feature": (("m.json", "--data", "rows.csv"), "--data TABLE must be specified together"),
     "a feature and a tree": (
         ("m.json", "--partial-dependence", "age", "--data", "rows.csv", "--tree", "0"),
-        "give --tree or --partial-dependence, not both",
+        "specify only one of --tree and --partial-dependence",
     ),
     "no such feature": (
         ("m.json", "--partial-dependence", "ages", "--data", "rows.csv"),
@@ -339,7 +347,7 @@ def test_a_tree_below_0_is_refused(folder):
 def test_a_model_without_trees_that_split(folder, model):
     lonely = simulate(terms(rounds=1, min_child_weight=1e6), [rows()]).model
     lonely.save("lonely.json")
-    assert done("lonely.json") == "0 of 3 features split in 1 tree\n"
+    assert done("lonely.json") == "0 of 3 features used in 1 tree\n"
     assert done("lonely.json", "--json") == ""
     assert done("lonely.json", "--tree", "0").startswith("0:leaf=")
     assert Model.load("lonely.json").shap_values(rows())[:, :3].tolist() == [[0.0] * 3] * 180

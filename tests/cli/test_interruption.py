@@ -50,7 +50,7 @@ def test_one_ends_a_simulation_with_the_rounds_so_far(long, pressed):
     pressed.append(4)
     end = fedboost(*SIMULATE)
     assert end.code == 0, end.err
-    line = "stopping after the round under way (4 done); Ctrl-C again stops without saving"
+    line = "stopping after the current round (4 done); press Ctrl-C again to stop immediately, without saving"
     assert line in end.err.splitlines()
     assert "stopped after 5 of 30 rounds" in end.out
     table = as_table(rows())

@@ -198,12 +198,14 @@ def test_answers_that_are_not_taken(here):
     sign()
     answer = "root/north.answer.pem"
     line = refused("accept", answer, "--folder", "other")
-    assert "is for another key of 'north' than other/north/key.pem" in line
-    assert "no such file" in refused("accept", answer, "--folder", "nowhere")
-    assert "must be a certificate and its root" in refused(
+    assert "is for 'north', but does not match the key other/north/key.pem" in line
+    assert "does not exist" in refused("accept", answer, "--folder", "nowhere")
+    assert "must contain a certificate and its root" in refused(
         "accept", "root/consortium.pem", "--folder", "site"
     )
-    assert "is a request; have the root's owner sign it" in refused("accept", "site/north/request.pem")
+    assert "is a request; ask the holder of the root key to sign it" in refused(
+        "accept", "site/north/request.pem"
+    )
     leaf, root = read_certificates(here / answer)
     assert fedboost("keys", "init-consortium", "--name", "theirs", "--folder", "theirs").code == 0
     mixed = leaf.public_bytes(Encoding.PEM) + (here / "theirs" / "consortium.pem").read_bytes()
@@ -218,4 +220,4 @@ def test_a_list_that_was_damaged_is_refused_by_line(here):
     run("request", "north", "--folder", "site")
     (here / "root" / "issued.txt").write_text("# by hand\nabc party yesterday north\n")
     line = refused("sign", "site/north/request.pem", "--folder", "root", "--yes")
-    assert "root/issued.txt, line 2: must be serial number, role, time and name" in line
+    assert "root/issued.txt, line 2: the line must have serial number, role, time and name" in line

@@ -52,8 +52,8 @@ def test_what_a_person_reads_of_terms_with_a_key_holder():
         "sees sums over the parties, never this site's own numbers, even with the key holder's help" in read
     )
     assert (
-        "1 other site may work with the aggregator without learning this site's numbers, counting the "
-        "key holder first" in read
+        "1 other site may collude with the aggregator without learning this site's numbers; the key "
+        "holder counts as the first of them" in read
     )
 
 

@@ -156,7 +156,7 @@ def test_a_training_that_stops_early_says_what_it_keeps(folder):
     assert end.code == 0, end.err
     model = Model.load("early.json")
     assert model.kept == len(model.booster.trees) == len(model.rounds) - 2
-    assert f"stopped after {len(model.rounds)} rounds: round {model.kept} was the best" in end.out
+    assert f"stopped after {len(model.rounds)} rounds: the best round, {model.kept}, is the last" in end.out
     assert f"validation-logloss {model.rounds[model.kept - 1]['validation-logloss']:.5f}" in end.out
 
 

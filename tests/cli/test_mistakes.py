@@ -51,7 +51,7 @@ def test_a_level_that_nobody_declared_is_no_error(folder):
         csv.write_csv(with_column("ward", [*ward[:2], value, *ward[3:]]), "rows.csv")
         end = fedboost(*SIMULATE, out)
         assert end.code == 0
-        said = "ward has 1 rows with undeclared categories ('z', ...), counted as missing\n"
+        said = "ward has 1 row with undeclared categories ('z', ...), which are treated as missing\n"
         assert end.err == (said if value else "")
     assert (folder / "same.json").read_bytes() == (folder / "new.json").read_bytes()
 
@@ -61,7 +61,7 @@ def test_groups_with_rows_at_several_sites_are_told(folder):
     (folder / "terms.toml").write_text(terms_to_toml(terms(objective="rank:ndcg", columns=named)))
     end = fedboost(*SIMULATE, "new.json", "--site", "site")
     assert end.code == 0
-    assert end.err.startswith("groups of ward with rows at several sites: 3 (")
+    assert end.err.startswith("several sites have rows of the same 3 groups of ward (")
     own = [f"{row['ward']} {row['site']}" for row in rows().to_pylist()]
     csv.write_csv(with_column("ward", own), "rows.csv")
     assert fedboost(*SIMULATE, "new.json", "--site", "site", "--force").err == ""

@@ -108,7 +108,7 @@ def test_numbers_are_drafted_as_classes_only_when_told(folder):
     asked = ("terms", "rows.csv", "--label", "score")
     end = done(*asked)
     assert 'objective = "reg:squarederror"' in end.out
-    assert "score: 4 distinct whole numbers, treated as amounts; if they are classes, set obj" in end.err
+    assert "score: there are 4 distinct integers, which are treated as numeric" in end.err
     end = done(*asked, "--objective", "multi:softprob")
     assert "num_class = 4" in end.out
     assert "amounts" not in end.err

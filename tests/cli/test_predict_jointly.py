@@ -68,12 +68,12 @@ def site(tmp_path_factory):
         where = "--aggregator", cluster.address, "--keys", cluster.keys / "analyst"
         end = done("train", folder / "terms.toml", *where, "--out", folder / "model.json")
         said = end.out
-        assert "its structure only: each party keeps its part" in " ".join(said.split())
+        assert "only its structure: each party keeps its own part" in " ".join(said.split())
         for party in PARTIES:
             name = part(folder, party).stem
             assert f"model id {name}: each" in " ".join(end.err.split())
             assert f"models/{name}.json" in end.err
-        assert re.search(r"gain +share by the columns of each party: (bank|telco) \d+%", said)
+        assert re.search(r"gain +share of each party's columns: (bank|telco) \d+%", said)
         stop(cluster)
         known = draw.permutation(at_telco)[:300]
         unknown = 900_000 + np.arange(UNKNOWN)
@@ -116,7 +116,8 @@ def test_predictions_are_those_of_the_whole_model_on_all_columns(site):
     end = predict(folder, "--keep", "name", "--out", folder / "p.csv", "--force")
     assert end.code == 0, end.err
     assert (
-        f"telco has 300 of {300 + UNKNOWN} rows; in the others its columns are treated as missing" in end.err
+        f"telco has 300 of {300 + UNKNOWN} rows; in the other rows, its columns are treated as missing"
+        in end.err
     )
     header, *lines = reader((folder / "p.csv").read_text().splitlines())
     assert header == ["name", "prediction"]
@@ -126,8 +127,8 @@ def test_predictions_are_those_of_the_whole_model_on_all_columns(site):
     assert "signed by bank, the label holder" in audit
     assert "to predict rows of the label holder, with a model of binary:logistic" in audit
     asked = f"for each of {300 + UNKNOWN} requested row ids (people)"
-    assert f"relayed {asked}, whether it is known here, once" in audit
-    assert f"relayed {asked}, on which side of each of this site's splits it falls, once" in audit
+    assert f"relayed {asked}, whether this site has it, once" in audit
+    assert f"relayed {asked}, which way it goes at each of this site's splits, once" in audit
     assert "aggregator relays messages that it cannot read, and learns the number of rows" in audit
     assert "own columns 3: customer, minutes, plan; other parties have 1 more" in audit
 
@@ -139,19 +140,19 @@ def test_predictions_are_those_of_the_whole_model_on_all_columns(site):
             "whole",
             "new.csv",
             [],
-            "whole.json: a whole model, which predicts without other parties: leave --party out",
+            "whole.json is a whole model and predicts without other parties; remove --party",
         ),
         (
             "telco",
             "new.csv",
             [],
-            "label holder bank predicts, with its own part of the model: this is the part",
+            "only label holder bank can predict, with its own part of the model, but this is the part",
         ),
         (
             "analyst",
             "new.csv",
             [],
-            "label holder bank predicts, with its own part of the model: this is the str",
+            "label holder bank can predict, with its own part of the model, but this is the str",
         ),
         ("bank", "telco.csv", [], "/telco.csv: column 'age' is missing: the columns are"),
         ("bank", "new.csv", ["--keep", "nobody"], "column 'nobody' is missing"),
@@ -165,7 +166,7 @@ def test_predictions_are_those_of_the_whole_model_on_all_columns(site):
             "bank",
             "few.csv",
             ["--min-common-rows", "50"],
-            "; --min-common-rows 100, or set min_common_rows = 50 in [policy] there and restart",
+            "; --min-common-rows 100, or set min_common_rows = 50 in its [policy] and restart",
         ),
         (
             "bank",
@@ -173,7 +174,7 @@ def test_predictions_are_those_of_the_whole_model_on_all_columns(site):
             [],
             "parties bank, telco have only 60 rows in common, but the terms require min_common_rows = 100",
         ),
-        ("bank", "many.csv", [], "site telco refuses: its policy has max_predicted_rows = 2000, and"),
+        ("bank", "many.csv", [], "site telco refuses: its policy has max_predicted_rows = 2000, but"),
     ],
 )
 def test_what_cannot_be_is_one_line(site, model, table, more, words):
@@ -202,7 +203,7 @@ def test_options_for_other_parties_are_for_them_alone(site):
     end = fedboost("predict", part(folder, "bank"), folder / "new.csv")
     assert (end.code, "only a part of a model, which cannot predict" in end.err) == (2, True)
     end = fedboost("predict", folder / "whole.json", folder / "new.csv", "--min-common-rows", 5)
-    assert (end.code, "--min-common-rows is for joint predictions" in end.err) == (2, True)
+    assert (end.code, "--min-common-rows only applies to joint predictions" in end.err) == (2, True)
 
 
 def test_a_site_whose_part_is_gone_says_so(site):

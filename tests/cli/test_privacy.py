@@ -55,7 +55,7 @@ def agreed(tmp_path):
 
 def test_a_budget_without_a_memory_is_not_said_to_be_whole(site):
     line = refused("privacy", "budget", "--config", site)
-    assert "there is no memory of the dataset 'north', which would record what is spent of the budget" in line
+    assert "there is no memory of dataset 'north', which is needed to record the privacy budget" in line
     assert [*site.parent.iterdir()] == [site]
     site.write_text(SITE)
     (row,) = lines("privacy", "budget", "--config", site)
@@ -76,7 +76,7 @@ def test_a_budget_counts_all_sessions_that_the_memory_has(site):
     assert counts == [4, 3, 1, 1]
     out = fedboost("privacy", "budget", "--config", site).out
     assert re.search(r"^north +4 +1 +1 +0 ", out, re.MULTILINE)
-    assert "Sessions of north: 3 of at most 3 (max_sessions)." in " ".join(out.split())
+    assert "Sessions with dataset north: 3 of at most 3 (max_sessions)." in " ".join(out.split())
     assert max(map(len, out.splitlines())) < 80
 
 
@@ -94,7 +94,7 @@ def test_a_budget_says_what_was_spent_and_what_is_left(site):
     assert f"{own['spent']:.4g}" in output
     assert f"{own['left']:.4g}" in output
     site.write_text(SITE + 'dataset = "others"\n')
-    assert "The site has no budget." in fedboost("privacy", "budget", "--config", site).out
+    assert "This site has no privacy budget." in fedboost("privacy", "budget", "--config", site).out
     others = lines("privacy", "budget", "--config", site)
     assert [(row["dataset"], row["own"]) for row in others] == [("others", True), ("north", False)]
 
@@ -105,7 +105,7 @@ def test_what_is_wrong_with_a_budget_is_one_line(site):
     assert "this memory is an empty file" in refused("privacy", "budget", "--config", site)
     assert "cannot read" in refused("privacy", "budget", "--config", site.parent / "none.toml")
     site.write_text(SITE + "[policy]\nepsilon = 3.0\n")
-    assert "half of a budget" in refused("privacy", "budget", "--config", site)
+    assert "alone does not set a budget" in refused("privacy", "budget", "--config", site)
 
 
 def test_training_with_noise_says_no_metrics_and_what_importances_are_worth(tmp_path, agreed):
@@ -117,7 +117,7 @@ def test_training_with_noise_says_no_metrics_and_what_importances_are_worth(tmp_
     assert re.search(r"^traffic +[0-9.]+ kB +\(in all\)$", end.out, re.MULTILINE)
     assert "logloss" not in end.out
     assert re.search(r"^round 2/2 [0-9.]+ kB$", end.out, re.MULTILINE)
-    assert "do not show what matters" in " ".join(fedboost("explain", model).out.split())
+    assert "do not show which features matter" in " ".join(fedboost("explain", model).out.split())
 
 
 def test_a_plan_says_what_the_terms_release(agreed):
@@ -167,9 +167,11 @@ def test_what_is_wrong_with_a_plan_is_one_line(agreed):
     assert "less than or equal to 16" in refused("privacy", "plan", agreed, "--epsilon", 99)
     assert "needs 3 parties" in refused("privacy", "plan", agreed, "--parties", 2)
     agreed.write_text(terms_to_toml(noisy(parties=())))
-    assert "give --parties 3" in refused("privacy", "plan", agreed)
+    assert "add e.g. --parties 3" in refused("privacy", "plan", agreed)
     agreed.write_text(terms_to_toml(terms(THREE, protection="masked")))
-    assert "has no noise to plan; add noise = {" in refused("privacy", "plan", agreed)
+    assert "does not set noise, so there is nothing to plan; add noise = {" in refused(
+        "privacy", "plan", agreed
+    )
 
 
 def test_a_card_is_of_a_model_with_noise_and_no_other(tmp_path):

@@ -58,7 +58,7 @@ def test_undeclared_categories_are_noticed(folder):
     end = fedboost("report", "m.json", "--data", "odd.csv", "--out", "r.html")
     assert end.code == 0
     assert end.err.startswith("ward has ")
-    assert "rows with undeclared categories ('z', ...), counted as missing" in end.err
+    assert "rows with undeclared categories ('z', ...), which are treated as missing" in end.err
 
 
 REFUSED = {
@@ -71,22 +71,22 @@ REFUSED = {
     ),
     "an older page": (
         ("m.json", "--out", "old.html"),
-        "old.html: already exists; use another name or --force",
+        "old.html already exists; use another name, or --force",
     ),
-    "over the model": (("m.json", "--out", "m.json", "--force"), "m.json: is an input of this command"),
+    "over the model": (("m.json", "--out", "m.json", "--force"), "m.json is an input of this command"),
     "over the rows": (
         ("m.json", "--data", "rows.csv", "--out", "rows.csv", "--force"),
         "is an input of this",
     ),
-    "no such folder": (("m.json", "--out", "no/r.html"), "no/r.html: the directory"),
+    "no such folder": (("m.json", "--out", "no/r.html"), "no/r.html: cannot write: the directory"),
     "no page": (("m.json",), "--out"),
     "a query of nothing": (
         ("m.json", "--query", "SELECT 1", "--out", "r.html"),
-        "--query is for the rows of --data",
+        "--query reads the table of --data",
     ),
     "a floor under nothing": (
         ("m.json", "--min-count", "1", "--out", "r.html"),
-        "--min-count is for the rows",
+        "--min-count only applies to the rows",
     ),
     "no such keys": (("m.json", "--keys", "keys", "--out", "r.html"), "keys"),
 }

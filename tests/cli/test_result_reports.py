@@ -63,7 +63,7 @@ def test_a_result_in_a_model_file_is_no_model(folder, trained):
         signed_model_of(session).save(f"{task}.json")
         assert (
             refusal("report", f"{task}.json", "--out", "r.html")
-            == f"fedboost: {task}.json: not a model, but the result of a session with task {task}\n"
+            == f"fedboost: {task}.json is not a model but the result of a session with task {task}\n"
         )
         assert not (folder / "r.html").exists()
 
@@ -85,7 +85,7 @@ def test_a_file_of_another_kind_is_refused_in_a_line(tmp_path, text, said):
     file, page = tmp_path / "f.json", tmp_path / "r.html"
     file.write_text(text)
     end = refusal("report", file, "--out", page)
-    assert end.startswith(f"fedboost: {file}: ")
+    assert end.startswith(f"fedboost: {file}")
     assert said in end
     assert not page.exists()
 
@@ -95,12 +95,15 @@ def test_a_page_is_no_other_output(folder):
     where = "--aggregator", "localhost:1", "--insecure-loopback"
     Path("old.html").write_text("old")
     for words, said in (
-        (("train", "terms.toml", "--out", "m.json", "--report", "m.json"), "is another output"),
+        (("train", "terms.toml", "--out", "m.json", "--report", "m.json"), "is already another output"),
         (("train", "terms.toml", "--out", "m.json", "--report", "old.html"), "already exists"),
         (("describe", "terms.toml", "--report", "terms.toml", "--force"), "is an input of this command"),
         (("drift", "model.json", "--report", "model.json", "--force"), "is an input of this command"),
         (("evaluate", "model.json", "--report", "old.html"), "already exists"),
-        (("evaluate", "model.json", "--save-terms", "e.toml", "--report", "e.toml"), "is another output"),
+        (
+            ("evaluate", "model.json", "--save-terms", "e.toml", "--report", "e.toml"),
+            "is already another output",
+        ),
         (("evaluate", "model.json", "--report", "no/r.html"), "does not exist"),
     ):
         assert said in refusal(*words, *where)
@@ -115,13 +118,16 @@ def test_a_model_in_parts_has_no_page(tmp_path):
     where = "--aggregator", "localhost:1", "--insecure-loopback", "--out", tmp_path / "m.json"
     end = fedboost("train", tmp_path / "terms.toml", *where, "--report", tmp_path / "r.html")
     assert end.code == 2
-    said = "--report needs a whole model, but each party keeps its part of this one"
+    said = "--report requires a whole model, but here each party keeps its own part"
     assert end.err == f"fedboost: {said}\n"
 
 
 def test_a_page_without_a_session_is_refused(folder):
     end = fedboost("evaluate", "model.json", "--save-terms", "e.toml", "--report", "r.html")
-    assert (end.code, end.err) == (2, "fedboost: --report shows the result of a session: give --aggregator\n")
+    assert (end.code, end.err) == (
+        2,
+        "fedboost: --report shows the result of a session; specify --aggregator\n",
+    )
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ def test_terms_by_site_name_the_parties_and_say_what_counts_as_1(folder):
     assert drafted.parties == ("east", "north", "south")
     assert drafted.columns.features == ("age", "dose", "ward")
     assert drafted.columns.positive == "yes"
-    assert "y: 'yes', in 60 of 180 rows, is label 1 because it is the rarer value" in end.err
+    assert "y: 'yes' (60 of 180 rows) is label 1, because it is the rarer value" in end.err
 
 
 def test_predict_says_which_levels_count_as_missing(folder):

@@ -78,7 +78,7 @@ async def test_who_is_connected_who_is_away_and_who_never_came(tmp_path, bundles
     assert (session["program"], session["protection"], session["rounds"]) == ("boosting", "plain", 3)
     assert session["awaited"] == ["away", "nrth"]
     assert f"nrth ({NEVER})" in " ".join(text.split())
-    assert "a session is waiting to begin" in text
+    assert "a session is waiting to start" in text
     assert all(len(line) < 80 for line in text.splitlines())
     assert heard.startswith("waiting for away (away since ")
     assert heard.endswith(f", nrth ({NEVER})")
@@ -101,7 +101,7 @@ async def test_a_party_sees_itself_and_the_sessions_that_name_it(tmp_path, bundl
     assert (len(north["sessions"]), north["others"]) == (1, 0)
     assert {*members(south)} == {"south"}
     assert (south["sessions"], south["others"]) == ([], 1)
-    assert text.endswith("1 session without this party.\n")
+    assert text.endswith("Not shown: 1 session without this party.\n")
 
 
 @pytest.mark.slow
@@ -125,7 +125,7 @@ async def test_a_session_that_runs_and_one_that_is_over(tmp_path, bundles):
     assert session["awaited"] == ["north"]
     assert session["name"].startswith("session-")
     assert f"session      {session['name']} runs, {session['done']} of 50 rounds done" in text
-    assert "waits for    north (away since " in text
+    assert "waiting for  north (away since " in text
     assert later["sessions"] == [] or later["sessions"][0]["state"] == "finished"
     assert log.named("session begins")[0]["analyst"] == "analyst"
 
@@ -139,7 +139,7 @@ async def test_an_older_aggregator_is_told_from_one_that_has_a_status(tmp_path, 
         arguments = ("status", "--aggregator", one.address, "--insecure-loopback")
         end = await asyncio.to_thread(fedboost, *arguments)
     assert (end.code, end.out) == (2, "")
-    assert "is too old to answer this, or not an aggregator" in end.err
+    assert "is too old to support this, or is not an aggregator" in end.err
 
 
 @pytest.mark.slow

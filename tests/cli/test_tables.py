@@ -215,7 +215,7 @@ def test_the_column_of_the_site_is_a_feature_where_the_terms_say_so(folder):
         "3 sites" in done("compare", "sited.toml", "--data", "rows.csv", "--site", "site", "--seeds", "1").out
     )
     refusal = fedboost("terms", "rows.csv", "--label", "y", "--site-feature").err
-    assert "--site-feature makes the column of --site a feature: add --site" in refusal
+    assert "--site-feature uses the column of --site as a feature; add --site" in refusal
 
 
 def test_the_options_are_in_the_help_of_each_command_that_reads_a_table():

@@ -21,7 +21,7 @@ def test_terms_drafts_a_short_file_that_simulate_accepts(folder):
     drafted = read_terms(folder / "drafted.toml")
     assert drafted.columns == terms().columns
     assert drafted.parties == ("north", "south", "east")
-    assert "# at least 10 rows in a leaf: sites refuse fewer by default\nmin_child_weight = 2.5\n" in text
+    assert "# at least 10 rows in a leaf: by default, sites refuse fewer\nmin_child_weight = 2.5\n" in text
     (folder / "drafted.toml").write_text(text.replace("rounds = 100", "rounds = 2"))
     done("simulate", "drafted.toml", "--data", "rows.csv", "--out", "model.json")
     assert len(Model.load("model.json").booster.trees) == 2
@@ -56,10 +56,10 @@ def test_levels_of_few_rows_are_drafted_where_the_analyst_wants_it(folder):
     assert read_terms(folder / "drafted.toml").columns.categorical == {"ward": ("a", "z")}
     assert "d1" not in text
     assert (
-        "levels with fewer than 10 rows are left out, and treated as missing: ward (2 levels in 3 rows); "
-        "--min-rows-per-level sets another number\n"
+        "levels with fewer than 10 rows are left out and treated as missing: ward (2 levels in 3 rows); "
+        "use --min-rows-per-level to change this limit\n"
     ) in end.err
-    assert "diagnosis: is left out, because it has no category with 10 rows or more" in end.err
+    assert "diagnosis: the column is left out, because it has no category with 10 rows or more" in end.err
     end = done(*draft, "--min-rows-per-level", "2")
     drafted = read_terms(folder / "drafted.toml").columns.categorical
     assert (drafted["ward"], len(drafted["diagnosis"])) == (("a", "y", "z"), 60)
@@ -73,7 +73,7 @@ def test_a_digest_of_terms_that_nobody_is_offered(folder):
     (folder / "alone.toml").write_text(terms_to_toml(terms()))
     for name, said in (("alone.toml", "names no parties"), ("nowhere.toml", "No such file")):
         end = refusal("terms", name, "--digest")
-        assert end.startswith(f"fedboost: {name}: ")
+        assert end.startswith(f"fedboost: {name}")
         assert said in end
 
 
@@ -83,5 +83,5 @@ def test_terms_go_to_standard_output_and_hints_to_standard_error(folder):
     end = done("terms", "rows.csv", "--label", "y")
     (folder / "drafted.toml").write_text(end.out)
     assert set(read_terms(folder / "drafted.toml").columns.features) == {"age", "dose", "ward", "site"}
-    assert "note: has no values; it is left out" in end.err
+    assert "note: the column has no values; it is left out" in end.err
     assert "parties = " in end.err

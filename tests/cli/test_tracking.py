@@ -146,7 +146,7 @@ def test_a_server_that_fails_in_the_midst_does_not_end_the_training(server):
     with fb.MLflowCallback(terms(["north"])) as log:
         log({"round": 0, "auc": 0.5})
         server.fails = True
-        with pytest.warns(RuntimeWarning, match=r"failed: no route to .x1b\[2J host; the training goes on"):
+        with pytest.warns(RuntimeWarning, match=r"failed: no route to .x1b\[2J host; the training continues"):
             log({"round": 1, "auc": 0.6})
         log({"round": 2, "auc": 0.7})
         server.fails = False
@@ -201,7 +201,7 @@ def test_without_the_extra_there_is_one_line(folder, monkeypatch):
         "http://x",
     )
     end = fedboost("train", "terms.toml", *options)
-    assert (end.code, end.err) == (2, 'fedboost: MLflow is an extra: pip install "fedboost[mlflow]"\n')
+    assert (end.code, end.err) == (2, 'fedboost: MLflow is not installed: pip install "fedboost[mlflow]"\n')
 
 
 @pytest.mark.slow

@@ -17,18 +17,18 @@ ALL = ("north", "south")
 @pytest.mark.parametrize(
     ("space", "options", "says"),
     [
-        ("", (), "the space has no settings"),
-        ("gamma = [1]", (), "gamma must be [low, high], or a list of three or more values"),
+        ("", (), "the search space has no settings"),
+        ("gamma = [1]", (), "gamma must be [low, high], or a list of at least three values"),
         ("gamma = [true, false, true]", (), "gamma must be [low, high]"),
         ("gamma = [nan, 1, 2]", (), "gamma must be [low, high]"),
         (f"gamma = [0, {'9' * 400}]", (), "gamma must be [low, high]"),
         ("gamma = [-1, 1]", (), "gamma"),
         ('"\\u001b[2J" = [0, 1]', (), "unknown space"),
-        ("{}", (), "not TOML"),
-        (b"\xff\xfe", (), "not TOML"),
-        ("gamma = [0, 1]", ("--trials", 129), "129 trials; give 2 to 128"),
+        ("{}", (), "not valid TOML"),
+        (b"\xff\xfe", (), "not valid TOML"),
+        ("gamma = [0, 1]", ("--trials", 129), "trials is 129, but must be from 2 to 128"),
         ("gamma = [0, 1]", ("--trials", 1), "'--trials': Input should be greater"),
-        ("gamma = [0, 1]", ("--out", "tune.toml"), "named by both --out and --save-terms"),
+        ("gamma = [0, 1]", ("--out", "tune.toml"), "specified with both --out and --save-terms"),
     ],
 )
 def test_bad_input_is_one_line(tmp_path, monkeypatch, space, options, says):
@@ -53,7 +53,10 @@ async def test_rounds_are_shown_and_where_the_best_terms_are(tmp_path, monkeypat
     assert end.code == 0, end.err
     rounds = [line for line in end.out.splitlines() if line.startswith("round ")]
     due = fb.tune(agreed.with_parties([]), tables, trials=3)
-    first, seen = "no --out: the best terms are shown, but not saved", f"protection plain: {NOT_HIDDEN}"
+    first, seen = (
+        "--out is not specified: the best terms are shown, but not saved",
+        f"protection plain: {NOT_HIDDEN}",
+    )
     if "--json" in options:
         assert json.loads(end.out) == {
             "metric": "logloss", "best": due.best, "trials": due.summary["trials"]

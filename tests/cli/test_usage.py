@@ -33,7 +33,7 @@ WRONG = {
     ),
     "setting that there is none of": (
         "train t --booster dart",
-        "No such option: --booster: the booster is always gbtree (gbdt): leave it out; see",
+        "No such option: --booster: the booster is always gbtree (gbdt); remove it; see",
     ),
     "nothing near": ("train t --xyzzy", "No such option: --xyzzy; see fedboost train --help"),
     "command": ("traim", "No such command 'traim'. Did you mean 'train', "),

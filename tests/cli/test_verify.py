@@ -85,9 +85,9 @@ def test_people_read_who_signed(folder):
     end = fedboost("verify", "signed.json", *ROOT)
     assert end.code == 0
     lines = end.out.splitlines()
-    assert lines[0] == "It holds: 3 of 3 parties signed these trees, under these terms."
+    assert lines[0] == "The signatures are valid: 3 of 3 parties signed these trees, under these terms."
     assert "model        signed.json: binary:logistic, 3 trees, masked" in lines
-    assert [line.split() for line in lines if line.startswith(THREE)] == [[party, "holds"] for party in THREE]
+    assert [line.split() for line in lines if line.startswith(THREE)] == [[party, "valid"] for party in THREE]
     assert max(map(len, lines)) <= 80
 
 
@@ -97,11 +97,11 @@ def test_other_trees_do_not_hold(folder):
     Model(**{**vars(signed), "booster": other.booster}).save("signed.json")
     code, facts = verified("signed.json")
     assert (code, facts["holds"]) == (1, False)
-    assert facts["conclusion"] == "party north signed other trees than those of the model"
+    assert facts["conclusion"] == "party north signed trees that differ from those of the model"
     assert all(not signature["holds"] for signature in facts["signatures"].values())
     end = fedboost("verify", "signed.json", *ROOT)
     assert end.code == 1
-    assert "It does NOT hold: party north signed other trees" in end.out
+    assert "The signatures are NOT valid: party north signed trees that differ" in end.out
 
 
 def test_a_leaf_that_was_changed_does_not_hold(folder):
@@ -111,7 +111,7 @@ def test_a_leaf_that_was_changed_does_not_hold(folder):
     (folder / "signed.json").write_text(json.dumps(content))
     code, facts = verified("signed.json")
     assert (code, facts["holds"]) == (1, False)
-    assert "signed.json: not as fedboost wrote it" in facts["conclusion"]
+    assert "signed.json is not as fedboost wrote it" in facts["conclusion"]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_attributes_that_nobody_signed_say_nothing_else(folder, name, value):
     code, facts = verified("signed.json")
     assert (code, facts["holds"]) == (1, False)
     assert facts["conclusion"] == (
-        f"signed.json: its attribute {name} was changed or added after fedboost wrote it"
+        f"signed.json was modified: attribute {name} was changed or added after fedboost wrote the file"
     )
 
 
@@ -210,14 +210,14 @@ def test_a_report_says_if_the_signatures_hold(folder):
     holds = "The signatures are valid: 3 of 3 parties signed these trees, under these terms."
     page = reported("--keys", "keys/analyst")
     assert f"{holds} Analyst analyst requested the session on " in page
-    assert page.count("<td>holds</td>") == 3
+    assert page.count("<td>valid</td>") == 3
     assert "NOT hold" not in page
     assert reported() == Model.load("signed.json").report()
-    assert reported().count("<td>there, not checked</td>") == 3
+    assert reported().count("<td>present, not checked</td>") == 3
     assert Model.load("signed.json").report(keys="keys/analyst") == page
     other = simulate(masked(THREE, rounds=2), shared_out(3)).model
     signed = Model.load("signed.json")
     Model(**{**vars(signed), "booster": other.booster}).save("signed.json")
     page = reported("--keys", "keys/analyst")
-    assert page.count("The signatures are NOT valid: party north signed other trees than those") == 2
-    assert page.count("<td>WRONG: party ") == 3
+    assert page.count("The signatures are NOT valid: party north signed trees that differ from those") == 2
+    assert page.count("<td>INVALID: party ") == 3

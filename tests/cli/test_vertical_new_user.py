@@ -95,7 +95,7 @@ def last_line(end):
 def test_a_party_reads_how_many_rows_were_matched(consortium):
     end, log, checked = trained(consortium, consortium[2])
     assert end.code == 0, end.err
-    assert "Nothing is odd" in checked
+    assert "No problems were found" in checked
     assert re.search(r"rows matched .*rows=1200 ", log)
     state = consortium[0].state
     audit = " ".join(done("audit", next(state.rglob("telco/memory.sqlite"))).out.split())
@@ -121,10 +121,10 @@ def test_a_party_reads_the_names_of_its_own_table(consortium, monkeypatch):
     [
         (
             lambda ids: [i + 0.5 for i in ids],
-            "numbers with a fraction (often caused by a missing value); write whole numbers",
+            "which allows fractions (often because of a missing value); convert it to integers",
         ),
-        (lambda ids: [None, *ids[1:]], "has rows without one; fill them in or drop them: 1 of 1,200"),
-        (lambda ids: [ids[1], *ids[1:]], "keep one row per id: 1 id is in 2 rows"),
+        (lambda ids: [None, *ids[1:]], "has rows without a value; fill them in or drop them: 1 of 1,200"),
+        (lambda ids: [ids[1], *ids[1:]], "keep one row per id: 1 id occurs in 2 rows"),
     ],
     ids=["numbers with a fraction", "a missing id", "an id twice"],
 )
@@ -149,7 +149,7 @@ def test_too_few_rows_in_common_name_the_parties_and_the_ways_out(consortium, ch
     end, log, checked = trained(consortium, change(consortium[2]))
     assert last_line(end) == (2, f"fedboost: {FEW.format(rows)}{advice}")
     assert FEW.format(rows) in log
-    assert ("Nothing is odd" in checked) == (rows == 0)
+    assert ("No problems were found" in checked) == (rows == 0)
     assert rows == 0 or "has 700 ids, but the terms need min_common_rows = 1,000" in checked
 
 
@@ -175,9 +175,9 @@ def test_a_person_who_approves_reads_how_rows_are_matched(consortium, tmp_path, 
     told = done("approve", "terms.toml", "--config", "party.toml", "--analyst", "marie", "--yes").out
     text = " ".join(told.split())
     assert (
-        "rows those whose customer all sites have: at least 1,000; a site enters at most 10,000,000 ids"
+        "rows rows whose customer all sites have, at least 1,000; a site may enter at most 10,000,000 ids"
         in text
     )
-    assert "the aggregator learns how many each site has, and how many are common to which sites" in text
-    assert "row id customer: rows are matched by it" in text
+    assert "the aggregator learns how many ids each site has, and how many are common to which sites" in text
+    assert "row id customer: the id by which rows are matched" in text
     assert "set protection" not in text  # these terms go with no other

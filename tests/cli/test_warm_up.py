@@ -72,13 +72,13 @@ def test_the_command_says_where_kernels_are(monkeypatch):
     end = fedboost("warm-up")
     assert end.code == 0, end.err
     assert end.out.startswith("kernels compiled in ")
-    assert end.out.endswith(f" s, and kept in {folders().write}\n")
+    assert end.out.endswith(f" s and cached in {folders().write}\n")
 
 
 def test_a_warm_up_that_nothing_remains_of_is_an_error(monkeypatch):
     monkeypatch.setattr(warm_up, "_trainings", lambda: ())
     monkeypatch.setattr(warm_up, "folders", lambda: Folders((), None, "/cache: Read-only file system"))
-    with pytest.raises(ConfigError, match="cannot be kept: /cache: Read-only file system"):
+    with pytest.raises(ConfigError, match="cannot be cached: /cache: Read-only file system"):
         warm_up.compile_all()
 
 

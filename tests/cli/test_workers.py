@@ -156,8 +156,8 @@ def test_a_folder_of_csv_files_holds_no_others(site, tmp_path):
     (tmp_path / "rows" / "README.md").touch()
     end = checked()
     assert end.code == 2
-    assert "rows: has CSV files and /" in end.err
-    assert "rows/README.md; put the rows in a folder of their own" in end.err
+    assert "rows has CSV files and also /" in end.err
+    assert "rows/README.md; put the rows into a separate folder" in end.err
 
 
 def test_csv_files_that_disagree_whether_a_column_is_text(site):
@@ -184,7 +184,9 @@ def test_a_cluster_without_workers(site):
     site(halves(table()), terms(), workers=0)
     end = checked()
     assert (end.code, end.out) == (2, "")
-    assert re.fullmatch(r"fedboost: the Dask cluster at tcp:\S+ has no workers; start some\n", end.err)
+    assert re.fullmatch(
+        r"fedboost: the Dask cluster at tcp:\S+ has no workers; start at least one\n", end.err
+    )
 
 
 def test_workers_with_too_little_memory_are_told_before_they_read(site, monkeypatch):
@@ -252,7 +254,7 @@ def test_addresses_that_are_none(site, tmp_path, address):
     (tmp_path / "party.toml").write_text(f'{SITE}[workers]\ndask = "{address}"\n')
     end = checked()
     assert end.code == 2
-    assert "is not the address of a scheduler: write tcp://HOST:PORT" in end.err
+    assert "is not the address of a scheduler: use tcp://HOST:PORT" in end.err
 
 
 def test_a_database_is_refused(site, tmp_path):
@@ -260,7 +262,7 @@ def test_a_database_is_refused(site, tmp_path):
     (tmp_path / "party.toml").write_text(text)
     end = checked()
     assert end.code == 2
-    assert "workers read Parquet and CSV files: write the rows of the query to such files" in end.err
+    assert "workers read only Parquet and CSV files: export the rows of the query to such files" in end.err
 
 
 def test_other_files_are_refused(site, tmp_path):

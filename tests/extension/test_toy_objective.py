@@ -65,9 +65,11 @@ def test_the_federated_model_is_the_pooled_one(protection):
 def test_its_facts_are_looked_up():
     assert metrics_for(LogCosh) == ["rmse", "mae"]
     assert fb.Terms.draft(tables()[0], "y", objective=LogCosh.name).objective.name == LogCosh.name
-    with pytest.raises(fb.ConfigError, match=r"auc does not fit objective toy:logcosh; use rmse, mae$"):
+    with pytest.raises(
+        fb.ConfigError, match=r"auc does not apply to objective toy:logcosh; use one of: rmse, mae$"
+    ):
         terms(eval_metric="auc")
-    with pytest.raises(fb.ConfigError, match="toy:logcosh has no bound on a row's influence"):
+    with pytest.raises(fb.ConfigError, match="toy:logcosh does not limit a row's influence"):
         terms(noise={"epsilon": 1.0, "delta": 1e-6})
     with pytest.raises(
         fb.ConfigError, match="huber_slope is for reg:pseudohubererror, not for toy:logcosh: remove it"

@@ -112,7 +112,7 @@ def read_or_refused(text):
         booster.importance()
         booster.to_xgboost()
     else:
-        assert message.startswith("model.json: ")
+        assert message.startswith("model.json")
         assert "\n" not in message
 
 
@@ -141,7 +141,9 @@ def test_other_files(text):
 def test_trees_that_are_none(changes):
     document = json.loads(MODEL)
     document["learner"]["gradient_booster"]["model"]["trees"][0].update(changes)
-    says = r"^m\.json: (tree 0 is not a tree over 2|not a fedboost model|not as fedboost wrote it)"
+    says = (
+        r"^m\.json(: tree 0 is not a valid tree over 2| is not a fedboost model| is not as fedboost wrote it)"
+    )
     with pytest.raises(ConfigError, match=says):
         Booster.from_xgboost(json.dumps(document), "m.json")
 

@@ -5,7 +5,7 @@ from sites import fedboost
 from fedboost.kernel_cache import COMPILING
 from fedboost.runtime.site.config import STATE
 
-STARTS = ("a new memory of this site", " rows read ", COMPILING, "kernels compiled in")
+STARTS = ("created a new memory of sessions", " rows read ", COMPILING, "kernels compiled in")
 """What a party logs before it dials."""
 
 

@@ -172,21 +172,21 @@ def test_what_differs_is_said():
     assert "xgb_model cannot be continued: its objective is binary:logistic" in refused(
         session, X, objective="reg:squarederror"
     )
-    assert "num_parallel_tree is 1, and that of the terms is 2" in refused(session, X, num_parallel_tree=2)
-    assert "it has 5 features, and the terms have 4" in refused(session, X[:, :4])
-    assert "feature 'f4' has levels in the terms, and is numeric in it" in refused(session, X, levels=(3,))
-    assert "does not start from base_score 0.25: leave that out" in refused(session, X, base_score=0.25)
+    assert "num_parallel_tree is 1, but the terms have 2" in refused(session, X, num_parallel_tree=2)
+    assert "it has 5 features, but the terms have 4" in refused(session, X[:, :4])
+    assert "feature 'f4' has levels in the terms, but is numeric in it" in refused(session, X, levels=(3,))
+    assert "does not start from base_score 0.25: remove base_score" in refused(session, X, base_score=0.25)
     assert terms_of(X, 3, xgb_model=text_of(session), base_score=session.booster.base_score)
     assert "columns.base_margin is set in the terms" in refused(session, X, base_margin=y)
     assert "program boosting, not by 'own:train'" in refused(session, X, program="own:train")
     told = text_of(session).replace('"f2"', '"age"')
-    assert "its feature 3 is 'age', and that of the terms is 'f2'" in refused(session, X, xgb_model=told)
+    assert "its feature 3 is 'age', but the terms have 'f2' there" in refused(session, X, xgb_model=told)
 
 
 def test_classes_and_levels_must_stand_for_the_same():
     X, y, _, settings = setting_of("classes")
     session = run(X, y, PARTS, **{**settings, "rounds": 1})
-    assert "xgb_model cannot be continued: it has 3 classes, and the terms have 4" in refused(
+    assert "xgb_model cannot be continued: it has 3 classes, but the terms have 4" in refused(
         session, X, **{**settings, "num_class": 4}
     )
     X, y, _, settings = setting_of("levels")
@@ -195,7 +195,7 @@ def test_classes_and_levels_must_stand_for_the_same():
     terms = terms_of(X, 3, **settings, xgb_model=text)
     columns = terms.columns.model_dump(mode="json")
     columns["categorical"]["f2"].reverse()
-    with pytest.raises(ConfigError, match="the levels of 'f2', or their order, differ from the terms"):
+    with pytest.raises(ConfigError, match="its levels of 'f2', or their order, differ from the terms"):
         terms.changed(columns=columns)
     assert len(LEVELS) == len(columns["categorical"])
     columns = {**terms.columns.model_dump(mode="json"), "positive": "yes"}

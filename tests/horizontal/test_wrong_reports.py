@@ -44,8 +44,8 @@ def test_a_report_that_breaks_an_invariant_fails_the_session_and_names_the_turn(
         ("RowsQuery", 0, 1 << 62, "the parties report"),
         ("RowsQuery", 1, -(10**6), "the parties report"),
         ("StartQuery", 0, 1 << 38, "imply a mean label"),
-        ("EndRoundQuery", 0, -(10**8), "inconsistent metric sums"),
-        ("EndRoundQuery", 1, -(1 << 36), "inconsistent metric sums"),
+        ("EndRoundQuery", 0, -(10**8), "metric sums are inconsistent"),
+        ("EndRoundQuery", 1, -(1 << 36), "metric sums are inconsistent"),
     ],
 )
 def test_a_sum_that_cannot_be_fails_the_session_with_a_sentence(kind, cell, by, says):

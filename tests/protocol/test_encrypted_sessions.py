@@ -99,14 +99,14 @@ def test_a_key_holder_without_rows_refuses_values_of_other_leaves(values):
 @pytest.mark.parametrize(
     ("name", "has_rows", "settings", "said"),
     [
-        ("p0", False, {}, "key holder p0 has no rows, but by the terms it holds rows"),
+        ("p0", False, {}, "key holder p0 has no rows, but the terms say that it has rows"),
         (
             "p0",
             True,
             {"keyholder_rows": False},
-            "key holder p0 has rows, but by the terms it holds none",
+            "key holder p0 has rows, but the terms say that it has none",
         ),
-        ("p1", False, {}, "party p1 has no rows, and the terms name another key holder"),
+        ("p1", False, {}, "party p1 has no rows and is not the terms' key holder"),
     ],
 )
 def test_a_site_that_holds_rows_where_the_terms_say_none_refuses(name, has_rows, settings, said):

@@ -41,7 +41,7 @@ def test_sums_before_the_first_tree_are_over_all_parties():
             liar.gather()
             liar.forget()
         liar.gather(roster=liar.terms.parties[:3])
-        with pytest.raises(Left, match="lacks parties before the first tree has split"):
+        with pytest.raises(Left, match="lacks parties, although no tree has split yet"):
             liar.ask(RowsQuery())
 
 
@@ -53,7 +53,7 @@ def test_what_comes_before_the_trees_is_not_asked_of_fewer_after_a_loss(kind, lo
     if lost_memory:
         liar.forget()
     liar.gather(roster=liar.terms.parties[:3])
-    with pytest.raises(Left, match=r"lacks parties before the first tree has split|another query"):
+    with pytest.raises(Left, match=r"lacks parties, although no tree has split yet|different query"):
         liar.ask(query, liar.turn + lost_memory)
 
 
@@ -62,7 +62,7 @@ def test_roots_over_two_rosters_need_a_tree_between_them_that_moves_every_row(va
     liar = Liar(on_loss="shrink")
     root = liar.train(root_of(1))
     liar.gather(claimed(liar.state, values), liar.terms.parties[:3])
-    with pytest.raises(Left, match="the difference of two sums would reveal a party"):
+    with pytest.raises(Left, match="the difference between two sums would reveal a party"):
         liar.ask(dataclasses.replace(root, tree=2), liar.turn + 2)
 
 
@@ -80,7 +80,7 @@ def test_metrics_over_two_rosters_need_a_tree_between_them_that_moves_every_row(
     root = dataclasses.replace
     liar.gather(roster=liar.terms.parties[:3])
     lie = root(end, tree=1, splits=(SPLIT,), values=tuple(zip((1, 2), values, strict=True)))
-    with pytest.raises(Left, match="the difference of two sums would reveal a party"):
+    with pytest.raises(Left, match="the difference between two sums would reveal a party"):
         liar.ask(lie)
 
 
@@ -90,7 +90,7 @@ def test_metrics_of_a_round_are_not_asked_of_two_rosters():
     state = liar.state
     liar.ask(end)
     liar.gather(state, liar.terms.parties[:3])
-    with pytest.raises(Left, match="the difference of two sums would reveal a party"):
+    with pytest.raises(Left, match="the difference between two sums would reveal a party"):
         liar.ask(end, liar.turn)
 
 
@@ -105,7 +105,7 @@ def test_a_tree_that_is_asked_for_again_does_not_make_a_party_forget_its_end():
     liar.gather(before)
     liar.ask(root, turn)
     liar.gather(liar.state, liar.terms.parties[:3])
-    with pytest.raises(Left, match="the difference of two sums would reveal a party"):
+    with pytest.raises(Left, match="the difference between two sums would reveal a party"):
         liar.ask(tree_end, liar.turn + 1)
 
 
@@ -118,7 +118,7 @@ def test_children_are_not_asked_of_another_roster_than_their_parent():
     liar = Liar(on_loss="shrink")
     children = liar.train(never, before=lambda q: isinstance(q, HistogramQuery) and q.nodes != (0,))
     liar.gather(roster=liar.terms.parties[:3])
-    with pytest.raises(Left, match=r"lacks parties|the difference of two sums would reveal a party"):
+    with pytest.raises(Left, match=r"lacks parties|the difference between two sums would reveal a party"):
         liar.ask(children)
 
 
@@ -131,7 +131,7 @@ def test_a_lost_turn_is_no_way_to_another_question(on_loss):
     liar.ask(children, opened=False)
     liar.gather(state)
     others = dataclasses.replace(children, nodes=(3 - children.nodes[0],))
-    with pytest.raises(Left, match="has another query or position than before"):
+    with pytest.raises(Left, match="was repeated with a different query or position"):
         liar.ask(others, liar.turn)
 
 
@@ -148,12 +148,12 @@ def test_where_nothing_is_opened_without_a_party_it_knows_where_the_session_stan
     ):
         other = Liar(on_loss=on_loss)
         other.train(root_of(0))
-        with pytest.raises(Left, match="the session cannot be in this state"):
+        with pytest.raises(Left, match="a state that contradicts this site's earlier answers"):
             other.gather(lie)
 
 
 def test_the_first_attempt_begins_at_the_beginning():
-    with pytest.raises(Left, match="the session cannot be in this state"):
+    with pytest.raises(Left, match="a state that contradicts this site's earlier answers"):
         Liar().gather(BoostingState(grids=1))
 
 
@@ -161,7 +161,7 @@ def test_a_party_that_met_the_others_but_was_asked_nothing_remembers_too():
     liar = Liar()
     liar.gather()
     liar.forget()
-    with pytest.raises(Left, match="the session cannot be in this state"):
+    with pytest.raises(Left, match="a state that contradicts this site's earlier answers"):
         liar.gather(BoostingState(grids=1))
 
 
@@ -289,7 +289,7 @@ def test_help_is_not_asked_for_without_end():
     requests = [OpenRequest(1, 1, packing.pack(b"recover", ctx, *names)) for names in lost]
     for request in requests[:5]:
         liar.say("p0", request)
-    with pytest.raises(Left, match="too many requests for help with turn"):
+    with pytest.raises(Left, match="asked too often for help with turn"):
         liar.say("p0", requests[5])
     assert liar.recorded.count(("p0", "help to open the sum")) == 6
 
@@ -298,7 +298,7 @@ def test_no_help_after_the_model_was_signed():
     liar = begun()
     liar.ask(RowsQuery())
     liar.say("p0", Close(1, 100))
-    with pytest.raises(Left, match="a request for help after the model was signed"):
+    with pytest.raises(Left, match="asked for help after the model was signed"):
         liar.say("p0", OpenRequest(1, 1, liar.requests["p0"]))
 
 
@@ -323,5 +323,5 @@ def test_an_old_attempt_is_not_opened_after_a_new_one_began():
     liar.ask(RowsQuery(), opened=False)
     old = OpenRequest(1, 1, b"anything")
     liar.say("p0", Offer("s", liar.terms, 2))
-    with pytest.raises(Left, match="not the last"):
+    with pytest.raises(Left, match="not the current turn"):
         liar.say("p0", old)

@@ -218,10 +218,8 @@ def test_who_greets_with_what_nobody_accepts_is_named_itself():
         return [dataclasses.replace(join, greeting=others.get("greeting", b"nothing"))]
 
     together = Together(change, sites=sites, trust=trust)
-    assert reason_of(together.play()) == (
-        "party p3 broke the protocol: a party was introduced without a valid greeting"
-    )
+    assert reason_of(together.play()) == ("party p3 broke the protocol: a party's greeting is malformed")
     (join,) = PartySession(sites["p0"]).handle(Offer("s", together.terms, 1))
     others["greeting"] = join.greeting
     together = Together(change, sites=sites, trust=trust)
-    assert reason_of(together.play()) == "party p3 broke the protocol: it greets as party p0"
+    assert reason_of(together.play()) == "party p3 broke the protocol: its greeting names party p0"

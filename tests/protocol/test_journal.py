@@ -145,7 +145,7 @@ def test_turns_of_earlier_trees_are_no_way_to_ask_about_a_tree_again(on_loss):
     liar.gather(tree_begins)
     liar.ask(first, turn)  # as an honest one does
     liar.gather(tree_begins)
-    with pytest.raises(Left, match="turn 1 comes after turn"):
+    with pytest.raises(Left, match="the aggregator sent turn 1 after turn"):
         liar.ask(first, 1)
 
 
@@ -154,14 +154,14 @@ def test_a_party_that_was_away_comes_back_where_a_tree_begins():
     liar = Liar(on_loss="shrink")
     liar.train(root_of(1))
     begun().gather(liar.state.before_tree)
-    with pytest.raises(Left, match="the session cannot be in this state"):
+    with pytest.raises(Left, match="a state that contradicts this site's earlier answers"):
         begun().gather(liar.state)
 
 
 def test_before_a_tree_split_no_party_was_away():
     liar = Liar(on_loss="shrink")
     liar.train(root_of(0))
-    with pytest.raises(Left, match="the session cannot be in this state"):
+    with pytest.raises(Left, match="a state that contradicts this site's earlier answers"):
         begun().gather(liar.state.before_tree)
 
 
@@ -170,7 +170,7 @@ def test_turns_beyond_those_of_the_terms_are_not_asked():
     liar.gather()
     for _ in range(liar.terms.max_turns):
         liar.ask(RowsQuery())
-    with pytest.raises(Left, match="but the terms have only"):
+    with pytest.raises(Left, match="but the terms allow only"):
         liar.ask(RowsQuery())
 
 

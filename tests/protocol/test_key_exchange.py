@@ -147,8 +147,8 @@ def test_without_keys_there_is_only_plain():
 
 # ---- refused --------------------------------------------------------------------------------
 
-NOT_THOSE = "the introduced parties are not those of the terms"
-NOT_SPOKEN = "the introduction lacks this party's greeting, or changed it"
+NOT_THOSE = "the introduced parties do not match the terms"
+NOT_SPOKEN = "the introduction lacks this party's greeting or changed it"
 
 
 def other_key():
@@ -178,7 +178,7 @@ def expired():
 
 
 WRONG = "the signature of 'south' is invalid"
-NONE = "a party was introduced without a valid greeting"
+NONE = "a party's greeting is malformed"
 NO_CERTIFICATE = "the presented bytes are not an X.509 certificate"
 SHOWED = "party south presented the certificate of"
 SOUTHS = {

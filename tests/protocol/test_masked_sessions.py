@@ -214,19 +214,19 @@ def test_another_key_in_the_place_of_a_partys():
 LIES = {
     "a party less in the introduction": (
         changing(Introduce, lambda m: Introduce(m.greetings[:2], m.state)),
-        "introduced parties are not",
+        "introduced parties do not match",
     ),
     "a sum over fewer parties": (
         changing(Ask, lambda m: dataclasses.replace(m, roster=m.roster[:2])),
-        "roster differs from the terms",
+        "roster does not match the terms",
     ),
     "where the session stands, to a party that knows better": (
         changing(Introduce, lambda m: Introduce(m.greetings, BoostingState(grids=1)), only=["p1"]),
-        "cannot be in this state",
+        "a state that contradicts this site's earlier answers",
     ),
     "a question of another attempt": (
         changing(Ask, lambda m: dataclasses.replace(m, attempt=m.attempt + 1), only=["p1"]),
-        "a query of attempt 2 in attempt 1",
+        "a query of attempt 2 during attempt 1",
     ),
 }
 
@@ -246,14 +246,21 @@ def test_different_stories_to_different_parties_open_nothing():
     played._change = other
     played.back("p1", restarted=True)
     leaving = [message.reason for _, message in played.said if isinstance(message, Leave)]
-    assert any("cannot be in this state" in reason for reason in leaving), leaving
+    assert any("a state that contradicts this site's earlier answers" in reason for reason in leaving), (
+        leaving
+    )
     assert (played.session.phase, played.sums) == ("failed", [ROWS])
 
 
 def test_help_is_asked_for_with_another_turn():
     later = changing(OpenRequest, lambda m: dataclasses.replace(m, turn=m.turn + 1))
     played = Played(4, later, on_loss="shrink")
-    assert sums_until_one_leaves(played, "help is requested for turn 2, which is not the last") == []
+    assert (
+        sums_until_one_leaves(
+            played, "the aggregator asked for help with turn 2, which is not the current turn"
+        )
+        == []
+    )
 
 
 def test_a_question_asked_again_gets_the_same_bytes():
@@ -275,7 +282,7 @@ def test_another_question_in_a_turn_that_was_answered():
     played = Played(3, another)
     played.play()
     reasons = [m.reason for p, m in played.said if p == "p1" and isinstance(m, Leave)]
-    assert reasons == ["turn 1 has another query or position than before"]
+    assert reasons == ["turn 1 was repeated with a different query or position"]
 
 
 def test_a_model_is_signed_once_and_only_after_questions():

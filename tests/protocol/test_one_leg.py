@@ -117,7 +117,7 @@ def test_a_party_that_was_asked_another_question_is_named_by_its_context(on_loss
     take = twisted.session.run.take
     twisted.session.run.take = lambda total: opened.append(twisted.session.run.pending) or take(total)
     session = twisted.play(3000, may_wait=True)
-    said = "its report answers another query, roster or attempt than the others' reports in turn"
+    said = "its report is for a different query, roster or attempt than the other parties' reports in turn"
     if on_loss == "shrink":
         assert said in session.attendance.away["p3"][1]
     else:
@@ -131,7 +131,7 @@ def test_a_report_under_no_context_or_another_is_refused_before_it_is_added(ctx)
         return dataclasses.replace(message, ctx=ctx) if isinstance(message, Report) else message
 
     session = Twisted(says=says).play()
-    assert "party p3 broke the protocol: its report answers another query" in reason_of(session)
+    assert "party p3 broke the protocol: its report is for a different query" in reason_of(session)
 
 
 def test_a_context_in_a_later_part_is_refused(monkeypatch):
@@ -143,7 +143,7 @@ def test_a_context_in_a_later_part_is_refused(monkeypatch):
     def later(message):
         return says(message) if isinstance(message, Report) and message.part else message
 
-    assert "answers another query" in reason_of(Twisted(says=later).play())
+    assert "is for a different query" in reason_of(Twisted(says=later).play())
 
 
 @pytest.mark.parametrize("on_loss", ["wait", "shrink"])
@@ -177,10 +177,10 @@ def test_c1_every_other_roster_is_refused(on_loss):
     for roster in ((p0, p1, p2), (p0, p1, p2, p2), (p0, p1, p2, p3, p3), (p0, p1, p2, p3, "p4")):
         liar = Liar(on_loss=on_loss)
         liar.gather()
-        with pytest.raises(Left, match=r"^the roster differs from the terms or from the introduced parties$"):
+        with pytest.raises(Left, match=r"^the roster does not match the terms or the introduced parties$"):
             liar.say(p0, Ask(1, 1, roster, RowsQuery()))
     liar = Liar(on_loss=on_loss)
-    with pytest.raises(Left, match="the introduced parties are not those of the terms"):
+    with pytest.raises(Left, match="the introduced parties do not match the terms"):
         liar.gather(roster=(p0, p1, p2))
     assert liar.terms.min_roster == 4
 

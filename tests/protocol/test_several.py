@@ -217,7 +217,7 @@ def test_a_party_leaves_if_several_are_asked_where_the_roster_may_change():
     liar = Liar(on_loss="shrink")
     end = liar.train(never, before=end_of(0))
     root = HistogramQuery(end.rows, 1, (), (0,), 1, UNIT, UNIT)
-    with pytest.raises(Left, match="several queries in one turn"):
+    with pytest.raises(Left, match="one turn has several queries"):
         liar.ask(Several((end, root)))
 
 
@@ -253,7 +253,7 @@ def test_one_query_of_a_turn_is_not_asked_again_with_another(lost_memory):
     liar.gather(before)
     end, root = both.parts
     other = dataclasses.replace(end, values=tuple((node, 2 * value) for node, value in end.values))
-    with pytest.raises(Left, match="has another query or position than before"):
+    with pytest.raises(Left, match="was repeated with a different query or position"):
         liar.ask(Several((other, root)), liar.turn)
 
 

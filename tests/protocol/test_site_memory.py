@@ -296,8 +296,8 @@ def test_predicted_rows_of_all_sessions_are_bounded(site):
         met(site, name, predicting(rows), limits).end("")
     site.restart()
     sentence = (
-        "party north refuses: its policy has max_predicted_rows = 1000, it helped to predict 900 rows so "
-        "far, and these are 101 more; the person responsible for its rows can raise the limit there"
+        "party north refuses: its policy has max_predicted_rows = 1000, but it has already helped to "
+        "predict 900 rows, and this session has 101 more; the person responsible for its rows can raise"
     )
     with pytest.raises(Refused, match=re.escape(sentence)):
         site.memory.begin(offer("u", predicting(101)), limits)
@@ -331,8 +331,8 @@ def test_splits_of_all_sessions_are_bounded(site):
     site.memory.begin(offer("never", by_columns()), limits)
     site.restart()
     sentence = (
-        "party north refuses: its policy has max_splits = 100, sessions so far could have 57 by its columns, "
-        "and this one 45 more; the person responsible for its rows can raise the limit there"
+        "party north refuses: its policy has max_splits = 100, but earlier sessions may have made 57 splits "
+        "on its columns, and this one may make 45 more; the person responsible for its rows can raise"
     )
     with pytest.raises(Refused, match=re.escape(sentence)):
         site.memory.begin(offer("u", by_columns(rounds=15)), limits)
@@ -442,4 +442,4 @@ def test_a_refusal_names_the_party_and_is_one_line(site):
     site.memory.begin(offer("a\nname"), LIMITS).end("")
     with pytest.raises(Refused) as error:
         site.memory.begin(offer("a\nname"), LIMITS)
-    assert re.fullmatch(r"party north: session a\\nname has ended.*", str(error.value))
+    assert re.fullmatch(r"party north has already ended session a\\nname; .*", str(error.value))

@@ -36,7 +36,7 @@ def test_values_written_as_toml_are_read_back(value):
 
 
 def test_what_has_no_form_in_toml_is_a_defect():
-    with pytest.raises(TypeError, match="NoneType has no TOML form"):
+    with pytest.raises(TypeError, match="a NoneType cannot be written as TOML"):
         to_toml(None)
 
 

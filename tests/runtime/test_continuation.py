@@ -119,9 +119,9 @@ def test_what_cannot_be_read_is_one_line(tmp_path):
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe")
     words = {
         "none.json": "none.json: cannot read the model: No such file",
-        "odd.json": "odd.json: not a fedboost model",
-        "linear.json": "linear.json: not a fedboost model",
-        "binary.json": "binary.json: cannot read the model: not text; save it as JSON",
+        "odd.json": "odd.json is not a fedboost model",
+        "linear.json": "linear.json is not a fedboost model",
+        "binary.json": "binary.json: cannot read the model: it is not text; save it as JSON",
     }
     for name, said in words.items():
         refused = refusal("terms", agreement(tmp_path, name), "--digest")
@@ -151,7 +151,7 @@ def test_a_path_in_terms_that_is_no_regular_file_is_not_read(tmp_path):
         "pipe": "pipe: cannot read the model: not a regular file\n",
         os.devnull: f"{os.devnull}: cannot read the model: not a regular file\n",
         "folder": "folder: cannot read the model: not a regular file\n",
-        "large.json": "large.json: cannot read the model: more than 12,582,912 bytes, too large for a model",
+        "large.json": "large.json: cannot read the model: it has more than 12,582,912 bytes",
         "a\\u0000b": "b: cannot read the model: embedded null byte",
     }
     for name, said in words.items():

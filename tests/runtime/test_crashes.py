@@ -91,7 +91,7 @@ async def test_a_full_disk_stops_the_aggregator_and_loses_nothing(tmp_path, monk
     monkeypatch.setattr(os, "pwrite", filling_up)
     async with consortium(tmp_path / "c", tables, state=tmp_path / "state") as one:
         training = asyncio.create_task(one.train(agreement))
-        with pytest.raises(ConfigError, match=r"No space left on device; fix that and start"):
+        with pytest.raises(ConfigError, match=r"No space left on device; fix this and restart"):
             await one.server.serve()
         await one.server.stop()
         config = AggregatorConfig(listen=one.address, state=tmp_path / "state")
@@ -223,15 +223,21 @@ def journals(folder, *sessions):
 @pytest.mark.parametrize(
     ("records", "said"),
     [
-        ([GATHERED], "does not begin with its terms"),
-        ([Begun("s", terms(), "")], "its terms name no parties"),
-        ([Begun("s", AGREED.changed(program="mine:too"), "")], "program 'mine:too' is not offered here"),
-        ([FIRST, FIRST], "the session begins twice"),
-        ([FIRST, GATHERED, GATHERED], "attempt 1 of 3 parties is invalid"),
-        ([FIRST, GATHERED, AttemptStarted(2, ("north", "south"))], "attempt 2 of 2 parties is invalid"),
+        ([GATHERED], "the first record does not contain the terms"),
+        ([Begun("s", terms(), "")], "the terms do not name any parties"),
+        (
+            [Begun("s", AGREED.changed(program="mine:too"), "")],
+            "program 'mine:too' is not offered by this aggregator",
+        ),
+        ([FIRST, FIRST], "the journal starts the session twice"),
+        ([FIRST, GATHERED, GATHERED], "attempt 1 with 3 parties is not possible"),
+        (
+            [FIRST, GATHERED, AttemptStarted(2, ("north", "south"))],
+            "attempt 2 with 2 parties is not possible",
+        ),
         (
             [FIRST, GATHERED, TreeGrown(1, Tree(), (), [[], 1, None, None])],
-            "a tree in turn 1: it does not grow there",
+            "the tree recorded in turn 1 does not fit: no tree ends in this turn",
         ),
         ([FIRST, GATHERED, Opened(1, b"x" * 32, np.ones(COUNTS, np.int64))], "does not ask for"),
         ([FIRST, GATHERED, Opened(1, RowsQuery().digest, np.ones(7, np.int64))], "does not fit its query"),
@@ -258,7 +264,7 @@ def test_a_journal_that_cannot_be_is_refused_by_name_when_the_aggregator_starts(
         in_time(scenario())
     assert said in str(caught.value)
     assert str(caught.value).startswith(f"{folder / 'session-0.journal'}: ")
-    assert str(caught.value).endswith("move the file away to go on without it")
+    assert str(caught.value).endswith("move the file aside to continue without it")
     assert "\n" not in str(caught.value)
     assert (folder / "session-0.journal").read_bytes() == kept
 
@@ -335,7 +341,7 @@ async def test_a_certificate_that_ends_in_a_session_is_renewed_and_nothing_is_lo
         training = asyncio.create_task(one.train(agreement))
         if not renewed_in_time:
             with pytest.raises(
-                ConfigError, match=r"south/certificate.pem: expired on .*; issue a new bundle"
+                ConfigError, match=r"south/certificate.pem expired on .* to issue a new bundle"
             ):
                 await one.tasks["south"]
             renew()
@@ -365,5 +371,8 @@ def test_a_full_disk_at_the_analyst_does_not_cost_the_model(tmp_path, monkeypatc
     done = fedboost("simulate", tmp_path / "terms.toml", "--data", tmp_path / "all.parquet", "--out", out)
     (saved,) = spare.glob("*/model.json")
     assert done.code == 2
-    assert done.err == f"fedboost: {out}: cannot write: No space left on device; the model is in {saved}\n"
+    assert (
+        done.err
+        == f"fedboost: {out}: cannot write: No space left on device; the model was saved to {saved} instead\n"
+    )
     assert len(Model.load(saved).booster.trees) == 3

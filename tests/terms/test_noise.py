@@ -23,12 +23,11 @@ def test_noise_has_its_own_defaults():
     ("settings", "said"),
     [
         ({"noise": {"epsilon": 1.0}}, "'noise.delta' is missing"),
-        ({"noise": {"epsilon": True, "delta": 1e-6}}, "noise.epsilon: should be a number, got True"),
-        ({"noise": 1.0}, r"noise: should be a table, \{ key = value \}, got 1.0"),
+        ({"noise": {"epsilon": True, "delta": 1e-6}}, "noise.epsilon: expected a number, got True"),
+        ({"noise": 1.0}, r"noise: expected a table, \{ key = value \}, got 1.0"),
         (
             {"noise": {"epsilon": 1.0, "delta": 1e-6, "method": "hist"}, "monotone_constraints": {"a": 1}},
-            "monotone_constraints with noise: it is not supported for trees of noise.method hist; leave it "
-            "out",
+            "monotone_constraints with noise: it is not supported for trees of noise.method hist; remove it",
         ),
         ({"noise": {"epsilon": 0.0, "delta": 1e-6}}, "noise.epsilon"),
         ({"noise": {"epsilon": 100.0, "delta": 1e-6}}, "noise.epsilon"),
@@ -36,11 +35,11 @@ def test_noise_has_its_own_defaults():
         ({"noise": {"epsilon": 1.0, "delta": 1e-6, "placment": "local"}}, "did you mean placement"),
         (
             {"columns": {"ranges": {"a": [0, 1]}}},
-            "noise needs the range of every numeric column, from general knowledge and not from the rows",
+            "noise needs the range of every numeric column, but 'b' has none: set e.g. columns.ranges",
         ),
         (
             {"columns": {"ranges": {"a": [0, 1], "b": [1, 1]}}},
-            "columns: ranges: the range of 'b' must be two numbers, the lower one first",
+            "columns: ranges: the range of 'b' must be two numbers, with the lower one first",
         ),
         (
             {"columns": {"ranges": {"a": [0, 1], "bb": [0, 1]}}},
@@ -48,30 +47,30 @@ def test_noise_has_its_own_defaults():
         ),
         ({"columns": {"weight": "w"}}, "columns.weight with noise"),
         ({"columns": {"base_margin": "m"}}, "columns.base_margin with noise"),
-        ({"objective": "reg:gamma"}, "reg:gamma has no bound"),
+        ({"objective": "reg:gamma"}, "reg:gamma does not limit"),
         ({"objective": "reg:squarederror"}, "columns.label_range = "),
         (
             {"objective": "reg:squarederror", "columns": {"label_range": [0, 5e-324]}},
-            "label_range is too narrow to scale gradients by; widen it",
+            "label_range is too narrow to scale gradients; widen it",
         ),
         (
             {"objective": "count:poisson", "columns": {"label_range": [0, 1e-300]}},
-            "label_range is too narrow to scale gradients by; widen it",
+            "label_range is too narrow to scale gradients; widen it",
         ),
         (
             {"objective": "count:poisson", "columns": {"label_range": [-1, 9]}},
-            "label_range begins at -1, and labels of count:poisson are at least 0",
+            "label_range starts at -1, but labels of count:poisson cannot be negative",
         ),
-        ({"eval_metric": "auc"}, "eval_metric with noise: metrics of private rows"),
+        ({"eval_metric": "auc"}, "eval_metric with noise: metrics would need"),
         ({"validation_fraction": 0.2}, "validation_fraction with noise"),
         ({"subsample": 0.5}, "subsample with noise"),
         ({"vote_top_k": 1}, "vote_top_k with noise"),
         ({"max_leaves": 5}, "max_leaves with noise"),
         (
             {"grow_policy": "symmetric"},
-            "grow_policy with noise: it has no effect on trees of noise.method additive; leave it out",
+            "grow_policy with noise: it has no effect on trees of noise.method additive; remove it",
         ),
-        ({"on_loss": "shrink"}, "one more release"),
+        ({"on_loss": "shrink"}, "an additional release"),
         ({"protection": "plain"}, "share of the noise"),
     ],
 )
@@ -82,7 +81,7 @@ def test_what_noise_cannot_go_with_says_why(settings, said):
 
 
 def test_even_cut_points_are_for_noise():
-    with pytest.raises(ConfigError, match="which only noise needs"):
+    with pytest.raises(ConfigError, match="needs noise"):
         terms(cut_points="even")
     assert noisy(cut_points="even").histograms.cut_points == "even"
 
@@ -113,21 +112,21 @@ FOUR = ["north", "south", "east", "keys"]
     [
         (
             {"parties": ["north", "south", "keys"], "keyholder_rows": False},
-            "needs 3 parties with rows, and the terms name 2 besides the key holder keys (a party can",
+            "needs 3 parties with rows, but the terms name only 2 in addition to key holder keys (each of",
         ),
-        ({"parties": ["north", "keys"]}, "needs 3 parties with rows, and the terms name 2 (a party can"),
+        ({"parties": ["north", "keys"]}, "needs 3 parties with rows, but the terms name only 2 (each of two"),
         (
             {"parties": ["north", "keys"], "keyholder_rows": False, "allow_two_parties": True},
-            "needs 2 parties with rows, and the terms name 1 besides the key holder keys; add parties",
+            "needs 2 parties with rows, but the terms name only 1 in addition to key holder keys; add",
         ),
         (
             {"parties": FOUR, "keyholder_rows": False, "colluding": 2},
-            "with 3 parties with rows of which 2 collude, the key holder counted first, hides no one: at "
+            "hides no one if 2 of 3 parties with rows collude (including the key holder): at "
             "least two must not collude, so set colluding to at most 1",
         ),
         (
             {"parties": FOUR, "colluding": 3},
-            "with 4 parties with rows of which 3 collude, the key holder counted",
+            "hides no one if 3 of 4 parties with rows collude (including the key holder)",
         ),
         ({"parties": [*(f"p{n}" for n in range(100)), "keys"]}, "allows at most 100 parties"),
     ],

@@ -36,31 +36,31 @@ from fedboost.terms.terms import Terms
         ({"rounds": 0}, "rounds: input should be greater than or equal to 1, got 0"),
         ({"rounds": "many"}, "rounds: input should be a valid integer"),
         ({"max_depth": 17}, "max_depth: input should be less than or equal to 16, got 17"),
-        ({"rounds": True}, "rounds: should be a number, got True"),
-        ({"max_depth": "6"}, "max_depth: should be a number, got '6'"),
-        ({"max_delta_step": "1.5"}, "max_delta_step: should be a number, got '1.5'"),
-        ({"parties": "a"}, "parties: should be a list, in brackets, got 'a'"),
-        ({"monotone_constraints": "(1,0)"}, "monotone_constraints: should be a table, { key = value }, got"),
+        ({"rounds": True}, "rounds: expected a number, got True"),
+        ({"max_depth": "6"}, "max_depth: expected a number, got '6'"),
+        ({"max_delta_step": "1.5"}, "max_delta_step: expected a number, got '1.5'"),
+        ({"parties": "a"}, "parties: expected a list in brackets, got 'a'"),
+        ({"monotone_constraints": "(1,0)"}, "monotone_constraints: expected a table, { key = value }, got"),
         ({"label": "y"}, "unknown key 'label': it belongs under [columns]"),
         ({"learning_rate": 0}, "learning_rate: input should be greater than 0, got 0"),
         ({"learning_rate": float("nan")}, "learning_rate: input should be a finite number, got nan"),
         ({"reg_lambda": -1}, "reg_lambda: "),
         ({"reg_alpha": float("inf")}, "reg_alpha: input should be a finite number, got inf"),
         ({"max_bin": 257}, "max_bin: "),
-        ({"parties": ["a", "b", "c\nd"]}, "cannot be a party's name"),
-        ({"parties": ["a", "b", "c" * 65]}, "cannot be a party's name"),
-        ({"parties": ["a", "b"]}, "protection masked needs 3 parties, and the terms name 2"),
+        ({"parties": ["a", "b", "c\nd"]}, "is not a valid party name"),
+        ({"parties": ["a", "b", "c" * 65]}, "is not a valid party name"),
+        ({"parties": ["a", "b"]}, "protection masked needs 3 parties, but the terms name only 2"),
         ({"parties": ["a", "b"]}, "add parties, or set allow_two_parties = true, which hides only from the"),
         (
             {"parties": ["a"], "allow_two_parties": True},
-            "protection masked needs 2 parties, and the terms name 1; add parties, or set protection = "
+            "protection masked needs 2 parties, but the terms name only 1; add parties, or set protection = "
             '"plain"',
         ),
-        ({"colluding": 2}, "of which 2 collude"),
+        ({"colluding": 2}, "if 2 of 3 parties collude"),
         ({"max_bin": 1}, "max_bin: "),
         ({"gradient_bits": 25}, "gradient_bits: "),
         ({"cut_points": "exact"}, "cut_points: input should be 'grid' or 'even', got 'exact'"),
-        ({"parties": ["a", ""]}, "parties: '' cannot be"),
+        ({"parties": ["a", ""]}, "parties: '' is not a valid"),
         ({"parties": ["a", "b", "a"]}, "parties: a party is named more than once"),
         # names that are not known
         ({"objective": "binary:logistics"}, "objective: unknown objective 'binary:logistics' (did you mean "),
@@ -72,17 +72,20 @@ from fedboost.terms.terms import Terms
         # combinations that cannot be trained
         (
             {"columns": {**COLUMNS, "base_margin": "m"}, "objective": "multi:softprob", "num_class": 3},
-            "columns.base_margin has one number per row, and multi:softprob needs one per class: remove it",
+            "columns.base_margin has only one number per row, but multi:softprob needs one per class",
         ),
         ({"columns": {**COLUMNS, "base_margin": "b"}}, "column 'b' is named more than once"),
         (
             {"columns": {**COLUMNS, "base_margin": "m\n"}},
-            "columns: the name of column 'm\\n' cannot contain the character '\\n': rename it",
+            "columns: the name of column 'm\\n' must not contain the character '\\n': rename it",
         ),
-        ({"eval_metric": "rmse"}, "eval_metric rmse does not fit objective binary:logistic; use logloss"),
+        (
+            {"eval_metric": "rmse"},
+            "eval_metric rmse does not apply to objective binary:logistic; use one of: logloss",
+        ),
         (
             {"objective": REGRESSION, "eval_metric": ["auc"]},
-            "does not fit objective reg:squarederror; use rmse",
+            "does not apply to objective reg:squarederror; use one of: rmse",
         ),
         (
             {"interaction_constraints": [["a", "bb"]]},
@@ -92,7 +95,7 @@ from fedboost.terms.terms import Terms
             {"monotone_constraints": {"aa": 1}},
             "monotone_constraints names 'aa', which is not a feature (did you mean a?)",
         ),
-        ({"monotone_constraints": {"c": 1}}, "names 'c', which has levels, which have no order"),
+        ({"monotone_constraints": {"c": 1}}, "names 'c', which has levels without an order"),
         ({"monotone_constraints": {"a": 2}}, "monotone_constraints.a: input should be -1, 0 or 1, got 2"),
         (
             {"monotone_constraints": {"a": 1}, "vote_top_k": 1},
@@ -100,7 +103,7 @@ from fedboost.terms.terms import Terms
         ),
         (
             {"num_parallel_tree": 1024, "objective": "multi:softprob", "num_class": 2},
-            "2048 trees per round are too many: at most 1024 are allowed",
+            "a round has 2048 trees, but at most 1024 are allowed",
         ),
         (
             {"objective": "reg:absoluteerror", "on_loss": "shrink", "protection": "plain"},
@@ -112,43 +115,43 @@ from fedboost.terms.terms import Terms
         ),
         (
             {"grow_policy": "symmetric", "colsample_bynode": 0.5},
-            "grow_policy symmetric with colsample_bynode = 0.5: the nodes of a level have one split; set",
+            "grow_policy symmetric with colsample_bynode = 0.5: all nodes of a level share one split; set",
         ),
         (
             {"grow_policy": "symmetric", "vote_top_k": 1},
-            "grow_policy symmetric with vote_top_k: features are elected per node, and a level has one split",
+            "grow_policy symmetric with vote_top_k: features are elected per node, but a level",
         ),
         (
             {"grow_policy": "oblivious"},
             "grow_policy: input should be 'depthwise', 'lossguide' or 'symmetric'",
         ),
-        ({"max_leaves": 1}, "max_leaves = 1 is a tree without a split; set 0 for no limit"),
+        ({"max_leaves": 1}, "max_leaves = 1 allows no split; set 0 for no limit"),
         ({"num_leaves": 31}, "unknown key 'num_leaves' (did you mean max_leaves?)"),
         ({"subsample": 0.01}, "subsample: input should be greater than or equal to 0.05, got 0.01"),
         ({"sampling_method": "goss"}, "sampling_method: input should be 'uniform', 'gradient_based' or"),
         (
             {"sampling_method": "gradient_based"},
-            "sampling_method gradient_based with subsample = 1 would draw every row: lower subsample",
+            "sampling_method gradient_based with subsample = 1 would sample every row: lower subsample",
         ),
         (
             {"sampling_method": "gradient_based", "subsample": 0.5, "objective": "reg:absoluteerror"},
-            "sampling_method gradient_based draws rows by the size of their gradients",
+            "sampling_method gradient_based samples rows by the size of their gradients",
         ),
         (
             {"sampling_method": "gradient_based", "subsample": 0.5, "vote_top_k": 1},
-            "vote_top_k elects features by each party's own rows, and sampling_method gradient_based may",
+            "vote_top_k elects features by each party's own rows, but sampling_method gradient_based may",
         ),
-        ({"validation_fraction": 0.01}, "validation_fraction must be 0, or from 0.05 to 0.9"),
+        ({"validation_fraction": 0.01}, "validation_fraction must be 0, or between 0.05 and 0.9"),
         ({"early_stopping_rounds": 5}, "early_stopping_rounds needs validation rows"),
         (
             {"validation_fraction": 0.2, "columns": {**COLUMNS, "validation": "v"}},
-            "validation_fraction draws validation rows, and column 'v' marks them: set only one",
+            "validation_fraction samples validation rows, but column 'v' also marks them: set only one",
         ),
-        ({"vote_top_k": 1, "colsample_bynode": 0.5}, "vote_top_k elects features, and colsample_* draws"),
+        ({"vote_top_k": 1, "colsample_bynode": 0.5}, "vote_top_k elects features, but colsample_* samples"),
         ({"columns": {**COLUMNS, "row_id": "a"}}, "column 'a' is named more than once"),
         (
             {"columns": {**COLUMNS, "validation": "v\n"}},
-            "columns: the name of column 'v\\n' cannot contain the character '\\n': rename it",
+            "columns: the name of column 'v\\n' must not contain the character '\\n': rename it",
         ),
         ({"random_state": 1}, "unknown key 'random_state' (did you mean seed?)"),
         ({"objective": "multi:softprob"}, "multi:softprob needs num_class"),
@@ -169,11 +172,14 @@ from fedboost.terms.terms import Terms
         ),
         ({"objective": "reg:gamma", "base_score": 0}, "base_score 0.0 must be above 0 for reg:gamma"),
         ({"eval_metric": "error@1.5"}, "unknown eval_metric 'error@1.5'"),
-        ({"eval_metric": "error@t"}, "eval_metric 'error@t' needs a number after the @, such as 0.5 or 1.5"),
-        ({"eval_metric": "mae"}, "eval_metric mae does not fit objective binary:logistic; use logloss"),
+        ({"eval_metric": "error@t"}, "eval_metric 'error@t' needs a number after the @, e.g. 0.5 or 1.5"),
+        (
+            {"eval_metric": "mae"},
+            "eval_metric mae does not apply to objective binary:logistic; use one of: logloss",
+        ),
         (
             {"columns": {**COLUMNS, "classes": ["u", "v"]}},
-            "columns.classes needs objective multi:softprob, not binary:logistic; for two values set",
+            "columns.classes needs objective multi:softprob, not binary:logistic; for two values, set",
         ),
         (
             {"columns": {**COLUMNS, "classes": ["u", "v"]}, "objective": REGRESSION},
@@ -181,28 +187,28 @@ from fedboost.terms.terms import Terms
         ),
         (
             {**CLASSES, "num_class": 4},
-            "num_class is 4, and columns.classes names 3: leave num_class out",
+            "num_class is 4, but columns.classes lists 3: remove num_class",
         ),
         (
             {"columns": {**COLUMNS, "classes": ["u"]}},
-            "columns: classes needs at least two label values, each only once",
+            "columns: classes must list at least two label values, and each only once",
         ),
         (
             {"columns": {**COLUMNS, "classes": ["u", "u"]}},
-            "columns: classes needs at least two label values, each only once",
+            "columns: classes must list at least two label values, and each only once",
         ),
         (
             {"columns": {**COLUMNS, "classes": ["u", ""]}},
-            "columns: class '' is not a label value, as empty means missing; replace it in the tables",
+            "columns: class '' is not a label value, because empty means missing; replace it in the tables",
         ),
         ({"columns": {**COLUMNS, "classes": ["u", "v\n"]}}, r"class 'v\n' is not one line of text"),
         (
             {"columns": {**COLUMNS, "classes": ["u", "v"], "positive": "u"}},
-            "columns: positive is for labels of two values, and classes for more: remove one of them",
+            "columns: positive is for labels with two values, but classes is for more: remove one of them",
         ),
         (
             {"objective": "multi:softprob", "num_class": 100, "max_depth": 12},
-            "100 trees of depth 12 per round are too many, with at most 65536 leaves in all: lower max_depth",
+            "100 trees of depth 12 per round can have more than 65536 leaves in total: lower max_depth",
         ),
         # rankings
         (
@@ -217,7 +223,7 @@ from fedboost.terms.terms import Terms
         ({"columns": {**COLUMNS, "qid": "q"}}, "unknown key 'columns.qid' (did you mean group?)"),
         (
             {**RANKING, "lambdarank_pair_method": "mean"},
-            "lambdarank_pair_method mean draws pairs at random",
+            "lambdarank_pair_method mean samples pairs at random",
         ),
         (
             {"objective": "survival:aft", "columns": {**COLUMNS, "label_upper_bound": "z", "group": "q"}},
@@ -225,7 +231,7 @@ from fedboost.terms.terms import Terms
         ),
         (
             {**RANKING, "columns": {**COLUMNS, "label_upper_bound": "z", "group": "q"}},
-            "columns.label_upper_bound is for survival:aft; rank:ndcg has one label per row",
+            "columns.label_upper_bound is only for survival:aft, but rank:ndcg has one label per row",
         ),
         ({**RANKING, "lambdarank_unbiased": True}, "unknown key 'lambdarank_unbiased'"),
         ({**RANKING, "lambdarank_num_pair_per_sample": 0}, "lambdarank_num_pair_per_sample: input should be"),
@@ -233,10 +239,10 @@ from fedboost.terms.terms import Terms
         ({"objective": "rank:map"}, "unknown objective 'rank:map'; known: "),
         (
             {**RANKING, "eval_metric": "auc"},
-            "eval_metric auc does not fit objective rank:ndcg; use ndcg, ndcg-, ndcg@k, ndcg@k-",
+            "eval_metric auc does not apply to objective rank:ndcg; use one of: ndcg, ndcg-, ndcg@k, ndcg@k-",
         ),
         ({**RANKING, "eval_metric": "ndcg@0"}, "unknown eval_metric 'ndcg@0'"),
-        ({"eval_metric": "ndcg@5"}, "eval_metric ndcg@5 does not fit objective binary:logistic"),
+        ({"eval_metric": "ndcg@5"}, "eval_metric ndcg@5 does not apply to objective binary:logistic"),
         ({"base_score": 1.0}, "base_score 1.0 must lie strictly between 0 and 1"),
         (
             {"objective": REGRESSION, "columns": {**COLUMNS, "positive": "yes"}},
@@ -252,42 +258,42 @@ from fedboost.terms.terms import Terms
         ({"columns": {**COLUMNS, "categorical": {"a": ["x"]}}}, "'a' is named more than once"),
         (
             {"columns": {**COLUMNS, "categorical": {"c": []}}},
-            "columns: column 'c' needs at least one level, and each level only once",
+            "columns: column 'c' must have at least one level, and must list each level only once",
         ),
         (
             {"columns": {**COLUMNS, "categorical": {"c": ["x", "x"]}}},
-            "columns: column 'c' needs at least one level, and each level only once",
+            "columns: column 'c' must have at least one level, and must list each level only once",
         ),
         (
             {"columns": {**COLUMNS, "categorical": {"c": [f"{level}" for level in range(256)]}}},
-            "columns: column 'c' has 256 levels, and at most 255 are allowed: name it in target_means",
+            "columns: column 'c' has 256 levels, but at most 255 are allowed: name it in target_means",
         ),
         ({"max_cat_to_onehot": 0}, "max_cat_to_onehot: input should be greater than or equal to 1, got 0"),
         ({"max_cat_threshold": 1}, "max_cat_threshold: input should be greater than or equal to 2, got 1"),
         # names that no file or no reader of the model takes
         (
             {"columns": {"label": "y", "numeric": ["ok", "a[0]"]}},
-            "columns: the name of column 'a[0]' cannot contain the character '[': rename it",
+            "columns: the name of column 'a[0]' must not contain the character '[': rename it",
         ),
         (
             {"columns": {**COLUMNS, "categorical": {"c]": ["x"]}}},
-            "columns: the name of column 'c]' cannot contain the character ']': rename it",
+            "columns: the name of column 'c]' must not contain the character ']': rename it",
         ),
         (
             {"columns": {"label": "y", "numeric": ["a<b"]}},
-            "columns: the name of column 'a<b' cannot contain the character '<': rename it",
+            "columns: the name of column 'a<b' must not contain the character '<': rename it",
         ),
         (
             {"columns": {"label": "y", "numeric": ["\x01"]}},
-            "columns: the name of column '\\x01' cannot contain the character '\\x01': rename it",
+            "columns: the name of column '\\x01' must not contain the character '\\x01': rename it",
         ),
         (
             {"columns": {**COLUMNS, "label": "y\n"}},
-            "columns: the name of column 'y\\n' cannot contain the character '\\n': rename it",
+            "columns: the name of column 'y\\n' must not contain the character '\\n': rename it",
         ),
         (
             {"columns": {**COLUMNS, "weight": "w\x85"}},
-            "columns: the name of column 'w\\x85' cannot contain the character '\\x85': rename it",
+            "columns: the name of column 'w\\x85' must not contain the character '\\x85': rename it",
         ),
         (
             {"columns": {"label": "y", "numeric": ["\ud800"]}},

@@ -174,15 +174,15 @@ def test_every_setting_changes_the_digest():
 
 
 def test_a_roster_that_cannot_shrink_is_refused():
-    assert "opens no sum of fewer than 3 parties" in refusal_of(on_loss="shrink")
+    assert "needs all 3 parties in a sum" in refusal_of(on_loss="shrink")
     plain = {"on_loss": "shrink", "protection": "plain"}
     assert terms(**plain).min_roster == 2
-    assert "so the roster cannot shrink" in refusal_of(**plain, quorum=3)
-    assert "quorum 4 is more than the 3 parties" in refusal_of(**plain, quorum=4)
+    assert "so no party may be lost" in refusal_of(**plain, quorum=3)
+    assert "quorum 4 is larger than the number of parties, 3" in refusal_of(**plain, quorum=4)
     assert "quorum needs on_loss" in refusal_of(quorum=2)
     five = {"on_loss": "shrink", "parties": ["a", "b", "c", "d", "e"]}
     assert terms(**five).min_roster == 4
-    assert "quorum 3 of 5 parties: protection masked opens no sum of fewer than 4" in refusal_of(
+    assert "quorum 3 of 5 parties is too small: protection masked needs at least 4" in refusal_of(
         **five, quorum=3
     )
 
@@ -222,7 +222,8 @@ def test_labels_that_are_intervals():
         "equal to columns.label if the time is known, infinite or missing if the event has not happened yet"
     )
     assert refusal_of(**BOUNDS) == (
-        "terms: columns.label_upper_bound is for survival:aft; binary:logistic has one label per row"
+        "terms: columns.label_upper_bound is only for survival:aft, but binary:logistic has one label per "
+        "row: remove it"
     )
     assert "column 'a' is named more than once" in refusal_of(columns={**COLUMNS, "label_upper_bound": "a"})
     assert "aft_loss_distribution" in refusal_of(
@@ -235,8 +236,8 @@ def test_labels_that_are_intervals():
 
 def test_an_objective_of_xgboosts_that_does_not_fit_says_why():
     assert refusal_of(objective="survival:cox") == (
-        "terms: objective: survival:cox is not supported: a row's gradient needs sums over the rows of "
-        "all parties that are at risk at its time; use survival:aft instead"
+        "terms: objective: survival:cox is not supported: a row's gradient depends on all parties' "
+        "rows that are at risk at its time; use survival:aft instead"
     )
 
 
@@ -291,7 +292,7 @@ def test_no_more_features_are_elected_than_there_are():
     features = len(terms().columns.features)
     assert terms(vote_top_k=features).histograms.vote_top_k == features
     with pytest.raises(
-        ConfigError, match=f"vote_top_k = {features + 1} is more than the {features} features"
+        ConfigError, match=f"vote_top_k = {features + 1} is larger than the number of features, {features}"
     ):
         terms(vote_top_k=features + 1)
     with pytest.raises(ConfigError, match="vote_top_k: "):

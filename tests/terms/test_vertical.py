@@ -88,7 +88,7 @@ def test_parties_of_a_simulation_may_be_named_later():
             {"label_holder": "bonk"},
             "label_holder 'bonk' is not one of the parties (did you mean bank?)",
         ),
-        ({"telco": ["b"]}, {}, "columns.held names no column of party 'shop': list at least one"),
+        ({"telco": ["b"]}, {}, "columns.held lists no columns for party 'shop': list at least one"),
         ({**HELD, "shop": ["b"]}, {}, "column 'b' is held by telco and by shop: list it once"),
         ({**HELD, "bank": ["a"]}, {}, "columns.held names the label holder 'bank'"),
         (
@@ -115,19 +115,19 @@ def test_parties_of_a_simulation_may_be_named_later():
         (
             HELD,
             {"blocks": [block(*PARTIES)]},
-            "blocks with label_holder: set it only under each of [[blocks]]",
+            "blocks with label_holder: set it only in each of [[blocks]]",
         ),
         (HELD, {"parties": ["bank"]}, "columns.held names"),
-        ({}, {"parties": ["bank"]}, "label_holder 'bank' is the only party: no other party holds columns"),
+        ({}, {"parties": ["bank"]}, "label_holder 'bank' is the only party of its block: add"),
         (
             HELD,
             {"label_holder": None, "blocks": [block("bank", "telco")]},
-            "party 'shop' is in no block: put each party in exactly one",
+            "party 'shop' is in no block: put each party into exactly one block",
         ),
         (
             HELD,
             {"label_holder": None, "blocks": [block(*PARTIES), block("shop", "telco")]},
-            "party 'telco' is in more than one block: put each party in exactly one",
+            "party 'telco' is in more than one block: put each party into exactly one block",
         ),
         (
             HELD,
@@ -137,7 +137,7 @@ def test_parties_of_a_simulation_may_be_named_later():
         (
             HELD,
             {"protection": "masked"},
-            "label_holder with protection masked: it hides a party among others",
+            "label_holder with protection masked: it hides a party only among others",
         ),
         (
             HELD,
@@ -153,7 +153,7 @@ def test_parties_of_a_simulation_may_be_named_later():
             "label_holder with sampling_method gradient_based: only the label holder has gradients; set "
             "uniform",
         ),
-        (HELD, {"program": "mine"}, "label_holder with program 'mine': only boosting works"),
+        (HELD, {"program": "mine"}, "label_holder with program 'mine': set boosting"),
         (
             HELD,
             {"alone_rounds": 11, "rounds": 10},
@@ -163,12 +163,12 @@ def test_parties_of_a_simulation_may_be_named_later():
         (
             HELD,
             {"label_holder": None, "blocks": [block(*PARTIES)], "alone_rounds": 1},
-            "blocks with alone_rounds: label holders have different columns; set one",
+            "blocks with alone_rounds: label holders have different columns; set label_holder",
         ),
         (
             {"telco": ["a", "b"], "shop": ["c", "d"]},
             {"alone_rounds": 1},
-            "alone_rounds: label holder 'bank' has no columns that these rounds could use",
+            "alone_rounds: label holder 'bank' has no features that these rounds could use",
         ),
         (
             {},
@@ -191,8 +191,16 @@ def test_parties_of_a_simulation_may_be_named_later():
             {"label_holder": None, "rows": None, "min_rows_per_bin": 5},
             "min_rows_per_bin is only for parties that hold different columns: set label_holder",
         ),
-        (HELD, {"predict_with": "0" * 64}, "predict_with and predict_rows: set both or neither"),
-        (HELD, {"predict_rows": 5}, "predict_with and predict_rows: set both or neither"),
+        (
+            HELD,
+            {"predict_with": "0" * 64},
+            "predict_with and predict_rows must be set together: set both or neither",
+        ),
+        (
+            HELD,
+            {"predict_rows": 5},
+            "predict_with and predict_rows must be set together: set both or neither",
+        ),
         (
             HELD,
             {"predict_with": "0" * 64, "predict_rows": 5},
@@ -202,7 +210,7 @@ def test_parties_of_a_simulation_may_be_named_later():
         (
             {"telco": ["b"], "shop": ["c", "d"]},
             {"label_holder": None, "blocks": [block(*PARTIES)], "model": "parties"},
-            'blocks with model = "parties": each split needs a single holder; set label_holder',
+            'blocks with model = "parties": each split must have a single holder; set label_holder',
         ),
     ],
 )

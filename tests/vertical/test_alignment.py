@@ -130,8 +130,8 @@ def test_without_ids_the_terms_say_how_rows_belong_together():
     with pytest.raises(fb.ConfigError) as raised:
         terms_of(LAYOUTS["two holders"], rows=None)
     assert str(raised.value) == (
-        "terms: label_holder: set columns.row_id, the column that the parties' rows are matched by, "
-        'or rows = "in_order" if all tables have the same rows in the same order'
+        "terms: label_holder needs columns.row_id, the column that the parties' rows are matched by; set it, "
+        'or set rows = "in_order" if all tables have the same rows in the same order'
     )
 
 
@@ -203,7 +203,8 @@ def test_a_check_says_whether_a_table_has_too_many_ids_or_too_few(settings, says
 def test_a_person_who_approves_is_told_what_ids_are_for():
     layout = LAYOUTS["two holders"]
     text = " ".join(summary(matched(layout).with_parties(["bank", "telco"])).split())
-    assert "row id id: rows are matched by it" in text
+    assert "row id id: the id by which rows are matched" in text
     assert (
-        f"rows those whose id all sites have: at least {FEWEST}; a site enters at most 10,000,000 ids" in text
+        f"rows rows whose id all sites have, at least {FEWEST}; a site may enter at most 10,000,000 ids"
+        in text
     )

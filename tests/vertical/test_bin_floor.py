@@ -258,10 +258,10 @@ def finer(marks, places, query):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (two, "a mark that is neither 0 nor 1"),
-        (no_first, "no mark at the first bin of a column"),
-        (elsewhere, "a sum without a mark"),
-        (finer, "groups that are not joined from those of its parent"),
+        (two, "a mark is neither 0 nor 1"),
+        (no_first, "the first bin of a column has no mark"),
+        (elsewhere, "a bin without a mark has a sum"),
+        (finer, "groups are not joined from those of the parent node"),
     ],
 )
 def test_marks_that_cannot_be_name_the_party(monkeypatch, change, words):

@@ -246,5 +246,5 @@ def test_settings_that_cannot_be_are_one_line(settings, fault):
 
 
 def test_blocks_have_no_common_key():
-    with pytest.raises(fb.ConfigError, match="one label holder has the key"):
+    with pytest.raises(fb.ConfigError, match="a single label holder must have the key"):
         terms_of(LAYOUTS["blocks"], protection="paillier", parties=["bank", "telco", "bank2", "telco2"])

@@ -110,7 +110,7 @@ def test_a_list_more_behind_the_last_is_refused(monkeypatch):
 
     honest_tokens = Alignment.tokens
     monkeypatch.setattr(Alignment, "tokens", tokens)
-    says = "party telco broke the protocol: it relays bytes to party shop, which already answered turn 2"
+    says = "party telco broke the protocol: it relayed bytes to party shop, which has already answered turn 2"
     assert refused(matching()) == says
 
 
@@ -282,7 +282,7 @@ def test_another_list_is_refused_when_the_question_is_asked_again(monkeypatch, t
     )
     memory = reopening(tmp_path / "memory", "shop") if on_disk else dict
     apart = matching(memories={"shop": memory()["memory"]} if on_disk else {}).dying("shop", ALIGN, memory)
-    says = "party shop left: party telco relayed other blinded row ids than before in turn 2"
+    says = "party shop left: party telco changed what it relays (blinded row ids) in turn 2"
     assert refused(apart) == says
     assert not [report for report in apart.said(Report, "shop") if report.turn == ALIGN]
 

@@ -50,15 +50,15 @@ def with_number(at, value):
     return once(lambda party, m: party == "bank" and isinstance(m, Close), change)
 
 
-NOT_FINITE = "received a gain, cover or value that is not finite"
-OTHER_SCORE = "the base score differs from before"
+NOT_FINITE = "the aggregator sent a gain, cover or value that is not finite"
+OTHER_SCORE = "the base score differs from the one that was sent at the start"
 
 
 @pytest.mark.parametrize(
     ("at", "value", "settings", "words"),
     [
         (0, 0.3, {}, OTHER_SCORE),
-        (0, 2.0, {}, "received base score 2.0, which binary:logistic cannot have"),
+        (0, 2.0, {}, "base score 2.0 is not possible for binary:logistic"),
         (0, np.nan, {}, NOT_FINITE),
         (1, np.inf, {}, NOT_FINITE),
         (20, np.nan, {}, NOT_FINITE),
@@ -168,7 +168,7 @@ def test_a_part_is_read_back_under_the_terms_that_predict_with_it(tmp_path):
 def test_a_part_does_not_replace_that_of_another_party_in_the_same_folder(tmp_path):
     file = folder(tmp_path).keep(part_of("telco"))
     before = file.read_bytes()
-    with pytest.raises(DurabilityError, match=r"has the part of party 'telco' of model .* would be lost"):
+    with pytest.raises(DurabilityError, match=r"that belongs to party 'telco', which would be lost"):
         folder(tmp_path, "bank").keep(part_of("bank"))
     assert file.read_bytes() == before
 
@@ -270,7 +270,7 @@ def test_a_whole_model_that_was_changed_is_not_the_one_that_was_signed(tmp_path,
     faults = fb.Model.load(tmp_path / "whole.json").faults(roots, NOW)
     assert "bank" in faults
     assert set(faults) == ({*PARTIES} if what in ("thresholds", "directions") else {"bank"})
-    assert faults["bank"].startswith("party bank signed another part than the model has")
+    assert faults["bank"].startswith("party bank signed a part that differs from that of the model")
 
 
 @pytest.mark.parametrize("reproducible", [False, True])
@@ -348,7 +348,7 @@ def trees_of(content):
 def test_a_bad_file_is_refused_with_one_line(what):
     with pytest.raises(ConfigError) as caught:
         PartyModel.from_bytes(with_content(BAD[what]), "telco.json")
-    assert str(caught.value).startswith("telco.json: ")
+    assert str(caught.value).startswith("telco.json")
     assert str(caught.value).isprintable()
 
 

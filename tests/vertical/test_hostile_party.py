@@ -84,7 +84,7 @@ def test_sums_that_cannot_be_fail_the_session_with_the_turn(party, by):
 
 
 @pytest.mark.parametrize(
-    ("kind", "says"), [("RowsQuery", "the parties report"), ("EndRoundQuery", "inconsistent metric sums")]
+    ("kind", "says"), [("RowsQuery", "the parties report"), ("EndRoundQuery", "metric sums are inconsistent")]
 )
 def test_a_feature_holder_that_adds_to_what_is_about_labels_fails_the_session(kind, says):
     apart = play_spoilt(Apart, "telco", lambda query: query.name == kind, add(0, -(10**6)))
@@ -129,8 +129,8 @@ def test_relayed_bytes_of_another_length_name_their_sender(monkeypatch, party, k
     size = len(done[0])
     assert apart.session.booster is None
     assert apart.left(left) == one_line(
-        f"party {party} relayed {size} bytes of {kind}, expected {size - by}: it holds other rows than "
-        f"this party"
+        f"party {party} relayed {size} bytes ({kind}) instead of {size - by}: its rows do not match this "
+        f"party's rows"
     )
 
 

@@ -43,7 +43,7 @@ SESSIONS = {
     "predict": Predicting,
 }
 """Sessions by the rows that take part."""
-VIEW = "party telco left: received other parties' columns, or leaf values without labels"
+VIEW = "party telco left: the aggregator sent columns or leaf values that are not for this party"
 
 # ---- places ---------------------------------------------------------------------------------------------
 
@@ -157,18 +157,18 @@ def again(terms, places):
 
 
 REPEATED = {
-    "ids": (again, "AlignQuery in turn 3, but it has turn 2 for itself"),
+    "ids": (again, "AlignQuery came in turn 3, but must be the only query of turn 2"),
     "ids, with another question": (
         lambda terms, places: Several((again(terms, places), places)),
-        "AlignQuery in turn 3, but it has turn 2 for itself",
+        "AlignQuery came in turn 3, but must be the only query of turn 2",
     ),
     "places, with another question": (
         lambda terms, places: Several((places, RowsQuery())),
-        "PlacesQuery in turn 3, but it has turn 3 for itself",
+        "PlacesQuery came in turn 3, but must be the only query of turn 3",
     ),
     "the number of ids": (
         lambda terms, places: IdCountQuery(len(terms.parties)),
-        "IdCountQuery in turn 3, but it has turn 1 for itself",
+        "IdCountQuery came in turn 3, but must be the only query of turn 1",
     ),
     "rows": (lambda terms, places: RowsQuery(), "rows must be matched before they are counted"),
 }
@@ -192,7 +192,7 @@ def sizes_changed(change):
 
 def test_two_lists_in_one_turn_are_refused():
     two = sizes_changed(lambda counts: Several((AlignQuery(tuple(counts.tolist())),) * 2))
-    says = "party bank left: AlignQuery in turn 2, but it has turn 2 for itself"
+    says = "party bank left: AlignQuery came in turn 2, but must be the only query of turn 2"
     assert refused(matching(program=two)) == says
 
 
@@ -259,7 +259,7 @@ def test_another_question_in_a_turn_that_was_answered_is_refused(tmp_path, rows,
     memory = reopening(tmp_path / "memory", "shop") if on_disk else dict
     apart = SESSIONS[rows](memories={"shop": memory()["memory"]} if on_disk else {})
     assert refused(apart.dying("shop", turn, memory).asking("shop", turn, other, attempt=2)) == (
-        f"party shop left: turn {turn} has another query or position than before"
+        f"party shop left: turn {turn} was repeated with a different query or position"
     )
 
 
@@ -291,7 +291,7 @@ def test_an_introduction_with_other_places_is_refused(rows, party, turn):
 
     apart = SESSIONS[rows](down=down)
     assert refused(apart) == (
-        f"party {party} left: the session cannot be in this state after this site's answers"
+        f"party {party} left: the aggregator sent a state that contradicts this site's earlier answers"
     )
 
 

@@ -120,7 +120,7 @@ def test_a_question_of_a_training_beside_the_one_of_a_prediction_is_refused():
 
 def test_after_the_prediction_nothing_more_is_answered():
     session = Predicting(program=asking(lambda terms, reach: reach, lambda terms, reach: reach))
-    assert refused(session).endswith("turn 4, but the terms have only 3 turns")
+    assert refused(session).endswith("turn 4, but the terms allow only 3 turns")
 
 
 def test_three_kinds_of_questions_are_for_predictions():
@@ -192,7 +192,7 @@ def test_bits_of_another_size_name_their_sender(monkeypatch, kind, change):
     lying(monkeypatch, kind, change)
     session = Predicting()
     assert refused(session).startswith("party bank left: party telco relayed ")
-    assert f"bytes of {kind}, expected " in session.error
+    assert f"bytes ({kind}) instead of " in session.error
     assert session.made["bank"][0].prediction is None
 
 
@@ -202,8 +202,8 @@ def test_bits_that_no_decisions_give_name_their_sender(monkeypatch, party, every
     lying(monkeypatch, LEAF_BITS, lambda content: bytes([every]) * len(content), party)
     session = Predicting()
     error = refused(session)
-    assert error.startswith(f"party bank left: the leaf bits of {party} for tree ")
-    assert error.endswith("cannot result from decisions at its nodes")
+    assert error.startswith(f"party bank left: party {party} sent an invalid prediction for tree ")
+    assert error.endswith("no combination of its decisions gives these leaf bits")
 
 
 @pytest.mark.parametrize("told", [(), np.zeros(16, np.int64)])

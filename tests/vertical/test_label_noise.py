@@ -54,8 +54,8 @@ def test_nothing_is_changed_where_rows_are_predicted_or_others_have_the_labels()
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"objective": "reg:squarederror"}, "label_epsilon: the noise is for class labels"),
-        ({"rows": "in_order", "min_common_rows": None}, "label_epsilon: noise belongs to a row id"),
+        ({"objective": "reg:squarederror"}, "label_epsilon: its noise is only for class labels"),
+        ({"rows": "in_order", "min_common_rows": None}, "label_epsilon: noise is drawn per row id"),
         ({"label_epsilon": 0}, "label_epsilon"),
         ({"label_epsilon": 21}, "label_epsilon"),
     ],

@@ -365,13 +365,13 @@ WRONG = {
     "one less": (lambda packed: packed[:-4], "bytes for"),
     "one more": (lambda packed: packed + packed[:4], "bytes for"),
     "a byte more": (lambda packed: packed + b"\0", "bytes for"),
-    "not a number": (with_last(np.nan), "a threshold is not finite"),
-    "infinite": (with_last(np.inf), "a threshold is not finite"),
-    "another order": (floats(lambda values: -values), "are not in bin order"),
-    "all the same": (floats(np.ones_like), "are not in bin order"),
+    "not a number": (with_last(np.nan), "it sent a threshold that is not finite"),
+    "infinite": (with_last(np.inf), "it sent a threshold that is not finite"),
+    "another order": (floats(lambda values: -values), "are not in order"),
+    "all the same": (floats(np.ones_like), "are not in order"),
     "equal bins apart": (
         floats(lambda values: values + np.arange(values.size)[::-1] * 100),
-        "are not in bin order",
+        "are not in order",
     ),
 }
 
@@ -464,7 +464,7 @@ def test_a_changed_split_is_found_by_the_holder_of_its_column(party, column, cha
     apart = trained()
     model = changed_at(signed_model_of(apart.session), party, column, change)
     faults = model.faults(apart.roots, NOW)
-    assert faults == {party: f"party {party} signed other {fault} than those of the model"}
+    assert faults == {party: f"party {party} signed {fault} that differ from those of the model"}
 
 
 def test_thresholds_that_are_changed_in_the_signature_too_are_not_signed():
@@ -477,4 +477,4 @@ def test_thresholds_that_are_changed_in_the_signature_too_are_not_signed():
     other = dataclasses.replace(other, attestations={**other.attestations, "bank": forged})
     faults = other.faults(apart.roots, NOW)
     assert [*faults] == ["bank"]
-    assert "other thresholds" not in faults["bank"]
+    assert "signed thresholds" not in faults["bank"]

@@ -275,7 +275,7 @@ def test_rows_that_a_feature_holder_knows_too_few_of_are_one_line():
 
 def test_a_party_without_a_model_and_one_without_a_table_are_named():
     tables = tables_of("three holders")
-    assert refusal(tables, models={}) == "the model of party bank is missing; each party needs one"
+    assert refusal(tables, models={}) == "the model of party bank is missing; pass one for each party"
     terms = terms_for("three holders", "logistic", tables)
     without = {party: table for party, table in tables.items() if party != "shop"}
     with raised(fb.ConfigError, "predict-input-missing"):

@@ -64,7 +64,7 @@ def part(number, content=WHOLE, last=True, to=("a",)):
         ([part(1, FULL, False), part(1, FULL + b"x")], f"has an invalid part of {len(FULL) + 1} bytes"),
         (
             [part(n, FULL, False) for n in [1] for _ in "ab"] + [part(1, b"x" * PART_BYTES, False)],
-            "relay 1 exceeds the bytes of a turn",
+            "relay 1 is too large for a turn",
         ),
     ],
 )
@@ -196,7 +196,7 @@ def test_long_content_travels_in_parts():
 
 # ---- a hostile party ------------------------------------------------------------------------------------
 
-BLOCK = "it relays outside its block, to itself, or to one party twice"
+BLOCK = "it relayed bytes outside its block, to itself, or to one party twice"
 RELAYS = {
     "nobody": ({"to": ()}, BLOCK),
     "a stranger": ({"to": ("telco", "mall")}, BLOCK),
@@ -204,11 +204,11 @@ RELAYS = {
     "a party of another block": ({"to": ("telco2",)}, BLOCK),
     "a party twice": ({"to": ("telco", "telco")}, BLOCK),
     "the aggregator": ({"to": ("aggregator",)}, BLOCK),
-    "a turn to come": ({"turn": 99}, "it relays bytes for turn 99 in turn "),
-    "an attempt to come": ({"attempt": 2}, "it sent a message of attempt 2 in attempt 1"),
+    "a turn to come": ({"turn": 99}, "it relayed bytes for turn 99 during turn "),
+    "an attempt to come": ({"attempt": 2}, "it sent a message for attempt 2 during attempt 1"),
     "no number": ({"number": 0}, "relay 0 comes after relay 0"),
     "nothing": ({"content": b""}, "relay 1 has an invalid part of 0 bytes"),
-    "too much": ({"content": FULL}, "relay 1 exceeds the bytes of a turn"),
+    "too much": ({"content": FULL}, "relay 1 is too large for a turn"),
 }
 
 
@@ -269,9 +269,9 @@ def test_a_party_that_relays_after_its_answer_or_to_one_that_has_answered_is_nam
     both = beside(ODD) if to_answered else lambda report: [report, replace(ODD, turn=report.turn)]
     lie = once(reports("telco", lambda m: m.turn == turn), both)
     says = (
-        f"it relays bytes to party bank, which already answered turn {turn}"
+        f"it relayed bytes to party bank, which has already answered turn {turn}"
         if to_answered
-        else f"it relays bytes for turn {turn} in turn {turn}"
+        else f"it relayed bytes for turn {turn} during turn {turn}"
     )
     end = "" if to_answered else ", or too late"
     assert Apart(up=lie).play().error == f"party telco broke the protocol: {says}{end}"
@@ -283,7 +283,7 @@ def test_a_party_that_relays_while_nothing_is_asked_is_named(message, phase):
     if message is Join:
         lie = once(lambda party, m: party == "telco" and isinstance(m, Join), lambda join: [strays, join])
         apart = Apart(up=lie).play()
-        assert apart.error == f"party telco broke the protocol: it relays bytes while {phase}"
+        assert apart.error == f"party telco broke the protocol: it relayed bytes in phase {phase}"
     else:
         apart = Apart()
         apart.down = once(
@@ -344,8 +344,8 @@ def refused_by(apart, party):
     [
         ({"number": 2}, NOT_OPENED.format("bank")),
         ({"content": None}, NOT_OPENED.format("bank")),
-        ({"sender": "mall"}, "bytes relayed by party mall, not of this party's block"),
-        ({"sender": "telco"}, "bytes relayed by party telco, not of this party's block"),
+        ({"sender": "mall"}, "party mall relayed bytes, but is not in this party's block"),
+        ({"sender": "telco"}, "party telco relayed bytes, but is not in this party's block"),
         ({"turn": 99}, "party bank relayed unexpected bytes for turn 99"),
         ({"attempt": 2}, "relayed unexpected bytes for turn {turn}"),
         ({"number": 0}, "relay 0 of party bank comes after relay 0"),
@@ -518,4 +518,4 @@ def test_another_question_while_an_answer_waits_is_refused():
 
     asks = once(lambda p, m: p == "telco" and isinstance(m, Ask) and m.turn == turn, other)
     apart = Apart(down=asks).play()
-    assert refused_by(apart, "telco") == f"turn {turn} while the answer to turn {turn} is pending"
+    assert refused_by(apart, "telco") == (f"the aggregator sent turn {turn} before turn {turn} was answered")

@@ -105,7 +105,8 @@ def test_terms_that_compare_no_ids_repeat_none():
 def test_labels_with_noise_repeat_no_ids():
     """Rows of an id would be changed alike."""
     with pytest.raises(
-        fb.ConfigError, match="repeated_ids with min_rows_per_bin: all rows of a bin could belong to one id"
+        fb.ConfigError,
+        match="repeated_ids with min_rows_per_bin: all rows of a bin could belong to a single id",
     ):
         matched(LAYOUTS["two holders"], **REPEATED, min_rows_per_bin=10)
     with pytest.raises(fb.ConfigError, match="repeated_ids with label_epsilon: one known label of an id"):

@@ -96,8 +96,10 @@ def test_blocks_are_refused():
 
 def test_a_person_who_approves_is_told_whose_rows_take_part():
     text = " ".join(summary(matched(LAYOUTS["two holders"], **ALL).with_parties(["bank", "telco"])).split())
-    assert "rows all of label holder bank, matched by id: if another site lacks one, its" in text
-    assert "each other site has at least 100" in text
+    assert (
+        "rows all rows of label holder bank, matched by id; if another site does not have a row, its" in text
+    )
+    assert "each other site must have at least 100" in text
 
 
 @pytest.mark.parametrize(

@@ -248,7 +248,7 @@ def some_categories(columns, categories):
     categories[:, 0] = 1
 
 
-MORE = "received other parties' columns, or leaf values without labels"
+MORE = "the aggregator sent columns or leaf values that are not for this party"
 FEATURES, PARTIES = 6, ("bank", "telco", "shop")
 LIES = {
     "the bin": (put(2, 1), MORE),

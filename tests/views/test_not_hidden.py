@@ -7,8 +7,8 @@ from tests.helpers.columns_apart import LAYOUTS, matched, terms_of
 
 TWO = LAYOUTS["two holders"]
 LEFT = "; feature holders learn which rows go left, but no gradients"
-ALONE = "that of a single row only if it is alone in a bin"
-FLOOR = "over groups of bins, each of at least 10 rows, or none"
+ALONE = "which show a single row's gradient only if the row is alone in a bin"
+FLOOR = "over groups of bins, each with at least 10 rows or none"
 
 
 def test_parties_with_all_columns_are_told_of_the_aggregator_alone():
@@ -22,7 +22,7 @@ def test_parties_with_all_columns_are_told_of_the_aggregator_alone():
         ({"min_rows_per_bin": 10}, f"sums of gradients {FLOOR}"),
         (
             {"objective": "reg:absoluteerror"},
-            f"sums of gradients by bin, {ALONE}, and for each leaf the number of rows by size of their "
+            f"sums of gradients by bin, {ALONE}, and for each leaf the number of rows by size of the "
             "residual",
         ),
     ],
@@ -34,7 +34,11 @@ def test_encrypted_gradients(settings, sums):
 @pytest.mark.parametrize(
     ("agreed", "loud", "sums"),
     [
-        (terms_of(TWO), "EVERY PARTY LEARNS ALL LABELS; ", "for a row alone in a bin its own gradient"),
+        (
+            terms_of(TWO),
+            "EVERY PARTY LEARNS ALL LABELS; ",
+            "which show a single row's gradient if the row is alone in a bin",
+        ),
         (terms_of(TWO, min_rows_per_bin=10), "EVERY PARTY LEARNS ALL LABELS; ", FLOOR),
         (terms_of(LAYOUTS["blocks"]), "EVERY PARTY LEARNS ALL LABELS OF ITS ROWS; ", "alone in a bin"),
         (

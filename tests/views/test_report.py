@@ -90,9 +90,9 @@ def test_importance_and_trees_are_the_models(model):
 
 def test_without_rows_a_page_says_what_would_show_more(model):
     page = model.report()
-    assert "partial dependence need a table with labels (--data TABLE)." in check(page).text
+    assert "partial dependence require a table with labels (--data TABLE)." in check(page).text
     assert not re.search('id="(dependence|quality)"', page)  # no section without content
-    assert "Traffic and time are not in a model file" in section(page, "session")
+    assert "Model files do not contain traffic and time" in section(page, "session")
 
 
 def test_figures_of_rows_are_those_of_an_evaluation(model):
@@ -203,7 +203,7 @@ def test_rows_that_do_not_fit_are_refused_in_one_line(model):
     for table, said in (
         (rows().drop_columns(["dose"]), "the table: column 'dose' is missing"),
         (rows().drop_columns(["y"]), "the table: column 'y' is missing"),
-        (rows().slice(0, 5), "the table: has 5 rows; give 10 or more, or no --data"),
+        (rows().slice(0, 5), "the table has 5 rows, but a report needs at least 10; use more rows"),
         (rows().set_column(4, "y", pa.array([7] * 180)), "the table: .*label of binary:logistic"),
     ):
         with pytest.raises(ConfigError, match=said) as caught:
@@ -369,8 +369,8 @@ def test_parties_with_different_columns_are_named_with_them():
     page = model.report(data=rows())
     check(page)
     said = section(page, "agreed")
-    assert "bank the labels, and columns: age there, not checked" in said
-    assert "shop columns: dose, ward there, not checked" in said
+    assert "bank the labels, and columns: age present, not checked" in said
+    assert "shop columns: dose, ward present, not checked" in said
     assert "EVERY PARTY LEARNS ALL LABELS" in section(page, "warnings")
     assert "label holder SENDS EVERY ROW" in section(page, "privacy")
     assert "On 180 rows of the table" in section(page, "quality")
@@ -383,9 +383,9 @@ def test_who_saw_what_follows_from_the_terms():
     trio = ["a", "b", "c"]
     masked = said(terms(trio, protection="masked", colluding=1))
     assert "sees sums over the parties, never this site" in masked
-    assert "1 other site may work with the aggregator without learning this site" in masked
+    assert "1 other site may collude with the aggregator without learning this site" in masked
     own = said(terms(trio, protection="masked", party_metrics=True))
-    assert ", except its metrics</dd>" in own
+    assert ", except this site&#x27;s own metrics</dd>" in own
     columns = {**terms().columns.model_dump(mode="json"), "held": {"b": ["dose", "ward"]}, "row_id": "id"}
     apart = {"columns": columns, "label_holder": "a", "min_rows_per_bin": 10, "protection": "paillier"}
     hidden = said(terms(["a", "b"], **apart))

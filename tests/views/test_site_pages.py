@@ -66,7 +66,7 @@ def test_the_overview_says_what_runs_now():
     assert "not connected" not in text
     for words in ("connected", "marie", "12 of 40", "37", "123.5 kB", "90 s"):
         assert words in text
-    assert "What is left is not known.</p><p>no file" in text
+    assert "It is not known how much of the budget is left.</p><p>no file" in text
 
 
 def test_a_session_without_keys_is_anybodys():

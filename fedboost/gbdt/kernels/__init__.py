@@ -1,12 +1,12 @@
-"""Every compiled loop of gbdt: arrays in, arrays out, no objects. Nothing else in gbdt is compiled.
+"""All compiled functions of gbdt (kernels). They take and return arrays and numbers, not objects.
 
-Promises: each kernel computes bit for bit what its numpy reference in tests/gbdt/reference computes, on every
-CPU. There is no fastmath and no libm; element-wise functions are built from + - * / in a fixed order. Callers
-have validated their arrays.
+Guarantees: on every CPU, a kernel computes bit for bit what its numpy reference in tests/gbdt/reference
+computes. Neither fastmath nor libm is used, and element-wise functions consist of + - * / in a fixed order.
+Kernels do not validate their arrays; callers do.
 
-Shapes: N rows, F features, T bins of all features together. `bins` is uint8 [N, F or more]; `rows` are uint32
-row numbers; `offsets` is uint32 [F], the first of each feature's bins among the T.
-"""
+Shapes: N rows, F features, T bins of all features together, S splits, L listed leaves, P pieces. `bins` is
+uint8 [N, F or more]; `rows` are uint32 row numbers; `offsets` is uint32 [F], index of each feature's first
+bin among the T bins."""
 
 from llvmlite import ir
 from numba import types
@@ -17,7 +17,7 @@ from fedboost.kernel_cache import kernel
 
 @intrinsic
 def prefetch(typingctx, array, index):
-    """Prefetch the cache line of array[index]. This is a hint and changes no value."""
+    """Prefetch the cache line of array[index]. This is only a hint and changes no value."""
 
     def codegen(context, builder, signature, args):
         view = context.make_array(signature.args[0])(context, builder, args[0])
@@ -34,7 +34,7 @@ def prefetch(typingctx, array, index):
 
 @intrinsic
 def load_word(typingctx, array, index):
-    """Load eight bytes from array[index] of a uint8 array as one little-endian uint64."""
+    """Load eight bytes of a uint8 array, starting at array[index], as a little-endian uint64."""
 
     def codegen(context, builder, signature, args):
         view = context.make_array(signature.args[0])(context, builder, args[0])

@@ -1,4 +1,5 @@
-"""Kernels for cut points and bins: keys of floats, counts of keys, codes of values, rows of bins."""
+"""Kernels for cut points and bins: sort keys of floats, counts of keys, bin codes of values, and groups of
+bins."""
 
 import numpy as np
 
@@ -6,15 +7,16 @@ from fedboost.gbdt.kernels import elementwise, load_word, loop
 
 _BLOCK = 256  # rows of a block of `transpose`
 MAX_CODES = 256
-"""uint8 codes: value bins and, where a feature has missing values, the missing bin."""
+"""Number of uint8 codes. A feature uses them for its value bins and, if it has missing values, for the
+missing bin."""
 _MANY_SEARCHES = 1 << 15
-"""Number of searches that justifies a table of 65,536 entries. Building it takes as long as a few thousand
-searches."""
+"""Number of searches that justifies a lookup table of 65,536 entries. Building it takes as long as a few
+thousand searches."""
 
 
 @elementwise
 def _key(word):
-    """The key of the float32 with these bits, which must not be NaN."""
+    """Return the sort key of the float32 with these bits, which must not be NaN."""
     # The order of IEEE 754 floats as integers: M. Herf, "Radix tricks", 2001.
     #     float   -inf      -1.0      -0.0      0.0       1.0       inf       NaN
     #     bits    ff800000  bf800000  80000000  00000000  3f800000  7f800000
@@ -29,9 +31,9 @@ def _key(word):
 
 @loop
 def float_keys(values):
-    """The order-preserving uint32 key of each float32 [N]: a < b exactly if key(a) < key(b).
+    """Convert float32 [N] to sort keys, uint32 [N]: a < b exactly if key(a) < key(b).
 
-    NaN (missing) has the highest key of all; -0.0 has the key of 0.0."""
+    NaN (a missing value) has the highest key. -0.0 has the same key as 0.0."""
     bits = values.view(np.uint32)
     out = np.empty(values.size, np.uint32)
     for i in range(values.size):
@@ -43,12 +45,13 @@ def float_keys(values):
 
 @loop
 def _heads(keys, searches):
-    """Build a lookup table for `searches` searches in increasing keys. Returns the first key, the table,
-    int64 [H + 1], and a number of bits.
+    """Build a table that speeds up `searches` binary searches in `keys`, uint32 [n], which are increasing.
+    Returns the first key, the table, int64 [H + 1], and a number of bits.
 
-    A key at distance d from the first one has the head d >> bits, below H. Entry h is the number of keys with
-    a head below h. A search for a key with head h therefore ends after a step or two between entries h and h
-    + 1. A search through all keys takes ten steps, each a branch that no processor predicts."""
+    A key at distance d from the first one has the head d >> bits, below H. Entry h of the table is the number
+    of keys with a head below h. A search for a key with head h is limited to the range from entry h to entry
+    h + 1, and ends after a step or two. A search through all keys takes ten steps, each with a branch that
+    the processor cannot predict."""
     # The shift is the smallest that leaves fewer than `table_size` heads. The keys below span 2**32 at most,
     # so int64 holds every difference, also that of a searched key below the first one.
     first = np.int64(keys[0]) if keys.size else np.int64(0)
@@ -68,11 +71,16 @@ def _heads(keys, searches):
 
 @loop
 def count_cells(keys, units, starts, widths, subdivisions, out):
-    """Count keys in the subcells of disjoint cells, given in increasing order.
+    """Count keys by subcell. Cells are disjoint and given in increasing order; keys outside all cells are not
+    counted.
 
-    Cell c covers 2**widths[c] keys from starts[c] and is cut into 2**subdivisions[c] equal subcells, whose
-    counts are in `out`, one cell after the other. Keys outside all cells are not counted. units: int64 [N],
-    the count of each key; None if each counts 1."""
+    Args:
+        keys: uint32 [N].
+        units: int64 [N], the count of each key; None if every key counts 1.
+        starts, widths: uint32 and uint8 [cells], cell c covers 2**widths[c] keys, starting at starts[c].
+        subdivisions: uint8 [cells], cell c is divided into 2**subdivisions[c] equal subcells.
+        out: int64 [subcells], updated in place: the counts of all subcells, one cell after the other.
+    """
     cells = starts.size
     base = np.zeros(cells + 1, np.int64)
     for c in range(cells):
@@ -108,10 +116,16 @@ def count_cells(keys, units, starts, widths, subdivisions, out):
 
 @loop
 def weigh_residuals(label, margin, weight, rows, start, width, bits, factor, limit, out):
-    """Add to out[c] the weights, encoded as in `Scale.encode`, of these rows with a residual in subcell c.
+    """Add up row weights by the residual, float32(label - margin). Residuals whose keys are outside the range
+    are ignored.
 
-    The residual is float32(label - margin). The 2**width keys from `start` are cut into 2**bits equal
-    subcells; residuals with other keys are not counted."""
+    Args:
+        label, margin, weight: float32, float64 and float32 [N].
+        rows: uint32 [n], rows to count.
+        start, width, bits: 2**width keys, starting at `start`, are divided into 2**bits equal subcells.
+        factor, limit: units per 1.0 of a weight, and its largest encoded value, as in `Scale.encode`.
+        out: int64 [2**bits], updated in place.
+    """
     for i in range(rows.size):
         row = rows[i]
         key = np.int64(_key(np.float32(label[row] - margin[row]).view(np.uint32)))
@@ -124,7 +138,10 @@ def weigh_residuals(label, margin, weight, rows, start, width, bits, factor, lim
 
 @loop
 def bin_column(values, cuts, missing_bin, out):
-    """out[i] = number of cuts <= values[i]; NaN goes to `missing_bin`. float32 [N] in, uint8 [N] out."""
+    """Write the bin of each value: the number of cuts at or below it.
+
+    values: float32 [N]; cuts: float32, increasing; missing_bin: bin of NaN; out: uint8 [N], receives the
+    bins."""
     words = values.view(np.uint32)
     keys = float_keys(cuts)
     first, table, shift = _heads(keys, values.size)
@@ -153,8 +170,10 @@ def bin_column(values, cuts, missing_bin, out):
 
 @loop
 def transpose(by_feature, features, by_row):
-    """by_row[i, d] = by_feature[features[d], i], in blocks that stay in the cache. uint8 [F, N] in, [N, D]
-    out."""
+    """Write some features by row: by_row[i, d] = by_feature[features[d], i]. Works in blocks that stay in the
+    cache.
+
+    by_feature: uint8 [F, N]; features: int64 [D]; by_row: uint8 [N, D or more], receives the result."""
     rows = by_feature.shape[1]
     for start in range(0, rows, _BLOCK):
         end = min(start + _BLOCK, rows)
@@ -166,7 +185,7 @@ def transpose(by_feature, features, by_row):
 
 @loop
 def _all_equal(column, i, code):
-    """True if eight rows from row i on have this code."""
+    """Return whether eight rows, starting at row i, have this code."""
     # The product repeats the code in each of the eight bytes: 255 * 0x01 is the largest digit, so no carry.
     ones = np.uint64(0x0101010101010101)
     return i + 8 <= column.size and load_word(column, np.uint64(i)) == np.uint64(code) * ones
@@ -174,8 +193,10 @@ def _all_equal(column, i, code):
 
 @loop
 def sample_bins(by_feature, step):
-    """For each feature, over every `step`-th row: the most frequent bin (the lowest of several), its number
-    of rows, and the number of bins that occur. int64 [F, 3]."""
+    """Find the most frequent bin of each feature, using every `step`-th row. by_feature: uint8 [F, N].
+
+    Returns int64 [F, 3]: the most frequent bin (the lowest one in a tie), its number of rows, and the number
+    of bins with rows."""
     out = np.zeros((by_feature.shape[0], 3), np.int64)
     counts = np.empty(MAX_CODES, np.int64)
     for f in range(by_feature.shape[0]):
@@ -197,11 +218,17 @@ def sample_bins(by_feature, step):
 
 @loop
 def join_codes(codes, bins, out, parts):
-    """out = the joint code of each pair of a code and a bin, numbered by first occurrence; parts[joint code]
-    = the pair. uint8 [N] each, and [MAX_CODES, 2].
+    """Replace each pair of a code and a bin by a joint code, numbered by first occurrence.
 
-    Returns the number of joint codes. If there are too many, returns -1 minus the number of rows for which
-    MAX_CODES suffice."""
+    Args:
+        codes, bins: uint8 [N] each.
+        out: uint8 [N], receives the joint codes.
+        parts: uint8 [MAX_CODES, 2], receives the pair that each joint code stands for.
+
+    Returns:
+        the number of joint codes. If there are too many, -1 minus the number of rows for which MAX_CODES
+        suffice.
+    """
     # A table with an entry for each of the 65,536 possible pairs, 128 KB, replaces hashing. Numbers by first
     # occurrence depend on the order of rows, but only within a party: histograms are by bin, not by joint
     # code.
@@ -222,7 +249,10 @@ def join_codes(codes, bins, out, parts):
 
 @loop
 def count_sparse(by_feature, features, most_frequent, starts):
-    """starts[i + 1] = number of values outside their most frequent bin in the rows up to and including i."""
+    """Count the entries of sparse storage: starts[i + 1] becomes the number of values that are not in their
+    feature's most frequent bin, in rows 0 to i.
+
+    by_feature: uint8 [F, N]; features, most_frequent: int64 [R]; starts: int64 [N + 1]."""
     # With `list_sparse` this is a counting sort by row, in compressed sparse rows:
     #     row        0         1    2
     #     starts     0         2    2         5
@@ -241,7 +271,11 @@ def count_sparse(by_feature, features, most_frequent, starts):
 
 @loop
 def list_sparse(by_feature, features, most_frequent, offsets, starts, entries):
-    """entries[starts[i]:] = offsets[r] + bin of each feature r not in its most frequent bin in row i."""
+    """Write the entries of sparse storage: offsets[r] + bin for each feature r that is not in its most
+    frequent bin, row by row.
+
+    by_feature, features, most_frequent, starts: as for `count_sparse`, which must be called first; offsets:
+    int64 [R + 1]; entries: uint32 [starts[N]], receives the result."""
     for r in range(features.size):
         column, usual = by_feature[features[r]], np.uint8(most_frequent[r])
         for i in range(column.size):
@@ -262,7 +296,8 @@ ZERO_KEY = 1 << 31
 
 @loop
 def _cells_until(key, starts, first, last):
-    """The first of cells `first` to `last` that starts after the key."""
+    """Return the first cell, from `first` to `last` - 1, that starts after the key, or `last`. starts:
+    increasing keys."""
     while first < last:
         middle = (first + last) >> 1
         if np.int64(starts[middle]) <= key:
@@ -274,11 +309,20 @@ def _cells_until(key, starts, first, last):
 
 @loop
 def count_stored(features, zeros, units, ends, keys, offsets, starts, widths, subdivisions, bases, out):
-    """Count the values of columns that are nearly all 0 in subcells of grids, as `count_cells` does.
+    """Count the values of sparse columns by subcell, as `count_cells` does. Sparse columns store only values
+    other than 0.
 
-    Column i is feature features[i]. Its zeros count zeros[i]. Its other values have the keys from ends[i] to
-    ends[i + 1], and each counts units[v], or 1 if `units` is None. The counts of cell c begin at
-    out[bases[c]]."""
+    Args:
+        features: int64 [C], the feature of each sparse column.
+        zeros: int64 [C], count of each column's zeros.
+        units: int64 [V], count of each stored value; None if every value counts 1.
+        ends: int64 [C + 1], column i stores the values ends[i] to ends[i + 1] - 1.
+        keys: uint32 [V], keys of the stored values.
+        offsets: int64 [F + 1], feature f has the cells offsets[f] to offsets[f + 1] - 1.
+        starts, widths, subdivisions: uint32, uint8 and uint8 [cells], as in `count_cells`.
+        bases: int64 [cells + 1], index in `out` of each cell's first count.
+        out: int64 [subcells], updated in place.
+    """
     for i in range(features.size):
         first, last = offsets[features[i]], offsets[features[i] + 1]
         for v in range(ends[i], ends[i + 1] + 1):  # the last pass counts the zeros
@@ -295,11 +339,18 @@ def count_stored(features, zeros, units, ends, keys, offsets, starts, widths, su
 
 @loop
 def bin_stored(features, ends, rows, keys, offsets, cut_keys, missing, by_feature):
-    """Bins of columns that are nearly all 0; uint8 [features, rows] out.
+    """Write the bins of sparse columns. Missing values get the last value bin, or the bin after it if
+    missing[f].
 
-    Column i is feature features[i]. It has the values with the keys from ends[i] to ends[i + 1] in these
-    rows, and 0 in all others. The cuts of feature f have the keys from offsets[f] to offsets[f + 1]. Missing
-    values have the last value bin, or the bin after it where missing[f]."""
+    Args:
+        features: int64 [C], the feature of each sparse column.
+        ends: int64 [C + 1], column i stores the values ends[i] to ends[i + 1] - 1; its other rows are 0.
+        rows, keys: int64 and uint32 [V], row and key of each stored value.
+        offsets: int64 [F + 1], feature f has the cuts offsets[f] to offsets[f + 1] - 1.
+        cut_keys: uint32, keys of the cuts.
+        missing: bool [F], True if the feature has a bin for missing values.
+        by_feature: uint8 [F, N], receives the bins.
+    """
     for i in range(features.size):
         feature = features[i]
         first, last = offsets[feature], offsets[feature + 1]
@@ -314,15 +365,19 @@ def bin_stored(features, ends, rows, keys, offsets, cut_keys, missing, by_featur
 
 @loop
 def refine(known, grid, sums, key_bits, missing, refined):
-    """Replace the cells of a grid by those of their subcells that contain rows. Returns the number of cells,
-    or -1 if the subcells of a cell do not add up to its rows.
+    """Replace the cells of a grid by their subcells that contain rows.
 
     Args:
-        known: offsets, starts, widths and rows of the cells of each feature.
-        grid: offsets, starts and subdivisions of some of them.
-        sums: counts of their subcells.
-        missing: receives, for each feature, the count of the last subcell of all keys: missing values.
-        refined: as known, long enough.
+        known: offsets, starts, widths and row counts of all known cells: int64 [F + 1] and three times int64
+            [cells].
+        grid: offsets, starts and subdivisions of those that were counted: int64 [F + 1], uint32 and uint8.
+        sums: int64, counts of their subcells.
+        key_bits: width of a cell of all keys; its last subcell contains the missing values.
+        missing: int64 [F], receives the number of missing values if it was counted.
+        refined: like `known` but long enough, receives the new cells.
+
+    Returns:
+        the number of new cells, or -1 if the counts of a cell's subcells do not add up to its rows.
     """
     offsets, starts, widths, rows = known
     grid_offsets, grid_starts, subdivisions = grid
@@ -376,11 +431,17 @@ def _bit_length(number):
 
 @loop
 def choose_cells(known, max_bin, budget, two_rows, chosen):
-    """Choose the cells to refine, and their numbers of subcells, by the rule in `Quantiles`. Returns the
-    number of cells.
+    """Choose the cells to refine and their numbers of subcells, see `Quantiles`. Returns the number of chosen
+    cells.
 
-    known: offsets, starts, widths and rows of the cells of each feature; two_rows: the least count of two
-    rows; chosen: offsets, starts, widths and subdivisions, long enough."""
+    Args:
+        known: offsets, starts, widths and row counts of all known cells, as in `refine`.
+        max_bin: maximum number of bins of a feature.
+        budget: number of subcells of a feature.
+        two_rows: smallest possible count of two rows.
+        chosen: offsets, starts, widths and subdivisions: int64 [F + 1], uint32, uint8 and uint8, long enough;
+            receive the result.
+    """
     offsets, starts, widths, rows = known
     out_offsets, out_starts, out_widths, out_subdivisions = chosen
     n = 0
@@ -417,9 +478,18 @@ def choose_cells(known, max_bin, budget, two_rows, chosen):
 
 @loop
 def cut_keys(offsets, starts, rows, missing, max_bin, max_codes, sizes, keys):
-    """Write the keys of the cuts of each feature, and their number to sizes[f]. Returns the total number.
+    """Choose the cut points of each feature and write their sort keys. Returns the total number of cuts.
 
-    Cuts lie at quantiles of the rows, or between all cells if there are enough bins."""
+    If a feature has no more cells than bins, it is cut between all cells, otherwise at quantiles of its rows.
+
+    Args:
+        offsets: int64 [F + 1], feature f has the cells offsets[f] to offsets[f + 1] - 1.
+        starts, rows: int64 [cells], first key and row count of each cell.
+        missing: int64 [F], number of missing values; a bin is reserved for them unless it is 0.
+        max_bin, max_codes: maximum number of value bins, and of all bins.
+        sizes: int64 [F], receives the number of cuts of each feature.
+        keys: int64 [cells], receives the keys, feature after feature.
+    """
     n = 0
     for f in range(offsets.size - 1):
         first, last = offsets[f], offsets[f + 1]
@@ -460,7 +530,7 @@ def cut_keys(offsets, starts, rows, missing, max_bin, max_codes, sizes, keys):
 
 @loop
 def _holds(counts, least):
-    """True if each of these row counts is 0 or at least `least`."""
+    """Return whether each of these row counts is 0 or at least `least`."""
     few = 0
     for count in counts:
         few += np.int64(0 < count < least)
@@ -469,10 +539,9 @@ def _holds(counts, least):
 
 @loop
 def _join_neighbours(apart, counts, least):
-    """Join neighbouring groups of a numeric feature's bins, from the first on, until each passes `_holds`.
-    What is left over at the end joins the groups before it.
-
-    apart: bool [bins]; counts: int64 [bins, nodes]."""
+    """Join neighbouring groups of a numeric feature's bins, starting with the first, until each passes
+    `_holds`. Rows that are left over at the end are joined with the groups before them. apart: bool [bins];
+    counts: int64 [bins, nodes]."""
     # Invariant: bins from `start` on are the group that is growing, `rows` its rows in each node. The first
     # bin always begins a group. A group ends as soon as it passes.
     rows, start = counts[0].copy(), 0
@@ -496,8 +565,9 @@ def _join_neighbours(apart, counts, least):
 
 @loop
 def _join_levels(apart, counts, least, missing):
-    """Join the levels that fail `_holds`. Missing values join them if the last bin has these. Until the
-    joined levels pass together, the levels with the fewest rows over all nodes follow, lowest first."""
+    """Join the levels of a categorical feature that fail `_holds`, along with missing values, if it has a bin
+    for them. Until the joined levels pass together, the level with the fewest rows in all nodes is added.
+    apart: bool [bins]; counts: int64 [bins, nodes]."""
     rows, joined = np.zeros(counts.shape[1], np.int64), 0
     for b in range(apart.size):
         apart[b] = apart[b] and _holds(counts[b], least)
@@ -522,10 +592,16 @@ def _join_levels(apart, counts, least, missing):
 
 @loop
 def join_bins(apart, counts, offsets, sizes, missing, categorical, least):
-    """Join groups of bins of all features until each has, in each node, at least `least` rows or none.
+    """Join groups of bins until each group has at least `least` rows, or none, in each node.
 
-    apart: bool [bins], as in `gbdt.histogram`, changed in place; counts: int64 [bins, nodes], rows; sizes:
-    bins of each feature, including its missing bin; missing: True if there is one."""
+    Args:
+        apart: bool [T], True for a bin that begins a group and for a single level; updated in place.
+        counts: int64 [T, nodes], number of rows.
+        offsets: uint32 [F], first bin of each feature.
+        sizes: int64 [F], number of bins, including the missing bin.
+        missing, categorical: bool [F], True if there is a missing bin, and if bins are categories.
+        least: minimum number of rows.
+    """
     for f in range(sizes.size):
         first = np.int64(offsets[f])
         own, rows = apart[first : first + sizes[f]], counts[first : first + sizes[f]]
@@ -537,9 +613,10 @@ def join_bins(apart, counts, offsets, sizes, missing, categorical, least):
 
 @loop
 def count_bins(codes, rows, offsets, out):
-    """Count the rows of each bin in `out`, int64 [bins]; consecutive repetitions of a row count once.
+    """Add the number of rows in each bin to `out`. Consecutive repetitions of a row count once.
 
-    codes: uint8 [features or more, rows of the table]; rows: uint32, increasing."""
+    codes: uint8 [F or more, N]; rows: uint32 [n], increasing; offsets: uint32 [F]; out: int64 [T], updated in
+    place."""
     for f in range(offsets.size):
         column, first = codes[f], np.int64(offsets[f])
         for i in range(rows.size):

@@ -1,4 +1,4 @@
-"""Histogram kernels: exact float sums, packed gradients, sums by bin."""
+"""Histogram kernels: exact sums of floats, packed gradients, sums by bin, and sums packed into cells."""
 
 import math
 from typing import Any, NamedTuple
@@ -9,7 +9,8 @@ from fedboost.gbdt.kernels import load_word, loop, prefetch
 from fedboost.gbdt.kernels.objectives import EXPONENT_BIAS, MANTISSA
 
 LIMBS = 12
-"""Number of integers that together represent a sum of floats of any size without loss (`add_limbs`)."""
+"""Number of integers (limbs) that together represent a sum of floats of any magnitude without loss
+(`add_limbs`)."""
 LIMB_BITS = 31
 LIMBS_FROM = -184
 MAX_IN_LIMBS = math.ldexp(1.0, 127)
@@ -17,8 +18,8 @@ MAX_IN_LIMBS = math.ldexp(1.0, 127)
 
 @loop
 def gradient_norms(gradient, hessian, reg_lambda):
-    """sqrt(g**2 + reg_lambda h**2) of each row, summing the squares over its outputs in order: float64 [N]
-    from [outputs, N]."""
+    """Return sqrt(g**2 + reg_lambda h**2) for each row, with the squares summed over its outputs in order:
+    float64 [N]. gradient, hessian: float64 [outputs, N]."""
     outputs, rows = gradient.shape
     out = np.zeros(rows, np.float64)
     for k in range(outputs):
@@ -31,11 +32,16 @@ def gradient_norms(gradient, hessian, reg_lambda):
 
 @loop
 def add_limbs(values, weight, out):
-    """Add the sum of weight * value to `out` in limbs, lowest first: int64 [LIMBS].
+    """Add the sum of weight * value to the limbs in `out`.
 
     Each product is truncated towards 0 to a multiple of 2**LIMBS_FROM. A limb holds LIMB_BITS of its bits,
-    with its sign. NaN and values above MAX_IN_LIMBS in magnitude are replaced by it; weights are at most
-    2**60."""
+    and has its sign.
+
+    Args:
+        values: float64 [N]. NaN and magnitudes above MAX_IN_LIMBS count as MAX_IN_LIMBS, with their sign.
+        weight: float32 or float64 [N], at most 2**60.
+        out: int64 [LIMBS], lowest first, updated in place.
+    """
     mask = (np.uint64(1) << np.uint64(LIMB_BITS)) - np.uint64(1)
     # The limbs cover 2**-184 up to 2**188, and a product is at most 2**127 * 2**60 = 2**187. Each row adds
     # less than 2**31 to a limb, so int64 limbs are exact for up to 2**32 rows, without propagating carries.
@@ -66,10 +72,17 @@ def add_limbs(values, weight, out):
 
 @loop
 def quantise(gradient, hessian, gradient_factor, hessian_factor, limit, out):
-    """out = (gradient << 32) + hessian, both in fixed point as `Scale.encode` produces them: int64 [N].
+    """Write (gradient << 32) + hessian of each row, both in fixed point as returned by `Scale.encode`.
 
-    The hessian is never negative. The low half is therefore a plain sum of hessians while fewer than 2**32 /
-    limit rows are added, and the high half is the sum of gradients."""
+    The hessian is never negative. While fewer than 2**32 / limit rows are added, the low half of a sum is
+    therefore the sum of hessians, and the high half the sum of gradients.
+
+    Args:
+        gradient, hessian: float64 [N].
+        gradient_factor, hessian_factor: units per 1.0.
+        limit: largest magnitude of an encoded number.
+        out: int64 [N], receives the result.
+    """
     for i in range(gradient.size):
         g = np.rint(gradient[i] * gradient_factor)
         g = g if g < limit else limit
@@ -81,8 +94,16 @@ def quantise(gradient, hessian, gradient_factor, hessian_factor, limit, out):
 
 @loop
 def quantise_bounded(gradient, hessian, gradient_factor, hessian_factor, weight, units, out):
-    """As `quantise`, for bounded gradients. Both numbers are multiplied by their factors and clipped to 1,
-    and the hessian is then multiplied by the weight. The results are in units, rounded toward zero."""
+    """Like `quantise`, but clips both numbers and rounds toward zero, so that the norm of a row's result is
+    bounded.
+
+    Args:
+        gradient, hessian: float64 [N].
+        gradient_factor, hessian_factor: multiply the two, which are then clipped to 1 in magnitude.
+        weight: multiplies the clipped hessian.
+        units: units per 1.0 of the result.
+        out: int64 [N], receives the result.
+    """
     for i in range(gradient.size):
         g = min(max(gradient[i] * gradient_factor, -1.0), 1.0)
         h = min(max(hessian[i] * hessian_factor, 0.0), 1.0)
@@ -91,7 +112,8 @@ def quantise_bounded(gradient, hessian, gradient_factor, hessian_factor, weight,
 
 @loop
 def sum_units(values, factor, limit):
-    """The sum of `Scale.encode(values)`: float64 [N] in, one integer out."""
+    """Return the sum of `Scale.encode(values)` as an integer. values: float64 or float32 [N]; factor: units
+    per 1.0; limit: largest magnitude of an encoded value."""
     total = 0
     for i in range(values.size):
         units = np.rint(values[i] * factor)
@@ -116,22 +138,22 @@ def sum_units(values, factor, limit):
 
 
 TOGETHER = 64
-"""Columns processed at a time when a histogram is built, so that their sums stay in the cache."""
+"""Number of columns processed at a time when a histogram is built, so that their sums stay in the cache."""
 STRIDE = 264
-"""Elements from the sums of one column to those of the next: 256 codes plus one cache line. Without the extra
-line, the first codes of all columns would compete for the same few cache lines."""
+"""Distance between the sums of one column and those of the next: 256 codes plus one cache line. Without the
+extra line, the first codes of all columns would compete for the same few cache lines."""
 SCRATCH = TOGETHER * STRIDE
 WORD = 8
-"""Bytes loaded at once."""
+"""Number of bytes loaded at once."""
 
 
 class Columns(NamedTuple):
-    """The columns of a table of codes. Columns of a single feature come first, and their codes are its bins.
-    The remaining columns hold joint codes of several features.
+    """Columns of a table of codes. First come columns of a single feature, whose codes are bins. The others
+    hold joint codes of several features.
 
-    sizes: int64 [C], codes of each; starts: int64 [C + 1], the first of its features among the D of all
-    columns; begins: int64 [D], the first bin of each feature in a histogram; bins: uint8 [256, J], the bin
-    that a joint code represents, for each of the last J features."""
+    sizes: int64 [C], number of codes of each column; starts: int64 [C + 1], index of each column's first
+    feature among the D features of all columns; begins: int64 [D], first bin of each feature in a histogram;
+    bins: uint8 [256, J], the bin that a joint code stands for, for each of the last J features."""
 
     sizes: Any
     starts: Any
@@ -150,7 +172,8 @@ def _unpack_into(packed, out):
 
 @loop
 def _take_apart(packed, begins, bins, out):
-    """out[bin of each feature of a code] += the sum of the code. begins: int64 [M]; bins: uint8 [256, M]."""
+    """Add the sum of each joint code to the bins that the code stands for, in `out`, and set it to 0. packed:
+    int64 [codes]; begins: int64 [M]; bins: uint8 [256, M]; out: int64 [2 T]."""
     # Every row with this joint code is in the same bin of each of its features, so the sum by code belongs to
     # one bin of each. The packed sums return to 0 on the way, ready for the next block.
     for code in range(packed.size):
@@ -165,7 +188,8 @@ def _take_apart(packed, begins, bins, out):
 
 @loop
 def _add_word(word, pair, slot, scratch):
-    """Add a pair by the codes of WORD columns. slot: position of the first column's sums."""
+    """Add a pair to the sums of the codes of WORD columns. word: the eight codes; slot: index of the first
+    column's sums."""
     byte = np.uint64(0xFF)
     scratch[slot + (word & byte)] += pair
     scratch[slot + np.uint64(STRIDE) + (word >> np.uint64(8) & byte)] += pair
@@ -179,7 +203,7 @@ def _add_word(word, pair, slot, scratch):
 
 @loop
 def _add_words(codes, rows, pairs, scratch):
-    """`_add_pairs` for a table of exactly WORD columns."""
+    """Like `_add_pairs`, but for a table of exactly WORD columns."""
     flat, ahead, width = codes.ravel(), 32, np.uint64(WORD)
     positive, hessian = 0, 0
     for i in range(rows.size):
@@ -197,9 +221,10 @@ def _add_words(codes, rows, pairs, scratch):
 
 @loop
 def _add_pairs(codes, rows, pairs, first, last, scratch):
-    """scratch[STRIDE * c + the code of column first + c] += the pair, for each row and column.
+    """Add the pair of each row to scratch[STRIDE * c + code], for each code of the row in column first + c.
 
-    Returns the sum of the positive gradients and the sum of the hessians."""
+    Returns the sum of the positive gradients and the sum of the hessians. codes: uint8 [N, C or more]; rows:
+    uint32 [n]; pairs: int64 [N]; scratch: int64, see `build_histogram`."""
     flat, width = codes.ravel(), np.uint64(codes.shape[1])
     start_of, count = np.uint64(first), np.uint64(last - first)
     ahead = min(max(8, 512 // codes.shape[1]), 32)
@@ -227,18 +252,22 @@ def _add_pairs(codes, rows, pairs, first, last, scratch):
 
 @loop
 def build_histogram(codes, rows, pairs, columns, first, last, block, scratch, out):
-    """Add the pairs of `rows` to the bins of the features in columns `first` to `last` (excluded), at most
-    TOGETHER columns.
+    """Add the pairs of `rows` to the bins of the features in columns `first` to `last` - 1, at most TOGETHER
+    columns.
 
-    Pairs are added packed, `block` rows at a time, so that neither 32-bit half can overflow, and then
+    Pairs are added in packed form, `block` rows at a time, so that neither 32-bit half can overflow, and then
     unpacked.
 
     Args:
         codes: uint8 [N, C or more].
+        rows: uint32 [n], row numbers.
+        pairs: int64 [N], packed gradients and hessians.
         columns: `Columns`.
+        first, last: range of columns.
+        block: number of rows that can be added in packed form.
         scratch: int64 [STRIDE for each column, and at least for WORD of them], all zero before and after.
-        out: int64 [2 T + 2] (g, h, g, h ...) of T bins. With the first columns, its last pair receives the
-            sums of the positive gradients and of the hessians of all rows.
+        out: int64 [2 T + 2] (g, h, g, h ...) of T bins, updated in place. If `first` is 0, its last pair
+            receives the sums of the positive gradients and of the hessians of all rows.
     """
     bins_of_all = out.size // 2 - 1
     alone = columns.begins.size - columns.bins.shape[1]
@@ -267,10 +296,16 @@ def build_histogram(codes, rows, pairs, columns, first, last, block, scratch, ou
 
 @loop
 def build_sparse(starts, entries, rows, pairs, offsets, most_frequent, begins, block, out):
-    """Add the pairs of `rows` to the bins of sparse features (`SparseBins`).
+    """Add the pairs of `rows` to the bins of sparse features. A row without an entry for a feature is in its
+    most frequent bin.
 
-    begins: int64 [R], the first bin of each in out, int64 [2 T] (g, h, g, h ...). A row without an entry for
-    a feature is in that feature's most frequent bin."""
+    Args:
+        starts, entries, offsets, most_frequent: int64 [N + 1], uint32, int64 [R + 1] and int64 [R]
+            (`SparseBins`).
+        rows, pairs, block: as in `build_histogram`.
+        begins: int64 [R], first bin of each feature in `out`.
+        out: int64 [2 T or more] (g, h, g, h ...), updated in place.
+    """
     packed, listed = np.zeros(offsets[-1], np.int64), np.zeros(2 * offsets[-1], np.int64)
     gradient, hessian = 0, 0
     for start in range(0, rows.size, block):
@@ -317,11 +352,19 @@ MAX_BITS = 64
 
 @loop
 def build_level(by_row, rows, pairs, places, pieces, targets, columns, first, last, block, out):
-    """Add the pairs of pieces of nodes (`kernels.rows`) to the bins of the features in columns `first` to
-    `last` (excluded).
+    """Add the pairs of nodes' pieces (ranges of a node's rows) to the bins of the features in columns `first`
+    to `last` - 1.
 
-    places: int64 [nodes, 3], in its last column each node's row of `pairs`; targets: int64 [pieces], the row
-    of `out` for each; out: int64 [rows, 2 T + 2]. The other arguments are those of `build_histogram`."""
+    Args:
+        by_row: uint8 [N, C or more], codes of the columns.
+        rows: uint32, row numbers of all nodes.
+        pairs: int64 [outputs, N], packed gradients and hessians.
+        places: int64 [nodes, 3], with the node's output in the last column.
+        pieces: int64 [P, 3], index of the node in `places`, begin and end in `rows`.
+        targets: int64 [P], row of `out` for each piece.
+        columns, first, last, block: as in `build_histogram`; any number of columns.
+        out: int64 [histograms, 2 T + 2], updated in place.
+    """
     scratch = np.zeros(STRIDE * min(max(last - first, WORD), TOGETHER), np.int64)
     for piece in range(pieces.shape[0]):
         own, cells = rows[pieces[piece, 1] : pieces[piece, 2]], out[targets[piece]]
@@ -335,8 +378,12 @@ def build_level(by_row, rows, pairs, places, pieces, targets, columns, first, la
 def build_sparse_level(
     starts, entries, offsets, most_frequent, rows, pairs, places, pieces, targets, begins, block, out
 ):
-    """Add the pairs of pieces of nodes to the bins of sparse features, as `build_level` and `build_sparse`
-    do."""
+    """Like `build_level`, but for sparse features.
+
+    Args:
+        starts, entries, offsets, most_frequent, begins: as in `build_sparse`.
+        rows, pairs, places, pieces, targets, block, out: as in `build_level`.
+    """
     for piece in range(pieces.shape[0]):
         own, cells = rows[pieces[piece, 1] : pieces[piece, 2]], out[targets[piece]]
         own_pairs = pairs[places[pieces[piece, 0], 2]]
@@ -345,7 +392,8 @@ def build_sparse_level(
 
 @loop
 def fit_level(sums, pairs_of, widths):
-    """True if every pair fits cells of these widths."""
+    """Return whether all pairs fit into cells of these widths. sums: int64 [2 * sum of pairs_of]; pairs_of:
+    int64 [nodes]; widths: int64 [nodes, 2]."""
     start = 0
     for node in range(pairs_of.size):
         gradient, hessian = np.int64(0), np.int64(0)
@@ -363,7 +411,8 @@ def fit_level(sums, pairs_of, widths):
 
 @loop
 def pack_level(sums, pairs_of, widths, cells):
-    """Pack the pairs of a level into cells: int64."""
+    """Pack a level's pairs of sums into cells. sums, pairs_of, widths: as in `fit_level`; cells: int64 [one
+    or two per pair], receives the result."""
     start, cell = 0, 0
     for node in range(pairs_of.size):
         own, bits = sums[start : start + 2 * pairs_of[node]], widths[node, 1]
@@ -380,7 +429,8 @@ def pack_level(sums, pairs_of, widths, cells):
 
 @loop
 def unpack_level(cells, pairs_of, widths, sums):
-    """Unpack the cells of `pack_level`. Each h is at least 0 and below 2**(its bits)."""
+    """Reverse `pack_level`: write the pairs in `cells` to `sums`. Each h is read as a number from 0 to
+    2**(its bits) - 1. The arguments are as in `pack_level`."""
     start, cell = 0, 0
     for node in range(pairs_of.size):
         own, bits = sums[start : start + 2 * pairs_of[node]], widths[node, 1]

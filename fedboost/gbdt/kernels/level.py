@@ -1,7 +1,9 @@
-"""Level kernels: which leaves are split, their children, and the children's sums.
+"""Level kernels: choose the leaves to split, add their children, and check and distribute the children's
+sums.
 
-Leaves and nodes are records of the arrays `LEAF` and `NODE` of gbdt/tree.py.
-"""
+Leaves and nodes are records of the types `LEAF` and `NODE` in gbdt/tree.py. A node's cells are its histogram,
+followed by a last pair: the sums of the positive gradients and of the hessians of all its rows. `factors`,
+`penalties` and `layout` are described in kernels/split.py."""
 
 import numpy as np
 
@@ -9,14 +11,15 @@ from fedboost.gbdt.kernels import elementwise, loop
 from fedboost.gbdt.kernels.split import _soft_threshold, categories_right, level_splits
 
 FEATURES_DISAGREE, NEGATIVE_BIN, OTHER_ROWS, OTHER_TOTAL, NEGATIVE_POSITIVE, OTHER_SIBLING = range(1, 7)
-"""Reasons for refusing sums."""
+"""Reasons for rejecting sums."""
 _MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 @elementwise
 def step_within(gradient, hessian, penalties, lower, upper):
-    """The best leaf value before the learning rate: -T(G) / (H + lambda), with T the soft threshold at
-    reg_alpha. It is clipped to max_delta_step in magnitude, then to `lower` and `upper`."""
+    """Return the best leaf value before the learning rate: -T(G) / (H + lambda), where T is the soft
+    threshold at reg_alpha. The value is clipped to max_delta_step in magnitude, then to `lower` and `upper`.
+    """
     # Equation 5 of the paper named in split.py.
     reg_lambda, reg_alpha, _, most = penalties
     h = hessian + reg_lambda
@@ -39,8 +42,10 @@ def add_node(nodes, at, gradient, hessian, lower, upper, factors, penalties, rat
 
 @loop
 def _check(cells, chosen, sizes):
-    """Check a node's cells: the bins of the chosen features, and a last pair. Returns (reason or 0, feature,
-    gradient, hessian)."""
+    """Check a node's cells. Returns (reason or 0, feature, gradient, hessian), with the node's sums.
+
+    cells: int64, bins of the chosen features and a last pair; chosen: bool [F], empty for all; sizes: int64
+    [F]."""
     #     cells    [ g h  g h  g h | g h  g h | ...      | P h ]
     #                feature 0       feature 1            last pair: positive gradients, hessians
     # The OR of integers is negative exactly if one of them is, so that bins need no branch.
@@ -69,7 +74,20 @@ def _check(cells, chosen, sizes):
 
 @loop
 def write_roots(cells, sizes, leaves, histograms, nodes, factors, penalties, rate):
-    """Write the sums of the roots into leaves, histograms and nodes. Returns (reason or 0, root, feature)."""
+    """Check the sums of the roots, and write them to the roots' leaves, histograms and nodes.
+
+    Args:
+        cells: int64 [roots * (2 T + 2)], cells of each root.
+        sizes: int64 [F], number of bins of each feature.
+        leaves: `LEAF` [roots], receives the leaves.
+        histograms: int64 [slots, 2 T], receives the histograms.
+        nodes: `NODE` [roots or more], receives the nodes.
+        factors, penalties: see the module docstring.
+        rate: learning rate.
+
+    Returns:
+        (reason or 0, root, feature)
+    """
     width = histograms.shape[1] + 2
     for root in range(leaves.size):
         own, leaf = cells[root * width : (root + 1) * width], leaves[root]
@@ -92,7 +110,7 @@ def write_roots(cells, sizes, leaves, histograms, nodes, factors, penalties, rat
 
 @loop
 def _choose(waiting, counts, max_leaves, by_gain):
-    """Choose the waiting leaves to split now: bool [leaves]. The arguments are those of `split_level`."""
+    """Choose the waiting leaves to split now: bool [leaves]. The arguments are as in `split_level`."""
     gains, budgets = np.empty(waiting.size, np.float64), np.zeros(counts.size, np.int64)
     chosen = np.zeros(waiting.size, np.bool_)
     for i in range(waiting.size):
@@ -115,9 +133,8 @@ def _choose(waiting, counts, max_leaves, by_gain):
 
 @loop
 def _grow(families, tree, made, sums, features, cuts, signs, rule, max_cat_to_onehot, max_depth):
-    """Split leaves: append their children to the nodes of the tree, and mark which children may split again.
-
-    made: number of splits of this level so far. The other arguments are those of `split_level`."""
+    """Split leaves: append their children to the nodes, and mark the children that may split again. made:
+    number of splits of this level so far. The other arguments are as in `split_level`."""
     nodes, size, bitmaps, splits = tree
     offsets, value_bins, _, categorical = features
     (values, starts), (factors, penalties, rate), (histograms, pooled) = cuts, rule, sums
@@ -163,23 +180,29 @@ def _grow(families, tree, made, sums, features, cuts, signs, rule, max_cat_to_on
 def split_level(
     fresh, waiting, held, families, allowed, counts, tree, sums, features, cuts, signs, rule, limits
 ):
-    """Find the splits of the fresh leaves (`level_splits`) and add those with enough gain to the waiting
-    leaves. Then split the leaves whose turn it is, until a child of one of them may split again. Returns the
-    number of waiting leaves, of families, and of splits.
+    """Find the splits of the fresh leaves (`level_splits`), and add leaves whose gain suffices to the waiting
+    ones. Then split waiting leaves, as many as the limits allow, until a child of one of them may split
+    again.
 
     Args:
-        waiting: leaves in node order, `held` of them so far; room for all leaves.
-        families: receives, in the same order, the split leaves of which a child may split again.
-        counts: number of leaves of each root's tree, updated.
-        tree: its nodes, with room for two children of each leaf; the number of nodes; bitmaps, uint8 [nodes,
-            32], the categories that go right, as in `tree.Splits`, or empty; splits, int32 [5, splits].
-        sums, signs: as in `level_splits`.
-        features: the arrays of a `Layout`.
-        cuts: cuts of all features, and where those of each start.
+        fresh: `LEAF`, leaves whose best split is unknown.
+        waiting: `LEAF`, leaves in node order, `held` of them so far; room for all leaves.
+        held: number of waiting leaves.
+        families: `LEAF`, receives, in node order, the split leaves of which a child may split again.
+        allowed, sums, signs: as in `level_splits`.
+        counts: int64 [roots], number of leaves of each root's tree; updated in place.
+        tree: its nodes, `NODE` with room for two children of each leaf; the number of nodes; bitmaps, uint8
+            [nodes, 32], the categories that go right, or empty; splits, int32 [5, splits], as in
+            `tree.Splits`, receives the splits.
+        features: the layout.
+        cuts: float32 cut points of all features, and int64, where those of each feature begin.
         rule: factors, penalties and learning rate.
-        limits: the gain to exceed, the gain to reach, max_cat_to_onehot, max_cat_threshold, max_depth, the
-            most leaves of a root's tree, and by_gain. Without by_gain, all leaves have their turn as far as
-            these limits allow. With it, only the better half of each root, highest gains first.
+        limits: gain to exceed, gain to reach, max_cat_to_onehot, max_cat_threshold, max_depth, maximum number
+            of leaves of a root's tree, and by_gain. If by_gain, only the better half of each root's waiting
+            leaves is split, highest gains first, otherwise all of them.
+
+    Returns:
+        the numbers of waiting leaves, of families and of splits.
     """
     above, least, max_cat_to_onehot, max_cat_threshold, max_depth, max_leaves, by_gain = limits
     factors, penalties, _ = rule
@@ -226,20 +249,21 @@ def _bits(value):
 
 @loop
 def list_queried_children(families, known, elected):
-    """List the children whose sums are queried.
+    """List the children whose sums must be queried.
 
-    The child with the smaller sum of hessians is queried, since its sibling is the parent minus it. Where
-    features of the parent are unknown, all children that may split are queried.
+    Of two siblings, the child with the smaller sum of hessians is queried, since the other's sums are the
+    parent's minus these. If features of the parent are unknown, all children that may split are queried.
 
     Args:
-        known: bool [slots, F], the features that are known of a slot; empty if all are.
-        elected: bool [families, F], the features needed of the children; empty if all are.
+        families: `LEAF`, split leaves of which a child may split again.
+        known: bool [slots, F], features whose sums are known for a slot; empty if all are.
+        elected: bool [families, F], features that are needed of the children; empty if all are.
 
     Returns:
         (asks, widths, possible, both). asks: int64 [asks, 4], the child, its family, 1 for a right child, and
-            1 if only features unknown of the parent are queried. widths: uint8 [asks, 2], bits of the sums of
-            its bins. possible: False for an impossible sum. both: number of families of which both children
-            may split.
+        1 if only features unknown for the parent are queried. widths: uint8 [asks, 2], number of bits of the
+        sums of its bins. possible: False if a sum is impossible. both: number of families of which both
+        children may split.
     """
     asks, widths, count = (
         np.empty((2 * families.size, 4), np.int64),
@@ -280,8 +304,9 @@ def list_queried_children(families, known, elected):
 
 @loop
 def _take_bins(cells, own, parent, offsets, sizes, asked, known):
-    """Move the queried bins to a slot: own = cells, parent -= cells. A feature that the parent does not know
-    has no bins to subtract from. Returns the union of the signs of the parent's hessians.
+    """Move the queried bins to a slot: own = cells, parent -= cells. Bins of features that are unknown for
+    the parent are not subtracted. Returns a number that is negative if a hessian of the parent became
+    negative.
 
     own, parent: int64 [2 T], or empty."""
     at, signs = 0, np.int64(0)
@@ -301,10 +326,10 @@ def _take_bins(cells, own, parent, offsets, sizes, asked, known):
 
 @loop
 def _add_children(leaf, children, count, asked, own_slot, positives):
-    """Write the children of a leaf that may split again. Returns the number of children afterwards.
+    """Write the leaves of children that may split again. Returns the new number of children.
 
-    asked: 1 if the right child was queried, which has own_slot; positives: sums of positive gradients of the
-    queried child and of its sibling."""
+    asked: 1 if the right child was queried, else 0; own_slot: slot of the queried child; positives: sums of
+    positive gradients of the queried child and of its sibling."""
     for child in range(2):
         if (leaf.open_right if child else leaf.open_left) == 0:
             continue
@@ -328,18 +353,25 @@ def _add_children(leaf, children, count, asked, own_slot, positives):
 
 @loop
 def write_children(cells, asks, families, children, histograms, slots, offsets, sizes, known, elected, used):
-    """Take the sums of the queried children, and give each child that may split a leaf and a slot.
+    """Check the sums of the queried children, and write a leaf and a histogram for each child that may split
+    again.
 
     Args:
-        cells: int64, for each of the asks (`list_queried_children`) the bins of its features and a last pair.
-        children: empty leaves, as many as may split.
-        histograms: int64 [slots, 2 T]. The sibling takes the slot of the parent; the child takes a new one
-            after the `slots` in use.
-        sizes: int64 [F], bins of each feature.
-        used: bool [slots, F], the features that split the path to a leaf, or empty.
+        cells: int64, cells of each ask, with the bins of the queried features.
+        asks: int64 [asks, 4], from `list_queried_children`.
+        families: `LEAF`, the split leaves.
+        children: `LEAF`, as many as may split; receives the leaves.
+        histograms: int64 [slots, 2 T], updated in place. The sibling takes the parent's slot, and the queried
+            child takes a new one after the `slots` in use.
+        slots: number of slots in use.
+        offsets: uint32 [F], first bin of each feature.
+        sizes: int64 [F], number of bins of each feature.
+        known, elected: as in `list_queried_children`; `known` is updated in place.
+        used: bool [slots, F], features that occur in splits on the path to a leaf, or empty; updated in
+            place.
 
     Returns:
-        (reason or 0, node, feature, slots in use).
+        (reason or 0, node, feature, slots in use)
     """
     everything, nothing = np.zeros(0, np.bool_), np.zeros(0, np.int64)
     ask, at, count = 0, 0, 0
@@ -399,10 +431,16 @@ def write_children(cells, asks, families, children, histograms, slots, offsets, 
 
 @loop
 def check_splits(columns, bitmaps, roots, max_depth, category_counts):
-    """(reason or 0, place) of the first split that cannot be in a tree. Reason 1 is a wrong node, depth or
-    child; reason 2 a wrong feature, or wrong categories on the right.
+    """Find the first split that cannot occur in a tree. Returns (reason or 0, index of the split). Reason 1
+    is a wrong node, depth or child; reason 2 is a wrong feature or wrong categories.
 
-    columns, bitmaps: as in `tree.Splits`; category_counts: int64 [F], 0 for a numeric feature."""
+    Args:
+        columns: int32 [5, S], as in `tree.Splits`.
+        bitmaps: uint8 [S, 32], categories that go right.
+        roots: number of roots.
+        max_depth: maximum depth.
+        category_counts: int64 [F], number of categories, 0 for a numeric feature.
+    """
     count = columns.shape[1]
     # Split i makes the nodes roots + 2 i and roots + 2 i + 1, so it can only split a node below roots + 2 i.
     # `depths` is also the set of current leaves: a split takes its node out and puts the children in. A

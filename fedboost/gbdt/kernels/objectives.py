@@ -1,4 +1,7 @@
-"""Kernels for element-wise functions and objectives: the same bits on every CPU."""
+"""Kernels for element-wise functions and objectives. Results are bit-identical on every CPU.
+
+Unless stated otherwise, margins are float64 [N], labels and weights float32 [N]. In formulas, y is the label,
+w the weight and p the prediction."""
 
 import math
 
@@ -18,7 +21,8 @@ HALF_LOG_2_PI = 0.9189385332046727
 
 @elementwise
 def exp(x):
-    """e**x, x clipped to +-700: 2**k times the Taylor polynomial of the remainder |r| <= ln2 / 2."""
+    """Return e**x, with x clipped to +-700: 2**k times the Taylor polynomial of the remainder r, where |r| <=
+    ln2 / 2."""
     x = x if x < 700.0 else 700.0
     x = x if x > -700.0 else -700.0
     shifted = x * LOG2_E + _ROUND
@@ -44,7 +48,8 @@ def exp(x):
 
 @elementwise
 def log(x):
-    """ln x for normal x > 0: exponent * ln2 + 2 atanh(s), s = (m - 1) / (m + 1), m in [.7, 1.5)."""
+    """Return ln x for normal x > 0: exponent * ln2 + 2 atanh(s), where s = (m - 1) / (m + 1) and m is in [.7,
+    1.5)."""
     word = np.float64(x).view(np.int64)
     e = (word >> 52) - EXPONENT_BIAS
     m = np.int64((word & MANTISSA) | (EXPONENT_BIAS << 52)).view(np.float64)
@@ -97,8 +102,8 @@ def sigmoids(margin):
 
 @loop
 def log_factorials(x):
-    """ln Gamma(x + 1) for x >= 0: float64 [N]. From 12 on by Stirling's series; below, by steps of (x + 1)! =
-    (x + 1) x!."""
+    """Return ln Gamma(x + 1) for x >= 0, float64 [N]: Stirling's series for x + 1 >= 12, below that with
+    steps of (x + 1)! = (x + 1) x!."""
     out = np.empty(x.size, np.float64)
     for i in range(x.size):
         z, product = x[i] + 1.0, 1.0
@@ -117,7 +122,7 @@ def log_factorials(x):
 
 @loop
 def logistic_gradients(margin, label, weight):
-    """Gradient w (p - y) and hessian w p (1 - p) of the log loss: two float64 [N]."""
+    """Return the gradient w (p - y) and the hessian w p (1 - p) of the log loss: two float64 [N]."""
     gradient = np.empty(margin.size, np.float64)
     hessian = np.empty(margin.size, np.float64)
     for i in range(margin.size):
@@ -129,7 +134,7 @@ def logistic_gradients(margin, label, weight):
 
 @loop
 def softmaxes(margin):
-    """The softmax over outputs: float64 [N, K] from margins [K, N]."""
+    """Return the softmax over the outputs, float64 [N, K]. margin: float64 [K, N]."""
     outputs, rows = margin.shape
     out = np.empty((rows, outputs), np.float64)
     for i in range(rows):
@@ -147,7 +152,8 @@ def softmaxes(margin):
 
 @loop
 def softmax_gradients(margin, label, weight):
-    """Gradients w (p - y) and hessians 2 w p (1 - p) of the log loss of K classes: two float64 [K, N]."""
+    """Return the gradients w (p - y) and hessians 2 w p (1 - p) of the log loss for K classes: two float64
+    [K, N]. margin: float64 [K, N]."""
     share = softmaxes(margin)
     gradient = np.empty(margin.shape, np.float64)
     hessian = np.empty(margin.shape, np.float64)
@@ -161,7 +167,7 @@ def softmax_gradients(margin, label, weight):
 
 @loop
 def softmax_losses(margin, label, weight):
-    """-w log p of each row's class: float64 [N]."""
+    """Return -w log p of each row's class: float64 [N]. margin: float64 [K, N]."""
     outputs, rows = margin.shape
     out = np.empty(rows, np.float64)
     for i in range(rows):
@@ -177,7 +183,8 @@ def softmax_losses(margin, label, weight):
 
 @loop
 def log_losses(margin, label, weight):
-    """w log(1 + e**-z), where z is the margin signed by the label: float64 [N]."""
+    """Return the log loss w log(1 + e**-z), where z is the margin for label 1 and minus the margin for label
+    0: float64 [N]."""
     out = np.empty(margin.size, np.float64)
     for i in range(margin.size):
         out[i] = exp(-abs(margin[i]))
@@ -189,14 +196,16 @@ def log_losses(margin, label, weight):
 
 @elementwise
 def _rate(margin):
-    """e**margin for margins of rates, clipped to +-300, so that no label and weight make it infinite."""
+    """Return e**margin, with the margin clipped to +-300, so that no label or weight makes the result
+    infinite."""
     margin = margin if margin < 300.0 else 300.0
     return exp(margin if margin > -300.0 else -300.0)
 
 
 @loop
 def poisson_gradients(margin, label, weight, boost):
-    """Gradient w (p - y) and hessian w p boost of Poisson counts, p = e**margin: two float64 [N]."""
+    """Return the gradient w (p - y) and the hessian w p boost of the Poisson loss, where p = e**margin: two
+    float64 [N]."""
     gradient = np.empty(margin.size, np.float64)
     hessian = np.empty(margin.size, np.float64)
     for i in range(margin.size):
@@ -208,7 +217,8 @@ def poisson_gradients(margin, label, weight, boost):
 
 @loop
 def gamma_gradients(margin, label, weight):
-    """Gradient w (1 - y / p) and hessian w y / p of gamma amounts, p = e**margin: two float64 [N]."""
+    """Return the gradient w (1 - y / p) and the hessian w y / p of the gamma loss, where p = e**margin: two
+    float64 [N]."""
     gradient = np.empty(margin.size, np.float64)
     hessian = np.empty(margin.size, np.float64)
     for i in range(margin.size):
@@ -220,8 +230,8 @@ def gamma_gradients(margin, label, weight):
 
 @loop
 def tweedie_gradients(margin, label, weight, power):
-    """Gradient w (b - a) and hessian w ((power - 1) a + (2 - power) b) of Tweedie amounts: two float64 [N];
-    a = y e**((1 - power) margin), b = e**((2 - power) margin)."""
+    """Return the gradient w (b - a) and the hessian w ((power - 1) a + (2 - power) b) of the Tweedie loss:
+    two float64 [N]. Here a = y e**((1 - power) margin) and b = e**((2 - power) margin)."""
     gradient = np.empty(margin.size, np.float64)
     hessian = np.empty(margin.size, np.float64)
     for i in range(margin.size):
@@ -234,8 +244,8 @@ def tweedie_gradients(margin, label, weight, power):
 
 @loop
 def pseudo_huber_gradients(margin, label, weight, slope):
-    """Gradient w z / r and hessian w / (r r r) of the pseudo-Huber loss, z = margin - y and
-    r = sqrt(1 + (z / slope)**2): two float64 [N]."""
+    """Return the gradient w z / r and the hessian w / (r r r) of the pseudo-Huber loss, where z = margin - y
+    and r = sqrt(1 + (z / slope)**2): two float64 [N]."""
     gradient = np.empty(margin.size, np.float64)
     hessian = np.empty(margin.size, np.float64)
     for i in range(margin.size):
@@ -253,9 +263,10 @@ def pseudo_huber_gradients(margin, label, weight, slope):
 NORMAL, LOGISTIC, EXTREME = range(3)
 """Distributions of the logarithm of a time."""
 _END = 1e9
-"""Standard deviations that represent infinity."""
+"""Number of standard deviations that stands for infinity."""
 _TAIL = 1e4
-"""From here on, the whole normal tail lies at its beginning, to float64 precision."""
+"""For an interval that begins here or later, the whole normal tail lies at its beginning, to float64
+precision."""
 _MAX_GRADIENT, _MIN_HESSIAN = 15.0, 1e-16
 """XGBoost's bounds: the largest gradient and hessian of a row, and the smallest hessian."""
 _MIN_LIKELIHOOD = 1e-12
@@ -287,14 +298,14 @@ _MILLS = (
     -3.874300207686973e-09,
     -1.6952996818880583e-09,
 )
-"""(x + 1) times Mills' ratio for x >= 0, as a polynomial in t = (x - 4) / (x + 4), lowest power first. Fitted
-to its values at 60 Chebyshev nodes, computed to 60 digits. The relative error is at most 5e-16, including
-rounding."""
+"""Coefficients of (x + 1) times Mills' ratio for x >= 0, as a polynomial in t = (x - 4) / (x + 4), lowest
+power first. They are fitted to values at 60 Chebyshev nodes, computed to 60 digits. The relative error is at
+most 5e-16, including rounding."""
 
 
 @elementwise
 def _mills(x):
-    """Mills' ratio for x >= 0: the normal tail beyond x over the normal density at x."""
+    """Return Mills' ratio for x >= 0: the normal tail beyond x, divided by the normal density at x."""
     t = (x - 4.0) / (x + 4.0)
     total = _MILLS[23]
     for i in range(22, -1, -1):
@@ -319,8 +330,8 @@ def normal_tails(x):
 
 @loop
 def _normal_derivatives(low, high):
-    """First and second derivative of -log of the normal probability of [low + s, high + s] in -s at 0. If low
-    equals high, those of the density."""
+    """Return the first and second derivative, with respect to -s at s = 0, of -log of the normal probability
+    of [low + s, high + s]. If low equals high, the density replaces the probability."""
     mirrored = low + high < 0.0  # so that the smaller tail is subtracted from 1
     a = -high if mirrored else low
     b = -low if mirrored else high
@@ -341,16 +352,16 @@ def _normal_derivatives(low, high):
 
 @loop
 def _logistic_derivatives(low, high):
-    """As `_normal_derivatives`, for the logistic distribution F: F(high) - F(low) is F(high) (1 - F(low))
-    times a factor that does not depend on s."""
+    """Like `_normal_derivatives`, but for the logistic distribution F. F(high) - F(low) is F(high) (1 -
+    F(low)) times a factor that does not depend on s."""
     above, below = sigmoid(high), sigmoid(low)
     return 1.0 - above - below, above * (1.0 - above) + below * (1.0 - below)
 
 
 @loop
 def _extreme_derivatives(low, high):
-    """As `_normal_derivatives`, for the extreme value distribution 1 - e**-w, w = e**x. The probability is
-    e**-w(low) times 1 - e**-d, with d = w(high) - w(low)."""
+    """Like `_normal_derivatives`, but for the extreme value distribution 1 - e**-w, where w = e**x. The
+    probability is e**-w(low) times 1 - e**-d, where d = w(high) - w(low)."""
     w = exp(low)
     d = exp(high) - w
     if d > 0.5:
@@ -365,16 +376,23 @@ def _extreme_derivatives(low, high):
 
 @elementwise
 def _standardised(bound, margin, scale):
-    """Distance of the logarithm of a time from a margin, in units of the scale."""
+    """Return the distance of a time's logarithm from the margin, in units of the scale."""
     return max(min((log(bound) - margin) / scale, _END), -_END)
 
 
 @loop
 def aft_gradients(margin, lower, upper, weight, distribution, scale):
-    """Gradient and hessian of w times -log of the probability of a time in [lower, upper]: two float64 [N].
-    The time's logarithm is the margin plus scale times a variable of that distribution.
+    """Compute the gradient and hessian of the accelerated failure time loss: w times -log of the probability
+    that the time lies in [lower, upper]. Returns two float64 [N].
 
-    lower 0 and upper infinity are open ends. If both are equal, the density there replaces the probability.
+    The logarithm of the time is the margin plus scale times a variable of the distribution. If both bounds
+    are equal, the density at this time replaces the probability.
+
+    Args:
+        margin, weight: float64 and float32 [N].
+        lower, upper: float32 [N]; 0 and infinity mean that there is no bound.
+        distribution: NORMAL, LOGISTIC or EXTREME.
+        scale: factor for the distribution's variable.
     """
     gradient = np.empty(margin.size, np.float64)
     hessian = np.empty(margin.size, np.float64)
@@ -395,8 +413,8 @@ def aft_gradients(margin, lower, upper, weight, distribution, scale):
 
 @loop
 def aft_losses(margin, lower, upper, distribution, scale):
-    """-log of the probability in `aft_gradients`, or of the time's density if lower equals upper: float64
-    [N]."""
+    """Return the loss of `aft_gradients` at weight 1, float64 [N]. If both bounds are equal, the density is
+    that of the time, not of its logarithm. The arguments are as in `aft_gradients`."""
     out = np.empty(margin.size, np.float64)
     for i in range(margin.size):
         low = _standardised(lower[i], margin[i], scale) if lower[i] > 0.0 else -_END
@@ -425,7 +443,7 @@ def aft_losses(margin, lower, upper, distribution, scale):
 
 @loop
 def _discounts(starts):
-    """1 / log2(rank + 2) for each rank in the largest of these groups."""
+    """Return 1 / log2(rank + 2) for each rank in the largest group, starting at 0."""
     top = 0
     for g in range(starts.size - 1):
         top = max(top, starts[g + 1] - starts[g])
@@ -437,7 +455,7 @@ def _discounts(starts):
 
 @loop
 def _best_dcg(gain, top, discount):
-    """The DCG of the first `top` rows when sorted by decreasing gain."""
+    """Return the DCG of the first `top` rows when sorted by decreasing gain."""
     best, total = np.sort(gain), 0.0
     for rank in range(min(top, gain.size)):
         total += best[gain.size - 1 - rank] * discount[rank]
@@ -446,14 +464,22 @@ def _best_dcg(gain, top, discount):
 
 @loop
 def lambda_gradients(margin, label, gain, weight, starts, top, by_ndcg, score_normalization, normalization):
-    """Gradients and hessians of LambdaMART: two float64 [N]. Group g has the rows starts[g] to starts[g + 1].
+    """Compute the gradients and hessians of LambdaMART. Returns two float64 [N].
 
-    Each of the first `top` rows of a group, by margin, forms a pair with each later row that has another
-    label. Among equal margins, the earlier row comes first. With by_ndcg, the weight of a pair is the change
-    of the group's NDCG if the two swap ranks, relative to the best DCG of the first `top` rows; otherwise it
-    is 1. With score_normalization, it is divided by the distance of their margins plus 1/100, unless all
-    margins are equal. With normalization, all values of a group are multiplied by log2(1 + s) / s, where s is
-    the sum of the magnitudes of its pairs' gradients."""
+    Each of a group's first `top` rows by margin forms a pair with each later row that has a different label.
+    Among equal margins, the earlier row comes first.
+
+    Args:
+        margin, label, gain, weight: float64, float32, float64 and float32 [N].
+        starts: int64 [groups + 1], group g has the rows starts[g] to starts[g + 1] - 1.
+        top: number of rows of a group that form pairs.
+        by_ndcg: if True, a pair's weight is the change in the group's NDCG if the two rows swapped ranks,
+            relative to the best DCG of the first `top` rows; otherwise it is 1.
+        score_normalization: if True, the weight is divided by the distance of their margins plus 1/100,
+            unless all margins of the group are equal.
+        normalization: if True, all results of a group are multiplied by log2(1 + s) / s, where s is the sum
+            of the magnitudes of the pairs' gradients.
+    """
     gradient = np.zeros(margin.size, np.float64)
     hessian = np.zeros(margin.size, np.float64)
     discount = _discounts(starts)
@@ -498,8 +524,15 @@ def lambda_gradients(margin, label, gain, weight, starts, top, by_ndcg, score_no
 
 @loop
 def ndcgs(margin, gain, starts, top, without):
-    """The NDCG of the first `top` rows of each group by margin, with equal margins in row order: float64
-    [groups]. It is `without` for groups without a gain."""
+    """Return the NDCG of the first `top` rows of each group, ranked by margin: float64 [groups]. Equal
+    margins keep the order of rows.
+
+    Args:
+        margin, gain: float64 [N].
+        starts: int64 [groups + 1], group g has the rows starts[g] to starts[g + 1] - 1.
+        top: number of rows of a group that count.
+        without: NDCG of a group in which no row has a gain.
+    """
     out = np.empty(starts.size - 1, np.float64)
     discount = _discounts(starts)
     for g in range(out.size):

@@ -1,4 +1,13 @@
-"""Kernels for prediction and explanation: margins of rows, leaves left open by decisions, SHAP values."""
+"""Kernels for prediction and explanation: margins of rows, leaves that decisions do not rule out, SHAP
+values.
+
+Node columns hold the nodes of several trees, one tree after the other (`booster.node_columns`):
+- `roots`, int64 [trees]: the first node of each tree.
+- `left`, `right`, int64 [nodes]: children, counted from the root and higher than their parent; -1 at leaves.
+- `feature`, `threshold`, `default_left`, `value`: int64, float32, bool and float64 [nodes].
+- `set_of`, uint64 [nodes]: the row of `sets` with the categories that go right. Row 0 is empty and means a
+threshold; other nodes have threshold NaN.
+- `sets`, uint64 [sets, 4]: bit c of the 256 is set for category c."""
 
 import numpy as np
 
@@ -6,24 +15,20 @@ from fedboost.gbdt.kernels import elementwise, loop
 from fedboost.gbdt.kernels.bins import MAX_CODES
 
 _PREDICTED = 128
-"""Rows that descend a tree together."""
+"""Number of rows that pass through a tree together."""
 
 
 @loop
 def predict_margins(
     features, roots, left, right, feature, threshold, default_left, value, set_of, sets, margin
 ):
-    """Add the leaf value of every tree to margin, tree after tree, for float32 features [N, F].
+    """Add the leaf value of every tree to margin, float64 [N], tree after tree. As in XGBoost, a value that
+    is not a category goes left.
 
-    The trees are stored one after the other in the node columns; `roots` [trees] is the first node of each.
-    Child numbers count from there and are higher than their parent's. A leaf has left = -1. set_of: uint64,
-    the row of `sets` with the categories that a node sends right; sets: uint64 [S, 4], bit c of the 256 is
-    set for category c. A node with a threshold has the empty row 0; one with categories has threshold NaN. As
-    in XGBoost, a value that is not a category goes left.
-
-    A block of rows descends a tree together, level by level. The walks of different rows do not wait for each
-    other, no branch has to be predicted, and the tree stays in the cache. The loops are deliberately one
-    function of over 60 lines: all of them share each variable."""
+    A block of rows passes through a tree together, level by level. Different rows do not wait for each other,
+    no branch has to be predicted, and the tree stays in the cache. The loops share all variables, so this is
+    deliberately one function of over 60 lines. features: float32 [N, F], NaN if missing. The other arguments
+    are the node columns, see the module docstring."""
     nodes, rows = left.size, features.shape[0]
     child = np.empty(2 * nodes, np.uint32)  # next node: left, right; a leaf is its own
     column = feature.astype(np.uint32)
@@ -95,9 +100,10 @@ def predict_margins(
 
 
 _ROWS = 256
-"""Rows whose bits are computed together, so that the bits of one tree stay in the cache."""
+"""Number of rows whose bits are computed together, so that the bits of one tree stay in the cache."""
 _WORD = 32
-"""Leaves whose bits are cleared together, in words as wide as a feature, so that both fill a register."""
+"""Number of leaves whose bits are cleared together. Such a word is as wide as a feature's value, so both fill
+a register."""
 _ALL = np.uint32(0xFFFFFFFF)
 _NONE = np.uint32(0)
 
@@ -106,17 +112,20 @@ _NONE = np.uint32(0)
 def leaf_bits(
     features, ends, leaves, feature, threshold, missing_right, by_level, sets, begin, middle, end, bits
 ):
-    """Write the leaf bits of float32 features [N, F]: 0 where a decision shuts the leaf off. Rows go the same
-    way as in `predict_margins`.
+    """Write one bit per leaf for each row: 0 if a decision rules the leaf out, else 1. Decisions are as
+    in `predict_margins`.
 
     Args:
-        ends: int64 [T + 1], tree t has the nodes ends[t] to ends[t + 1].
+        features: float32 [N, F].
+        ends: int64 [T + 1], tree t has the nodes ends[t] to ends[t + 1] - 1.
         leaves: int64 [T], number of leaves of each tree.
-        feature, threshold, missing_right, by_level: for each node its column, float32 threshold, whether
-            missing values go right, and whether it splits by levels.
-        sets: uint64 [nodes, 4], the levels that go right, as in `predict_margins`.
-        begin, middle, end: the leaves of a node are `begin` to `end`, those of its right child from `middle`.
-        bits: uint8 [N, bytes of all trees].
+        feature, threshold: int64 and float32 [nodes].
+        missing_right, by_level: bool [nodes], whether missing values go right, and whether the split is by
+            levels.
+        sets: uint64 [nodes, 4], the levels that go right, bit by bit.
+        begin, middle, end: int64 [nodes], a node covers leaves begin to end - 1, its right child leaves
+            middle to end - 1.
+        bits: uint8 [N, total bytes of all trees], receives the result.
     """
     size = 0
     for t in range(leaves.size):
@@ -141,8 +150,8 @@ def leaf_bits(
                 else:
                     _by_threshold(x, threshold[node], missing_right[node], right)
                 #     leaves of the tree    ... [begin     middle       end) ...
-                #     row goes right        1 1 |0 0 0 0 0 |1 1 1 1 1 1 | 1 1     left child's leaves shut
-                #     row goes left         1 1 |1 1 1 1 1 |0 0 0 0 0 0 | 1 1     right child's leaves shut
+                #     row goes right        1 1 |0 0 0 0 0 |1 1 1 1 1 1 | 1 1     left child's leaves out
+                #     row goes left         1 1 |1 1 1 1 1 |0 0 0 0 0 0 | 1 1     right child's leaves out
                 for word in range(begin[node] // _WORD, (end[node] - 1) // _WORD + 1):
                     left = _outside(word, middle[node], end[node])
                     _shut(open_[word], right, left, _outside(word, begin[node], middle[node]))
@@ -151,7 +160,8 @@ def leaf_bits(
 
 @loop
 def _by_threshold(x, threshold, missing_right, right):
-    """right = all bits where x goes right, else none."""
+    """Fill `right` with all bits for rows whose value x goes right, else with none. x: float32 [_ROWS];
+    right: uint32 [_ROWS]."""
     for i in range(_ROWS):
         goes_right = (x[i] >= threshold) | ((x[i] != x[i]) & missing_right)
         right[i] = _ALL if goes_right else _NONE
@@ -159,7 +169,8 @@ def _by_threshold(x, threshold, missing_right, right):
 
 @loop
 def _by_level(x, levels, missing_right, right):
-    """The same by the set of levels that go right; a value that is not a level goes left."""
+    """Like `_by_threshold`, but for a split by levels. levels: uint64 [4], the levels that go right. Other
+    values go left."""
     for i in range(_ROWS):
         within = x[i] if x[i] > 0.0 else np.float32(0.0)
         level = np.uint64(within if within < MAX_CODES - 1 else np.float32(MAX_CODES - 1))
@@ -170,7 +181,7 @@ def _by_level(x, levels, missing_right, right):
 
 @loop
 def _outside(word, first, end):
-    """The bits of a word for leaves before `first` or from `end` on."""
+    """Return a word with the bits set of leaves before `first`, or at or after `end`."""
     # Bit j is leaf 32 word + j. (1 << high) - (1 << low) has ones from `low` to `high` - 1, the leaves
     # within; int64, as 1 << 32 does not fit the word.
     #     leaves              first       end
@@ -183,14 +194,15 @@ def _outside(word, first, end):
 
 @loop
 def _shut(bits, right, if_left, if_right):
-    """Keep, for each row, the bits of the side that it goes to."""
+    """Clear, for each row, the bits of leaves on the side that the row does not go to."""
     for i in range(_ROWS):
         bits[i] &= (if_right & right[i]) | (if_left & ~right[i])
 
 
 @loop
 def _write(open_, rows, leaves, bits, place):
-    """Write the bits of a tree from byte `place` on. Returns where the next tree begins."""
+    """Write the bits of a tree, starting at byte `place` of each row. Returns the first byte of the next
+    tree."""
     # 32 is a multiple of 8, so the eight leaves of a byte lie in one word.
     for first in range(0, leaves, 8):
         last = np.uint32((1 << min(leaves - first, 8)) - 1)
@@ -203,8 +215,14 @@ def _write(open_, rows, leaves, bits, place):
 
 @loop
 def keep_open(bits, runs, open_):
-    """AND the leaf bits of a party into those of all trees. runs: int64 [runs, 3], for each run of
-    consecutive bytes its start in `bits`, its start in `open_`, and its length."""
+    """AND a party's leaf bits into the bits of all trees.
+
+    Args:
+        bits: uint8 [N, bytes of the party].
+        runs: int64 [runs, 3], for each run of consecutive bytes its start in `bits`, its start in `open_`,
+            and its length.
+        open_: uint8 [N, bytes of all trees], updated in place.
+    """
     for i in range(bits.shape[0]):
         for run in range(runs.shape[0]):
             start, place, size = runs[run, 0], runs[run, 1], runs[run, 2]
@@ -215,11 +233,16 @@ def keep_open(bits, runs, open_):
 
 @loop
 def exit_leaves(open_, byte_ends, leaf_ends, nodes, leaf):
-    """leaf[row, tree] = the node of the only open leaf. Returns row * trees + tree of the first with no open
-    leaf or several, or -1.
+    """Find the only leaf that remains possible in each tree. Returns -1, or row * trees + tree of the first
+    tree in which no leaf or more than one remains.
 
-    byte_ends, leaf_ends: int64 [trees + 1], where the bytes and leaves of each tree begin and end; nodes:
-    int32, the node of each leaf."""
+    Args:
+        open_: uint8 [N, bytes of all trees], the remaining leaves.
+        byte_ends, leaf_ends: int64 [trees + 1], where the bytes and the leaves of each tree begin, and the
+            total.
+        nodes: int32 [leaves], node of each leaf.
+        leaf: int32 [N, trees], receives the node of the remaining leaf.
+    """
     # Tables by byte: how many bits are set, and the number of the highest. `found` adds up the numbers over
     # all bytes. If exactly one bit is set, which `count` checks, the sum has a single term: that leaf.
     ones, highest = np.zeros(256, np.int64), np.zeros(256, np.int64)
@@ -241,7 +264,7 @@ def exit_leaves(open_, byte_ends, leaf_ends, nodes, leaf):
 
 
 # ---- Kernels for explanations ---------------------------------------------------------------------------
-# Promises: `add_contributions` adds Shapley values by their definition (tested against a reference in
+# Guarantees: `add_contributions` adds Shapley values by their definition (tested against a reference in
 # Python), to the rounding of float64.
 # A leaf's value reaches a row's prediction through the features on its path. For each feature, z is the
 # share of the training rows that pass its splits on the path, and o is 1 if this row passes them, else 0.
@@ -259,18 +282,18 @@ def exit_leaves(open_, byte_ends, leaf_ends, nodes, leaf):
 
 
 _TOGETHER = 64
-"""Rows that descend a tree together, so that one instruction processes several."""
+"""Number of rows that pass through a tree together, so that one instruction processes several."""
 _ROWS_AT_A_TIME, _VALUES = 4096, 1 << 22
-"""Rows for which a tree is prepared once; fewer if their values are many."""
+"""Maximum number of rows, and of their values, for which a tree is prepared once."""
 _ALONG, _OFF, _AWAY = 0, 1, 2
 """State of a row at an edge, for the edge's feature. _ALONG: the row passes this edge and those of this
-feature above it. _OFF: it passes those above, but not this one. _AWAY: it does not even pass those above."""
+feature above it. _OFF: it passes those above, but not this one. _AWAY: it does not pass those above."""
 
 
 @loop
 def _go_left(x, node, threshold, default_left, set_of, sets, lefts):
-    """Fill lefts with True for rows whose value of the node's feature goes left; NaN is missing. Columns as
-    in `predict_margins`."""
+    """Fill `lefts`, bool [_TOGETHER], with True for rows whose value x goes left at this node. x: float32
+    [_TOGETHER]."""
     for i in range(_TOGETHER):
         lefts[i] = (x[i] < threshold[node]) | ((x[i] != x[i]) & default_left[node])
     own = set_of[node]
@@ -286,7 +309,8 @@ def _go_left(x, node, threshold, default_left, set_of, sets, lefts):
 
 @loop
 def depth_of(roots, left):
-    """The largest number of edges from a root to a leaf. Trees are stored as for `predict_margins`."""
+    """Return the maximum number of edges from a root to a leaf. roots, left: node columns (see
+    the module docstring)."""
     depth = np.zeros(left.size, np.int64)
     for t in range(roots.size):
         root = roots[t]
@@ -298,11 +322,12 @@ def depth_of(roots, left):
 
 @loop
 def _edges(left, right, feature, cover):
-    """The edges of one tree in depth-first order, left first, as six arrays with an entry for each edge.
+    """List the edges of a tree in depth-first order, left first. Returns six arrays with an entry for each
+    edge.
 
     begin, end: its nodes. depth: number of edges from the root to its end. again: the nearest edge above it
-    with the same feature, or -1. share: fraction of the training rows at its begin that go along it; 1/2 if
-    there are none. product: its share times those of all edges above it with its feature."""
+    with the same feature, or -1. share: fraction of its begin's training rows that pass it; 1/2 if there are
+    none. product: its share times those of all edges above it with the same feature."""
     edges = left.size - 1
     begin, end, depth = np.empty(edges, np.int64), np.empty(edges, np.int64), np.empty(edges, np.int64)
     again, share, product = np.full(edges, -1, np.int64), np.empty(edges), np.empty(edges)
@@ -340,7 +365,7 @@ def _edges(left, right, feature, cover):
 
 @loop
 def _factors(again, share, product, points, weights):
-    """Factors of an edge, by the state of a row there and at each point: two float64 [edges, 3, points].
+    """Return two factors for each edge, state of a row and integration point: two float64 [edges, 3, points].
 
     The first multiplies the product of (z (1 - t) + o t) over the features above. The second, times the sum
     of value times product over the leaves below, is the edge's part of its feature's contribution. It is the
@@ -392,8 +417,8 @@ def _add_tree(
     weights,
     out,
 ):
-    """`add_contributions` for one tree. columns: the features as float32 [F, N or more], with N rounded up to
-    a multiple of _TOGETHER."""
+    """Add the contributions of one tree, like `add_contributions`. columns: float32 [F, N or more], the
+    features, with N rounded up to a multiple of _TOGETHER."""
     begin, end, depth, again, share, product = _edges(left, right, feature, cover)
     out[:, -1] += _mean(left, value, begin, end, share)
     change, adds = _factors(again, share, product, points, weights)
@@ -434,7 +459,7 @@ def _add_tree(
 
 @loop
 def _mean(left, value, begin, end, share):
-    """The mean value of a tree: its value for a row without known features."""
+    """Return the mean value of a tree, i.e. its value for a row without known features."""
     # reach: the share of the training rows that reach a node. An edge comes after the one into its begin.
     reach, mean = np.ones(left.size), 0.0
     for edge in range(begin.size):
@@ -446,7 +471,7 @@ def _mean(left, value, begin, end, share):
 
 @loop
 def _enter(stands, change, above, products, leaf, below):
-    """Enter an edge. `leaf` is the value of the leaf at its end, 0 at inner nodes."""
+    """Enter an edge: compute the products below it. leaf: value of the leaf at its end, 0 at inner nodes."""
     for q in range(change.shape[1]):
         along, off, away = change[_ALONG, q], change[_OFF, q], change[_AWAY, q]
         for i in range(_TOGETHER):
@@ -485,12 +510,19 @@ def add_contributions(
     output,
     out,
 ):
-    """Add the contribution of each feature to the sum of the trees' leaf values, for each row of features,
-    float32 [N, F], to out[:, output]. out: float64 [N, K, F + 1]; its last column receives that sum for a row
-    of which nothing is known.
+    """Add each feature's contribution to one output's margin (SHAP values) to out[:, output].
 
-    The trees are stored in the columns of `predict_margins`, next to cover [nodes]. points, weights:
-    Gauss-Legendre from 0 to 1, at least half as many as the trees are deep."""
+    Args:
+        features: float32 [N, F], NaN if missing.
+        roots, left, right, feature, threshold, default_left, value, set_of, sets: node columns, see the
+            module docstring.
+        cover: float64 [nodes], sum of hessians.
+        points, weights: float64 [points], Gauss-Legendre quadrature from 0 to 1, with at least half as many
+            points as the trees are deep.
+        output: index of the output.
+        out: float64 [N, outputs, F + 1], updated in place. The last column receives the sum of leaf values
+            that is expected if no feature is known.
+    """
     rows, width = features.shape
     step = min(_ROWS_AT_A_TIME, max(_VALUES // width // _TOGETHER, 1) * _TOGETHER)
     columns = np.zeros((width, min(step, -(-rows // _TOGETHER) * _TOGETHER)), np.float32)

@@ -1,11 +1,14 @@
-"""Row kernels: distributing the rows of nodes to their children, sharing them among threads, adding leaf
-values to margins.
+"""Row kernels: move the rows of split nodes to their children, divide rows among threads, and add leaf values
+to margins.
 
-`rows` is uint32, the row numbers of all leaves one after the other. The place of a leaf is where its rows
-begin and end in `rows`, and its root: int64 [3]. `leaves` has the place of each node, NO_LEAF first for other
-nodes. A piece is a range of the rows of one leaf in a list: the leaf's index in the list, begin and end.
-Splits are columns and bitmaps of categories (`tree.Splits`).
-"""
+Terms in this module:
+- `rows` is uint32 [room], the row numbers of all leaves, one leaf after the other.
+- A place is where a leaf's rows begin and end in `rows`, and its root: int64 [3].
+- `leaves` is int64 [nodes, 3], the place of each node, or NO_LEAF and two more numbers if it is not a leaf.
+- A piece is a range of one leaf's rows: the leaf's index in a list, begin and end, int64 [3].
+- Splits are `columns`, int32 [5, S], and `categories`, uint8 [S, 32] (`tree.Splits`).
+- `value_bins` is int64 [F], `missing` and `categorical` are bool [F] (`histogram.Layout`).
+- `by_feature` is uint8 [F, N], the bins of all rows."""
 
 import numpy as np
 
@@ -14,8 +17,7 @@ from fedboost.gbdt.kernels.bins import MAX_CODES
 
 NO_LEAF = -1
 PARENT, BY, LAST, MISSING, LEFT = range(5)
-"""Rows of the columns of splits: node, feature, last bin that goes left, 1 if missing values go left, left
-child."""
+"""Rows of `columns`: node, feature, last bin that goes left, 1 if missing values go left, left child."""
 SOUND, NODE, CHILDREN, FEATURE, BIN, CATEGORIES = range(6)
 """Faults of a split: none, or the part that does not fit the growing tree."""
 
@@ -28,7 +30,8 @@ def count_up(rows):
 
 @loop
 def set_bits(rows, first, bits):
-    """Set the bit of each row, counted from `first`, in bytes whose highest bit comes first."""
+    """Set a bit for each row. rows: uint32 [n]; first: added to each row number; bits: uint8, updated in
+    place, eight rows per byte, highest bit first."""
     for i in range(rows.size):
         place = first + rows[i]
         bits[place >> 3] |= np.uint8(128 >> (place & 7))
@@ -36,11 +39,15 @@ def set_bits(rows, first, bits):
 
 @loop
 def cut_pieces(places, whole, pieces, edges):
-    """Cut the rows of places into equal shares, or into one share if there are fewer than `whole` rows. A
-    place without rows is a piece, too.
+    """Divide the rows of leaves into equal shares, or put all in one share if there are fewer than `whole`
+    rows. Every leaf has at least one piece, even without rows.
 
-    pieces: room for places + shares; edges: int64 [shares + 1], where in `pieces` each share ends and the
-    next begins."""
+    Args:
+        places: int64 [L, 3].
+        whole: minimum number of rows for several shares.
+        pieces: int64 [L + shares or more, 3], receives the pieces.
+        edges: int64 [shares + 1], receives the index in `pieces` where each share begins, and the end.
+    """
     # For example, places with 5, 0 and 7 rows in three shares:
     #     places    [ A  A  A  A  A ][ B ][ C  C  C  C  C  C  C ]
     #     shares    [ A  A  A  A | A   B    C  C  C | C  C  C  C ]
@@ -71,7 +78,9 @@ def cut_pieces(places, whole, pieces, edges):
 
 @loop
 def find_leaves(nodes, leaves, places):
-    """Write the places of these leaves. Returns the number of nodes before the first that is not a leaf."""
+    """Write the place of each listed node. Returns the index of the first node that is not a leaf, or L.
+
+    nodes: int64 [L]; leaves: int64 [nodes, 3]; places: int64 [L, 3], receives the result."""
     for number in range(nodes.size):
         if not 0 <= nodes[number] < leaves.shape[0] or leaves[nodes[number], 0] == NO_LEAF:
             return number
@@ -81,7 +90,7 @@ def find_leaves(nodes, leaves, places):
 
 @loop
 def _fits(at, columns, categories, value_bins, categorical):
-    """The fault of a split, except for its nodes."""
+    """Return the fault of split number `at`, disregarding its nodes, or SOUND."""
     if not 0 <= columns[BY, at] < value_bins.size:
         return FEATURE
     count = value_bins[columns[BY, at]]
@@ -100,9 +109,11 @@ def _fits(at, columns, categories, value_bins, categorical):
 
 @loop
 def check_splits(columns, categories, first, leaves, value_bins, categorical):
-    """Check splits from `first` until one that touches the nodes of those already checked, such as a child's
-    split. `leaves` has room for all children. Returns the end of the sound splits, and the fault of the next,
-    or SOUND."""
+    """Check splits, starting with number `first`, up to one that touches the nodes of splits already checked,
+    such as the split of a child. All arrays are described in the module docstring; `leaves` has room for all
+    children.
+
+    Returns (end, fault): the end of the valid splits, and the fault of the next one or SOUND."""
     # Splits that touch different nodes move different rows, so threads may apply them in any order. The
     # splits of a level usually take one call. In a chain of children each call checks a single one.
     touched = np.zeros(leaves.shape[0], np.bool_)
@@ -125,7 +136,7 @@ def check_splits(columns, categories, first, leaves, value_bins, categorical):
 
 @loop
 def _fill_table(goes_left, at, columns, categories, value_bins, missing, categorical):
-    """goes_left[code] = 1 for the codes that a split sends left, else 0."""
+    """Fill goes_left, uint8 [256]: 1 for bin codes that split number `at` sends left, else 0."""
     # One lookup per row then serves numeric and categorical features alike. The entry of missing values is
     # the code after the value bins, which both branches fill as well: it is written last.
     if categorical[columns[BY, at]]:
@@ -140,7 +151,8 @@ def _fill_table(goes_left, at, columns, categories, value_bins, missing, categor
 
 @loop
 def _grow(node, left, count, leaves):
-    """Replace a node by its children among the leaves. count: the rows that go left."""
+    """Replace a split node by its two children in `leaves`. left: number of the left child; count: number of
+    rows that go left."""
     begin, end, root = leaves[node, 0], leaves[node, 1], leaves[node, 2]
     #     rows:   ... [begin    node           end) ...
     #             ... [begin  left  ) [right   end) ...
@@ -152,7 +164,9 @@ def _grow(node, left, count, leaves):
 
 @loop
 def _partition(codes, goes_left, rows, scratch):
-    """Reorder `rows` in place, stably: those that go left first. Returns how many go left."""
+    """Reorder `rows` stably and in place: rows that go left come first. Returns their number.
+
+    codes: uint8 [N], bins of the split's feature; goes_left: uint8 [256]; rows, scratch: uint32 [n]."""
     left = np.uint64(0)
     # During the loop, with the rows read so far split into L that go left and R that go right:
     #
@@ -175,8 +189,8 @@ def _partition(codes, goes_left, rows, scratch):
 
 @loop
 def _partition_into_scratch(codes, goes_left, rows, scratch):
-    """Write rows that go left to the start of `scratch`, the others to its end in reverse. Returns how many
-    go left."""
+    """Write the rows that go left to the start of `scratch`, and the others to its end, in reverse order.
+    Returns the number of rows that go left. The arguments are as in `_partition`."""
     # Unlike `_partition`, this only reads `rows`, as a thread does not know yet where its rows belong: that
     # depends on how many rows of earlier pieces go left. R grows downwards, because its size is not known
     # either. `join_level` restores its order.
@@ -205,8 +219,18 @@ def split_level(
     rows,
     scratch,
 ):
-    """Send the rows of nodes to their children, from split `first` until one with a fault. Returns the end,
-    and the fault or SOUND."""
+    """Move the rows of split nodes to their children. Starts with split number `first` and stops at the first
+    faulty split.
+
+    Args:
+        columns, categories, leaves, value_bins, missing, categorical, by_feature, rows: see the module
+            docstring; `leaves` and `rows` are updated in place.
+        first: number of the first split.
+        scratch: uint32, as long as `rows`.
+
+    Returns:
+        (end, fault), the end of the splits that were applied, and the fault of the next one or SOUND.
+    """
     goes_left = np.empty(MAX_CODES, np.uint8)
     while True:
         end, fault = check_splits(columns, categories, first, leaves, value_bins, categorical)
@@ -235,8 +259,14 @@ def partition_level(
     pieces,
     counts,
 ):
-    """Partition the rows of pieces into `scratch`. counts: int64, how many rows of each go left. The index of
-    a piece is that of its split."""
+    """Partition the rows of pieces into `scratch`, as `_partition_into_scratch` does. `rows` is only read.
+
+    Args:
+        columns, categories, value_bins, missing, categorical, by_feature, rows: see the module docstring.
+        scratch: uint32, as long as `rows`, receives the rows of each piece in the piece's own range.
+        pieces: int64 [P, 3], with the number of the split as leaf index.
+        counts: int64 [P], receives the number of rows of each piece that go left.
+    """
     goes_left = np.empty(MAX_CODES, np.uint8)
     for piece in range(pieces.shape[0]):
         at, begin, end = pieces[piece, 0], pieces[piece, 1], pieces[piece, 2]
@@ -247,8 +277,15 @@ def partition_level(
 
 @loop
 def grow_level(columns, leaves, pieces, counts, targets):
-    """Replace the split nodes by their children among the leaves. targets: int64 [pieces, 2], where the rows
-    of each piece that go left, and those that go right, belong."""
+    """Replace all split nodes by their children in `leaves`, and find where the rows of each piece belong.
+
+    Args:
+        columns: int32 [5, S].
+        leaves: int64 [nodes, 3], updated in place.
+        pieces, counts: int64 [P, 3] and [P], from `partition_level`.
+        targets: int64 [P, 2], receives the first index in `rows` for a piece's rows that go left, and for
+            rows that go right.
+    """
     first = 0
     for at in range(columns.shape[1]):
         last, count = first, 0
@@ -279,7 +316,8 @@ def join_level(rows, scratch, pieces, counts, targets):
 
 @loop
 def last_child(columns):
-    """The highest right child of splits, or 1."""
+    """Return the highest number of a right child of these splits, or 1 if there are none. columns: int32 [5,
+    S]."""
     last = np.int64(1)
     for at in range(columns.shape[1]):
         last = max(last, np.int64(columns[LEFT, at]) + 1)
@@ -288,8 +326,18 @@ def last_child(columns):
 
 @loop
 def list_leaves(columns, leaves, output_roots, tree):
-    """The leaves of one of the `output_roots` trees of each output: the last split that splits it or NO_LEAF,
-    the node, the output and the place, all int64."""
+    """List the leaves of one tree of every output.
+
+    Args:
+        columns: int32 [5, S].
+        leaves: int64 [nodes, 3].
+        output_roots: number of trees per output.
+        tree: index of the tree, below `output_roots`.
+
+    Returns:
+        four int64 arrays with an entry per leaf: the number of the last split that splits it, or NO_LEAF; its
+        node; its output; and its place, [L, 3].
+    """
     # Roots are numbered by output, then by tree: root = output * output_roots + tree.
     split_of, count = np.full(leaves.shape[0], NO_LEAF), 0
     for at in range(columns.shape[1]):
@@ -306,8 +354,15 @@ def list_leaves(columns, leaves, output_roots, tree):
 
 @loop
 def match_values(columns, leaves, value_nodes, values, by_node):
-    """Write the leaf values after these splits to by_node, float64 of each node. Returns False unless every
-    such leaf has exactly one value, and no other node has one."""
+    """Write each leaf's value to by_node. Returns False unless every leaf of the tree after these splits has
+    exactly one value, and no other node has one.
+
+    Args:
+        columns: int32 [5, S].
+        leaves: int64 [nodes, 3].
+        value_nodes, values: int64 [values] and float64 [values], nodes and their values.
+        by_node: float64 [nodes], receives the values.
+    """
     # Invariant: due[node] is True for a leaf after these splits that has no value so far.
     due = leaves[:, 0] != NO_LEAF
     for at in range(columns.shape[1]):
@@ -337,8 +392,16 @@ def move_margins(
     pieces,
     margin,
 ):
-    """margin[output, row] += the value of the row's leaf, for the rows of these pieces. For each leaf of the
-    list: its node, its output, and its last split or NO_LEAF. by_node: float64 of each node."""
+    """Add to margin[output, row] the value of the row's leaf, for the rows of these pieces.
+
+    Args:
+        columns, categories, value_bins, missing, categorical, by_feature, rows: see the module docstring.
+        split_of, leaf_of, outputs: int64 [L] each, from `list_leaves`: last split or NO_LEAF, node and output
+            of each leaf.
+        by_node: float64 [nodes], leaf values.
+        pieces: int64 [P, 3], with indices into the list of leaves.
+        margin: float64 [outputs, N], updated in place.
+    """
     goes_left, value_of_code = np.empty(MAX_CODES, np.uint8), np.empty(MAX_CODES, np.float64)
     for piece in range(pieces.shape[0]):
         number, begin, end = pieces[piece, 0], pieces[piece, 1], pieces[piece, 2]

@@ -1,13 +1,17 @@
 """Split kernels: the best split of each leaf of a level, from its histogram.
 
-The candidate splits of a leaf are listed in the order in which ties are broken. Then all gains are computed,
-and the first of the highest is taken. A candidate has the code
+The candidate splits of a leaf are listed in the order of priority in a tie. Then all gains are computed, and
+the first of the highest is taken. A candidate has the code
 
     feature << 10 | bin or partition << 1 | (1 if missing values go left)
 
-Ties go to the lowest feature, then the lowest bin, then missing values right. For a categorical feature they
-go to the lowest partition, then missing values left.
-"""
+Ties go to the lowest feature, then the lowest bin, then to missing values going right. For a categorical
+feature they go to the lowest partition (see `categories_right`), then to missing values going left.
+
+In this module, `factors` are the units per 1.0 of gradients and hessians, `penalties` are reg_lambda,
+reg_alpha, min_child_weight and max_delta_step (infinite if unlimited), `max_categories` are max_cat_to_onehot
+and max_cat_threshold, and `layout` is the first four arrays of a `Layout`: offsets, uint32 [F], value_bins,
+int64 [F], missing and categorical, bool [F]."""
 
 import numpy as np
 
@@ -17,18 +21,18 @@ from fedboost.gbdt.kernels.bins import MAX_CODES
 # The lowest 10 bits of a code are 9 for the bin or partition, which is at most MAX_CODES = 256, and one for
 # missing values. In an int32 this leaves room for 2**21 features.
 _TOGETHER = 512
-"""Number of candidates from which on gains are computed, so that the list stays in the cache."""
+"""Number of candidates at which their gains are computed, so that the list stays in the cache."""
 # Gains are computed once the list has _TOGETHER candidates. One more feature adds at most 2 for each code.
 _LIST = _TOGETHER + 2 * (MAX_CODES + 1)
 _NARROW, _MAGIC = np.int64(1) << 51, np.int64(0x4338000000000000)
 _MAGIC_FLOAT = 6755399441055744.0
-"""The bits of the float _MAGIC_FLOAT + i are _MAGIC + i if |i| < _NARROW. Converting integers this way is
-vectorised, unlike a cast."""
+"""The bits of the float _MAGIC_FLOAT + i are _MAGIC + i if |i| < _NARROW. Unlike a cast, this conversion of
+integers is vectorised."""
 
 
 @elementwise
 def _soft_threshold(gradient, reg_alpha):
-    """The gradient, soft-thresholded at alpha."""
+    """Return the gradient, soft-thresholded at reg_alpha."""
     # XGBoost's ThresholdL1, sign(G) max(|G| - alpha, 0): the loss G w + (H + lambda) w**2 / 2 + alpha |w| is
     # least at w = -T(G) / (H + lambda).
     above, below = gradient - reg_alpha, gradient + reg_alpha
@@ -37,8 +41,8 @@ def _soft_threshold(gradient, reg_alpha):
 
 @elementwise
 def _score(gradient, hessian, reg_lambda, reg_alpha, max_delta_step):
-    """Twice the loss reduction of a leaf: T(G)**2 / (H + lambda), with T the soft threshold at alpha; less if
-    the step exceeds max_delta_step."""
+    """Return twice the loss reduction of a leaf: T(G)**2 / (H + lambda), where T is the soft threshold at
+    alpha. It is less if the step exceeds max_delta_step."""
     # T. Chen and C. Guestrin, "XGBoost: A scalable tree boosting system", KDD 2016, equation 6, without its
     # 1/2. If the best step is longer than s = max_delta_step, the leaf takes the step s in the same
     # direction, which reduces twice the loss by 2 |T| s - (H + lambda) s**2. An infinite s gives limit = inf,
@@ -53,10 +57,10 @@ def _score(gradient, hessian, reg_lambda, reg_alpha, max_delta_step):
 
 @loop
 def _order_categories(cells, factors, penalties):
-    """The categories of a feature by the leaf value that each would have, lowest first: int64 [B].
+    """Sort the categories of a feature by the leaf value that each would have, lowest first: int64 [B].
 
-    cells: int64 [2 B], their sums. The sort is stable. As in XGBoost, a category with no rows, or with less
-    than min_child_weight, has the value 0."""
+    cells: int64 [2 B], sums of the B categories. The sort is stable. As in XGBoost, a category that has no
+    rows, or less than min_child_weight, has the value 0."""
     reg_lambda, reg_alpha, min_child_weight, _ = penalties
     g_unit, h_unit = 1.0 / factors[0], 1.0 / factors[1]
     order, values = np.empty(cells.size // 2, np.int64), np.empty(cells.size // 2, np.float64)
@@ -82,10 +86,18 @@ def _order_categories(cells, factors, penalties):
 
 @loop
 def categories_right(cells, partition, one_hot, factors, penalties):
-    """The categories that go right in a partition, increasing or in the order of `_order_categories`.
+    """Return the categories that go right in a partition of a categorical feature, int64.
 
-    One-hot: partition b sends category b right, and the partition after the last sends all. Otherwise,
-    partition b sends the first b + 1."""
+    If one_hot, partition b sends category b right, and the partition after the last category sends all.
+    Otherwise partition b sends the first b + 1 categories in the order of their leaf values
+    (`_order_categories`).
+
+    Args:
+        cells: int64 [2 B], sums of the feature's categories.
+        partition: number of the partition.
+        one_hot: whether a split separates a single category.
+        factors, penalties: see the module docstring.
+    """
     if one_hot:
         last = partition >= cells.size // 2
         return np.arange(cells.size // 2) if last else np.arange(partition, partition + 1)
@@ -94,7 +106,8 @@ def categories_right(cells, partition, one_hot, factors, penalties):
 
 @loop
 def _order(cells, max_categories, factors, penalties):
-    """The categories in the order of `_order_categories`; empty where they are split one-hot."""
+    """Return the order of the categories (`_order_categories`), or an empty array if the feature is split
+    one-hot."""
     if cells.size // 2 < max_categories[0]:
         return np.empty(0, np.int64)
     return _order_categories(cells, factors, penalties)
@@ -102,8 +115,8 @@ def _order(cells, max_categories, factors, penalties):
 
 @loop
 def _sum_categories(cells, order, gradient, hessian):
-    """Write the sums of the categories that go left in each partition to `gradient` and `hessian`: int64 [B +
-    1]. order: as from `_order`."""
+    """Write the sums over the categories that go left in each partition to `gradient` and `hessian`, int64 [B
+    + 1]. order: result of `_order`."""
     #     one-hot      entry b < B: all but category b        entry B: none
     #     by order     entry b < B: all but the first b + 1   entry B: not used, as entry B - 1 is none
     # An entry with none left separates present from missing values.
@@ -126,7 +139,7 @@ def _sum_categories(cells, order, gradient, hessian):
 
 @elementwise
 def _step(gradient, hessian, reg_lambda, reg_alpha, max_delta_step, lower, upper):
-    """The best value of a leaf, before the learning rate, from `lower` to `upper`."""
+    """Return the best value of a leaf, before the learning rate, between `lower` and `upper`."""
     h = hessian + reg_lambda
     best = -_soft_threshold(gradient, reg_alpha) / h if h > 0.0 else 0.0
     best = min(max(best, -max_delta_step), max_delta_step)
@@ -135,18 +148,19 @@ def _step(gradient, hessian, reg_lambda, reg_alpha, max_delta_step, lower, upper
 
 @elementwise
 def _score_of(gradient, hessian, step, reg_lambda, reg_alpha):
-    """Twice the loss reduction of a leaf of this value."""
+    """Return twice the loss reduction of a leaf with the value `step`."""
     return -(2.0 * gradient * step + (hessian + reg_lambda) * step * step + 2.0 * reg_alpha * abs(step))
 
 
 @loop
 def _list_bins(cells, absent, code, shift, sums, codes, count):
-    """List the splits of a numeric feature after `count` others: by increasing bin, missing values right
-    before left.
+    """Append the splits of a numeric feature to a list of `count` splits. Returns the new number. The order
+    is by increasing bin, missing values right before left. Bins without rows are omitted, since they split
+    like the bin below them.
 
-    cells: int64 [2 B]; absent: gradient and hessian of the missing values; sums: int64 [2, list], the sums
-    that go left; codes: int64 [list], code + 2 * bin + (1 if missing values go left). Bins without rows are
-    left out: they split like the bin below them. Returns the number listed so far."""
+    cells: int64 [2 B]; absent: sums over the missing values; shift: added to the sums; sums: int64 [2, list],
+    receives the sums that go left; codes: int32 [list], receives code + 2 * bin + (1 if missing values go
+    left)."""
     # For example, with R or L for missing values right or left:
     #     bin           0       1       2       3       missing
     #     rows          5       0       2       4       3
@@ -181,9 +195,11 @@ def _list_bins(cells, absent, code, shift, sums, codes, count):
 
 @loop
 def _list_partitions(cells, absent, missing, order, most, code, shift, sums, codes, count):
-    """List the splits of a categorical feature after `count` others: by increasing partition
-    (`categories_right`), missing values left before right. missing: True if any value is missing; order: as
-    from `_order`; most: max_cat_threshold. The other arguments are those of `_list_bins`."""
+    """Append the splits of a categorical feature to a list of `count` splits. Returns the new number. The
+    order is by increasing partition, missing values left before right.
+
+    missing: whether any value is missing; order: result of `_order`; most: max_cat_threshold. The other
+    arguments are as in `_list_bins`."""
     bins, one_hot = cells.size // 2, order.size == 0
     reach = bins if one_hot else min(bins, most)
     gradient, hessian = np.empty(bins + 1, np.int64), np.empty(bins + 1, np.int64)
@@ -209,12 +225,12 @@ def _list_partitions(cells, absent, missing, order, most, code, shift, sums, cod
 
 @loop
 def _gains(sums, count, total, units, penalties, bounds, constrained, sign, shift, gains, above):
-    """Write the gain of each listed split, 0 if it is not allowed. Returns the highest gain, its bits, and
-    the first place that has it. The place is -1 if its bits as an integer do not exceed `above`.
+    """Write the gain of each listed split, or 0 if it is not allowed. Returns the highest gain, its bits, and
+    its first index in the list. The index is -1 if the bits, as an integer, do not exceed `above`.
 
-    bounds: the smallest and the largest value of leaves below, before the learning rate; sign: 1 for a
-    feature along which they must not fall, -1 for one along which they must not rise. Both apply only if
-    `constrained`. The loops have no branches, so that several gains are computed together."""
+    bounds: lower and upper bound of leaf values below the node, before the learning rate; sign: the feature's
+    monotone constraint, 1, -1 or 0. Both apply only if `constrained`. The loops have no branches, so that
+    they are vectorised."""
     # The gain is score(left) + score(right) - score(parent), equation 7 of the paper above, again without
     # 1/2. The sums of the right child are differences of integers, or in the last loop of floats below 2**52
     # that are integers: they are exact, and cannot overflow, as they are sums over some rows of the node.
@@ -275,8 +291,10 @@ def _gains(sums, count, total, units, penalties, bounds, constrained, sign, shif
 
 @loop
 def _best(cells, allowed, layout, factors, penalties, max_categories, total, largest, bounds, signs, lists):
-    """The split of highest gain of one node, as `best_split`. largest: bound of the sums of its bins; signs:
-    empty, or the constraint of each feature (`_gains`); lists: room for the splits."""
+    """Find the split with the highest gain for one node, like `best_split`. Returns the same values.
+
+    allowed: bool [F], features that may split, or empty for all; largest: bound for the sums of bins; signs:
+    int64 [F], monotone constraints, or empty; lists: arrays for the list of splits (`_lists`)."""
     offsets, value_bins, missing, categorical = layout
     sums, codes, gains = lists
     units = 1.0 / factors[0], 1.0 / factors[1]  # powers of two: exact, and faster than dividing
@@ -322,7 +340,7 @@ def _best(cells, allowed, layout, factors, penalties, max_categories, total, lar
 
 @loop
 def _lists():
-    """Room for listed splits: the sums that go left, codes and gains."""
+    """Allocate the arrays for a list of splits: sums that go left, codes and gains."""
     return np.empty((2, _LIST), np.int64), np.empty(_LIST, np.int32), np.empty(_LIST, np.float64)
 
 
@@ -330,26 +348,25 @@ def _lists():
 def best_split(
     histogram, offsets, value_bins, missing, categorical, factors, penalties, max_categories, total, limits
 ):
-    """The split of highest gain of one node. Ties go to the lowest feature, then bin, then missing values
-    right. For a categorical feature they go to missing values left.
+    """Find the split with the highest gain for one node. Ties are broken as the module docstring says.
 
     Args:
         histogram: int64 [2 T].
-        value_bins: int64 [F], bins without the missing one.
+        offsets: uint32 [F], first bin of each feature.
+        value_bins: int64 [F], number of bins without the missing one.
         missing: bool [F], True if a missing bin follows them.
         categorical: bool [F], True if the bins are categories, of which a split sends a subset right.
-        factors: units per 1.0 of gradient and hessian.
-        penalties: reg_lambda, reg_alpha, min_child_weight, max_delta_step (infinite for none).
-        max_categories: features with fewer categories than the first are split one-hot. One side of other
-            splits has fewer than the second, or all.
-        total: the node's own two sums.
-        limits: None, or the smallest and the largest value of leaves below this node, before the learning
-            rate, and int64 [F], 1 for a feature along which they must not fall, -1 for one along which they
-            must not rise.
+        factors, penalties: see the module docstring.
+        max_categories: features with fewer categories than the first number are split one-hot. Other splits
+            have fewer categories than the second number on one side, or all of them.
+        total: sums of gradients and hessians of the node.
+        limits: None, or a tuple: lower and upper bound of leaf values below the node, before the learning
+            rate, and monotone constraints, int64 [F], each 1, -1 or 0.
 
     Returns:
-        (gain, feature, bin, missing goes left, left gradient, left hessian); feature -1 if none. For a
-            categorical feature, the bin is the number of the partition: see `categories_right`.
+        (gain, feature, bin, missing values go left, left gradient, left hessian). The feature is -1 if no
+        split is allowed. For a categorical feature, the bin is the number of the partition
+        (`categories_right`).
     """
     layout, largest = (offsets, value_bins, missing, categorical), max(abs(total[0]), abs(total[1]))
     gradients, hessians = 0, 0
@@ -368,10 +385,15 @@ def best_split(
 
 @loop
 def best_splits(leaves, histograms, allowed, layout, factors, penalties, max_categories, signs):
-    """Write each leaf (`LEAF`) its best split, as `best_split` finds it.
+    """Find the best split of each leaf, like `best_split`, and write it to the leaf's record (`LEAF`).
 
-    histograms: int64 [slots, 2 T]; allowed: bool [leaves, F], or empty for all features; layout: offsets,
-    value_bins, missing and categorical; signs: int64 [F] as in the limits, or empty."""
+    Args:
+        leaves: `LEAF` [L], updated in place.
+        histograms: int64 [slots, 2 T].
+        allowed: bool [L, F], features that may split each leaf; empty if all may.
+        layout, factors, penalties, max_categories: see the module docstring.
+        signs: int64 [F], monotone constraints, or empty.
+    """
     rule, features, lists = (factors, penalties, max_categories), np.zeros(0, np.bool_), _lists()
     for i in range(leaves.size):
         leaf = leaves[i]
@@ -389,8 +411,8 @@ def best_splits(leaves, histograms, allowed, layout, factors, penalties, max_cat
 def best_gains(
     histogram, offsets, value_bins, missing, categorical, factors, penalties, max_categories, total
 ):
-    """The highest gain of a split by each single feature, 0 if there is none: float64 [F]. Arguments as for
-    `best_split`."""
+    """Return the highest gain of a split by each feature, 0 if there is none: float64 [F]. The arguments are
+    as in `best_split`."""
     out = np.zeros(offsets.size, np.float64)
     for f in range(offsets.size):
         own, first = slice(f, f + 1), np.int64(offsets[f])
@@ -405,9 +427,9 @@ def best_gains(
 
 @loop
 def _list_all_bins(cells, absent, missing, code, sums, codes):
-    """List the splits of a numeric feature as `_list_bins`, but also those after bins without rows, since
-    these differ between the leaves of a level. missing: True if a value of any leaf is missing. Returns the
-    number listed."""
+    """List the splits of a numeric feature like `_list_bins`, including splits after bins without rows, since
+    those differ between the leaves of a level. Returns their number. missing: whether a value is missing in
+    any leaf."""
     gradients, hessians = sums[0], sums[1]
     gradient, hessian, last, count = np.int64(0), np.int64(0), cells.size // 2 - 1, 0
     for b in range(last + np.int64(missing)):
@@ -424,10 +446,10 @@ def _list_all_bins(cells, absent, missing, code, sums, codes):
 
 @loop
 def _list_feature(cells, order, has, f, layout, most, sums, codes):
-    """List the splits of a feature in one leaf: the same ones in the same order for all leaves of a level.
+    """List the splits of a feature for one leaf, in the same order for all leaves of a level. Returns their
+    number.
 
-    cells: int64 [2 T], the histogram of the leaf; order, has: as from `_pool`; most: max_cat_threshold.
-    Returns the number listed."""
+    cells: int64 [2 T], the leaf's histogram; order, has: results of `_pool`; most: max_cat_threshold."""
     offsets, value_bins, missing, categorical = layout
     first, code, zero = np.int64(offsets[f]), f << 10, 0
     end, absent = first + value_bins[f], (np.int64(0), np.int64(0))
@@ -441,8 +463,9 @@ def _list_feature(cells, order, has, f, layout, most, sums, codes):
 
 @loop
 def _pool(leaves, histograms, f, layout, rule, pooled):
-    """Write the sums of a feature's bins over these leaves to `pooled`. Returns the order of its categories
-    by these sums (`_order`), empty for a numeric feature, and True if a value of any leaf is missing."""
+    """Write the sums of a feature's bins over all these leaves to `pooled`. Returns the order of its
+    categories by these sums (`_order`; empty for a numeric feature), and whether a value is missing in any
+    leaf."""
     offsets, value_bins, missing, categorical = layout
     factors, penalties, max_categories = rule
     first, bins = 2 * np.int64(offsets[f]), value_bins[f]
@@ -460,7 +483,7 @@ def _pool(leaves, histograms, f, layout, rule, pooled):
 
 @elementwise
 def _may_part(left, right, units, penalties, bounds, sign):
-    """True if a leaf may be split into children with these sums."""
+    """Return whether a leaf may be split into children with these sums."""
     reg_lambda, reg_alpha, least, step = penalties
     gl, hl, gr, hr = left[0] * units[0], left[1] * units[1], right[0] * units[0], right[1] * units[1]
     low = _step(gl, hl, reg_lambda, reg_alpha, step, bounds[0], bounds[1])
@@ -471,8 +494,8 @@ def _may_part(left, right, units, penalties, bounds, sign):
 
 @loop
 def _find(leaves, histograms, features, layout, rule, signs, lists, pooled):
-    """(sum of gains, code) of the first split with the highest sum of gains over these leaves; code -1 if
-    none is above 0."""
+    """Find the split with the highest sum of gains over these leaves. Returns the sum and the split's code,
+    which is -1 if no sum is above 0."""
     factors, penalties, (_, most) = rule
     (sums, codes, gains), units = lists, (1.0 / factors[0], 1.0 / factors[1])
     totals, best, code = np.empty(_LIST, np.float64), 0.0, np.int64(-1)
@@ -505,9 +528,9 @@ def _find(leaves, histograms, features, layout, rule, signs, lists, pooled):
 
 @loop
 def _assign(leaves, histograms, code, layout, rule, signs, lists, pooled):
-    """Give these leaves the split of this code, with the gain and the sums of each. A leaf that it may not
-    split gets feature -1. Writes the sums of the split's feature to `pooled`. Returns the number of leaves it
-    may split."""
+    """Write the split of this code to the leaves' records, with each leaf's gain and sums. Returns the number
+    of leaves that may be split; the feature of the others is -1. The sums of the feature's bins are written
+    to `pooled`."""
     factors, penalties, (_, most) = rule
     (sums, codes, gains), units = lists, (1.0 / factors[0], 1.0 / factors[1])
     f, zero, parted = code >> 10, np.int64(0), 0
@@ -536,15 +559,21 @@ def _assign(leaves, histograms, code, layout, rule, signs, lists, pooled):
 def shared_splits(
     leaves, histograms, allowed, layout, factors, penalties, max_categories, signs, above, least, pooled
 ):
-    """Give the leaves of a level (`LEAF`) one split for each root: that of the highest sum of gains.
+    """Find one split for all leaves of a level that have the same root, as in a symmetric tree: the split
+    with the highest sum of gains. It is written to the leaves' records (`LEAF`).
 
-    If min_child_weight or a constraint forbids the split in a leaf, its gain there is 0 and the leaf stays a
-    leaf: its feature is -1. A level is split if the sum of gains exceeds `above`, and is at least `least` for
-    each leaf that is split. Ties are broken as in `best_split`.
+    If min_child_weight or a constraint forbids the split in a leaf, the leaf has gain 0 and is not split (its
+    feature is -1). The level is split if the sum of gains exceeds `above`, and is at least `least` times the
+    number of split leaves. Ties are broken as in `best_split`.
 
-    leaves: those of each root are consecutive, and have the same features allowed; pooled: int64 [roots, 2 *
-    256 + 2], room for the sums of the split's feature over the leaves of each root, which determine the order
-    of its categories (`categories_right`). The other arguments are those of `best_splits`."""
+    Args:
+        leaves: `LEAF` [L], updated in place. Leaves of the same root are consecutive and have the same
+            allowed features.
+        histograms, allowed, layout, factors, penalties, max_categories, signs: as in `best_splits`.
+        above, least: gain to exceed, and gain to reach.
+        pooled: int64 [roots, 2 * 256 + 2], receives the sums of the split's feature over the leaves of each
+            root. They determine the order of its categories (`categories_right`).
+    """
     rule, lists, begin = (factors, penalties, max_categories), _lists(), 0
     features = np.zeros(0, np.bool_)
     while begin < leaves.size:
@@ -566,11 +595,16 @@ def shared_splits(
 
 @loop
 def level_splits(leaves, sums, allowed, layout, factors, penalties, max_categories, signs, above, least):
-    """Give the leaves of a level their splits, or feature -1 if the gain does not exceed `above` or is less
-    than `least`.
+    """Find the splits of a level's leaves and write them to the leaves' records (`LEAF`). The feature is -1
+    if the gain does not exceed `above` or is less than `least`.
 
-    sums: histograms, and room as in `shared_splits`, or empty if each leaf has a split of its own
-    (`best_splits`). The other arguments are theirs."""
+    Args:
+        leaves: `LEAF` [L], updated in place.
+        sums: histograms, int64 [slots, 2 T], and `pooled` as in `shared_splits`, or empty if each leaf has
+            its own split.
+        allowed, layout, factors, penalties, max_categories, signs: as in `best_splits`.
+        above, least: gain to exceed, and gain to reach.
+    """
     histograms, pooled = sums
     asked = histograms, allowed, layout, factors, penalties, max_categories, signs
     if pooled.size:

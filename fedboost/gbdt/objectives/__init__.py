@@ -1,1 +1,1 @@
-"""Objectives: gradients, links, and the facts that the rest of the package looks up."""
+"""Objectives: their gradients and links, and the properties that other modules look up."""

@@ -1,7 +1,6 @@
-"""The built-in objectives: for classes, numbers, amounts, quantiles, times and rankings.
+"""Built-in objectives for classes, numbers, counts, quantiles, survival times and rankings.
 
-Gradients and hessians are XGBoost's. Labels that an objective cannot have are refused.
-"""
+Gradients and hessians are those of XGBoost. Each objective rejects labels that it cannot handle."""
 
 import math
 from collections.abc import Mapping
@@ -46,15 +45,15 @@ from fedboost.gbdt.objectives.objective import (
 
 _Loss = TypeVar("_Loss", bound=HasGradients)
 MAX_NEWTON_STEP = 4.0
-"""Longest step from base margins. A longer one overshoots, because the hessian changes."""
+"""Maximum length of a step from base margins. Longer steps overshoot, because the hessian changes."""
 
 
 @dataclass(frozen=True)
 class Logistic(Objective):
-    """binary:logistic: label 0 or 1, prediction the probability of 1."""
+    """binary:logistic: binary classification. Labels are 0 or 1; the prediction is the probability of 1."""
 
     scale_pos_weight: float = 1.0
-    """Weight factor of rows with label 1."""
+    """Factor for the weights of rows with label 1."""
 
     name = "binary:logistic"
     label_kind = LabelKind.CLASS
@@ -66,12 +65,14 @@ class Logistic(Objective):
     has_label_means = True
     sensitivity = Sensitivity(Bound(3.33, 1.0, 0.5))
     """With gradient p - y and hessian h = p (1 - p), the squared norm of (p - y, S h) is at most the maximum
-    over p of p**2 (1 + S**2 (1 - p)**2), which is 1 as long as S <= phi**(5/2) = 3.3302."""
+    over p of p**2 (1 + S**2 (1 - p)**2). That maximum is 1 as long as S <= phi**(5/2) = 3.3302."""
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """p - y| <= 1 and p (1 - p) <= 1/4. The hessian has a bit to spare: at margin 0, a gradient w /
-        2 and a hessian w / 4 round to the same integer, so that a constant label is detected exactly."""
+        """Exponents for |p - y| <= 1 and p (1 - p) <= 1/4.
+
+        The bound for the hessian is twice as large as necessary. At margin 0, a gradient w / 2 and a hessian
+        w / 4 then round to the same integer, so that a constant label is detected exactly."""
         heaviest = math.ceil(math.log2(max(self.scale_pos_weight, 1.0)))
         return heaviest, heaviest - 1
 
@@ -90,7 +91,10 @@ class Logistic(Objective):
                 f"the label is {round(mean)} in every row of every party: there is nothing to learn",
             )
         if not 0.0 < mean < 1.0:
-            raise PeerError("base-score-sums", f"the sums of gradients imply a mean label of {mean:g}")
+            raise PeerError(
+                "base-score-sums",
+                f"the sums of gradients imply a mean label of {mean:g}, not between 0 and 1",
+            )
         return mean
 
     def base_margin_shift(self, gradient: float, hessian: float) -> float:
@@ -105,7 +109,8 @@ class Logistic(Objective):
 
 @dataclass(frozen=True)
 class Softmax(Objective):
-    """multi:softprob: labels 0, 1, ... num_class - 1, prediction the probability of each."""
+    """multi:softprob: multiclass classification. Labels are 0, 1, ... num_class - 1; predictions are the
+    classes' probabilities."""
 
     num_class: int
 
@@ -117,10 +122,10 @@ class Softmax(Objective):
     rows_per_hessian = 2
     xgboost_table = "softmax_multiclass_param"
     bounds = 0, -1
-    """|p - y| <= 1; the hessian is XGBoost's, 2 p (1 - p) <= 1/2."""
+    """Exponents for |p - y| <= 1 and for the hessian, which is at most 1/2 (2 p (1 - p), as in XGBoost)."""
     sensitivity = Sensitivity(Bound(1.0, 2.0**0.5, 0.5))
-    """The gradients (p - y) have norm at most sqrt 2, reached only if some p is 1 and all hessians are 0.
-    With the hessians 2 p (1 - p), the norm is at most sqrt 2 everywhere."""
+    """The gradients p - y have a norm of at most sqrt(2), reached only if some p is 1 and all hessians are 0.
+    Together with the hessians 2 p (1 - p), the norm is still at most sqrt(2)."""
 
     @property
     def outputs(self) -> int:
@@ -149,14 +154,14 @@ class Softmax(Objective):
 
 
 def _clipped_to_range(low: float, high: float) -> Bound:
-    """Bound for a gradient divided by half the width of the range, and a hessian, both clipped to 1: the norm
-    of (g / C, S h) is at most sqrt(1 + S**2)."""
+    """Bound the gradient, divided by half the width of the label range, and the hessian, both clipped to 1.
+    The norm of (g / C, S h) is then at most sqrt(1 + S**2)."""
     return Bound(0.5, 1.25**0.5, (low + high) / 2.0, (high - low) / 2.0)
 
 
 @dataclass(frozen=True)
 class SquaredError(Objective):
-    """reg:squarederror: any finite label, prediction the conditional mean."""
+    """reg:squarederror: regression for the conditional mean. Any finite label is valid."""
 
     name = "reg:squarederror"
     label_kind = LabelKind.NUMBER
@@ -171,15 +176,16 @@ class SquaredError(Objective):
         return hessian * (margin - label), hessian
 
     def bounds_after(self, gradient: float, hessian: float, step: float) -> tuple[float, float]:
-        """The gradient is the distance from the label."""
+        """Bound the gradient, which is the distance from the label."""
         return gradient + step, hessian
 
 
 @dataclass(frozen=True)
 class PseudoHuber(Objective):
-    """reg:pseudohubererror: any finite label; squared error near it, a slope of huber_slope far away.
+    """reg:pseudohubererror: regression that is less sensitive to outliers. Any finite label is valid.
 
-    The slope bounds the gradient, but residuals may be far smaller."""
+    The loss is squared error near the label and has the slope huber_slope far from it. The slope bounds the
+    gradient, but residuals may be far smaller."""
 
     huber_slope: float = 1.0
 
@@ -189,15 +195,16 @@ class PseudoHuber(Objective):
     metrics = "mphe", "rmse", "mae"
     has_label_means = True
     start = SquaredError()
-    """The mean: from a margin far from the labels, a Newton step overshoots many times."""
+    """The mean. From a margin far from the labels, a Newton step of this loss would overshoot many times."""
 
     def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
         gradient, hessian = pseudo_huber_gradients(margin, label, weight, self.huber_slope)
         return gradient, hessian
 
     def bounds_after(self, gradient: float, hessian: float, step: float) -> tuple[float, float]:
-        """The bound of the hessian implies the least distance from the label, with which the hessian
-        decreases. The hessian is the slope of the gradient, which stays below huber_slope."""
+        """Bound gradient and hessian after a step. The bound on the hessian implies a minimum distance from
+        the label, because the hessian decreases with the distance. The hessian is also the slope of the
+        gradient, which never exceeds huber_slope."""
         slope = self.huber_slope
         distance = slope * math.sqrt(max(hessian ** (-2.0 / 3.0) - 1.0, 0.0)) * (1.0 - ROUNDING)
         ratio = max(distance - step, 0.0) / slope
@@ -211,7 +218,8 @@ class PseudoHuber(Objective):
 
 
 class _Amounts(Objective):
-    """Base: the best constant is the mean, also with base margins."""
+    """Base class of objectives for counts and amounts. The optimal constant fits the mean, even with base
+    margins."""
 
     label_kind = LabelKind.COUNT
     link = LOG
@@ -223,17 +231,17 @@ class _Amounts(Objective):
 
 
 def _clipped_counts(low: float, high: float) -> Bound:
-    """Bound for gradient and hessian, both divided by the width of the range and clipped to 1: the norm of (g
-    / C, S h / C) is at most sqrt(1 + S**2)."""
+    """Bound gradient and hessian, both divided by the width of the label range and clipped to 1. The norm of
+    (g / C, S h / C) is then at most sqrt(1 + S**2)."""
     return Bound(0.5, 1.25**0.5, (low + high) / 8.0, high - low, high - low)
 
 
 @dataclass(frozen=True)
 class Poisson(_Amounts):
-    """count:poisson: label 0 or more, prediction its mean."""
+    """count:poisson: regression for counts. Labels are at least 0; the prediction is the mean."""
 
     max_delta_step: float = 0.7
-    """The hessian is e**max_delta_step times the second derivative, as in XGBoost."""
+    """The hessian is the second derivative times e**max_delta_step, as in XGBoost."""
 
     name = "count:poisson"
     xgboost_table = "poisson_regression_param"
@@ -253,7 +261,7 @@ class Poisson(_Amounts):
         return gradient + moved / self._hessian_factor, grown
 
     def base_score(self, gradient: float, hessian: float) -> float:
-        """Sum of w y over sum of w e**base_margin."""
+        """Return the sum of w y, divided by the sum of w e**base_margin."""
         predicted = hessian / self._hessian_factor
         return _mean(predicted - gradient, predicted)
 
@@ -263,7 +271,7 @@ class Poisson(_Amounts):
 
 @dataclass(frozen=True)
 class Gamma(_Amounts):
-    """reg:gamma: label above 0, prediction its mean."""
+    """reg:gamma: regression for positive, skewed amounts. Labels are above 0; the prediction is the mean."""
 
     name = "reg:gamma"
     label_kind = LabelKind.POSITIVE
@@ -279,14 +287,14 @@ class Gamma(_Amounts):
         return gradient + moved, grown
 
     def base_score(self, gradient: float, hessian: float) -> float:
-        """Mean of y e**-base_margin."""
+        """Return the mean of y e**-base_margin."""
         return _mean(hessian, gradient + hessian)
 
 
 @dataclass(frozen=True)
 class Tweedie(_Amounts):
-    """reg:tweedie: label 0 or more, whose variance is the mean to the power tweedie_variance_power;
-    prediction the mean."""
+    """reg:tweedie: regression for amounts of which many are 0. Labels are at least 0; the prediction is the
+    mean. The variance is the mean to the power tweedie_variance_power."""
 
     tweedie_variance_power: float = 1.5
 
@@ -308,18 +316,20 @@ class Tweedie(_Amounts):
         return gradient + moved, grown
 
     def base_score(self, gradient: float, hessian: float) -> float:
-        """Sum of w y e**((1 - power) base_margin) over sum of w e**((2 - power) base_margin)."""
+        """Return the sum of w y e**((1 - power) base_margin), divided by the sum of w e**((2 - power)
+        base_margin)."""
         predicted = hessian + (self.tweedie_variance_power - 1.0) * gradient
         return _mean(predicted - gradient, predicted)
 
 
 MAX_STEP = 64.0
-"""Longest step with bounds for the gradients after it: e**64 exceeds every scale."""
+"""Longest step after which gradients are still bounded: e**64 exceeds every scale."""
 
 
 def _grown(hessian: float, step: float, rate: float) -> tuple[float, float]:
-    """Bounds of the changes of a gradient and a hessian after the margin has moved by at most `step`. The
-    hessian is the slope of the gradient, and a sum of terms that grow or fall at most as e**(rate margin)."""
+    """Bound the change of the gradient, and the hessian, after the margin has moved by at most `step`. The
+    hessian is the slope of the gradient, and a sum of terms that grow or fall at most as fast as e**(rate *
+    margin)."""
     if step > MAX_STEP:
         return math.inf, math.inf
     growth = math.expm1(rate * step) * (1.0 + ROUNDING)
@@ -327,13 +337,17 @@ def _grown(hessian: float, step: float, rate: float) -> tuple[float, float]:
 
 
 def _mean(labels: float, predicted: float) -> float:
-    """The factor from the predictions at margin 0 to the labels."""
+    """Return labels / predicted, the factor by which predictions at margin 0 are too low. Raises ConfigError
+    if all labels are 0, PeerError if the sums are impossible."""
     if labels <= 0.0 < predicted:
         raise ConfigError(
             "label-all-zero", "the label is 0 in every row of every party: there is nothing to learn"
         )
     if not 0.0 < predicted < math.inf:
-        raise PeerError("base-score-sums", f"the sums of gradients imply predictions of {predicted:g}")
+        raise PeerError(
+            "base-score-sums",
+            f"the sums of gradients imply a sum of predictions of {predicted:g}, not above 0",
+        )
     return labels / predicted
 
 
@@ -342,7 +356,7 @@ def _mean(labels: float, predicted: float) -> float:
 
 
 class _Quantile(Objective):
-    """Base: the session queries the constant, a quantile."""
+    """Base class of objectives whose initial constant is a quantile, which the session queries separately."""
 
     label_kind = LabelKind.NUMBER
     rows_per_hessian = 1
@@ -357,7 +371,7 @@ class _Quantile(Objective):
 
 @dataclass(frozen=True)
 class AbsoluteError(_Quantile):
-    """reg:absoluteerror: any finite label, prediction the conditional median."""
+    """reg:absoluteerror: regression for the conditional median. Any finite label is valid."""
 
     name = "reg:absoluteerror"
     metrics = "mae", "rmse", "mphe"
@@ -370,7 +384,7 @@ class AbsoluteError(_Quantile):
 
 @dataclass(frozen=True)
 class QuantileError(_Quantile):
-    """reg:quantileerror: any finite label, prediction the conditional quantile quantile_alpha."""
+    """reg:quantileerror: regression for the quantile quantile_alpha. Any finite label is valid."""
 
     quantile_alpha: float
 
@@ -401,8 +415,8 @@ DISTRIBUTIONS = {"normal": NORMAL, "logistic": LOGISTIC, "extreme": EXTREME}
 
 @dataclass(frozen=True)
 class LogTime:
-    """The start of boosting: squared error of the logarithm of the only bound, or of the geometric mean of
-    both."""
+    """Squared error of a log survival time, used to find the initial constant. For an interval, the time is
+    the geometric mean of both bounds, or the only bound."""
 
     def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
         lower, upper = label.astype(np.float64)
@@ -414,16 +428,16 @@ class LogTime:
 
 @dataclass(frozen=True)
 class AcceleratedFailureTime(Objective):
-    """survival:aft: a row's time lies between two bounds above 0, and its logarithm is the margin plus noise;
-    prediction e**margin.
+    """survival:aft: accelerated failure time. The logarithm of a row's time is the margin plus noise, and the
+    label is an interval that contains the time. The prediction is e**margin.
 
     Labels are float32 [2, N]: lower bounds, 0 if there is none, and upper bounds, infinite if there is none.
-    All gradients and hessians are bounded by 15, but most are far smaller."""
+    Gradients and hessians are at most 15, but most are far smaller."""
 
     aft_loss_distribution: str = "normal"
-    """The distribution of the noise: one of DISTRIBUTIONS."""
+    """Distribution of the noise, one of DISTRIBUTIONS."""
     aft_loss_distribution_scale: float = 1.0
-    """Scale factor of the noise."""
+    """Factor by which the noise is multiplied."""
 
     name = "survival:aft"
     xgboost_table = "aft_loss_param"
@@ -434,7 +448,7 @@ class AcceleratedFailureTime(Objective):
 
     def __post_init__(self) -> None:
         if self.aft_loss_distribution not in DISTRIBUTIONS:
-            raise ValueError(f"aft_loss_distribution {self.aft_loss_distribution!r}")
+            raise ValueError(f"unknown aft_loss_distribution {self.aft_loss_distribution!r}")
 
     @property
     def noise(self) -> tuple[int, float]:
@@ -458,8 +472,8 @@ class AcceleratedFailureTime(Objective):
         valid = both | (has_lower & (upper == math.inf)) | (has_upper & (lower == 0.0))
         return first(
             ~valid,
-            "a lower bound from 0 to 2**60 and an upper one above 0 that is not below it, or infinite or "
-            "missing; not both 0 and infinity, which carry no information",
+            "a lower bound from 0 to 2**60 and an upper bound that is above 0 and not below the lower one "
+            "(the upper bound may be infinite or missing, but not if the lower one is 0)",
         )
 
 
@@ -470,37 +484,38 @@ class AcceleratedFailureTime(Objective):
 
 
 MAX_RELEVANCE = 31
-"""Largest label y with gain 2**y - 1."""
+"""Largest label y with the gain 2**y - 1."""
 MAX_PAIRS = 1 << 20
-"""Limit of the number of top rows of a group that form pairs."""
+"""Maximum of lambdarank_num_pair_per_sample, the number of a group's top rows that form pairs."""
 
 
 @dataclass(frozen=True)
 class Ranking(Objective):
-    """Base: the label is the relevance of a row, the prediction a score that ranks the rows of a group.
+    """Base class of ranking objectives (LambdaMART). The label is a row's relevance; the prediction is a
+    score that ranks the rows of a group.
 
-    Rows at the top of a group are paired with all others, but those only with the top. In groups of
-    thousands, the gradients of most rows are therefore a thousandth of those of a few."""
+    Rows at the top of a group are paired with all others, which are paired only with the top. In groups of
+    thousands of rows, most gradients are therefore a thousandth of a few large ones."""
 
     lambdarank_pair_method: str = "topk"
     lambdarank_num_pair_per_sample: int = 32
-    """Number of rows of a group, those with the highest margins, that form pairs with all rows below."""
+    """Number of rows of a group, those with the highest margins, that form pairs with all rows below them."""
     lambdarank_normalization: bool = True
-    """Scale a group's gradients down, the more the larger their sum is."""
+    """Scale down a group's gradients; the larger their sum is, the more."""
     lambdarank_score_normalization: bool = True
-    """Give pairs less weight the further apart their margins are."""
+    """Give less weight to pairs whose margins are further apart."""
     ndcg_exp_gain: bool = True
-    """The gain of a label y is 2**y - 1, otherwise y."""
+    """If True, the gain of a label y is 2**y - 1, otherwise y."""
     starts: Int64 | None = field(default=None, compare=False, repr=False)
-    """The first row of each group, and the end of the last one: int64 [groups + 1]; None if all rows are one
-    group. Not a parameter; set by `in_groups`."""
+    """First row of each group, followed by the number of rows: int64 [groups + 1]; None if all rows are one
+    group. This is not a parameter: `in_groups` sets it."""
 
     label_kind = LabelKind.RELEVANCE
     metrics = ("ndcg",)
     gradient_bits = AMOUNT_BITS
     by_ndcg: ClassVar[bool]
-    """Weight a pair by the change of its group's NDCG if the two swapped places; otherwise all weigh the
-    same."""
+    """If True, a pair's weight is the change in its group's NDCG if the two rows swapped places. Otherwise
+    all pairs have the same weight."""
 
     @property
     def default_metric(self) -> str:
@@ -534,11 +549,11 @@ class Ranking(Objective):
         return gradient, hessian
 
     def group_starts(self, rows: int) -> Int64:
-        """The first row of each group among N rows, and N."""
+        """Return the first row of each group, followed by the number of rows: int64 [groups + 1]."""
         return np.array([0, rows], np.int64) if self.starts is None else self.starts
 
     def gains(self, label: Float32) -> Float64:
-        """The contribution of each row to its group's DCG if it were first: float64 [N]."""
+        """Return what each row would contribute to its group's DCG in first place: float64 [N]."""
         if not self.ndcg_exp_gain:
             return label.astype(np.float64)
         out: Float64 = np.ldexp(1.0, label.astype(np.int64)) - 1.0
@@ -556,13 +571,13 @@ class Ranking(Objective):
         valid = (label >= 0) & (label <= MAX_RELEVANCE) & (label == np.floor(label))
         return first(
             ~valid,
-            f"whole numbers from 0 to {MAX_RELEVANCE}; with ndcg_exp_gain = false any numbers from 0 on",
+            f"whole numbers from 0 to {MAX_RELEVANCE} (with ndcg_exp_gain = false, any number of at least 0)",
         )
 
 
 @dataclass(frozen=True)
 class RankNdcg(Ranking):
-    """rank:ndcg: pairs are weighted by the change of the NDCG."""
+    """rank:ndcg: ranking in which pairs are weighted by the change in NDCG."""
 
     name = "rank:ndcg"
     by_ndcg = True
@@ -570,14 +585,16 @@ class RankNdcg(Ranking):
 
 @dataclass(frozen=True)
 class RankPairwise(Ranking):
-    """rank:pairwise: all pairs weigh the same; ndcg_exp_gain only affects the metric."""
+    """rank:pairwise: ranking with equal weights for all pairs. ndcg_exp_gain affects only the metric."""
 
     name = "rank:pairwise"
     by_ndcg = False
 
 
 def in_groups(loss: _Loss, starts: Int64 | None) -> _Loss:
-    """The objective for rows in these groups, if it ranks rows; any other objective unchanged."""
+    """Return the objective for rows in these groups. Objectives that do not rank rows are returned unchanged.
+    starts: int64 [groups + 1], first row of each group, then the number of rows; None if there is a single
+    group."""
     return replace(loss, starts=starts) if isinstance(loss, Ranking) else loss
 
 

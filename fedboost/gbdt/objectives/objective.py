@@ -1,9 +1,9 @@
-"""The contract of an objective: gradients, the constant to start from, and facts.
+"""The interface of objectives: gradients, the constant to start from, and further properties.
 
-Promises: gradients have the same bits on every CPU (they use `kernels`). An objective's bound of a gradient,
-if it has one, is valid for every row, whatever its label. Everything the rest of the package needs to know
-about an objective is a fact here, with a default: no other module lists objectives by name.
-"""
+Guarantees: gradients are bit-identical on all CPUs, because they are computed by `kernels`. If an objective
+states a bound for its gradients, the bound holds for every row, whatever its label. Everything other modules
+need to know about an objective is a property with a default value, so no other module lists objectives by
+name."""
 
 import math
 from abc import ABC, abstractmethod
@@ -25,23 +25,22 @@ from fedboost.gbdt.kernels.objectives import exps, logs, sigmoids, softmaxes
 
 
 MAX_LABEL = math.ldexp(1.0, 60)
-"""Labels, weights and their inverses stay below this bound, so that exponent counts can bound their
-gradients."""
+"""Upper bound for labels, weights and their inverses, so that exponent counts can bound the gradients."""
 
 
 class LabelKind(Enum):
     NUMBER = "number"
-    """Any size and sign."""
+    """Numbers of any size and sign."""
     COUNT = "count"
-    """0 or more: counts, and amounts that may be 0."""
+    """Numbers of at least 0: counts, or amounts that may be 0."""
     POSITIVE = "positive"
-    """Above 0."""
+    """Numbers above 0."""
     CLASS = "class"
-    """The number of a class, from 0."""
+    """Class numbers, starting at 0."""
     INTERVAL = "interval"
-    """A lower and an upper bound, from two columns."""
+    """Lower and upper bounds, from two columns."""
     RELEVANCE = "relevance"
-    """The relevance of a row in its group."""
+    """Relevance of a row within its group, for ranking."""
 
 
 _LOWEST = {
@@ -51,37 +50,40 @@ _LOWEST = {
 
 
 def first_beyond(label: Float32, kind: LabelKind) -> tuple[int, str] | None:
-    """The first row whose label is not a valid number for this kind, and which labels are valid."""
+    """Find the first label that is not a valid number of this kind. Returns its row and a description of
+    valid labels, or None if all labels are valid. label: float32 [N]."""
     lowest, valid_labels = _LOWEST.get(kind, (-MAX_LABEL, "a number of magnitude at most 2**60"))
     return first(~((label >= lowest) & (label <= MAX_LABEL)), valid_labels)
 
 
 def first(invalid: npt.NDArray[np.bool_], valid_labels: str) -> tuple[int, str] | None:
-    """The first invalid row, if there is one, and which labels are valid."""
+    """Return the first row where `invalid`, bool [N], is True, along with `valid_labels`. Returns None if
+    there is none."""
     rows = np.flatnonzero(invalid)
     return (int(rows[0]), valid_labels) if rows.size else None
 
 
 # ---- Links: functions between the margin of a row and its prediction ------------------------------------
-# Promises: `margin` and `predict` return the same bits on every CPU; `margin` is the float32 that XGBoost
+# Guarantees: `margin` and `predict` return the same bits on every CPU; `margin` is the float32 that XGBoost
 # computes from a base score. A score that no margin predicts raises ConfigError.
 
 
 @dataclass(frozen=True)
 class Link:
-    """The identity, and the base of the other links: the prediction is the margin."""
+    """Link between a row's margin and its prediction. This base class is the identity."""
 
     def margin(self, score: float, objective: str) -> float:
-        """The margin of a prediction; `objective` is for error messages."""
+        """Return the margin of a prediction. objective: its name, for error messages. Raises ConfigError if
+        no margin has this prediction."""
         return score
 
     def predict(self, margin: Float64) -> Float64:
-        """The prediction of each row: float64 [N], or [N, outputs] for margins [outputs, N]."""
+        """Return each row's prediction: float64 [N], or [N, outputs] for margins of shape [outputs, N]."""
         return margin
 
 
 class LogLink(Link):
-    """The prediction is e**margin."""
+    """Logarithmic link: the prediction is e**margin."""
 
     def margin(self, score: float, objective: str) -> float:
         if not 0.0 < score < math.inf:
@@ -94,7 +96,7 @@ class LogLink(Link):
 
 
 class LogitLink(Link):
-    """The prediction is a probability, 1 / (1 + e**-margin)."""
+    """Logistic link: the prediction is the probability 1 / (1 + e**-margin)."""
 
     def margin(self, score: float, objective: str) -> float:
         if not 0.0 < score < 1.0:
@@ -111,7 +113,7 @@ class LogitLink(Link):
 
 
 class SoftmaxLink(Link):
-    """The predictions of a row are probabilities that sum to 1."""
+    """Softmax link: turns the margins of a row's classes into probabilities that sum to 1."""
 
     def predict(self, margin: Float64) -> Float64:
         out: Float64 = softmaxes(margin)
@@ -126,7 +128,7 @@ def _log(value: np.float32) -> float:
 
 
 # ---- A row's contribution to sums that get noise: gradient and hessian with a joint bound ---------------
-# Promises: for every possible row, its integers (gradient and hessian of all outputs) have a Euclidean norm
+# Guarantees: for every possible row, its integers (gradient and hessian of all outputs) have a Euclidean norm
 # of at most `UNITS * sensitivity`; rounding is toward zero, so it never increases the norm. The bounds are
 # proved at each objective and checked by a property test. Objectives without a bound raise ConfigError.
 
@@ -134,15 +136,15 @@ def _log(value: np.float32) -> float:
 NOISE_BITS = 21
 SCALE = Scale(0, NOISE_BITS)
 UNITS = SCALE.limit
-"""Integer of the largest possible gradient."""
+"""Integer that encodes the largest possible gradient."""
 
 
 @dataclass(frozen=True)
 class Bound:
-    """A row's contribution to a sum: gradient / clip, and hessian / hessian_clip * weight; each quotient is
-    first clipped to 1.
+    """Bound for one row's contribution to sums with noise: gradient / clip, and hessian / hessian_clip *
+    weight. Both quotients are clipped to 1 first.
 
-    sensitivity: the largest norm of these numbers, over all outputs; start: the prediction that boosting
+    sensitivity: largest Euclidean norm of these numbers over all outputs; start: prediction that boosting
     starts from."""
 
     weight: float
@@ -152,7 +154,8 @@ class Bound:
     hessian_clip: float = 1.0
 
     def quantise(self, gradient: Float64, hessian: Float64, out: Int64) -> None:
-        """(gradient << 32) + hessian of each row, in units: int64 [N]."""
+        """Write (gradient << 32) + hessian of each row to `out`, int64 [N], in units. gradient, hessian:
+        float64 [N]."""
         quantise_bounded(
             gradient, hessian, 1.0 / self.clip, 1.0 / self.hessian_clip, self.weight, float(UNITS), out
         )
@@ -166,25 +169,33 @@ class Bound:
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """The bound of an objective, or a function that returns it for the lowest and the highest label."""
+    """The bound of an objective, or a function that returns it from the lowest and the highest possible
+    label."""
 
     bound: Bound | Callable[[float, float], Bound]
 
     @property
     def needs_label_range(self) -> bool:
-        """True if the bound follows from the declared range of the labels."""
+        """True if the bound depends on the declared range of the labels."""
         return not isinstance(self.bound, Bound)
 
 
 def bound_of(objective: "Objective", label_range: tuple[float, float] | None) -> Bound:
-    """The bound of an objective for labels in this range. ConfigError if it has none."""
+    """Return an objective's bound for labels in this range. Raises ConfigError if the objective has none, or
+    has none without a range."""
     if objective.sensitivity is None:
-        raise ConfigError("objective-no-bound", f"{objective.name} has no bound")
+        raise ConfigError(
+            "objective-no-bound",
+            f"objective {objective.name} has no bound on a row's influence; with noise, use another one",
+        )
     bound = objective.sensitivity.bound
     if isinstance(bound, Bound):
         return bound
     if label_range is None:
-        raise ConfigError("label-range-missing", f"{objective.name} has no bound without columns.label_range")
+        raise ConfigError(
+            "label-range-missing",
+            f"objective {objective.name} has no bound on a row's influence unless columns.label_range is set",
+        )
     return bound(*label_range)
 
 
@@ -192,71 +203,76 @@ def bound_of(objective: "Objective", label_range: tuple[float, float] | None) ->
 
 
 AMOUNT_BITS = 24
-"""Bits of gradients if those of a few rows may be ten thousand times the usual ones, which must not round to
-0."""
+"""Number of bits of gradients if a few rows may have gradients ten thousand times the usual ones, which must
+not round to 0."""
 
 
 ROUNDING = 2.0**-30
-"""More than the relative error of any gradient."""
+"""Upper bound for the relative rounding error of any gradient."""
 
 
 class HasGradients(Protocol):
-    """The gradients of a loss. Margins are float64 [N], or [outputs, N] if a row has several; weights float32
-    [N]; labels float32 [N], or [2, N] if they are intervals."""
+    """Protocol of a loss that has gradients. Margins are float64 [N], or [outputs, N] if there are several
+    outputs; weights are float32 [N]; labels are float32 [N], or [2, N] if they are intervals."""
 
     def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
-        """First and second derivative of the loss in each margin, times the weight, in the shape of the
-        margins."""
+        """Compute the first and second derivative of the loss with respect to each margin, multiplied by the
+        weight. Returns two float64 arrays, shaped like `margin`."""
 
 
 class Objective(ABC):
-    """An objective: a frozen dataclass. Its fields are parameters of the terms; its facts are attributes."""
+    """Base class of objectives, which are frozen dataclasses. The fields are the parameters that terms can
+    set."""
 
     name: ClassVar[str]
-    """Its name in the terms and in XGBoost."""
+    """Name in the terms and in XGBoost."""
     label_kind: ClassVar[LabelKind]
     metrics: ClassVar[tuple[str, ...]]
-    """The metrics that fit it, the default first. A name includes its variants with a parameter."""
+    """Names of the metrics that can be computed, the default first. A name includes its variants with a
+    parameter."""
     link: ClassVar[Link] = IDENTITY
     gradient_bits: ClassVar[int] = 16
-    """Bits of a row's gradient and hessian unless the terms set them. More are needed if the gradients of a
-    few rows far exceed those of most."""
+    """Number of bits of a row's gradient and hessian, unless set in the terms. More are needed if the
+    gradients of a few rows far exceed those of most rows."""
     classes_key: ClassVar[str | None] = None
-    """The key of [columns] with the label's values, if it is a class: positive or classes."""
+    """Key of the [columns] table that gives the values of a class label, positive or classes; None for other
+    labels."""
     rows_per_hessian: ClassVar[int | None] = None
-    """The fewest rows of weight 1 whose rounded hessians sum to 1; None if there is no such guarantee."""
+    """Minimum number of rows of weight 1 whose rounded hessians sum to at least 1; None if that is not
+    guaranteed."""
     has_label_means: ClassVar[bool] = False
-    """True if `base_score` from the sums over any rows is about the mean of their labels."""
+    """True if `base_score`, computed from the sums over some rows, is approximately the mean of their labels.
+    """
     sensitivity: ClassVar[Sensitivity | None] = None
-    """The bound of a row's contribution to sums that get noise; None if there is none."""
+    """Bound for a row's contribution to sums with noise; None if there is none."""
     xgboost_table: ClassVar[str] = ""
-    """The table in XGBoost's model file with its parameters; '' if it has none."""
+    """Table with the parameters in XGBoost's model file; empty if there is none."""
 
     @property
     def outputs(self) -> int:
-        """Number of margins of a row, each with its own trees."""
+        """Number of margins per row. Each output has its own trees."""
         return 1
 
     @property
     def bounds(self) -> tuple[int, int] | None:
-        """Binary exponents that bound |gradient| and hessian of a row of weight 1; None if there are no
-        bounds."""
+        """Binary exponents of bounds for |gradient| and the hessian of a row of weight 1; None if they are
+        not bounded."""
         return None
 
     def bounds_after(self, gradient: float, hessian: float, step: float) -> tuple[float, float] | None:
-        """Bounds of |gradient| and hessian of a row of weight 1 after its margin has moved by at most `step`,
-        from those before; None if they imply none."""
+        """Bound |gradient| and the hessian of a row of weight 1 after its margin has moved by at most `step`.
+
+        gradient, hessian: bounds before the move. Returns None if they imply no bounds."""
         return None
 
     @property
     def quantile(self) -> float | None:
-        """The quantile of the residuals in a leaf that is its value; None if the value is a step along the
-        gradient."""
+        """Quantile of a leaf's residuals that becomes its value; None if leaf values are Newton steps."""
         return None
 
     @property
     def default_metric(self) -> str:
-        """The metric that XGBoost reports for this objective by default."""
+        """Metric that XGBoost reports for this objective by default."""
         return self.metrics[0]
 
     @property
@@ -267,47 +283,51 @@ class Objective(ABC):
 
     @property
     def xgboost_equivalent(self) -> "Objective":
-        """The XGBoost objective with the same predictions that the model file names: another one if XGBoost
-        does not have this one."""
+        """XGBoost objective that is written to the model file and predicts the same. It differs from this
+        objective if XGBoost does not have this one."""
         return self
 
     @property
     def start(self) -> HasGradients:
-        """The objective whose gradients determine the initial constant: this one, or one whose best constant
-        is a single step away."""
+        """Loss whose gradients determine the initial constant: this objective, or a loss whose optimal
+        constant is a single step away."""
         return self
 
     @abstractmethod
     def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
-        """First and second derivative of the loss: see `HasGradients`."""
+        """Compute the first and second derivative of the loss, see `HasGradients`."""
 
     def base_score(self, gradient: float, hessian: float) -> float:
-        """The constant prediction, from the sums of the gradients and hessians of `start` at margin 0."""
+        """Return the initial constant prediction. gradient, hessian: sums of the gradients and hessians of
+        `start` at margin 0."""
         return float(self.predict(np.array([-gradient / hessian]))[0])
 
     def base_margin_shift(self, gradient: float, hessian: float) -> float:
-        """The number added to every base margin, from those sums at the base margins."""
+        """Return the number to add to every base margin. gradient, hessian: sums for `start` at the base
+        margins."""
         return -gradient / hessian
 
     def margin(self, score: float) -> float:
         return self.link.margin(score, self.name)
 
     def predict(self, margin: Float64) -> Float64:
-        """The prediction of each row: float64 [N], or [N, outputs]."""
+        """Return each row's prediction: float64 [N], or [N, outputs] for margins of shape [outputs, N]."""
         return self.link.predict(margin)
 
     def first_invalid_label(self, label: Float32) -> tuple[int, str] | None:
-        """The first row with an invalid label for this objective, and which labels are valid."""
+        """Find the first label that is invalid for this objective. Returns its row and a description of valid
+        labels, or None if all labels are valid."""
         return first_beyond(label, self.label_kind)
 
     def typical_row(self, bound: Bound) -> tuple[float, float]:
-        """If there is a bound: the standard deviation of the gradient, and the hessian, of a row whose
-        prediction is undecided and whose label is uniform over its range."""
+        """Return the standard deviation of the gradient, and the hessian, of a typical row: its prediction is
+        undecided and its label is uniform over its range. bound: the objective's bound."""
         return bound.clip / math.sqrt(3.0), 1.0
 
 
 def xgboost_text(value: float | str) -> str:
-    """A parameter as in XGBoost's model file; a number as the shortest decimal that reads back as it."""
+    """Return a parameter as XGBoost's model file has it. A number becomes the shortest decimal that reads
+    back as the same number."""
     return (
         str(value) if isinstance(value, str | int) else str(int(value)) if value.is_integer() else repr(value)
     )

@@ -1,8 +1,7 @@
-"""The objectives by name, and objectives from the parameters of the terms.
+"""Objectives by name, and their construction from the parameters in the terms.
 
-Each objective is registered once, by `register`; `built_in.BUILT_IN` has the built-in ones. Classes that are
-not objectives raise TypeError; names already taken raise ValueError.
-"""
+`register` adds an objective; `built_in.BUILT_IN` lists the built-in ones. Raises TypeError for a class that
+is not an objective, and ValueError if the name is already taken."""
 
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
@@ -22,8 +21,11 @@ _Kind = TypeVar("_Kind", bound=type[Objective])
 
 
 def register(kind: _Kind) -> _Kind:
-    """Add an objective that terms can name; a decorator. Every party and the aggregator must register it
-    before reading terms. Its parameters are fields of the terms."""
+    """Register an objective class so that terms can name it. Can be used as a decorator.
+
+    Every party and the aggregator must register the class before they read terms. The class's parameters
+    become keys of the terms. Raises TypeError if it is not a dataclass derived from Objective, ValueError if
+    the name is taken."""
     if not (isinstance(kind, type) and issubclass(kind, Objective) and is_dataclass(kind)):
         raise TypeError(f"{kind!r} is not a dataclass derived from Objective")
     if OBJECTIVES.setdefault(kind.name, kind) is not kind:
@@ -40,25 +42,25 @@ def names_of(kind: LabelKind) -> tuple[str, ...]:
 
 
 def _parameters(name: str) -> list[Field[Any]]:
-    """The fields that an objective is compared by; fields that are not compared are not parameters."""
+    """Return the fields of an objective that are parameters, i.e. those that take part in comparisons."""
     return [parameter for parameter in fields(OBJECTIVES[name]) if parameter.compare]  # type: ignore[arg-type]
 
 
 def parameters_of(name: str) -> dict[str, bool]:
-    """The parameters of the objective of that name, and whether they are required."""
+    """Return the parameters of the objective of this name. Maps each to True if it is required."""
     return {parameter.name: parameter.default is MISSING for parameter in _parameters(name)}
 
 
 def make_objective(name: str, parameters: Mapping[str, object]) -> Objective:
-    """The objective of that name, with those of the parameters that it has and that are not None.
-    LookupError, TypeError or ValueError if one is missing or has an invalid value."""
+    """Create the objective of this name. Parameters that it does not have, or that are None, are ignored.
+    Raises LookupError, TypeError or ValueError if a parameter is missing or has an invalid value."""
     types = {parameter.name: parameter.type for parameter in _parameters(name)}
     own = {key: parameters[key] for key in types if parameters.get(key) is not None}
     return OBJECTIVES[name](**{key: to_number(types[key], value) for key, value in own.items()})
 
 
 def to_number(kind: object, value: object) -> Any:
-    """Parse a parameter of this kind (int, float, bool, str). ValueError if the text is invalid."""
+    """Convert a parameter to this kind (int, float, bool or str). Raises ValueError if it is invalid."""
     if kind is str:
         return str(value)
     if kind is bool:
@@ -68,17 +70,17 @@ def to_number(kind: object, value: object) -> Any:
     return int(str(value)) if kind is int else float(str(value).strip("[]"))  # XGBoost writes some as lists
 
 
-# ---- Objectives of packages: classes that packages installed here offer as entry points -----------------
-# Promises: only names that are not registered are looked up, and only code installed here under GROUP is
-# loaded, regardless of the terms: code never travels. ConfigError, in one line, for names that no package
-# offers here, or several; for parameters that a class does not take; for classes that are not an
-# `objective.Objective`, or predict differently than their xgboost_equivalent. At a party, Refused for
-# gradients that cannot be summed.
+# ---- Objectives from packages: classes that installed packages offer as entry points --------------------
+# Guarantees: only names that are not registered are looked up, and only installed code under GROUP is loaded,
+# regardless of the terms: code is never sent. ConfigError is raised, in one line, if no installed package or
+# more than one offers a name, if a class does not have a parameter, and if a class is not an
+# `objective.Objective` or predicts differently from its xgboost_equivalent. A party raises Refused if
+# gradients are invalid.
 
 
 GROUP = "fedboost.objectives"
 _KINDS: dict[object, type] = {"int": int, "float": float, "str": str}
-"""Annotations that a module stores as text."""
+"""Types by name, for modules that store annotations as text."""
 
 
 def names() -> list[str]:
@@ -86,20 +88,21 @@ def names() -> list[str]:
 
 
 def package_of(name: str) -> str:
-    """The package that offers an objective here, as distribution==version."""
+    """Return the installed package that offers an objective, as distribution==version."""
     package = _entry_point(name).dist
     return f"{package.name}=={package.version}"
 
 
 def parameters(name: str, values: Mapping[str, object]) -> dict[str, Any]:
-    """The parameters as the class takes them, converted to float where it has one."""
+    """Convert an objective's parameters to the types that its class declares. Raises ConfigError if one is
+    unknown or invalid."""
     kind = _class(name)
     own = {field.name: _KINDS.get(field.type, field.type) for field in fields(kind)}  # type: ignore[arg-type]
     for key in values:
         if key not in own:
             raise ConfigError(
                 "objective-parameter-unknown",
-                f"{name} has no parameter {key!r}; it takes {', '.join(own) or 'none'}",
+                f"objective {name} has no parameter {key!r}; valid parameters: {', '.join(own) or 'none'}",
             )
     out = {}
     for key, value in values.items():
@@ -108,56 +111,80 @@ def parameters(name: str, values: Mapping[str, object]) -> dict[str, Any]:
         except ValueError:
             what = "a whole number" if own[key] is int else "a number"
             raise ConfigError(
-                "objective-parameter-invalid", f"{name}: parameter {key} takes {what}, not {value!r}"
+                "objective-parameter-invalid",
+                f"objective {name}: parameter {key} must be {what}, not {value!r}",
             ) from None
     return out
 
 
 def objective(name: str, values: Mapping[str, object]) -> Objective:
-    """The objective that a package installed here offers, with these parameters."""
+    """Create an objective that an installed package offers. values: its parameters. Raises ConfigError if no
+    package or several packages offer it, or if it is not a valid objective."""
     kind, own = _class(name), parameters(name, values)
     if kind.__abstractmethods__:
         lacking = ", ".join(sorted(kind.__abstractmethods__))
         raise ConfigError(
-            "objective-incomplete", f"{name} of {package_of(name)} is not an objective: it lacks {lacking}"
+            "objective-incomplete",
+            f"{name} from {package_of(name)} is not a valid objective: it does not define {lacking}",
         )
     try:
         made = kind(**own)
     except Exception as error:  # noqa: BLE001 - it is the package's own code
-        raise ConfigError("objective-not-created", f"{name} of {package_of(name)}: {_line(error)}") from None
+        raise ConfigError(
+            "objective-not-created", f"{name} from {package_of(name)} cannot be created: {_line(error)}"
+        ) from None
     try:
         fault = _fault(made, name)
     except Exception as error:  # noqa: BLE001 - as above
         fault = _line(error)
     if fault:
-        raise ConfigError("objective-invalid", f"{name} of {package_of(name)} is not an objective: {fault}")
+        raise ConfigError(
+            "objective-invalid", f"{name} from {package_of(name)} is not a valid objective: {fault}"
+        )
     return made
 
 
 def gradients(
     loss: HasGradients, name: str, margin: Float64, label: Float32, weight: Float32
 ) -> tuple[Float64, Float64]:
-    """The gradients of a package's objective. Refused if its code fails, or if they cannot be summed."""
+    """Call an installed package's objective and return its gradients and hessians, float64, shaped like
+    `margin`.
+
+    Args:
+        loss: the objective.
+        name: its name, for error messages.
+        margin: float64 [N].
+        label: float32 [N], or [2, N] if labels are intervals.
+        weight: float32 [N].
+
+    Raises:
+        Refused: if the package's code fails, or returns a wrong shape, a number that is not finite or a
+            negative hessian.
+    """
     try:
         gradient, hessian = (
             np.ascontiguousarray(v, np.float64) for v in loss.gradients(margin, label, weight)
         )
     except Exception as error:  # noqa: BLE001 - it is the package's own code
-        raise Refused("objective-failed", f"objective {name} failed at its rows", _line(error)) from None
+        raise Refused(
+            "objective-failed", f"objective {name} failed on this party's rows", _line(error)
+        ) from None
     sound = gradient.shape == hessian.shape == margin.shape and bool((hessian >= 0.0).all())
     if not sound or not (np.isfinite(gradient).all() and np.isfinite(hessian).all()):
         raise Refused(
             "objective-gradients-invalid",
-            f"objective {name} returned invalid gradients: a wrong shape, not finite, or a hessian below 0",
+            f"objective {name} returned invalid gradients: the shape is wrong, a number is not finite, or a "
+            f"hessian is negative",
         )
     return gradient, hessian
 
 
 def check_objective(loss: Objective, label: Float32) -> None:
-    """Check an objective, for the tests of its package.
+    """Check an objective; intended for the tests of the package that defines it.
 
-    ConfigError unless its gradients at these labels, float32 [N] or [2, N], depend on single rows, are
-    finite, within its bounds, with hessians of at least 0, and proportional to the weights."""
+    label: labels to check it with, float32 [N], or [2, N] if they are intervals. Raises ConfigError unless
+    each row's gradient and hessian depend only on that row, are finite, within the objective's bounds and
+    proportional to the weight, and hessians are not negative."""
     rows = label.shape[-1]
     margin = np.linspace(-4.0, 4.0, rows)
     ones, halves = np.ones(rows, np.float32), np.full(rows, 0.5, np.float32)
@@ -180,10 +207,13 @@ def check_objective(loss: Objective, label: Float32) -> None:
         if (light != 0.5 * values).any():
             raise ConfigError("objective-weight", f"the {what} is not proportional to the weight")
     if (whole[1] < 0.0).any():
-        raise ConfigError("objective-hessian", f"the hessian of row {int(np.argmin(whole[1]))} is below 0")
+        raise ConfigError("objective-hessian", f"the hessian of row {int(np.argmin(whole[1]))} is negative")
     for what, values, bound in zip(("gradient", "hessian"), whole, loss.bounds or (), strict=False):
         if np.abs(values).max() > 2.0**bound:
-            raise ConfigError("objective-bound", f"a {what} is {np.abs(values).max():g}, above 2**{bound}")
+            raise ConfigError(
+                "objective-bound",
+                f"a {what} has magnitude {np.abs(values).max():g}, above its bound 2**{bound}",
+            )
 
 
 def _entry_point(name: str) -> Any:
@@ -194,9 +224,9 @@ def _entry_point(name: str) -> Any:
         )
         raise ConfigError(
             "objective-not-installed",
-            f"objective {name!r} is offered by several packages here: {packages}; keep one"
+            f"objective {name!r} is offered by several installed packages: {packages}; uninstall all but one"
             if matching
-            else f"objective {name!r} is offered by no package here (entry points of group {GROUP})",
+            else f"objective {name!r} is not offered by any installed package (entry point group {GROUP})",
         )
     return matching[0]
 
@@ -207,24 +237,25 @@ def _class(name: str) -> type[Objective]:
         kind = entry_point.load()
     except Exception as error:  # noqa: BLE001 - importing runs the package's own code
         raise ConfigError(
-            "objective-not-loaded", f"{name} of {package_of(name)} cannot be loaded: {_line(error)}"
+            "objective-not-loaded", f"{name} from {package_of(name)} cannot be loaded: {_line(error)}"
         ) from None
     if not isinstance(kind, type) or not is_dataclass(kind):
         raise ConfigError(
-            "objective-invalid", f"{name} of {package_of(name)} is not an objective: it is not a dataclass"
+            "objective-invalid",
+            f"{name} from {package_of(name)} is not a valid objective: it is not a dataclass",
         )
     if not issubclass(kind, Objective):
         raise ConfigError(
             "objective-invalid",
-            f"{name} of {package_of(name)} is not an objective: it is not derived from Objective",
+            f"{name} from {package_of(name)} is not a valid objective: it is not derived from Objective",
         )
     return kind
 
 
 def _fault(made: Objective, name: str) -> str:
-    """Why this is not an objective of that name; empty if it is one."""
+    """Return why this is not a valid objective of that name; empty if it is one."""
     if made.name != name:
-        return f"it calls itself {made.name!r}"
+        return f"its name is {made.name!r}"
     if made.outputs != 1:
         return "it has several outputs"
     equivalent = made.xgboost_equivalent
@@ -236,7 +267,7 @@ def _fault(made: Objective, name: str) -> str:
     predicted = made.predict(margin)
     same = equivalent.outputs == 1 and (predicted == equivalent.predict(margin)).all()
     if not same or any(made.margin(score) != equivalent.margin(score) for score in predicted.tolist()):
-        return f"margin and predict are not those of {equivalent.name}, which stands for it in XGBoost"
+        return f"margin and predict differ from those of {equivalent.name}, its xgboost_equivalent"
     _ = made.default_metric, made.label_kind, made.bounds, made.gradient_bits, made.quantile
     return ""
 
@@ -245,7 +276,7 @@ def _line(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
-# ---- One objective for several models that train side by side -------------------------------------------
+# ---- One objective for several models that are trained at once ------------------------------------------
 # Each model has its own margin for every row; its gradients are those of the objective at these margins.
 
 
@@ -255,7 +286,10 @@ def _of_base(fact: str) -> Any:
 
 @dataclass(frozen=True)
 class Trials(Objective):
-    """The objective `base`, with a single output, for `number` models. Margins are float64 [number, N]."""
+    """Objective for several models that are trained at once. Each model has its own margin for every row:
+    margins are float64 [number, N].
+
+    base: the objective of each model, which must have a single output; number: number of models."""
 
     base: Any
     """An `Objective`, or the loss that boosting starts from."""
@@ -267,7 +301,7 @@ class Trials(Objective):
     default_metric, bounds, bounds_after = map(_of_base, ("default_metric", "bounds", "bounds_after"))
     quantile, xgboost_equivalent = map(_of_base, ("quantile", "xgboost_equivalent"))
     base_score = _of_base("base_score")
-    """All models start from one constant."""
+    """All models start from the same constant."""
 
     @property
     def outputs(self) -> int:
@@ -275,10 +309,10 @@ class Trials(Objective):
 
     @property
     def start(self) -> HasGradients:
-        """The start of the objective, for all models."""
+        """Loss that determines the initial constant, for all models."""
         return self if self.base.start is self.base else Trials(self.base.start, self.number)
 
     def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
-        """Gradients and hessians, float64 [number, N] each."""
+        """Compute the gradients and hessians of each model: two float64 [number, N]."""
         both = [self.base.gradients(own, label, weight) for own in margin]
         return np.stack([gradient for gradient, _ in both]), np.stack([hessian for _, hessian in both])

@@ -1,1 +1,1 @@
-"""The aggregator's process: server, sessions, limits, archive."""
+"""The aggregator's process: gRPC server, sessions, limits and archive of ended sessions."""

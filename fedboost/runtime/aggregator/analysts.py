@@ -1,6 +1,7 @@
-"""The analyst's side of an aggregator: training requests, the wait for parties, the stream of events.
+"""The analysts' side of an aggregator: requests for sessions, waiting for parties, streams of events, and
+preflight checks.
 
-An analyst who returns with the terms of an own session follows that session.
+An analyst who returns with the terms of an earlier request follows the session that it started.
 """
 
 import asyncio
@@ -59,21 +60,30 @@ from fedboost.wire.messages import (
 
 
 SMALL = 1 << 16
-"""Bytes that are read in some milliseconds: terms of a thousand columns."""
+"""Bytes that can be parsed in some milliseconds: terms with a thousand columns."""
 
 T = TypeVar("T")
 
 
 class Reader:
-    """Threads that read what callers send: one for small things, and one for large ones."""
+    """Parses what callers send in two threads: one for small texts and one for large ones, so that a small
+    text never waits for a large one."""
 
     def __init__(self) -> None:
         self._small, self._large = asyncio.Semaphore(1), asyncio.Semaphore(1)
         self._turns = WeakValueDictionary[str, asyncio.Lock]()
-        """One lock per caller, held while something of it is read, even if the call ends meanwhile."""
+        """One lock per caller. It is held while something of the caller is read, even if the call ends
+        meanwhile."""
 
     async def run(self, caller: str, size: int, read: Callable[[], T]) -> T:
-        """Run `read`, which reads so many bytes of a caller, in a thread; return or raise its outcome."""
+        """Call `read` in a thread, and return its result or raise its exception. Each caller has one thing
+        read at a time.
+
+        Args:
+            caller: name of the caller.
+            size: number of bytes that `read` parses.
+            read: the function.
+        """
         turn = self._turns.setdefault(caller, asyncio.Lock())
         await turn.acquire()
 
@@ -94,14 +104,15 @@ class Reader:
 
 
 MAX_WAITING = 16
-"""Most analysts that may wait at a time, for parties or for another session to end."""
+"""Maximum number of analysts that may wait for parties or for another session to end."""
 MAX_WAITING_OF_ANALYST = 4
-"""Most waiting sessions of one analyst, by name."""
+"""Maximum number of waiting sessions per analyst, by name."""
 
 
 @dataclass(frozen=True)
 class Waiter:
-    """An analyst who waits for a session to begin. analyst: '' without keys; since: seconds since 1970."""
+    """An analyst who waits for a session to start. analyst: name, or "" if the aggregator runs without keys;
+    since: seconds since 1970."""
 
     analyst: str
     terms: Terms
@@ -109,13 +120,13 @@ class Waiter:
 
 
 def named(analyst: str) -> dict[str, str]:
-    """The analyst of a log event; nothing where analysts have no keys."""
+    """Return the `analyst` field of a log event, or no field if the name is empty."""
     return {"analyst": analyst} if analyst else {}
 
 
 @dataclass(eq=False)
 class Analysts:
-    """The service's method Train."""
+    """Handler of the RPC `Train`, with which analysts request a session and receive its events."""
 
     _admission: Admission
     sessions: Sessions
@@ -123,13 +134,15 @@ class Analysts:
     _log: Any
     waiters: list[Waiter] = field(default_factory=list)
     here: dict[int, tuple[str, Arrival]] = field(default_factory=dict)
-    """The analysts that follow a session or wait for one, by call."""
+    """The analysts who follow a session or wait for one, by call."""
     on_stop: Callable[[str, str], None] = lambda analyst, digest: None
-    """Called when an analyst no longer wants a session under the terms with this digest."""
+    """Called with analyst and terms' digest when the analyst no longer wants the session under these
+    terms."""
     reader: Reader = field(default_factory=Reader)
 
     async def answer(self, requests: AsyncIterator[bytes], context: Any, peer: Peer) -> None:
-        """Answer one call of an analyst: read its request, then send the events as they come."""
+        """Handle a call of an analyst: read its request, then send the events of the session as they
+        occur."""
         request = await self._admission.only_message(requests, context, peer)
         try:
             async with aclosing(self._train(request, context, peer)) as events:
@@ -139,7 +152,7 @@ class Analysts:
             self.here.pop(id(context), None)
 
     async def _train(self, request: bytes, context: Any, peer: Peer) -> AsyncGenerator[TrainEvent, None]:
-        """Yield the events of one analyst's session, from terms to model."""
+        """Yield the events of an analyst's session, from submitting the terms to the model."""
         name = ""
         try:
             check_version(context, "analyst")
@@ -184,33 +197,40 @@ class Analysts:
             session.forget()  # a model is kept until the analyst confirms its arrival
 
     def begun(self, analyst: str, terms: Terms) -> ActiveSession | None:
-        """The session of this analyst under these terms that runs, waits, or has a model; or None."""
+        """Return this analyst's session under these terms if it is running, waiting, or finished with a
+        model; otherwise None."""
         session = self.sessions.find(analyst, terms.digest)
         return None if session is None or session.failed else session
 
     def is_ready(self, terms: Terms, analyst: str) -> bool:
-        """Return whether there is no need to wait: a session under these terms may begin, or has begun."""
+        """Return whether a session under these terms may start now, or has already started."""
         here = all(party in self.connected for party in terms.parties)
         return (here and self.sessions.may_begin) or self.begun(analyst, terms) is not None
 
     async def until_ready(
         self, terms: Terms, analyst: str, since: float | None = None
     ) -> AsyncGenerator[tuple[str, ...], None]:
-        """Yield the parties that are not connected yet (none: another session is active), at each change,
-        until a session under these terms may begin, or another call has begun it.
+        """Wait until a session under these terms may start, or another call of the analyst has started it. At
+        each change, yields the parties that are not connected yet (an empty tuple if only another session is
+        in the way).
 
-        analyst: name and key, as in sessions; since: time of the request (default: now). Refused if it has to
-        wait and too many do.
+        Args:
+            analyst: name and key of the analyst, as in `Sessions`.
+            since: time of the request in seconds since 1970 (default: now).
+
+        Raises:
+            Refused: the session would have to wait, but too many sessions are already waiting.
         """
         name = analyst.rpartition("#")[0]
         if not self.is_ready(terms, analyst):
             if name and sum(waiter.analyst == name for waiter in self.waiters) >= MAX_WAITING_OF_ANALYST:
-                ended = "Ctrl-C in `fedboost train` ends the wait of one"
+                ended = "press Ctrl-C in a `fedboost train` command to stop its wait"
                 raise Refused(
-                    "queue-share", f"{MAX_WAITING_OF_ANALYST} sessions of this analyst wait already; {ended}"
+                    "queue-share",
+                    f"{MAX_WAITING_OF_ANALYST} sessions of this analyst are already waiting; {ended}",
                 )
             if len(self.waiters) >= MAX_WAITING:
-                raise Refused("queue-full", f"{MAX_WAITING} analysts are waiting already; try again later")
+                raise Refused("queue-full", f"{MAX_WAITING} analysts are already waiting; try again later")
         before: tuple[str, ...] | None = None
         waiter = Waiter(name, terms, int(since or time.time()))
         self.waiters.append(waiter)
@@ -237,7 +257,7 @@ class Analysts:
         )
 
     def _end(self, analyst: str, digest: str, command: TrainCommand) -> None:
-        """Stop the analyst's session under the terms with this digest, or let it finish its round."""
+        """Stop the analyst's session under the terms with this digest, or let it finish the current round."""
         session = self.sessions.find(analyst, digest)
         if command is TrainCommand.FINISH:
             if session is not None and not session.over:
@@ -249,8 +269,15 @@ class Analysts:
         self.sessions.delivered(analyst, digest)
 
     async def read(self, caller: str, text: str, signed: Request | None, name: str) -> Terms:
-        """Read the terms of a session, after checking that the caller of this name signed the text.
-        FedboostError."""
+        """Parse the terms of a session, after checking that the caller signed the text. Raises FedboostError
+        if the signature or the terms are invalid.
+
+        Args:
+            caller: peer that sent the text; its texts are parsed one at a time.
+            text: the terms.
+            signed: the signature, or None without keys.
+            name: name of the analyst.
+        """
         check_signed(self.sessions.trust, text, signed, name, key_exchange.SESSION)
         return await self.reader.run(caller, len(text), lambda: self._read(text))
 
@@ -261,10 +288,13 @@ class Analysts:
 
 
 def terms_with_parties(text: str) -> Terms:
-    """Read terms that name parties. Runs in a thread: terms may have megabytes."""
+    """Parse terms. Raises ConfigError if they do not name parties. Meant to run in a thread, as terms may
+    have megabytes."""
     terms = terms_of(text)
     if not terms.parties:
-        raise ConfigError("terms-no-parties", 'the terms name no parties; add parties = ["north", "south"]')
+        raise ConfigError(
+            "terms-no-parties", 'the terms do not name any parties; add parties = ["north", "south"]'
+        )
     _ = terms.digest  # computed once, in this thread, with the canonical text that every party gets
     return terms
 
@@ -275,16 +305,17 @@ def terms_with_parties(text: str) -> Terms:
 
 
 MAX_CHECKS = 4
-"""Most checks at a time, of all analysts."""
+"""Maximum number of preflight checks in progress, of all analysts."""
 MAX_CHECKS_OF_ONE = 2
-"""Most checks at a time of one analyst with keys: a party that does not answer blocks them."""
+"""Maximum number of checks in progress per analyst with keys. A party that does not answer blocks them."""
 SITE_SECONDS = 60.0
-"""Seconds within which a site must answer: it may read all its rows."""
+"""Seconds within which a site must answer. It may have to read all its rows."""
 
 
 @dataclass
 class Reviewer:
-    """A party's stream of checks: outgoing messages, and the checks that it has not answered."""
+    """A party's stream of preflight checks: outgoing messages, and the checks that it has not answered
+    yet."""
 
     outgoing: Outgoing
     asked: dict[int, "asyncio.Future[Objections | None]"] = field(default_factory=dict)
@@ -292,7 +323,8 @@ class Reviewer:
 
 @dataclass(eq=False)
 class Checks:
-    """The service's methods Advise, for parties, and Check, for analysts."""
+    """Handler of preflight checks, in which an analyst asks all parties whether they would take part: the
+    RPCs `Advise` for parties and `Check` for analysts."""
 
     _trust: Trust | None
     _admission: Admission
@@ -302,10 +334,10 @@ class Checks:
     _reviewers: dict[str, Reviewer] = field(default_factory=dict)
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     _open: Counter[str] = field(default_factory=Counter)
-    """Number of checks under way, by analyst."""
+    """Number of checks in progress, by analyst."""
 
     async def advise(self, requests: AsyncIterator[bytes], context: Any, peer: Peer) -> None:
-        """Pass checks to a party and take its answers, as long as its stream is open."""
+        """Send checks to a party and receive its answers, as long as its stream is open."""
         try:
             check_version(context, "party")
             name = self._admission.party_name(context)
@@ -331,7 +363,7 @@ class Checks:
                     answer.set_result(None)
 
     async def _read(self, requests: AsyncIterator[bytes], reviewer: Reviewer, peer: Peer) -> None:
-        """Take a party's answers. PeerError for too many that were not requested."""
+        """Receive a party's answers. Raises PeerError if too many were not requested."""
         async for data in requests:
             objections = decode_objections(data)
             answer = reviewer.asked.get(objections.number)
@@ -339,7 +371,7 @@ class Checks:
                 answer.set_result(objections)
             elif not peer.unwanted.take(time.monotonic()):
                 peer.bar(time.monotonic())
-                raise PeerError("messages-unwanted", "it keeps sending what nobody asked for")
+                raise PeerError("messages-unwanted", "it keeps sending answers that were not requested")
 
     async def answer(self, requests: AsyncIterator[bytes], context: Any, peer: Peer) -> None:
         request = await self._admission.only_message(requests, context, peer)
@@ -349,10 +381,10 @@ class Checks:
             caller = self._admission.check_role(context, "analyst")
             name = caller.name if caller else ""
             if self._open.total() >= MAX_CHECKS:
-                raise Refused("checks-busy", f"{MAX_CHECKS} checks are under way already; try again later")
+                raise Refused("checks-busy", f"{MAX_CHECKS} checks are already in progress; try again later")
             if caller and self._open[name] >= MAX_CHECKS_OF_ONE:
                 raise Refused(
-                    "checks-busy", f"{MAX_CHECKS_OF_ONE} checks of yours are under way; try again later"
+                    "checks-busy", f"you already have {MAX_CHECKS_OF_ONE} checks in progress; try again later"
                 )
             self._open[name] += 1
             try:
@@ -380,10 +412,10 @@ class Checks:
         reviewer = self._reviewers.get(party)
         if party not in self._connected:
             seen = self._connected.seen.last(party)
-            away = f"it has been away since {day(datetime.fromtimestamp(seen, UTC))}"
+            away = f"it has been disconnected since {day(datetime.fromtimestamp(seen, UTC))}"
             return SiteReply(party, False, (away if seen else "it has never connected to this aggregator",))
         if reviewer is None:
-            older = "it cannot be asked: it runs an older version of fedboost; update it there"
+            older = "it runs an older fedboost version, which does not support checks; update fedboost there"
             return SiteReply(party, False, (older,))
         answer = reviewer.asked[number] = asyncio.get_running_loop().create_future()
         reviewer.outgoing.put(review)

@@ -1,10 +1,12 @@
-"""Sessions that ended, with their models; submitted sessions; and the status of an aggregator.
+"""The archive of ended sessions and their models, the queue of submitted sessions, and the status of an
+aggregator.
 
-Each ended session has a file NAME.json with its facts, and NAME.model with its model if it has one, in the
-folder `ended` of the state folder. Beyond MAX_ENDED finished and MAX_FAILED failed ones, the oldest of the
-analyst with the most is deleted: no analyst displaces another's, and no failure displaces a model.
+Each ended session has a file NAME.json with its facts in the folder `ended` of the state folder, and
+NAME.model if it has a model. At most MAX_ENDED finished and MAX_FAILED failed sessions are kept. Beyond that,
+the oldest session of the analyst with the most sessions is deleted. So no analyst displaces another's
+sessions, and no failed session displaces a model.
 
-Files are readable by the aggregator's user only. A failure to write or read is one line in the log, and the
+Only the aggregator's user can read the files. If a file cannot be written or read, that is logged and the
 session stays in memory.
 """
 
@@ -48,28 +50,29 @@ from fedboost.wire import messages as wire
 from fedboost.wire.messages import Member, SessionState, SessionStatus, Status, encode_status
 
 MAX_ENDED = 64
-"""Most finished sessions that are kept."""
+"""Maximum number of finished sessions that are kept."""
 MAX_FAILED = 64
-"""Most failed sessions that are kept."""
+"""Maximum number of failed sessions that are kept."""
 MAX_IN_MEMORY = 4
-"""Most models kept in memory because they are not on the disk."""
+"""Maximum number of models kept in memory because they are not on disk."""
 FOLDER = "ended"
 _NAME = re.compile(r"session-[0-9a-f]{16}")
 
 
 class Archive:
-    """The ended sessions, the latest first. state: the aggregator's state folder; None: they end with the
-    process."""
+    """Stores ended sessions, most recent first, with their models. state: the aggregator's state folder, or
+    None to store them in memory only."""
 
     def __init__(self, state: Path | None, log: Any) -> None:
         self.ended: list[EndedSession] = []
         self._folder = None if state is None else state / FOLDER
         self._log = log
         self._models: dict[str, bytes] = {}
-        """Models that are not on the disk, or not yet."""
+        """Models that are not on disk, or not yet."""
         self._writing: set[asyncio.Task[None]] = set()
         self._disk = asyncio.Lock()
-        """Held while writing: in sequence, so nothing is written after it was dropped."""
+        """Held while writing, so that files are written in sequence and no session is written after it was
+        dropped."""
 
     def open(self) -> None:
         if self._folder is None:
@@ -78,7 +81,7 @@ class Archive:
             self._folder.mkdir(mode=0o700, exist_ok=True)
             files = [path for path in self._folder.glob("*.json") if _NAME.fullmatch(path.stem)]
         except OSError as error:
-            self._log.error("sessions that ended are not kept", folder=str(self._folder), reason=str(error))
+            self._log.error("ended sessions cannot be stored", folder=str(self._folder), reason=str(error))
             self._folder = None
             return
         found = [facts for path in files if (facts := self._read(path)) is not None]
@@ -100,13 +103,13 @@ class Archive:
                 self._writing.add(task)
                 task.add_done_callback(self._writing.discard)
         except Exception as error:  # noqa: BLE001 - a failure to make a record ends no session
-            self._log.error("a session is not kept", reason=f"{type(error).__name__}: {error}")
+            self._log.error("the session cannot be stored", reason=f"{type(error).__name__}: {error}")
 
     def find(self, name: str) -> EndedSession | None:
         return next((facts for facts in self.ended if facts.name == name), None)
 
     def model(self, name: str) -> bytes | None:
-        """The model file of a session by name; None if it is not kept. Reads the disk."""
+        """Return the model file of a session by name, or None if it is not kept. Reads from disk."""
         try:
             with self.model_file(name) or BytesIO() as opened:
                 return opened.read() or None
@@ -114,7 +117,7 @@ class Archive:
             return None
 
     def model_file(self, name: str) -> BinaryIO | None:
-        """The same, opened for reading in parts."""
+        """Open the model file of a session by name, for reading in parts. Returns None if it is not kept."""
         if self.find(name) is None:
             return None
         model = self._models.get(name)
@@ -126,7 +129,8 @@ class Archive:
             return None
 
     async def is_kept(self, name: str) -> bool:
-        """Wait until a session is written; return whether it outlives the process."""
+        """Wait until a session has been written. Returns True if it is on disk, so that it survives a
+        restart."""
         await self.close()
         return self._folder is not None and (self._folder / f"{name}.json").exists()
 
@@ -134,7 +138,7 @@ class Archive:
         await asyncio.gather(*self._writing, return_exceptions=True)
 
     def _make_room(self) -> list[str]:
-        """Drop sessions while there are too many, and return their names."""
+        """Drop sessions as long as there are too many. Returns their names."""
         dropped = []
         for failed, most in ((False, MAX_ENDED), (True, MAX_FAILED)):
             alike = [facts for facts in reversed(self.ended) if bool(facts.reason) is failed]
@@ -152,7 +156,7 @@ class Archive:
                 self._models.pop(facts.name, None)
 
     def _write(self, folder: Path, facts: EndedSession, model: bytes, dropped: list[str]) -> bool:
-        """Write a session to the disk and delete dropped ones; False if that fails."""
+        """Write a session to disk and delete the files of dropped ones. Returns False if that fails."""
         try:
             if model:
                 write_atomically(folder / f"{facts.name}.model", model, 0o600)
@@ -162,7 +166,7 @@ class Archive:
                 (folder / f"{name}.json").unlink(missing_ok=True)
                 (folder / f"{name}.model").unlink(missing_ok=True)
         except (FedboostError, OSError) as error:
-            self._log.error("a session is not kept", session=facts.name, reason=str(error))
+            self._log.error("the session cannot be stored", session=facts.name, reason=str(error))
             return False
         return True
 
@@ -171,17 +175,19 @@ class Archive:
             facts = EndedSession.model_validate_json(path.read_bytes())
             return facts if facts.name == path.stem else None
         except (OSError, ValidationError) as error:
-            self._log.warning("not the record of a session", file=str(path), reason=type(error).__name__)
+            self._log.warning(
+                "the file is not a record of a session", file=str(path), reason=type(error).__name__
+            )
             return None
 
 
 def nonce_of(request: Request | None) -> str:
-    """The nonce that identifies a signed request; '' where nothing is signed."""
+    """Return the nonce that identifies a signed request, or an empty string if nothing is signed."""
     return "" if request is None else request.nonce.hex()
 
 
 def facts_of(session: ActiveSession) -> tuple[EndedSession, bytes]:
-    """The facts of an ended session, and its model file, empty if it has none."""
+    """Return the record of an ended session, and its model file (empty if it has none)."""
     terms, model = session.terms, session.model
     whole = bool(model) and not model.startswith(PART_BEGINS.encode())
     task = terms.task
@@ -215,16 +221,16 @@ def facts_of(session: ActiveSession) -> tuple[EndedSession, bytes]:
 
 
 WAIT_SECONDS = 24 * 3600.0
-"""Most seconds that a submitted session waits for its parties, and for other sessions to end."""
+"""Maximum number of seconds that a submitted session waits for its parties and for other sessions to end."""
 MAX_SUBMITTED = 4
-"""Most submitted sessions of one analyst at a time, including a running one."""
+"""Maximum number of submitted sessions per analyst, including a running one."""
 SUBMITTED = "submitted"
-NOT_BEGUN = "a submitted session does not begin"
+NOT_BEGUN = "a submitted session cannot start"
 
 
 class Submissions:
-    """Submitted sessions, until they are over. state: the aggregator's state folder; None: they end with the
-    process."""
+    """Sessions submitted as a file of signed terms, from submission until they are over. state: the
+    aggregator's state folder, or None if they do not survive this process."""
 
     def __init__(self, analysts: Analysts, archive: Archive, state: Path | None, log: Any) -> None:
         self._analysts = analysts
@@ -237,7 +243,7 @@ class Submissions:
         analysts.on_stop = self.withdraw
 
     async def open(self) -> None:
-        """Take up what an earlier process kept, in the order of submission."""
+        """Resume the submissions that an earlier process left, in the order in which they were submitted."""
         files = [] if self._folder is None else [*self._folder.glob("*.json")]
         for path in sorted(files, key=lambda path: path.lstat().st_mtime):
             try:
@@ -248,17 +254,19 @@ class Submissions:
             try:
                 asked = await self._read(data, None)
                 if path != self._file(asked.analyst, asked.terms.digest):
-                    raise ConfigError("submitted-misnamed", "its name does not match its content")
+                    raise ConfigError("submitted-misnamed", "the file name does not match the content")
                 self._check_room(asked.terms, asked.analyst)
             except FedboostError as error:
                 self._log.warning(NOT_BEGUN, file=str(path), reason=quoted(str(error)))
                 self._drop(path)
             else:
-                self._log.info("submitted terms taken up", terms=asked.terms.digest[:12])
+                self._log.info("submitted terms resumed", terms=asked.terms.digest[:12])
                 self._wait(asked, since)
 
     async def submit(self, data: bytes, name: str) -> Submitted:
-        """Request a session under the signed terms in this file, as the analyst of this name."""
+        """Request a session under the signed terms in `data`, as the analyst of this name. Submitting the
+        same terms again returns the same session. Raises FedboostError if they are invalid or too many
+        sessions are waiting."""
         asked = await self._read(data, name)
         terms, analyst = asked.terms, asked.analyst
         if (session := self._analysts.begun(analyst, terms)) is not None:
@@ -273,7 +281,7 @@ class Submissions:
         return Submitted(terms=terms.digest, state="waiting", name="", missing=missing)
 
     def withdraw(self, analyst: str, digest: str) -> None:
-        """Withdraw this analyst's waiting session under these terms, if there is one."""
+        """Withdraw the analyst's session under these terms if it is waiting."""
         key, begun = (analyst, digest), self._sessions.find(analyst, digest)
         if key in self._waiting and (begun is None or begun.failed):
             self._waiting.pop(key).cancel()
@@ -282,7 +290,7 @@ class Submissions:
             self._log.info("submitted terms withdrawn", **about, terms=digest[:12])
 
     async def close(self) -> None:
-        """Leave what waits to the next process, and finish writing ended sessions."""
+        """Leave waiting sessions to the next process, and wait until ended sessions are written."""
         tasks = [*self._waiting.values()]
         for task in tasks:
             task.cancel()
@@ -290,8 +298,8 @@ class Submissions:
         await self._archive.close()
 
     async def _read(self, data: bytes, name: str | None) -> "_Asked":
-        """Read a file of signed terms. name: the analyst who submits it; None: its signer, which was checked
-        when it was submitted. FedboostError."""
+        """Parse a file of signed terms. `name` is the analyst who submits it, or None for its signer, who was
+        checked when it was submitted. Raises FedboostError if the terms or the signature are invalid."""
         caller, trust = f"analyst {name or 'that submitted'!r}", self._sessions.trust
         text, request = await self._analysts.reader.run(caller, len(data), lambda: from_json(data))
         if name is None:
@@ -299,7 +307,8 @@ class Submissions:
         terms = await self._analysts.read(caller, text, request, name)
         if not terms.task.by_analyst:
             raise Refused(
-                "not-label-holder", "only the label holder can request a prediction: fedboost predict --party"
+                "not-label-holder",
+                "only the label holder can request a prediction; use fedboost predict --party",
             )
         check_signed(trust, terms, request, name, key_exchange.SESSION)
         if trust is not None and request is not None:
@@ -308,7 +317,8 @@ class Submissions:
         return _Asked(terms, self._sessions.program(terms), self._signer(request)[1], request)
 
     def _wait(self, asked: "_Asked", since: float) -> None:
-        """Begin a session when possible; its file is deleted when it is over, or cannot begin."""
+        """Start a task that begins the session when possible. The file is deleted when the session is over or
+        fails to start."""
         key = asked.analyst, asked.terms.digest
 
         def over(task: asyncio.Task[None]) -> None:
@@ -325,7 +335,7 @@ class Submissions:
         return None if self._folder is None else self._folder / f"{name}.json"
 
     def _keep(self, path: Path | None, data: bytes) -> None:
-        """Write a file to the disk. Refused if it cannot be written."""
+        """Write a file to disk. Raises Refused if that fails."""
         if path is None:
             return
         try:
@@ -346,30 +356,33 @@ class Submissions:
             self._log.error("submitted terms cannot be deleted", file=str(path), reason=str(error))
 
     def _check_room(self, terms: Terms, analyst: str) -> None:
-        """Raise Refused if a session would have to wait, and too many do."""
+        """Raise Refused if the analyst has too many submitted sessions, or the session would have to wait and
+        too many do."""
         if sum(owner == analyst for owner, _ in self._waiting) >= MAX_SUBMITTED:
             raise Refused(
                 "submitted-too-many",
-                f"{MAX_SUBMITTED} sessions of this analyst are under way or waiting already; Ctrl-C in "
-                f"`fedboost train` with the terms of one withdraws it",
+                f"{MAX_SUBMITTED} sessions of this analyst are already running or waiting; to withdraw one, "
+                f"press Ctrl-C in `fedboost train` with its terms",
             )
         if len(self._analysts.waiters) >= MAX_WAITING and not self._analysts.is_ready(terms, analyst):
-            raise Refused("sessions-waiting", f"{MAX_WAITING} sessions are waiting already; try again later")
+            raise Refused("sessions-waiting", f"{MAX_WAITING} sessions are already waiting; try again later")
 
     def _check_unused(self, nonce: str) -> None:
-        """Raise Refused for the request of an ended session: each party would refuse it."""
+        """Raise Refused if the request was already used for a session that ended: every party would refuse
+        it."""
         over = [each.session for each in self._sessions.finished.values()]
         finished = {each.name: nonce_of(each.request) for each in over}
         ended = {each.name: each.request for each in self._archive.ended}
         used = [name for name, request in (finished | ended).items() if nonce and request == nonce]
         if used:
             raise Refused(
-                "request-used", f"these signed terms were used for {used[0]}; sign again: fedboost sign"
+                "request-used",
+                f"these signed terms were already used for {used[0]}; sign them again with `fedboost sign`",
             )
 
     def _signer(self, request: Request | None) -> tuple[str, str]:
-        """The name of the analyst whose certificate a request has, and its name and key as in sessions; ''
-        without keys. Raises FedboostError for an invalid certificate."""
+        """Return the name of the analyst whose certificate is in a request, and the analyst's name and key as
+        used in sessions. Both are "" without keys. Raises FedboostError if the certificate is invalid."""
         trust = self._sessions.trust
         if trust is None or request is None:
             return "", ""
@@ -377,7 +390,8 @@ class Submissions:
         return signer.name, f"{signer.name}#{key_fingerprint(signer.public_key)}"
 
     async def _run(self, asked: "_Asked", since: float) -> None:
-        """Begin a session when possible; once its end is on the disk, do not wait for anyone to fetch it."""
+        """Start a session when possible, and wait for its end. Once it is on disk, it need not be kept for
+        the analyst."""
         terms, program, analyst, request = asked
         left = min(max(since + WAIT_SECONDS - time.time(), 0.0), WAIT_SECONDS)
         try:
@@ -398,7 +412,7 @@ class Submissions:
                 self._sessions.delivered(analyst, terms.digest)
                 session.forget()
         except (FedboostError, TimeoutError) as error:
-            reason = str(error) or f"its parties were not there within {WAIT_SECONDS / 3600:g} hours"
+            reason = str(error) or f"its parties did not all connect within {WAIT_SECONDS / 3600:g} hours"
             self._log.warning(NOT_BEGUN, terms=terms.digest[:12], reason=reason)
 
 
@@ -406,7 +420,7 @@ class _Asked(NamedTuple):
     terms: Terms
     program: Program
     analyst: str
-    """Name and key, as in sessions."""
+    """Name and key, as in `Sessions`."""
     request: Request | None
 
 
@@ -417,7 +431,7 @@ class _Asked(NamedTuple):
 
 @dataclass(eq=False)
 class StatusService:
-    """The service's method Status."""
+    """Handler of the RPC `Status`, which reports the members and sessions of an aggregator."""
 
     _admission: Admission
     _sessions: Sessions
@@ -435,7 +449,8 @@ class StatusService:
         await context.write(encode_status(self.seen_by(caller)))
 
     def seen_by(self, caller: Identified | None) -> Status:
-        """The status as this caller may see it; without keys everyone sees everything."""
+        """Return the status as this caller may see it. An analyst sees all members and sessions. A party sees
+        itself, the sessions that name it, and their members. Without keys, everyone sees everything."""
         sessions = [*self._all_sessions()][: wire.MAX_SESSIONS]
         members = [*self._all_members(sessions)]
         others = 0
@@ -450,8 +465,8 @@ class StatusService:
         return Status(*about, tuple(members[: wire.MAX_MEMBERS]), tuple(sessions), others)
 
     def _all_members(self, sessions: Iterable[SessionStatus]) -> Iterator[Member]:
-        """Yield connected and earlier parties, those that a session waits for, and the analysts that follow a
-        session or wait for one."""
+        """Yield the parties that are or were connected, those that a session waits for, and the analysts who
+        follow a session or wait for one."""
         connected = self._connected
         for party, arrival in connected.arrivals.items():
             yield Member("party", party, arrival.since, arrival.since, arrival.version)

@@ -1,7 +1,9 @@
-"""Limits on what one peer, and all together, may cost the aggregator; idle connections; the log of refusals.
+"""Limits on the resources of the aggregator that one peer, or all peers together, can use; closing of idle
+connections; and the log of refused callers.
 
-Promises: whatever a peer does, what is kept for it is bounded by a number in this file. Excess is refused to
-that peer only, with one event in the log per flood. There is no clock here: callers pass the time.
+Guarantees: whatever a peer does, what is stored for it is bounded by a constant in this module. Only the peer
+that exceeds a limit is refused, and the log has one event per flood. Except for the log, functions do not
+read the clock: callers pass the time.
 """
 
 import asyncio
@@ -25,70 +27,75 @@ from fedboost.wire.codec import MAX_FROM_AGGREGATOR
 # ---- A peer: the holder of one certificate or, without keys, all callers from one address ---------------
 
 CALLS_AT_ONCE = 8
-"""Most open calls of one peer. A party needs two, for sessions and checks, and two more while its previous
-connection ends; an analyst one for each waiting training; a probe of the health service one."""
+"""Maximum number of open calls of a peer. A party needs two, for sessions and preflight checks, and two more
+while its previous connection ends. An analyst needs one per waiting training run, a probe of the health
+service one."""
 CALLS_PER_SECOND, CALLS_SAVED = 10.0, 50.0
-"""Calls of a peer: per second, and at once after a quiet time. A party that lost its aggregator calls once a
-second; a script that submits tiny trainings one after another stays below ten."""
+"""Calls of a peer per second, and as a burst after a quiet time. A party that lost its aggregator calls once
+per second; a script that submits tiny training runs one after another stays below ten."""
 BYTES_PER_CALL = 100_000
-"""Bytes of terms that count as one more call: reading four megabytes of them takes half a second."""
+"""Bytes of terms that count as one more call: parsing four megabytes of them takes half a second."""
 UNWANTED_PER_SECOND, UNWANTED_SAVED = 10.0, 100.0
-"""Messages of a party that are not awaited, e.g. a leave after a session: per second, and at once."""
+"""Messages of a party that are not awaited, e.g. a leave after a session: per second, and as a burst."""
 LAST_WORDS = MAX_CELLS // CHUNK_CELLS
-"""Further ones after each awaited message: when a session fails, the rest of the current report still
-arrives, and the largest report has so many parts."""
+"""Unawaited messages that are allowed after each awaited one. When a session fails, the rest of the current
+report still arrives, and this is the number of parts of the largest report."""
 SHARING_AN_ADDRESS = 64
-"""Without keys, all parties and analysts of a machine are one peer, with so many shares."""
+"""Without keys, all parties and analysts on a machine count as one peer, with this many times its limits."""
 BARRED_SECONDS = 10.0
-"""Seconds for which a party that flooded or did not read is refused. Without keys no one is, since others
-share the address."""
+"""Seconds for which a party is refused after it sent too much or did not read. Does not apply without keys,
+when others may share the address."""
 REFUSALS_AT_ONCE = 64
-"""Most refused calls of one peer that are answered late, which slows down its next calls. Further ones are
-refused at once: for each waiting call, gRPC may read megabytes ahead."""
+"""Maximum number of refused calls of a peer whose answer is delayed, which slows down its next calls. Further
+calls are refused at once, because gRPC may read megabytes ahead for each waiting call."""
 REFUSAL_SECONDS = 1.0
 """Seconds by which these answers are delayed."""
 PATIENCE_SECONDS = 20.0
-"""Seconds within which a call's request must arrive; clients send it with the call."""
+"""Seconds within which the request of a call must arrive. Clients send it together with the call."""
 
 # ---- Messages on their way to a party -------------------------------------------------------------------
 
 QUEUED_MESSAGES = 64
-"""Most messages that a party has not read. A turn has two, and the next turn waits for its answers."""
+"""Maximum number of messages that a party has not read. A turn has two, and the next turn waits for its
+answers."""
 QUEUED_BYTES = 2 * MAX_FROM_AGGREGATOR
-"""Most bytes of them: twice the largest message."""
+"""Maximum number of bytes that a party has not read: twice the largest message."""
 RELAYED_AHEAD = 4 << 20
-"""Bytes that a party has not read, from which on parties that relay to it are read no further."""
+"""Once a party has at least this many unread bytes, the aggregator stops reading from parties that relay to
+it."""
 RELAYED_MESSAGES = QUEUED_MESSAGES // 4
-"""The same for messages."""
+"""The same limit as a number of messages."""
 UNREAD_SECONDS = 60.0
-"""Seconds within which a party must read a relayed part (a megabyte), or it is cut off."""
+"""Seconds within which a party must read a relayed part (a megabyte) before it is disconnected."""
 
 # ---- Messages on their way from a party -----------------------------------------------------------------
 
 READ_AHEAD = 1 << 20
-"""Bytes of a call that may arrive before they are read. Reports are added part by part, and anything faster
-waits at the party. gRPC's default, a window that grows to twice the link's capacity, took 6 MB per party on
-loopback with reports of 2 MB. One window per round trip is 160 Mbit/s at 50 ms."""
+"""Bytes of a call that may arrive before they are read. Reports are added part by part, so anything sent
+faster waits at the party. With gRPC's default, a window that grows to twice the link's capacity, reports of 2
+MB took 6 MB per party on loopback. One window per round trip is 160 Mbit/s at 50 ms."""
 
 # ---- All peers together ---------------------------------------------------------------------------------
 
 OPEN_CALLS = 4096
-"""Most open calls of all peers: a thousand parties, the most of a masked session, with two calls each and two
-more while a previous connection ends, and room for analysts."""
+"""Maximum number of open calls of all peers: two for each of a thousand parties (the limit of a masked
+session), two more while a previous connection ends, and some for analysts."""
 CONNECTIONS = 2048
-"""Most connections of all peers, if the process may open twice as many files; otherwise half of its limit."""
+"""Maximum number of connections of all peers, if the process may open twice as many files; otherwise half of
+that limit."""
 OTHER_FILES = CONNECTIONS
-"""Files that the process may need besides."""
+"""Number of files that the process may need in addition."""
 IDLE_CONNECTIONS = 128
-"""Most connections of one address without an open call: a hundred parties may dial from one machine at
-once."""
+"""Maximum number of connections from one address without an open call. A hundred parties may connect from one
+machine at the same time."""
 FLOOD_IS_OVER_SECONDS = 60.0
-"""Seconds of quiet after which an address that flooded with connections is logged again."""
+"""Seconds without excess connections after which an address is logged again for too many of them."""
 METADATA_BYTES = 8 * 1024
-"""Most bytes of a call's headers: ours take some hundred. gRPC refuses some of the calls above this, and all
-above twice as much."""
+"""Maximum size of a call's headers in bytes; those of fedboost take some hundred. gRPC rejects some calls
+above this size, and all calls above twice this size."""
 MAX_PEERS = 1024
-"""Peers that are remembered; beyond this, those with nothing open that were quiet are forgotten."""
+"""Number of peers that are remembered. Beyond it, those are forgotten that have nothing open and were
+quiet."""
 
 SERVER_OPTIONS = [
     ("grpc.max_concurrent_streams", 32),  # calls on one connection; clients hold further ones back
@@ -103,8 +110,17 @@ SERVER_OPTIONS = [
 
 @dataclass
 class Peer:
-    """A peer's share. name: for people; open, refused: calls not ended yet; barred: the time until which it
-    is refused; reported: its flood is already in the log."""
+    """Resource use of a peer: the owner of one certificate or, without keys, all callers from one address.
+
+    Args:
+        name: name for the log.
+        share: factor by which all limits are multiplied.
+        calls: rate limit of calls.
+        unwanted: rate limit of messages that are not awaited.
+        open, refused: number of admitted and of refused calls that have not ended yet.
+        barred: time until which the peer is refused.
+        reported: True if the current flood is already in the log.
+    """
 
     name: str
     share: int
@@ -116,24 +132,24 @@ class Peer:
     reported: bool = False
 
     def fault(self, now: float) -> str:
-        """Count another call. Returns why it is too much, or ''."""
+        """Count a new call. Returns the reason why it exceeds a limit, or an empty string."""
         was_quiet = self.calls.is_full(now)
         if now < self.barred:
-            return f"refused for {BARRED_SECONDS:g} s after a flood"
+            return f"calls are refused for {BARRED_SECONDS:g} s after a flood of messages"
         if self.open >= CALLS_AT_ONCE * self.share:
-            return f"{CALLS_AT_ONCE * self.share} calls are open, and no peer may have more"
+            return f"{CALLS_AT_ONCE * self.share} calls are open already, which is the limit per peer"
         if not self.calls.take(now):
-            return f"more than {CALLS_PER_SECOND * self.share:g} calls a second"
+            return f"the limit of {CALLS_PER_SECOND * self.share:g} calls per second is exceeded"
         self.reported = self.reported and not was_quiet
         return ""
 
     def bar(self, now: float) -> None:
-        """Refuse its calls for a while, after a flood."""
+        """Refuse calls of the peer for `BARRED_SECONDS`, unless several callers share this peer."""
         if self.share == 1:
             self.barred, self.reported = now + BARRED_SECONDS, True
 
     def is_as_new(self, now: float) -> bool:
-        """Return whether forgetting it would change nothing."""
+        """Return whether the peer's entry could be deleted without any effect."""
         busy = self.open or self.refused or now < self.barred
         return not busy and self.calls.is_full(now) and self.unwanted.is_full(now)
 
@@ -147,7 +163,8 @@ class Peers:
         return len(self._peers)
 
     def find(self, identity: bytes, name: Callable[[], str], now: float) -> Peer:
-        """The peer with this identity. name: called for a new one."""
+        """Return the peer with this identity, and create it if it is unknown. `name` is called to name a new
+        peer."""
         if identity not in self._peers:
             if len(self._peers) >= MAX_PEERS:
                 self._peers = {key: peer for key, peer in self._peers.items() if not peer.is_as_new(now)}
@@ -158,45 +175,46 @@ class Peers:
 
 
 class Outgoing:
-    """The messages on their way to one party. cut: called once if it leaves too many unread, or reads none
-    while others wait to relay more to it."""
+    """Queue of messages to one party. `cut` is called once, to disconnect the party, if it leaves too many
+    messages unread or reads nothing while others wait to relay to it."""
 
     def __init__(self, cut: Callable[[], object]) -> None:
         self.fault = ""
-        """Why it was cut off; '' if it was not."""
+        """Reason why the party was disconnected, or an empty string."""
         self._cut = cut
         self._queue: asyncio.Queue[bytes] = asyncio.Queue()
         self._bytes = 0
         self._moved = asyncio.Event()
-        """Set, and replaced by a new event, when less is unread."""
+        """Set, and replaced by a new event, whenever messages were read or dropped."""
 
     @property
     def is_full(self) -> bool:
-        """True if nothing more should be relayed to it now."""
+        """True if nothing more should be relayed to the party for now."""
         return self._bytes >= RELAYED_AHEAD or self._queue.qsize() >= RELAYED_MESSAGES
 
     async def moved(self) -> None:
-        """Wait until a message was read, or the party is gone."""
+        """Wait until the party reads a message or is disconnected. Disconnects it if it reads none for too
+        long."""
         moved = self._moved
         try:
             async with asyncio.timeout(UNREAD_SECONDS):
                 await moved.wait()
         except TimeoutError:
             if moved is self._moved:  # otherwise another waiter has cut it off
-                self._give_up(f"{self._queue.qsize()} messages are unread for {UNREAD_SECONDS:g} s")
+                self._give_up(f"{self._queue.qsize()} messages have been unread for {UNREAD_SECONDS:g} s")
 
     def close(self) -> None:
-        """Drop everything and release all waiters: the party is gone."""
+        """Drop all messages and wake all waiters, because the party is disconnected."""
         self._queue, self._bytes = asyncio.Queue(), 0
         self._wake()
 
     def put(self, data: bytes) -> None:
-        """Queue a message. Nothing is kept for a party that was cut off."""
+        """Queue an encoded message. Does nothing if the party was disconnected for not reading."""
         if self.fault:
             return
         full = self._queue.qsize() >= QUEUED_MESSAGES or self._bytes + len(data) > QUEUED_BYTES
         if full and not self._queue.empty():
-            self._give_up(f"{self._queue.qsize()} messages are unread, {self._bytes} bytes")
+            self._give_up(f"{self._queue.qsize()} messages of {self._bytes} bytes are unread")
             return
         self._bytes += len(data)
         self._queue.put_nowait(data)
@@ -208,7 +226,7 @@ class Outgoing:
         return data
 
     def _give_up(self, why: str) -> None:
-        self.fault = f"it does not read: {why}"
+        self.fault = f"it does not read its messages: {why}"
         self.close()
         self._cut()
 
@@ -223,21 +241,22 @@ class Outgoing:
 
 
 LINES_PER_SECOND, LINES_SAVED = 1 / 60, 5.0
-"""Log lines of one kind about one peer: per second, and at once after a quiet time."""
+"""Log lines of one kind about one peer: per second, and as a burst after a quiet time."""
 
 
 @dataclass(eq=False)
 class Refusals:
-    """Logs refused callers, and counts them in the metrics, if there are any."""
+    """Logs refused callers at a limited rate, and counts them in the metrics."""
 
     _log: Any
     _metrics: AggregatorMetrics | None
     _peers: Buckets = field(default_factory=lambda: Buckets(LINES_PER_SECOND, LINES_SAVED, MAX_PEERS))
-    """By event and peer."""
+    """Rate limits of log lines, by event and peer."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def note(self, event: str, peer: str, reason: str, **values: str) -> None:
-        """Log a refusal of a peer, up to a rate."""
+        """Log that a peer was refused, unless there were too many such lines. `values` are further fields of
+        the line."""
         if self._metrics is not None:
             self._metrics.refused(event)
         now = time.monotonic()
@@ -246,7 +265,7 @@ class Refusals:
             if not lines.take(now):
                 return
             if lines.missed:
-                values["left_out"] = f"{lines.missed} since the line before"
+                values["left_out"] = f"{lines.missed} since the previous line"
                 lines.missed = 0
         self._log.warning(event, peer=peer, **values, reason=reason)
 
@@ -263,22 +282,24 @@ class Refusals:
 _FILES = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"
 
 End = tuple[str, int]
-"""A client's end of a connection: address and port."""
+"""The client's end of a connection: address and port."""
 
 
 @dataclass(eq=False)
 class Connections:
-    """The connections to one port of this process."""
+    """Watches the connections to one port of this process, and closes idle ones if an address has too
+    many."""
 
     _port: int
     _refusals: Refusals
     _since: dict[End, float] = field(default_factory=dict)
-    """Connections without a call, with the time when they were first seen."""
+    """Connections without a call -> time when they were first seen."""
     _flooding: dict[str, float] = field(default_factory=dict)
-    """Networks with too many, with the time when they last had too many."""
+    """Networks with too many connections -> time when they last had too many."""
 
     def look(self, calling: Iterable[str], now: float) -> None:
-        """Shut down excess connections. calling: gRPC's name of the peer of each open call."""
+        """Close the oldest idle connections of each address that exceeds the limit. `calling` has gRPC's name
+        of the peer of each open call."""
         self._flooding = {
             network: last for network, last in self._flooding.items() if now - last < FLOOD_IS_OVER_SECONDS
         }
@@ -306,15 +327,15 @@ class Connections:
                     if opened and _end(opened) == end:  # otherwise it is closed, and the number reused
                         opened.shutdown(socket.SHUT_RDWR)
             if network not in self._flooding:
-                allowed = f"{IDLE_CONNECTIONS} per address are allowed"
-                reason = f"{len(ends)} connections without a call; {allowed}"
+                allowed = f"at most {IDLE_CONNECTIONS} per address are allowed"
+                reason = f"there are {len(ends)} connections without a call; {allowed}"
                 self._refusals.note("peer refused", f"a client from {network}", reason)
             self._flooding[network] = now
 
 
 def allow_files() -> int:
-    """Raise this process's limit of open files as far as allowed and needed; return the number of connections
-    that fit."""
+    """Raise this process's limit on open files as far as needed and permitted. Returns the number of
+    connections for which it is sufficient."""
     needed = CONNECTIONS + OTHER_FILES
     import resource  # not on every system
 
@@ -329,8 +350,8 @@ def allow_files() -> int:
 
 @contextmanager
 def _connection(file: int, port: int) -> Iterator[socket.socket | None]:
-    """The socket of a file descriptor, duplicated so that no one else closes it; None if it is not a
-    connection to that port."""
+    """Context manager for the socket of a file descriptor, or None if it is not a connection to that port.
+    The socket is a duplicate, so that nothing else can close it."""
     try:
         copy = os.dup(file)
     except OSError:  # closed meanwhile
@@ -348,7 +369,7 @@ def _connection(file: int, port: int) -> Iterator[socket.socket | None]:
 
 
 def _end(opened: socket.socket) -> End | None:
-    """The client's end of a connection; None for a listening socket."""
+    """Return the client's end of a connection, or None for a listening socket."""
     try:
         host, port, *_ = opened.getpeername()
     except OSError:
@@ -357,7 +378,7 @@ def _end(opened: socket.socket) -> End | None:
 
 
 def _end_of(peer: str) -> End:
-    """The client's end of a call, from gRPC's name of its peer, e.g. ipv4:127.0.0.1:1234 or
+    """Return the client's end of a call from gRPC's name of its peer, e.g. ipv4:127.0.0.1:1234 or
     ipv6:%5B::1%5D:1234."""
     host, _, port = unquote(peer).partition(":")[2].rpartition(":")
     host = host.strip("[]")

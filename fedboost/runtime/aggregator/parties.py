@@ -1,4 +1,5 @@
-"""The parties of an aggregator: who is admitted, who is connected, and the messages on their way to them."""
+"""The parties of an aggregator: admission of calls, the list of connected parties, and the messages on their
+way to them."""
 
 import asyncio
 import json
@@ -37,15 +38,16 @@ from fedboost.wire.messages import encode_to_party
 
 FILE = "seen.json"
 MAX_NAMES = 4096
-"""Most names that are kept; beyond this, the one seen longest ago is forgotten."""
+"""Maximum number of names that are kept. Beyond it, the party seen longest ago is forgotten."""
 WRITE_SECONDS = 2.0
-"""Fewest seconds between two writes."""
+"""Minimum number of seconds between two writes of the file."""
 
 
 @dataclass(eq=False)
 class LastSeen:
-    """The names of parties, with the times when they were last here (seconds since 1970). Without a folder
-    they end with the process."""
+    """Record of when each party was last connected, in seconds since 1970. It is stored in a file if there is
+    a state folder, so that a party that was connected before a restart can be told from one that never
+    was."""
 
     _log: Any
     times: dict[str, int] = field(default_factory=dict)
@@ -55,7 +57,8 @@ class LastSeen:
     _failed: bool = False
 
     def open(self, folder: Path) -> None:
-        """Continue with the file in this folder. ConfigError."""
+        """Read the file in this folder, and write to it from now on. Raises ConfigError if it cannot be read
+        or is invalid."""
         self._path = folder / FILE
         try:
             text = self._path.read_bytes()
@@ -70,13 +73,13 @@ class LastSeen:
         except (ValueError, RecursionError):
             raise ConfigError(
                 "seen-unreadable",
-                f"{self._path}: not the list of parties that an aggregator has seen; move it away to begin "
-                f"a new one",
+                f"{self._path} is not a valid list of known parties; move the file aside and restart to "
+                f"create a new one",
             ) from None
         self.times = times
 
     def note(self, party: str, now: float) -> None:
-        """Note that a party is here, or was until now."""
+        """Record that a party is connected, or was connected until now."""
         self.times.pop(party, None)
         self.times[party] = int(now)
         if len(self.times) > MAX_NAMES:
@@ -84,11 +87,12 @@ class LastSeen:
         self._changed = True
 
     def last(self, party: str) -> int:
-        """The time when this party was last here; 0 if it never was."""
+        """Return when this party was last connected, in seconds since 1970, or 0 if it never was."""
         return self.times.get(party, 0)
 
     def write(self, now: float, at_once: bool = False) -> None:
-        """Write the file if something changed, unless it was written very recently."""
+        """Write the file if something changed and the last write was at least `WRITE_SECONDS` ago. With
+        `at_once`, that delay is ignored."""
         if self._path is None or not self._changed or (now - self._written < WRITE_SECONDS and not at_once):
             return
         self._written, self._changed = now, False
@@ -97,7 +101,7 @@ class LastSeen:
         except ConfigError as error:
             self._changed = True
             if not self._failed:
-                self._log.error("cannot write down which parties were here", reason=str(error))
+                self._log.error("cannot record which parties were connected", reason=str(error))
         self._failed = self._changed
 
 
@@ -106,7 +110,7 @@ class LastSeen:
 
 @dataclass(frozen=True)
 class Arrival:
-    """The arrival of a member: its time (seconds since 1970), and its claimed software version."""
+    """When a member connected (seconds since 1970), and which software version it claims to run."""
 
     since: int
     version: str
@@ -114,14 +118,15 @@ class Arrival:
 
 @dataclass(eq=False)
 class ConnectedParties:
-    """The connected parties, each with its outgoing messages, and those seen before."""
+    """The connected parties with their outgoing messages, and the times when other parties were last
+    connected."""
 
     seen: LastSeen
     observer: Observer
     outgoing: dict[str, Outgoing] = field(default_factory=dict)
     arrivals: dict[str, Arrival] = field(default_factory=dict)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set, and replaced by a new event, at each change for which analysts may wait."""
+    """Set, and replaced by a new event, at each change for which analysts may be waiting."""
 
     def __contains__(self, party: str) -> bool:
         return party in self.outgoing
@@ -131,12 +136,13 @@ class ConnectedParties:
         return set(self.outgoing)
 
     def notify(self) -> None:
-        """Wake the analysts that wait for parties, or for another session to end."""
+        """Wake the analysts that wait for parties to connect or for another session to end."""
         self.changed.set()
         self.changed = asyncio.Event()
 
     def absent(self, parties: Iterable[str]) -> dict[str, int]:
-        """Those of these parties that are not connected, with the time when they last were; 0 for never."""
+        """Return the given parties that are not connected, each with the time when it last was, in seconds
+        since 1970 (0 for never)."""
         return {party: self.seen.last(party) for party in parties if party not in self}
 
     def add(self, name: str, outgoing: Outgoing, version: str) -> None:
@@ -154,13 +160,14 @@ class ConnectedParties:
         self.notify()
 
     async def room(self, parties: Iterable[str]) -> None:
-        """Wait until each connected one of these parties has read most of its messages."""
+        """Wait until each of these parties that is connected has read most of the messages queued for it."""
         parties = tuple(parties)
         while full := [self.outgoing[p] for p in parties if p in self.outgoing and self.outgoing[p].is_full]:
             await full[0].moved()
 
     def send(self, outbox: Outbox, meter: Meter | None) -> None:
-        """Queue each message of an outbox, encoded once, and count its bytes."""
+        """Encode each message of an outbox once, queue it for its party if that is connected, and count its
+        bytes in `meter`."""
         encoded: dict[int, bytes] = {}
         for party, message in outbox:
             if party in self.outgoing:
@@ -173,8 +180,8 @@ class ConnectedParties:
 
 @asynccontextmanager
 async def sending(outgoing: Outgoing, context: Any, log: Any) -> AsyncIterator[None]:
-    """Admit a party, and write its outgoing messages within this context. Its call is cancelled when gRPC no
-    longer takes them."""
+    """Context manager that admits a party's call and sends its queued messages. The call is cancelled if gRPC
+    can no longer send."""
     attending = asyncio.current_task()
     assert attending is not None
 
@@ -200,11 +207,12 @@ async def sending(outgoing: Outgoing, context: Any, log: Any) -> AsyncIterator[N
 
 
 Answer = Callable[[AsyncIterator[bytes], Any, Peer], Awaitable[None]]
-"""Answers one call: takes its messages, gRPC's context, and its peer."""
+"""Function that handles one call, given its messages, gRPC's context and its peer."""
 
 
 class Admission:
-    """Admission to one server. Without a bundle no caller is known, and all from one address are one peer."""
+    """Admission of calls to one server: identifies callers and enforces the limits per peer. Without a
+    bundle, callers are not identified, and all callers from one address are one peer."""
 
     def __init__(self, bundle: Bundle | None, refusals: Refusals) -> None:
         self._bundle = bundle
@@ -218,7 +226,8 @@ class Admission:
         return [*self._calling]
 
     def guarded(self, answer: Answer) -> Callable[[AsyncIterator[bytes], Any], Awaitable[None]]:
-        """The handler of a method, for gRPC."""
+        """Return a gRPC handler that calls `answer` if the peer is within its limits, and refuses the call
+        otherwise."""
 
         async def handle(requests: AsyncIterator[bytes], context: Any) -> None:
             now, end = time.monotonic(), str(context.peer())
@@ -241,28 +250,31 @@ class Admission:
         return handle
 
     async def only_message(self, requests: AsyncIterator[bytes], context: Any, peer: Peer) -> bytes:
-        """Return the only message of a call; a call without one in time is refused and ends here."""
+        """Return the request of a call that has a single message. Refuses the call if no request arrives in
+        time or requests are sent too often."""
         try:
             data = await asyncio.wait_for(anext(aiter(requests)), limits.PATIENCE_SECONDS)
         except TimeoutError:
             await refuse(
                 context,
-                PeerError("call-silent", f"no request for {limits.PATIENCE_SECONDS:g} s"),
+                PeerError("call-silent", f"no request arrived for {limits.PATIENCE_SECONDS:g} s"),
             )
         except StopAsyncIteration:
-            await refuse(context, PeerError("call-without-request", "a call without a request"))
+            await refuse(context, PeerError("call-without-request", "the call ended without a request"))
         if not peer.calls.take(time.monotonic(), len(data) // limits.BYTES_PER_CALL):
-            await self._put_off(peer, f"a request of {len(data)} bytes so soon after the last", context)
+            await self._put_off(
+                peer, f"a request of {len(data)} bytes came too soon after the last one", context
+            )
         return data
 
     async def refuse(self, event: str, error: FedboostError, context: Any, peer: Peer) -> NoReturn:
-        """End a call with an error, which is logged."""
+        """Log an error and end the call with it. `event` names the kind of refusal in the log."""
         address = unquote(str(context.peer())).partition(":")[2]
         self._refusals.note(event, peer.name, quoted(str(error)), address=address)
         await refuse(context, error)
 
     async def _put_off(self, peer: Peer, fault: str, context: Any) -> None:
-        """End an excess call: late, so that a flooding peer must wait."""
+        """Refuse a call that exceeds a limit, after a delay that slows down a flooding peer."""
         if not peer.reported:
             peer.reported = True
             self._refusals.note("peer refused", peer.name, fault)
@@ -295,7 +307,8 @@ class Admission:
     # ---- who calls --------------------------------------------------------------------------------------
 
     def caller(self, context: Any) -> Identified | None:
-        """The caller's identity, None without keys. Raises Refused for a certificate that is not admitted."""
+        """Return the identity of the caller, or None if the aggregator runs without keys. Raises Refused if
+        the caller's certificate is not admitted."""
         if self._bundle is None:
             return None
         try:
@@ -304,49 +317,50 @@ class Admission:
             raise Refused("certificate-not-admitted", str(error)) from None
 
     def check_role(self, context: Any, role: str, name: str | None = None) -> Identified | None:
-        """The caller's identity, None without keys. Raises Refused unless its certificate has this role, and
-        this name if one is given."""
+        """Return the identity of the caller, or None if the aggregator runs without keys. Raises Refused
+        unless the caller's certificate has this role and, if `name` is given, this name."""
         caller = self.caller(context)
         if caller is None:
             return None
         if caller.role != role:
             raise Refused(
                 "certificate-wrong-role",
-                f"this is the certificate of {caller.role} {caller.name!r}: it may not act as {role}; "
-                f"use a bundle of `fedboost keys {role}`",
+                f"the certificate of {caller.role} {caller.name!r} must not be used to act as {role}; "
+                f"use a bundle issued by `fedboost keys {role}`",
             )
         if name is not None and caller.name != name:
             raise Refused("certificate-name", f"party {name!r} uses the certificate of party {caller.name!r}")
         return caller
 
     def check_asker(self, context: Any, terms: Terms) -> None:
-        """Raise Refused unless the caller may request a session under these terms: an analyst or, for a
-        prediction, the label holder."""
+        """Raise Refused unless the caller may request a session under these terms. Predictions are requested
+        by the label holder, all other sessions by analysts."""
         holder, party = terms.vertical.label_holder, key_exchange.PARTY
         if terms.task.by_analyst:
             self.check_role(context, key_exchange.ANALYST)
         elif (caller := self.caller(context)) and (caller.role, caller.name) != (party, holder):
             raise Refused(
                 "not-label-holder",
-                f"only label holder {holder} may ask for a prediction, and this is the certificate of "
+                f"only label holder {holder} may request a prediction, but this is the certificate of "
                 f"{caller.role} {caller.name}",
             )
 
     def party_name(self, context: Any) -> str:
-        """The name of the calling party. ConfigError if it gives none, Refused if it is not its own."""
+        """Return the name of the calling party. Raises ConfigError if it sent none, and Refused if its
+        certificate has another name."""
         metadata: dict[str, Any] = dict(context.invocation_metadata() or ())
         try:
             name = bytes(metadata.get(channel.PARTY_KEY, b"")).decode()
         except UnicodeDecodeError:
             name = ""
         if not 0 < len(name) <= 256:
-            raise ConfigError("party-unnamed", "a party must give its name")
+            raise ConfigError("party-unnamed", "the party did not send a valid name")
         self.check_role(context, "party", name)
         return name
 
 
 async def refuse(context: Any, error: FedboostError) -> NoReturn:
-    """End a call with an error, cut to fit gRPC's trailers; never returns."""
+    """End a call with an error, whose text is shortened to fit gRPC's trailers. Never returns."""
     details = quoted(str(error), channel.MAX_DETAILS_LENGTH)
     await context.abort(channel.status_of(error), details, ((channel.CAUSE_KEY, error.code),))
     raise AssertionError("abort raises")
@@ -356,22 +370,23 @@ async def refuse(context: Any, error: FedboostError) -> NoReturn:
 
 
 MAX_VERSION_LENGTH = 20
-"""Characters of a version that are kept."""
+"""Maximum number of characters of a version that are kept."""
 
 
 def check_version(context: Any, who: str) -> None:
-    """Raise ConfigError unless the caller speaks this wire version."""
+    """Raise ConfigError unless the caller uses the same version of the wire format. `who` names the caller in
+    the message."""
     version = dict(context.invocation_metadata() or ()).get(channel.VERSION_KEY)
     if version != str(WIRE_VERSION):
         raise ConfigError(
             "wire-version",
-            f"this aggregator speaks wire version {WIRE_VERSION}, the {who} "
-            f"{version or 'names none'}; install the same version of fedboost",
+            f"wire versions differ: the aggregator uses version {WIRE_VERSION}, the {who} uses "
+            f"{version or 'an unknown one'}; install the same fedboost version on both",
         )
 
 
 def software_of(context: Any) -> str:
-    """The claimed version of the caller's software; '' if it gives none."""
+    """Return the software version that the caller claims to run, or an empty string."""
     version = dict(context.invocation_metadata() or ()).get(channel.SOFTWARE_KEY)
     return quoted(version, MAX_VERSION_LENGTH) if isinstance(version, str) else ""
 
@@ -379,8 +394,16 @@ def software_of(context: Any) -> str:
 def check_signed(
     trust: Trust | None, terms: Terms | str, request: Request | None, analyst: str, wish: bytes
 ) -> None:
-    """Raise Refused unless the calling analyst signed these terms for this purpose; a text is checked before
-    it is read. Parties would refuse them, too. Without keys nothing is signed."""
+    """Raise Refused unless the calling analyst signed these terms for this purpose. Without keys, nothing is
+    signed or checked.
+
+    Args:
+        trust: the consortium's roots, or None without keys.
+        terms: the terms, or their text, which is then checked before it is parsed.
+        request: the signature.
+        analyst: name of the calling analyst.
+        wish: the purpose, such as a session or a preflight check.
+    """
     if trust is None:
         return
     signer = ""
@@ -392,11 +415,12 @@ def check_signed(
     except PeerError as error:
         raise Refused("terms-signature-invalid", str(error)) from None
     if not signer or signer != analyst:
-        raise Refused("other-signer", f"the terms are not signed by analyst {analyst!r}, who submits them")
+        raise Refused("other-signer", f"the terms were not signed by analyst {analyst!r}, who submitted them")
 
 
 def trust_of(bundle: Bundle | None) -> Trust | None:
-    """The roots for checking key advertisements and signatures; None without keys."""
+    """Return the roots for checking certificates and signatures, or None if the aggregator runs without
+    keys."""
     return None if bundle is None else Trust(bundle.roots, bundle.denied, lambda: datetime.now(UTC))
 
 
@@ -410,10 +434,10 @@ def trust_of(bundle: Bundle | None) -> Trust | None:
 SERVICE = "grpc.health.v1.Health"
 CHECK = f"/{SERVICE}/Check"
 SERVING, NOT_SERVING, UNKNOWN = b"\x08\x01", b"\x08\x02", b"\x08\x03"
-"""HealthCheckResponse: field 1, a number."""
+"""Encoded HealthCheckResponse: field 1, the status."""
 _NAMED = channel.SERVICE.encode()
 KNOWN = (b"", b"\x0a\x00", b"\x0a" + bytes([len(_NAMED)]) + _NAMED)
-"""HealthCheckRequest: field 1, the name of a service; missing, empty, or ours."""
+"""Encoded HealthCheckRequest: field 1, the name of the service; missing, empty, or fedboost's."""
 
 
 class Health:
@@ -423,18 +447,18 @@ class Health:
         self._changed = asyncio.Event()
 
     def set_serving(self, value: bool) -> None:
-        """Set whether the aggregator takes calls from now on."""
+        """Set whether the aggregator accepts calls from now on."""
         self._serving = value
         self._changed.set()
         self._changed = asyncio.Event()
 
     async def check(self, requests: AsyncIterator[bytes], context: Any, peer: Peer) -> None:
         if await self._admission.only_message(requests, context, peer) not in KNOWN:
-            await context.abort(grpc.StatusCode.NOT_FOUND, "no service of this name")
+            await context.abort(grpc.StatusCode.NOT_FOUND, "there is no service with this name")
         await context.write(SERVING if self._serving else NOT_SERVING)
 
     async def watch(self, requests: AsyncIterator[bytes], context: Any, peer: Peer) -> None:
-        """Send the status now and at each change, until the aggregator stops."""
+        """Send the status now and after each change, until the aggregator stops."""
         if await self._admission.only_message(requests, context, peer) not in KNOWN:
             await context.write(UNKNOWN)
             return
@@ -446,8 +470,8 @@ class Health:
 
 
 async def ask(address: str, bundle: Bundle | None, wait: float) -> None:
-    """Return if the aggregator at HOST:PORT is up. ConfigError if there is no answer within `wait` seconds,
-    Refused if it is stopping."""
+    """Return if the aggregator at HOST:PORT is up. Raises ConfigError if it does not answer within `wait`
+    seconds, and Refused if it is stopping."""
     answer = await asyncio.to_thread(channel.answer_of, CHECK, address, bundle, b"", wait, wait)
     if answer != SERVING:
-        raise Refused("aggregator-stopping", f"the aggregator at {address} is being stopped")
+        raise Refused("aggregator-stopping", f"the aggregator at {address} is stopping")

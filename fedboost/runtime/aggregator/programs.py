@@ -1,4 +1,5 @@
-"""The program of each task. Custom programs are named in the aggregator's file: code never travels."""
+"""The program (training algorithm) that runs at the aggregator for each task. Custom programs must be listed
+in the aggregator's configuration file; code is never sent over the network."""
 
 import sys
 from collections.abc import Iterable
@@ -17,7 +18,7 @@ OF_TASKS: dict[str, Program] = {
     **tasks.PROGRAMS,
     "predict": initialisation.predict,
 }
-"""The program of each task, without noise."""
+"""Task -> its built-in program. Training with differential privacy uses another one."""
 
 
 def program_of(terms: Terms, allowed: Iterable[str]) -> Program:
@@ -29,13 +30,16 @@ def program_of(terms: Terms, allowed: Iterable[str]) -> Program:
 
 
 def load_program(name: str, allowed: Iterable[str]) -> Program:
-    """Load the program `module:function`, if it is allowed. ConfigError."""
+    """Import the custom program `module:function`. Raises ConfigError if it is not in `allowed` or cannot be
+    imported."""
     if name not in set(allowed):
         known = ", ".join([*(row.program for row in TASKS.values() if row.program), *allowed])
-        raise ConfigError("program-not-offered", f"program {name!r} is not offered here (offered: {known})")
+        raise ConfigError(
+            "program-not-offered", f"program {name!r} is not offered by this aggregator; use one of {known}"
+        )
     module, colon, function = name.partition(":")
     if not (module and colon and function):
-        raise ConfigError("program-bad-name", f"program {name!r}: write module:function")
+        raise ConfigError("program-bad-name", f"program {name!r} is not a valid name; write module:function")
     if "" not in sys.path:
         sys.path.insert(0, "")  # for modules in the folder in which the aggregator was started
     try:

@@ -1,9 +1,12 @@
-"""The aggregator on the network: parties attend, analysts submit terms, one session at a time.
+"""The aggregator's gRPC server: parties connect and wait, analysts submit terms, and one session runs at a
+time.
 
-Promises: parties dial in, the aggregator dials no one. A connection that breaks the protocol is closed and
-reported, and the process goes on. A lost party is reported to the session at once.
-Refuses: callers without a certificate of the consortium, or with another role; a party whose name is taken;
-terms without parties or with an unknown program; everything beyond `aggregator.limits`.
+Guarantees: the aggregator never dials out; parties connect to it. A connection that violates the protocol is
+closed and logged, and the process continues. A lost party is reported to the session at once.
+
+Rejects: callers without a certificate of the consortium or with the wrong role, parties whose name is already
+connected, terms without parties or with an unknown program, and everything that exceeds a limit in
+`aggregator.limits`.
 """
 
 import asyncio
@@ -53,7 +56,8 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class Pages:
-    """The pages of one aggregator. metrics, console: None if they are not served."""
+    """The HTTP pages of an aggregator: metrics for Prometheus and the console. Either is None if it is not
+    served."""
 
     _config: AggregatorConfig
     _bundle: Bundle | None
@@ -67,7 +71,8 @@ class Pages:
     _submissions: Submissions | None = None
 
     def listen(self) -> None:
-        """Listen at the addresses in the file, before any state is changed. ConfigError."""
+        """Listen at the addresses in the configuration, before any state is changed. Raises ConfigError if
+        that is not possible."""
         sessions, config = self._analysts.sessions, self._config
         if config.metrics is not None:
             self.metrics = MetricsPage(sessions.metrics, config.metrics, self._log)
@@ -84,14 +89,14 @@ class Pages:
         self.console = Console(config.console, self._bundle, queries, self._refusals, self._log)
 
     async def start(self) -> None:
-        """Serve the console. From here on, the state folder belongs to this process."""
+        """Start the console, if it is served. The state folder must already belong to this process."""
         if self.console is not None and self._archive is not None and self._submissions is not None:
             self._archive.open()
             await self._submissions.open()
             await self.console.start()
 
     async def stop(self) -> None:
-        """Stop the console. Submitted sessions that have not begun wait for the next process."""
+        """Stop the pages. Submitted sessions that have not started remain for the next process."""
         if self._submissions is not None:
             await self._submissions.close()
         if self.console is not None:
@@ -110,7 +115,7 @@ class Pages:
 
 @dataclass(eq=False)
 class Parties:
-    """The service's method Attend."""
+    """Handler of the RPC `Attend`: one call per party, for as long as the party is connected."""
 
     _admission: Admission
     _sessions: Sessions
@@ -124,7 +129,7 @@ class Parties:
             if name in self._connected:
                 raise Refused(
                     "party-name-taken",
-                    f"a party named {name!r} is connected already; stop the other one, or correct `party` in "
+                    f"a party named {name!r} is already connected; stop the other one, or correct `party` in "
                     f"this site's file",
                 )
         except FedboostError as error:
@@ -155,8 +160,8 @@ class Parties:
             await refuse(context, fault)  # last: a party that does not read must not hold up the rest
 
     async def _read(self, name: str, requests: AsyncIterator[bytes], peer: Peer) -> None:
-        """Pass a party's messages to the active session. PeerError for messages that break the protocol, or
-        too many."""
+        """Pass a party's messages to the active session. Raises PeerError if a message violates the protocol,
+        or if too many are not awaited."""
         spare = 0
         async for data in requests:
             active = self._sessions.active
@@ -167,7 +172,7 @@ class Parties:
             spare = limits.LAST_WORDS if awaited else spare - 1
             if spare < 0 and not peer.unwanted.take(time.monotonic()):
                 peer.bar(time.monotonic())
-                raise PeerError("messages-unwanted", "it keeps sending what nobody asked for")
+                raise PeerError("messages-unwanted", "it keeps sending messages that were not requested")
             if isinstance(message, Relay):
                 await self._connected.room(message.to)
             self._sessions.handle(name, message)
@@ -177,14 +182,20 @@ class Parties:
 
 
 DIGITS = 12
-"""Digits of the terms' digest in the log."""
+"""Number of digits of the terms' digest that are logged."""
 TICK_SECONDS = 0.25
 """Seconds between two checks of deadlines."""
 
 
 class AggregatorServer:
-    """The gRPC service, until stopped. log: a structlog logger; bundle: None for no encryption, and parties
-    are then known by the names they give."""
+    """The aggregator's gRPC server, from `start` to `stop`.
+
+    Args:
+        config: the aggregator's configuration.
+        log: a structlog logger.
+        bundle: its key bundle, or None to serve without encryption; callers are then known only by the names
+            that they claim.
+    """
 
     def __init__(self, config: AggregatorConfig, log: Any, bundle: Bundle | None) -> None:
         self.address = ""
@@ -222,7 +233,8 @@ class AggregatorServer:
         self._ticker: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Bind the port; `address` is then where parties dial. ConfigError if it cannot be bound."""
+        """Bind the port and accept calls. `address` is then the address that parties dial. Raises ConfigError
+        if the port or the state folder cannot be used."""
         for program in self._config.programs:
             load_program(program, self._config.programs)
         for service, methods in self._services.items():
@@ -244,13 +256,14 @@ class AggregatorServer:
         self.sessions.begin_next()
 
     async def serve(self) -> None:
-        """Wait for `stop`. ConfigError if a journal can no longer be written."""
+        """Wait until `stop` is called. Raises ConfigError if a session's journal can no longer be written."""
         await self.sessions.ended.wait()
         if self.sessions.fatal:
             raise ConfigError("aggregator-not-durable", self.sessions.fatal)
 
     async def stop(self) -> None:
-        """Finish the turn, disconnect everyone, and close the port. Sessions continue in the next process."""
+        """Finish the current turn, disconnect everyone and close the port. Sessions continue in the next
+        process."""
         self._health.set_serving(False)
         await self.sessions.stop()
         await self.pages.stop()
@@ -268,20 +281,19 @@ class AggregatorServer:
         except RuntimeError:
             raise ConfigError(
                 "aggregator-cannot-listen",
-                f"cannot listen on {self._config.listen}: the port is taken, or the address is another "
-                f"machine's",
+                f"cannot listen on {self._config.listen}: the port is already in use, or the address "
+                f"does not belong to this machine",
             ) from None
 
     async def _tick(self) -> None:
-        """Check deadlines, idle connections and the certificate's end, until cancelled."""
+        """Check deadlines, idle connections and the expiry of the certificate, until cancelled."""
         warned = self._bundle is None
         while True:
             await asyncio.sleep(TICK_SECONDS)
             if self._bundle is not None and not warned and datetime.now(UTC) > self._bundle.ends:
                 warned = True
                 self._log.error(
-                    "certificate expired: new callers are not admitted; renew it, and start the aggregator "
-                    "again",
+                    "certificate expired: new callers are not admitted; renew it, and restart the aggregator",
                     keys=str(self._bundle.folder),
                 )
             self.sessions.tick(time.monotonic())

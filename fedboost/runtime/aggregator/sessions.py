@@ -1,13 +1,17 @@
-"""The sessions of an aggregator, and the journal of each: a file from which it resumes after a crash.
+"""The sessions of an aggregator, and the journal of each session: a file from which it is resumed after a
+crash.
 
-Promises: `append` returns once its record is on the disk, and `sync` once all collected ones are, after one
-wait for the disk. Only the record being written when the process dies is lost. A journal without a complete
-first record is dropped.
-Refuses: files of other kinds or versions, files altered in the middle (ConfigError names the file); a second
-process with the same folder. A failed write is a DurabilityError: nothing that depends on it may happen.
+Guarantees: `Journal.append` returns only after its record is on disk, and `Journal.sync` after all collected
+records are, with a single wait for the disk. If the process dies, at most the record being written is lost. A
+journal without a complete first record is deleted.
 
-A file is a line with its version, then records: four bytes of length and four of CRC-32, both big-endian,
-then the record as encoded by `protocol.run`.
+Raises:
+    ConfigError: a journal has another format or version or was altered (the message names the file), or
+        another process uses the same folder.
+    DurabilityError: a write failed. Nothing that depends on the record may happen then.
+
+A journal starts with a line that contains its version. Each record has its length (four bytes) and its CRC-32
+(four bytes), both big-endian, followed by the record as encoded by `protocol.run`.
 """
 
 import asyncio
@@ -66,12 +70,13 @@ _HEAD = struct.Struct(">II")
 
 
 class Journal:
-    """The journal of one session, open for appending."""
+    """The journal of one session, open for appending. past: records of earlier processes; size: their total
+    bytes."""
 
     def __init__(self, path: Path, past: tuple[Record, ...] = (), size: int = 0) -> None:
         self.path = path
         self.past = past
-        """The records of earlier processes."""
+        """The records written by earlier processes."""
         self._collected: list[bytes] = []
         with file_errors(path, "cannot write the journal"):
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -81,17 +86,18 @@ class Journal:
             self._write(VERSION_LINE, names=True)
 
     def append(self, record: Record) -> None:
-        """Write a record and sync it to the disk."""
+        """Write a record and wait until it is on disk. Raises DurabilityError if that fails."""
         self.collect(record)
         self.sync()
 
     def collect(self, record: Record) -> None:
-        """Keep a record for the next `sync`."""
+        """Keep a record in memory until the next `sync`."""
         data = run.encode(record)
         self._collected += [_HEAD.pack(len(data), zlib.crc32(data)), data]
 
     def sync(self) -> None:
-        """Write the collected records in one piece and sync them to the disk."""
+        """Write the collected records at once and wait until they are on disk. Raises DurabilityError if that
+        fails."""
         if self._collected:
             data, self._collected = b"".join(self._collected), []
             self._write(data)
@@ -100,7 +106,7 @@ class Journal:
         os.close(self._file)
 
     def delete(self) -> None:
-        """Delete the file: the session is over, and its analyst knows."""
+        """Delete the file, after the session has ended and its analyst knows the outcome."""
         self.close()
         self.path.unlink(missing_ok=True)
         sync_folder(self.path.parent)
@@ -118,19 +124,21 @@ class Journal:
             # Back to the last complete record: a later process resumes there.
             with contextlib.suppress(OSError):
                 os.ftruncate(self._file, self._size)
-            raise DurabilityError(f"{self.path}: cannot be written: {error.strerror}") from None
+            raise DurabilityError(f"{self.path} cannot be written: {error.strerror}") from None
         self._size += len(data)
 
 
 def read_journal(path: Path) -> tuple[tuple[Record, ...], int]:
-    """The records in a file, and the number of bytes they take. ConfigError names the file."""
+    """Return the complete records in a journal file, and the number of bytes that they take. Raises
+    ConfigError, naming the file, if it is not a journal of this version or was altered."""
     with file_errors(path, "cannot read the journal"):
         data = path.read_bytes()
     if VERSION_LINE.startswith(data):  # the process died before the first record
         return (), 0
     if not data.startswith(VERSION_LINE):
         raise ConfigError(
-            "journal-version", f"{path}: not a journal of this version; move it away to go on without it"
+            "journal-version",
+            f"{path} is not a journal of this version; move the file aside to continue without it",
         )
     records: list[Record] = []
     position = len(VERSION_LINE)
@@ -147,19 +155,22 @@ def read_journal(path: Path) -> tuple[tuple[Record, ...], int]:
                 break  # the last record is half-written
             raise ConfigError(
                 "journal-altered",
-                f"{path}: record {len(records) + 1} was changed after it was written; move the file away to "
-                f"go on without that session",
+                f"{path}: record {len(records) + 1} was changed after it was written; move the file aside "
+                f"to continue without that session",
             )
         try:
             records.append(run.decode(body))
         except ConfigError as error:
-            raise ConfigError("journal-unreadable", f"{path}: record {len(records) + 1}: {error}") from None
+            raise ConfigError(
+                "journal-unreadable", f"{path}: record {len(records) + 1} cannot be read: {error}"
+            ) from None
         position = end
     return tuple(records), position
 
 
 class Folder:
-    """The folder of unfinished sessions' journals. ConfigError if it cannot be used."""
+    """Folder that stores the journals of unfinished sessions, locked by this process. Raises ConfigError if
+    it cannot be created or locked."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -170,20 +181,23 @@ class Folder:
         except BlockingIOError:
             raise ConfigError(
                 "state-folder-in-use",
-                f"{path}: another aggregator keeps its sessions here; give each a `state` folder of its own",
+                f"{path} is in use by another aggregator; set a different `state` folder for each aggregator",
             ) from None
         except OSError as error:
             raise ConfigError(
                 "state-folder-unwritable",
-                f"{path}: cannot be used: {error.strerror}; set `state` to a folder that this user can write",
+                f"{path} cannot be used: {error.strerror}; set `state` to a folder that this user can "
+                "write to",
             ) from None
 
     def begin(self, session: str) -> Journal:
-        """A new journal. ConfigError or DurabilityError if it cannot be created."""
+        """Create a journal for a new session. Raises ConfigError or DurabilityError if it cannot be
+        created."""
         return Journal(self._path / f"{session}{SUFFIX}")
 
     def unfinished(self) -> list[Journal]:
-        """The journals of earlier processes, oldest first. ConfigError."""
+        """Open the journals that earlier processes left, oldest first. Raises ConfigError if one cannot be
+        read. Journals without a complete record are deleted."""
         journals = []
         for path in sorted(self._path.glob(f"*{SUFFIX}"), key=lambda path: path.lstat().st_mtime):
             past, size = read_journal(path)
@@ -194,7 +208,7 @@ class Folder:
         return journals
 
     def close(self) -> None:
-        """Release the folder to other processes."""
+        """Release the lock on the folder."""
         os.close(self._lock)
 
 
@@ -204,12 +218,13 @@ class Folder:
 
 
 STRAGGLER_SECONDS = 10.0
-"""Seconds after which awaited parties are slow."""
+"""Seconds after which parties that a session waits for are reported as slow."""
 
 
 @dataclass
 class Waits:
-    """Turns in which a party answered last, and the total seconds from the previous answer to its own."""
+    """How often a party was the last to answer in a turn, and for how many seconds in total the others waited
+    for it."""
 
     turns: int = 0
     seconds: float = 0.0
@@ -217,7 +232,8 @@ class Waits:
 
 @dataclass
 class Pace:
-    """The pace of one session. slow: the parties awaited for longer than STRAGGLER_SECONDS."""
+    """Records which parties slow down one session. slow: parties that have been waited for longer than
+    `STRAGGLER_SECONDS`; waits: party -> turns in which it answered last."""
 
     slow: tuple[str, ...] = ()
     waits: dict[str, Waits] = field(default_factory=dict)
@@ -225,12 +241,13 @@ class Pace:
     _since: float = 0.0
     _last: str = ""
     _heard: float = 0.0
-    """The time of the last answer of party `_last`."""
+    """Time of the last answer of party `_last`."""
     _others: float = 0.0
-    """The time of the last answer of another party."""
+    """Time of the last answer of another party."""
 
     def look(self, awaited: tuple[str, ...], now: float) -> bool:
-        """Update the awaited parties; return whether others are slow now."""
+        """Update which parties the session waits for at time `now`. Returns True if the set of slow parties
+        changed."""
         if awaited != self._awaited:
             self._awaited, self._since = awaited, now
         slow = awaited if now - self._since >= STRAGGLER_SECONDS else ()
@@ -238,7 +255,8 @@ class Pace:
         return changed
 
     def heard(self, party: str, now: float, ends_turn: bool) -> None:
-        """Record a part of an answer. ends_turn: it was the last one of the turn."""
+        """Record that part of an answer arrived from a party. `ends_turn` is True for the last part of the
+        turn."""
         if party != self._last:
             self._last, self._others = party, self._heard
         self._heard = now
@@ -249,7 +267,7 @@ class Pace:
 
     @property
     def slowest(self) -> str:
-        """The party that the others waited for most; '' if they never waited."""
+        """The party that was most often the last to answer, or an empty string."""
         return max(self.waits, key=lambda party: self.waits[party].seconds, default="")
 
 
@@ -261,7 +279,16 @@ class Pace:
 
 
 class ActiveSession:
-    """A session under way. send: takes its outbox; journal: None for a session that ends with the process."""
+    """A session of the aggregator: its state machine, its journal, and the events for its analyst.
+
+    Args:
+        session: the state machine.
+        analyst: name and key of the analyst, or "" without keys.
+        journal: its journal, or None if the session does not survive this process.
+        send: function that sends the messages of an outbox.
+        log: a structlog logger.
+        observer: receives the events that are counted in metrics.
+    """
 
     def __init__(
         self,
@@ -282,7 +309,7 @@ class ActiveSession:
         self._journal = journal
         self._send = send
         self.since = int(time.time() if session.request is None else session.request.time)
-        """The time of the request, seconds since 1970."""
+        """Time of the analyst's request, in seconds since 1970."""
         self.pace = Pace()
         name = {"analyst": self.analyst_name} if analyst else {}
         self._log = log.bind(session=session.name, **name)
@@ -296,32 +323,32 @@ class ActiveSession:
 
     @property
     def analyst_name(self) -> str:
-        """The name of its analyst; '' where analysts have no keys."""
+        """Name of the analyst, or an empty string if the aggregator runs without keys."""
         return self.analyst.rpartition("#")[0]
 
     @property
     def failed(self) -> bool:
-        """True if the session ended without a model."""
+        """True if the session ended without a result."""
         return self.over and isinstance(self._events[-1], Failed)
 
     @property
     def failure(self) -> str:
-        """The reason why it ended without a model; '' otherwise."""
+        """Reason why the session ended without a result, or an empty string."""
         last = self._events[-1] if self.over else None
         return last.reason if isinstance(last, Failed) else ""
 
     @property
     def model(self) -> bytes:
-        """The model file of a finished session; empty if it has none."""
+        """The model file of a finished session. Empty if there is none."""
         return b"".join(event.data for event in self._events if isinstance(event, ModelPart))
 
     @property
     def in_a_turn(self) -> bool:
-        """True from a question until its sum is open."""
+        """True from the time a query is sent until the sum of its answers is known."""
         return self.session.phase in ("asking", "opening")
 
     def start(self, here: set[str], now: float) -> None:
-        """Begin, or continue from the journal, with the connected parties."""
+        """Start the session, or continue it from the journal. `here` are the connected parties."""
         resumed = bool(self._journal and len(self._journal.past) > 1)
         kind: Kind = "session goes on" if resumed else "session begins"
         self._report(kind, parties=[*self.terms.parties], terms=self.terms)
@@ -345,7 +372,7 @@ class ActiveSession:
             self.pace.heard(party, time.monotonic(), self.session.turn != turn)
 
     def tick(self, now: float) -> None:
-        """Check deadlines at this time, and report slow parties."""
+        """Check deadlines at time `now`, and report slow parties."""
         if self.over:
             return
         attempt, late, seconds = self.session.attempt, list(self.session.awaited), self.session.seconds
@@ -360,22 +387,22 @@ class ActiveSession:
                 self._log.info("goes on", turn=self.session.turn)
 
     def awaits(self, party: str, message: FromParty) -> bool:
-        """Return whether the session waits for this message of this party."""
+        """Return whether the session is waiting for this message from this party."""
         awaited = party in self.session.roster and self.session.awaits(party)
         return awaited and (party in self._joined or isinstance(message, Join))
 
     def fail(self, reason: str) -> None:
-        """End the session for a reason that no party caused."""
+        """End the session for a reason that no party caused, and notify the parties."""
         self._send([(party, SessionEnded(reason)) for party in self.terms.parties])
         self._end(Failed(reason))
 
     def finish(self) -> None:
-        """End the session after the current round."""
+        """End the session after the current round, at the analyst's request."""
         self.session.finish()
-        self._log.info("the analyst wants no more rounds", turn=self.session.turn)
+        self._log.info("the analyst requested no further rounds", turn=self.session.turn)
 
     async def follow(self) -> AsyncIterator[TrainEvent]:
-        """Yield every event, from the first to the last."""
+        """Yield all events of the session, from the first to the last, and wait for those to come."""
         # No event is missed: between the check of the position and `wait` nothing else runs, and `_tell` adds
         # the event before it wakes the waiters. `over` is set together with the last events, so an empty rest
         # after it is the end.
@@ -390,19 +417,19 @@ class ActiveSession:
             await self._changed.wait()
 
     def forget(self) -> None:
-        """Delete the journal: the analyst knows how the session ended."""
+        """Delete the journal, because the analyst knows how the session ended."""
         if self._journal is not None:
             self._journal.delete()
             self._journal = None
 
     def pause(self) -> None:
-        """Close the journal, for the next process."""
+        """Close the journal and leave it to the next process."""
         if self._journal is not None:
             self._journal.close()
 
     @property
     def _then(self) -> str:
-        """The consequence of losing a party under the terms, as text."""
+        """What happens under the terms after a party is lost, as text for the log."""
         seconds = f"unless it is back within {self.terms.session.rejoin_timeout:g} s"
         match self.terms.session.on_loss:
             case "wait":
@@ -441,7 +468,7 @@ class ActiveSession:
             self._end(Failed(str(self.session.error)))
 
     def _end(self, failed: Failed | None) -> None:
-        """End the session: with a model, unless `failed` is given."""
+        """End the session with a model, or as failed if `failed` is given."""
         if self.over:
             return
         self.over = True
@@ -477,14 +504,16 @@ class ActiveSession:
 
 
 MAX_UNDELIVERED = 16
-"""Most finished sessions kept in memory for their analysts; of older ones only the journal remains."""
-CANNOT_WRITE = "the aggregator cannot write to its state folder: tell its operator"
+"""Maximum number of finished sessions kept in memory for their analysts. Of older ones, only the journal is
+kept."""
+CANNOT_WRITE = "the aggregator cannot write to its state folder; contact its operator"
 TURN_SECONDS = 20.0
-"""Seconds to wait for a turn under way before the process ends."""
+"""Seconds to wait for the current turn before the process ends."""
 
 
 class Sessions:
-    """The sessions of one process. `ended` is set when the process must end, or was stopped."""
+    """All sessions of an aggregator process: the active one, those waiting to be resumed, and those whose
+    result has not been fetched. The event `ended` is set when the process was stopped or must end."""
 
     def __init__(
         self,
@@ -497,13 +526,13 @@ class Sessions:
         self.metrics = metrics
         self.trust = trust
         self.memory = int(config.memory * state.GIB)
-        """Most bytes for the sums of a session."""
+        """Maximum number of bytes for the sums of a session."""
         self.active: ActiveSession | None = None
         self.ended = asyncio.Event()
         self.fatal = ""
-        """The reason why the process must end; '' if it need not."""
+        """Reason why the process must end, or an empty string."""
         self.on_end: Callable[[ActiveSession], None] = lambda session: None
-        """Called with each session that ends here; must not raise."""
+        """Called with each session that ends in this process. It must not raise."""
         self._stopping = False
         self._turned = asyncio.Event()
         self._config = config
@@ -512,12 +541,13 @@ class Sessions:
         self._observer = connected.observer
         self._folder: Folder | None = None
         self.unfinished: deque[ActiveSession] = deque()
-        """Sessions of an earlier process that wait for the active one to end."""
+        """Sessions of an earlier process that wait until the active one ends."""
         self.finished: dict[tuple[str, str], ActiveSession] = {}
-        """Sessions whose end their analysts do not know yet, by analyst and digest of the terms."""
+        """Sessions whose outcome has not reached the analyst, by analyst and digest of the terms."""
 
     def open(self) -> None:
-        """Resume the sessions in the state folder. ConfigError names the file."""
+        """Lock the state folder and load its sessions. Raises ConfigError, naming the file, if one cannot be
+        resumed."""
         if self._config.state is None:
             return
         self._folder = Folder(self._config.state)
@@ -531,11 +561,11 @@ class Sessions:
                 session.forget()
 
     async def stop(self) -> None:
-        """Finish the turn under way; without a state folder, the active session fails."""
+        """Finish the current turn. Without a state folder, the active session fails instead."""
         self._stopping = True
         active = self.active
         waits = active is not None and self._folder is not None
-        self._log.info("stopping", **({"goes_on": "when the aggregator is started again"} if waits else {}))
+        self._log.info("stopping", **({"goes_on": "when the aggregator is restarted"} if waits else {}))
         if active is not None and self._folder is None:
             active.fail("the aggregator was stopped")
             await asyncio.sleep(0.1)  # lets the last messages leave
@@ -544,7 +574,7 @@ class Sessions:
                 await asyncio.wait_for(self._turned.wait(), TURN_SECONDS)
 
     def close(self) -> None:
-        """Release the state folder to other processes."""
+        """Release the state folder, so that another process can use it."""
         self._connected.seen.write(time.monotonic(), at_once=True)
         if self._folder is not None:
             self._folder.close()
@@ -554,11 +584,11 @@ class Sessions:
 
     @property
     def may_begin(self) -> bool:
-        """Return whether a session may begin now."""
+        """True if no session is active, so that one may start now."""
         return self.active is None and not self._stopping
 
     def handle(self, party: str, event: FromParty | Connected | Disconnected) -> None:
-        """Pass a party's message, or a change of its connection, to the active session."""
+        """Pass a message of a party, or a change of its connection, to the active session."""
         self._step(lambda active: active.handle(party, event))
 
     def tick(self, now: float) -> None:
@@ -566,18 +596,19 @@ class Sessions:
         self._step(lambda active: active.tick(now))
 
     def begin_next(self) -> None:
-        """Continue a session of an earlier process if there is one; otherwise, waiting analysts may begin."""
+        """Continue a session of an earlier process, if there is one. Otherwise wake the analysts that wait to
+        start one."""
         if self.unfinished and not self._stopping:
             self.begin(self.unfinished.popleft())
         self._connected.notify()
 
     def begin(self, session: ActiveSession) -> None:
-        """Make a session the active one."""
+        """Make a session the active one and start it."""
         self.active = session
         self._step(lambda active: active.start(self._connected.names, time.monotonic()))
 
     def _step(self, step: Callable[[ActiveSession], None]) -> None:
-        """Let the active session take a step, and begin the next one if it is over."""
+        """Let the active session take a step. If it is then over, start the next one."""
         active = self.active
         if active is None or self.fatal:
             return
@@ -585,7 +616,7 @@ class Sessions:
         try:
             step(active)
         except DurabilityError as error:
-            advice = "fix that and start the aggregator again: the session goes on where it was"
+            advice = "fix this and restart the aggregator; the session will continue where it stopped"
             self.fatal = f"{error}; {advice}"
             self._log.error("cannot go on", reason=self.fatal)
             self.ended.set()
@@ -614,14 +645,15 @@ class Sessions:
     # ---- an analyst's session -------------------------------------------------------------------------
 
     def find(self, analyst: str, digest: str) -> ActiveSession | None:
-        """The session of this analyst (name and key) under the terms with this digest: active, waiting, or
-        with a model not delivered yet. Sessions begun with another key are never found, whatever the name."""
+        """Return the session of this analyst under the terms with this digest, or None. It may be active,
+        waiting to be resumed, or finished but not delivered. `analyst` is name and key: sessions started with
+        another key are never found."""
         sessions = [self.active, *self.unfinished, *self.finished.values()]
         key = analyst, digest
         return next((s for s in sessions if s and (s.analyst, s.terms.digest) == key), None)
 
     def stop_session(self, session: ActiveSession) -> None:
-        """End a session that its analyst no longer wants."""
+        """End a session at its analyst's request, without a model."""
         if session is self.active:
             self._step(lambda active: active.fail("the analyst stopped it"))
             return
@@ -630,15 +662,16 @@ class Sessions:
             self.unfinished.remove(session)
 
     def delivered(self, analyst: str, digest: str) -> None:
-        """Drop a finished session whose analyst knows its end."""
+        """Drop a finished session after its analyst has learned the outcome."""
         self.finished.pop((analyst, digest), None)
 
     def program(self, terms: Terms) -> Program:
-        """The program of the terms, limited to this aggregator's memory."""
+        """Return the program for the terms. It raises Refused if it needs more than this aggregator's memory
+        limit."""
         return state.within(program_of(terms, self._config.programs), self.memory)
 
     def new(self, terms: Terms, program: Program, analyst: str, request: Request | None) -> ActiveSession:
-        """Create a session with its journal. Refused if it cannot be recorded."""
+        """Create a session and its journal. Raises Refused if the journal cannot be written."""
         name = f"session-{secrets.token_hex(8)}"
         begun = Begun(name, terms, analyst, request)
         journal: Journal | None = None
@@ -652,25 +685,25 @@ class Sessions:
         return self._active(begun, program, journal)
 
     def _resume(self, journal: Journal) -> ActiveSession:
-        """Resume the session of a journal. ConfigError names the file."""
+        """Resume the session of a journal. Raises ConfigError, naming the file, if that is not possible."""
         begun, *past = journal.past
         try:
             if not isinstance(begun, Begun):
-                raise ConfigError("journal-without-terms", "it does not begin with its terms")
+                raise ConfigError("journal-without-terms", "the first record does not contain the terms")
             program = self.program(begun.terms)
             if not begun.terms.parties:
-                raise ConfigError("terms-no-parties", "its terms name no parties")
+                raise ConfigError("terms-no-parties", "the terms do not name any parties")
             return self._active(begun, program, journal, past)
         except FedboostError as error:
             raise ConfigError(
-                "journal-not-resumed", f"{journal.path}: {error}; move the file away to go on without it"
+                "journal-not-resumed", f"{journal.path}: {error}; move the file aside to continue without it"
             ) from None
         except Exception as error:  # noqa: BLE001 - inconsistent sums may break a program in any way
             what = f"{type(error).__name__}: {error}".splitlines()[0]
             raise ConfigError(
                 "journal-program-failed",
-                f"{journal.path}: the program fails with these sums: {what}; move the file away to go on "
-                f"without it",
+                f"{journal.path}: the program failed on the recorded sums: {what}; move the file aside to "
+                f"continue without it",
             ) from None
 
     def _active(

@@ -1,1 +1,1 @@
-"""Tables in files and in memory, read to float32 columns. Functions here raise ConfigError for bad input."""
+"""Reads tables from files, databases or memory into float32 columns. Unusable input raises ConfigError."""

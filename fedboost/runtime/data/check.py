@@ -1,9 +1,9 @@
-"""Checks of a table before a training: its oddities, those found when terms are drafted, and its fit to
-terms.
+"""Checks of a table before training: problems in its columns, reasons why terms cannot be drafted from it,
+and mismatches with given terms.
 
-An oddity is anything that would stop a training, spoil it, or cost it a column. A sound table has none. The
-table is not changed. How well a column predicts the label is measured on at most `SAMPLE_ROWS` rows, evenly
-spread.
+Each problem is reported as an `Oddity`: something that would stop training, harm the model, or cause a column
+to be left out. The checks never modify the table. How well a column predicts the label is measured on an
+evenly spaced sample of at most `SAMPLE_ROWS` rows.
 """
 
 import re
@@ -58,28 +58,29 @@ _PROBE = 2_000  # about the number of rows in a probe
 _ID = re.compile(
     r"(?i:(^|[\W_])(id|uuid|guid|index|key|mrn|ssn|rowid|number|nr)$|^unnamed: \d+$)|[a-z](ID|Id)$"
 )
-"""A column name of an identifier."""
+"""Matches column names that suggest an identifier."""
 
 
 class Numbers:
-    """A column's numbers, NaN if missing. total: rows of the table, if these are only some of them."""
+    """The values of a numeric column as the checks read them. `total` is the number of rows of the whole
+    table, of which `values` may be a sample."""
 
     def __init__(self, values: Float64, name: str, total: int) -> None:
         self.name, self.total = name, total
         self.present = values[~np.isnan(values)]
         self.rows = self.present.size
-        """Number of rows with a number."""
+        """Number of rows with a value."""
         self.missing = values.size - self.rows
         self.probe = self.present[:: max(self.rows // _PROBE, 1)]
 
     @cached_property
     def variety(self) -> int:
-        """The number of distinct values, at most 2."""
+        """Number of distinct values: 0, 1, or 2 for two or more."""
         return 0 if not self.rows else 1 if self.present.min() == self.present.max() else 2
 
     @cached_property
     def mode(self) -> tuple[str, int]:
-        """The most frequent value and its row count; 0 unless it is nearly all rows."""
+        """Most frequent value and its number of rows, which is 0 unless nearly all rows have the value."""
         values, counts = np.unique(self.probe, return_counts=True)
         mode = values[counts.argmax()]
         rows = (self.present == mode).sum() if counts.max() >= self.probe.size * 0.99 else 0
@@ -87,13 +88,13 @@ class Numbers:
 
     @cached_property
     def are_whole(self) -> bool:
-        """True if all numbers are whole, and there are enough of them to judge."""
+        """True if the column has at least `MIN_ROWS` values and all of them are integers."""
         parts = (self.probe, self.present)
         return self.rows >= MIN_ROWS and all((part == np.floor(part)).all() for part in parts)
 
     @cached_property
     def hardly_repeat(self) -> bool:
-        """True for whole numbers that hardly repeat in the probe."""
+        """True if the values are integers and nearly all of those in a sample are distinct."""
         return self.are_whole and np.unique(self.probe).size >= MANY_DISTINCT * self.probe.size
 
     @cached_property
@@ -114,7 +115,7 @@ MANY_DISTINCT_TEXTS = 0.9  # fewest distinct texts, as a share of rows, of a col
 FEW_WORDS = 5  # words among numbers are an oddity if there are at least this many distinct numbers per word
 MIN_NUMBERS = 10  # fewest distinct numbers for which a word is an oddity, unless it means a missing value
 MAX_SPELLED = 100_000
-"""Most distinct texts for which spellings are compared: with more, they are not categories."""
+"""Maximum number of distinct texts for which spellings are compared; more are not categories."""
 _PLAIN = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
 _NUMBER = f"^{_PLAIN}$"
 _THOUSANDS = r"^[+-]?\d{1,3}(,\d{3})+(\.\d+)?$"
@@ -130,11 +131,11 @@ _MISSING_WORDS = (
     *("missing", "unknown", "unk", "unbekannt", "inconnu", "n.n.", "n.d.", "nd", "k.a.", "not known"),
     *("not available", "not done", "not measured", "not recorded", "(null)", "\\n"),
 )
-"""Words for a missing value, in lower case."""
+"""Lower-case spellings of a missing value."""
 
 
 class Counts:
-    """The distinct texts of a column with their row counts; nulls and empty texts are missing."""
+    """The distinct texts of a column with their row counts. Nulls and empty texts count as missing."""
 
     def __init__(self, column: "pa.ChunkedArray", name: str) -> None:
         self.name = name
@@ -144,7 +145,7 @@ class Counts:
         self.texts, self.counts = texts.filter(~absent), counts[~absent]
         self.rows, self.missing = int(self.counts.sum()), int(counts[absent].sum())
         self.variety = min(len(self.texts), 2)
-        """The number of distinct texts, at most 2."""
+        """Number of distinct texts: 0, 1, or 2 for two or more."""
 
     @cached_property
     def mode(self) -> tuple[str, int]:
@@ -152,12 +153,14 @@ class Counts:
         return shorten(repr(self.texts[place].as_py())), int(self.counts[place])
 
     def match(self, pattern: str, most: int | None = None) -> "np.ndarray":
-        """Return which texts match, stripped of blanks, or which of the first `most`: bool [texts]."""
+        """Test which texts match a regular expression after surrounding whitespace is stripped. Returns bool
+        [texts], or the result for the first `most` texts only."""
         trimmed = compute.utf8_trim_whitespace(self.texts[:most])
         return np.asarray(compute.match_substring_regex(trimmed, pattern))
 
     def found(self, places: "np.ndarray", rows: int) -> "Found":
-        """Return a finding in `rows` rows, with the first of the texts at these indices as examples."""
+        """Return a finding in `rows` rows, with the first of the texts at the indices `places` as
+        examples."""
         shown = [
             f"{shorten(repr(self.texts[int(i)].as_py()))} ({self.counts[i]:,})" for i in places[:MAX_EXAMPLES]
         ]
@@ -165,7 +168,8 @@ class Counts:
 
     @cached_property
     def written(self) -> Mapping[str, "np.ndarray"]:
-        """Kind of oddity -> the texts that have it, bool [texts]; empty unless most rows are numbers."""
+        """The texts of a mostly numeric column that cannot be read as plain numbers. Maps the kind of
+        problem, e.g. decimal commas, to a mask, bool [texts]. Empty unless most rows are numbers."""
         number, thousands, decimal, signs = map(self.match, (_NUMBER, _THOUSANDS, _DECIMAL, _SIGNS))
         decimal &= ~thousands
         points = self.match(_POINTS)  # 1.500 may be a decimal or have a thousands point
@@ -195,7 +199,7 @@ class Counts:
 
 
 class Found(NamedTuple):
-    """A finding of a check; for its fields see `Oddity`."""
+    """What a check found in a column. The fields have the same meaning as those of `Oddity`."""
 
     rows: int = 0
     of: int = 0
@@ -297,8 +301,8 @@ def _many(counts: Counts) -> Found | None:
 
 @dataclass(frozen=True)
 class Check:
-    """A check of a column. looks_at: `Numbers`, `Counts`, or both; variety: fewest distinct values (0 to 2);
-    unless: kinds that suppress the check if found before."""
+    """A check of one column. It is run if the column has at least `variety` distinct values (0 to 2) and none
+    of the findings named in `unless`. `looks_at` is `Numbers`, `Counts`, or both."""
 
     kind: str
     looks_at: Any
@@ -308,7 +312,7 @@ class Check:
 
 
 WRITTEN = ("words", "mixed decimals", "decimal commas", "decimal points", "thousands", "signs")
-"""Kinds of text columns that are numbers except for words, commas, points or signs."""
+"""Kinds of findings about text columns that would be numeric without some words, commas, points or signs."""
 ANY = (Numbers, Counts)
 CHECKS = (
     Check("empty", ANY, 0, lambda column: None if column.rows else Found()),
@@ -325,11 +329,11 @@ CHECKS = (
     Check("identifier", Counts, 2, _names, [*WRITTEN, "date"]),
     Check("categories", Counts, 2, _many, [*WRITTEN, "date", "identifier"]),
 )
-"""The checks of a column, in order. `fedboost.results.check.KINDS` has their sentences."""
+"""All checks of a column, in the order in which they run. `results.check.KINDS` has the message of each."""
 
 
 def checked(column: Numbers | Counts, kinds: Collection[str] | None = None) -> Iterator[Oddity]:
-    """Yield the oddities of a column: all, or those of the given kinds."""
+    """Run the checks on a column and yield what they find. kinds: run only the checks of these kinds."""
     known: set[str] = set()
     for check in CHECKS:
         if not isinstance(column, check.looks_at) or (kinds is not None and check.kind not in kinds):
@@ -352,15 +356,17 @@ FEW_ROWS = 1_000  # rows of the first look at a column
 FAR = 0.05  # a column is dismissed if its first figure is this far (>= 10 standard errors) below the limit
 SURPRISES = 0.1  # largest error rate, relative to always predicting the most frequent class
 TWO, CLASSES, AMOUNT = "gives away", "tells classes", "predicts"
-"""Kinds of labels, by the oddity of a column that predicts one."""
+"""Types of labels: two values, more than two classes, or a numeric amount. Each constant is the kind of
+finding for a column that predicts such a label."""
 LIMITS = {TWO: 0.98, CLASSES: 0.98, AMOUNT: 0.99}
-"""Figure above which a column gives the label away: AUC of one split, accuracy, rank correlation."""
+"""Type of label -> score above which a column is reported as giving the label away. The score is the AUC of
+one split for two values, the accuracy for classes, and the rank correlation for amounts."""
 
 
 @dataclass(frozen=True)
 class Label:
-    """A label in a sample of rows. target: its kind; rows: indices of the rows that have a label; values:
-    their labels or class codes."""
+    """The label in a sample of rows. target: `TWO`, `CLASSES` or `AMOUNT`; rows: indices of the sampled rows
+    that have a label; values: their labels or class codes."""
 
     target: str
     rows: Int64
@@ -368,7 +374,7 @@ class Label:
 
     @classmethod
     def of(cls, column: "pa.ChunkedArray", name: str, sample: Int64, classes: bool) -> "Label | None":
-        """Return the label in a sample; None if no figure applies. classes: True if numbers are classes."""
+        """Return the label of the rows in `sample`, or None if label leakage cannot be measured for it."""
         values, is_classes = _coded(column.take(pa.array(sample)), name, MAX_CLASSES, classes)
         if not values.size:
             return None
@@ -379,7 +385,7 @@ class Label:
         return cls(target, sample[present], values[present])
 
     def told_by(self, column: "pa.ChunkedArray", name: str) -> Iterator[Oddity]:
-        """Yield an oddity if a column gives the label away."""
+        """Yield a finding if the column nearly determines the label."""
         # First a few rows, without halves: as they predict themselves, the figure of categories is too high
         # rather than too low, so no column is dismissed wrongly.
         limit = LIMITS[self.target]
@@ -390,7 +396,7 @@ class Label:
             yield Oddity(self.target, name, figure=figure)
 
     def _figure(self, column: "pa.ChunkedArray", name: str, surprises: float, by_others: bool) -> float:
-        """Return how well a column predicts the label; NaN if that cannot be measured."""
+        """Return how well a column predicts the label, or NaN if that cannot be measured."""
         _, classes, counts = self._classes
         if self.values.size < MIN_ROWS_TO_TELL or counts.size < 2:
             return np.nan
@@ -413,7 +419,8 @@ class Label:
 
     @cached_property
     def _few(self) -> "Label":
-        """The label in `FEW_ROWS` rows, evenly spread; if it has two values, half of each where possible."""
+        """The label in at most `FEW_ROWS` evenly spaced rows, half of them for each of two values if
+        possible."""
         kinds = [np.arange(self.values.size)]
         if self.target == TWO:
             kinds = [np.flatnonzero(self._classes[1] == code) for code in (0, 1)]
@@ -423,14 +430,15 @@ class Label:
 
     @cached_property
     def _classes(self) -> tuple[Float64, Int64, Int64]:
-        """The distinct values, each row's index into them, and their row counts."""
+        """The distinct label values, each row's index into them, and the number of rows per value."""
         return np.unique(self.values, return_inverse=True, return_counts=True)
 
 
 def _coded(
     column: "pa.ChunkedArray", name: str, most: int = MAX_CATEGORIES, as_categories: bool = False
 ) -> tuple[Float64, bool]:
-    """Return a column's numbers or category codes, and whether they are codes; no values if unsuitable."""
+    """Return a column's numbers or category codes, float64 [rows], and whether they are codes. The array is
+    empty if the column is neither numeric nor categorical, or has more than `most` categories."""
     values = None if as_categories else _spelled_numbers(column, name)
     if values is not None:
         return values, False
@@ -442,12 +450,13 @@ def _coded(
 
 
 def evenly(size: int, most: int) -> Int64:
-    """Return at most `most` indices below `size`, evenly spread from the first to the last."""
+    """Return at most `most` evenly spaced indices from 0 to `size - 1` (inclusive), int64."""
     return np.linspace(0, size - 1, min(size, most)).astype(np.int64)
 
 
 def one_split_auc(column: Float64, positive: npt.NDArray[np.bool_]) -> float:
-    """Return the AUC of a column's best split in two. Missing values go to either side, or are one side."""
+    """Return the AUC of the best split of a column into two parts. Missing values are assigned to one of the
+    parts or form a part of their own, whichever is best. column, positive: [rows]."""
     # Moving the split over the sorted values, the signed shares below it sum to TPR - FPR there, and a single
     # split has AUC 1/2 + |TPR - FPR| / 2.
     missing = np.isnan(column)
@@ -462,7 +471,8 @@ def one_split_auc(column: Float64, positive: npt.NDArray[np.bool_]) -> float:
 
 
 def _rank_correlation(column: Float64, values: Float64) -> float:
-    """Return the magnitude of Spearman's correlation over rows with a value; NaN if these are a minority."""
+    """Return the absolute value of Spearman's correlation over the rows where `column` has a value, or NaN if
+    fewer than half of the rows have one."""
     present = ~np.isnan(column)
     if 2 * present.sum() < column.size:
         return float("nan")
@@ -473,7 +483,7 @@ def _rank_correlation(column: Float64, values: Float64) -> float:
 
 
 def _ranks(values: Float64) -> Float64:
-    """Return the ranks of values; equal values share their mean rank."""
+    """Return the rank of each value. Equal values share the mean of their ranks."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2)[inverse]
 
@@ -483,7 +493,7 @@ def _codes(column: Float64) -> Int64:
 
 
 def _bins(column: Float64) -> Int64:
-    """Return bins of about equal row counts, from 1 on, and 0 if missing."""
+    """Return each row's bin, int64 [rows]. Bins start at 1 and have similar row counts; 0 means missing."""
     present = column[~np.isnan(column)]
     if not present.size:
         return np.zeros(column.size, np.int64)
@@ -493,7 +503,8 @@ def _bins(column: Float64) -> Int64:
 
 
 def _told(codes: Int64, values: Float64, by_others: bool) -> Float64:
-    """Return the mean value of each row's code, over the rows of the other half or of both."""
+    """Return the mean of `values` over the rows with the same code, for each row. With `by_others`, the mean
+    is taken over the half of the rows that does not contain the row, otherwise over all rows."""
     out = np.empty(values.size)
     for half in (0, 1):
         rest = slice(1 - half, None, 2) if by_others else slice(None)
@@ -505,7 +516,8 @@ def _told(codes: Int64, values: Float64, by_others: bool) -> Float64:
 
 
 def _told_class(codes: Int64, classes: Int64, by_others: bool) -> Int64:
-    """Return the most frequent class of each row's code, over the rows of the other half or of both."""
+    """Return the most frequent class among the rows with the same code, for each row. With `by_others`, only
+    the half of the rows that does not contain the row is counted."""
     out = np.empty(classes.size, np.int64)
     for half in (0, 1):
         rest = slice(1 - half, None, 2) if by_others else slice(None)
@@ -524,7 +536,7 @@ SAMPLE_ROWS = 50_000
 _FIRST_ROWS = 20
 MAX_CLASSES = 100  # most classes of a label for which leakage is measured
 _NO_FEATURES = {"date", "identifier", "categories", "empty", "constant", "infinite"}
-"""Oddities of columns for which leakage is not measured."""
+"""Kinds of findings that rule a column out as a feature, so that label leakage is not measured."""
 
 
 def oddities(
@@ -534,9 +546,14 @@ def oddities(
     classes: bool = False,
     whole: "pa.Table | None" = None,
 ) -> list[Oddity]:
-    """Return the oddities of the label, and of all other columns as features. aside: columns that are not
-    features, of which only the spelling is checked; classes: True if a label of numbers means classes;
-    whole: the table, if `table` has only some of its rows."""
+    """Return all findings about a table's label and features.
+
+    Args:
+        label: name of the label column.
+        aside: columns that are not features. Only the spelling of their values is checked.
+        classes: True if a numeric label denotes classes.
+        whole: the whole table, if `table` is a sample of its rows.
+    """
     out: list[Oddity] = []
     whole = table if whole is None else whole
     known = None
@@ -586,7 +603,8 @@ def _of_feature(column: "pa.ChunkedArray", name: str, total: int) -> Iterator[Od
 
 
 def _spelled_numbers(column: "pa.ChunkedArray", name: str) -> Float64 | None:
-    """Return a column's numbers, or those that its text spells; None if it has words or categories."""
+    """Return a column's numbers, also if they are stored as text. Returns None if it is categorical or
+    contains other text."""
     try:
         if is_text(column.type):
             exact_numbers(column[:_FIRST_ROWS], name)  # cheap, and finds most columns of words
@@ -603,7 +621,8 @@ def _spelled_numbers(column: "pa.ChunkedArray", name: str) -> Float64 | None:
 
 
 def misfits(table: "pa.Table | SparseTable", terms: Terms, party: str = "") -> list[Oddity]:
-    """Return what does not fit the terms. party: the table's owner, if parties have different columns."""
+    """Return the mismatches between a table and the terms: missing columns, wrong types and undeclared
+    categories. party: owner of the table, if parties hold different columns."""
     schema, out, dense = terms.blocks.columns_of(party), [], dense_of(table)
     there, features, numeric = {*dense.column_names}, {*schema.features}, {*schema.numeric}
     wanted = features | {*schema.others}
@@ -638,13 +657,15 @@ def misfits(table: "pa.Table | SparseTable", terms: Terms, party: str = "") -> l
 
 
 def absent(name: str, others: Iterable[str]) -> Oddity:
-    """Return the oddity of a missing column. others: columns that the terms do not name."""
+    """Return the finding for a column that the terms name but the table lacks. others: the table's other
+    columns, among which a similar name is suggested."""
     near = nearest(name, others)[2:-1]
     return Oddity("absent", name, values=(f"{near} Then " if near else "",))
 
 
 def unfit(error: Refused, names: Sequence[str], otherwise: str) -> Oddity:
-    """Return the oddity of refused rows, for the column among `names` that the error names."""
+    """Return the finding for rows that do not fit the terms. It is reported for the first column of `names`
+    that the error mentions, or for the column `otherwise`."""
     detail = error.detail or str(error)
     name = next((name for name in names if repr(name) in detail), otherwise)
     return Oddity("unfit", name, values=(_without_column(detail, name),))
@@ -655,7 +676,7 @@ def _without_column(error: object, name: str) -> str:
 
 
 def undeclared_categories(table: "pa.Table", name: str, categories: Sequence[str]) -> list[Oddity]:
-    """Return the oddity of a column with undeclared categories, if it has any."""
+    """Return a finding if a column has values that the terms do not declare as categories."""
     levels = undeclared_levels(table, name, categories)
     if not levels:
         return []
@@ -672,9 +693,9 @@ MIN_WATCHED_ROWS = 2_000  # rows that a simulation checks of each table regardle
 _RUNS = 20  # contiguous runs in a sample: adjacent rows show whether values of a sorted column repeat
 MAX_LABELS = 10  # most distinct labels that are listed with their counts
 _TOLD = {"date", "identifier", "categories", "empty", "infinite", *WRITTEN} - {"decimal points"}
-"""Kinds that explain why a column was left out."""
+"""Kinds of findings that explain by themselves why a column was left out of a draft."""
 _OF_NUMBERS = {"distinct", "rounded"}
-"""Kinds that do not matter for columns that the terms declare categorical."""
+"""Kinds of findings that do not apply to columns that the terms declare categorical."""
 
 
 def check(
@@ -685,7 +706,15 @@ def check(
     exclude: Sequence[str] = (),
     party: str = "",
 ) -> Checked:
-    """Check the columns that the terms name, or all. party: the owner, if parties have different columns."""
+    """Check a table before training. Raises ConfigError if it has no rows or no label column.
+
+    Args:
+        source: name of the table in the result.
+        label: label column; ignored if terms are given.
+        terms: check only the columns that these terms name, and whether the table fits them.
+        exclude: columns that are not features.
+        party: owner of the table, if parties hold different columns.
+    """
     rows = _rows(table, MAX_STORED_ROWS)
     if rows.num_rows == 0:
         raise ConfigError("table-empty", f"{source}: the table has no rows")
@@ -713,7 +742,8 @@ def check(
 def of_draft(
     table: "pa.Table", label: str | None, draft: Draft | None, aside: Sequence[str] = ()
 ) -> list[Oddity]:
-    """Return the oddities of a table and of its draft. aside: further columns that are not features."""
+    """Return the findings about a table and its draft. `aside` names further columns that are not
+    features."""
     classes = draft is not None and draft.objective == "multi:softprob"
     aside = (*aside, *(() if draft is None else draft.columns.others[1:]))
     out = oddities(table, label, aside, classes)
@@ -731,13 +761,13 @@ def of_draft(
 
 
 def of_offer(table: "pa.Table", left_out: Mapping[str, str], aside: Sequence[str]) -> list[Oddity]:
-    """Return the oddities of an offer's table. left_out: column -> reason; aside: columns not to be
-    offered."""
+    """Return the findings about a table whose columns a site offers to an analyst. `left_out` gives the
+    reason for each column that cannot be offered, `aside` the columns that the site withholds."""
     return _with_left_out(oddities(table, None, aside, False), left_out)
 
 
 def _with_left_out(odd: Iterable[Oddity], left_out: Mapping[str, str]) -> list[Oddity]:
-    """Mark the oddities that explain why a column is left out, and add one for each other such column."""
+    """Mark the findings that explain why a column was left out, and add one for each other such column."""
     out = [replace(oddity, left_out=oddity.kind in _TOLD and oddity.column in left_out) for oddity in odd]
     told = {oddity.column for oddity in out if oddity.left_out}
     out += [
@@ -747,21 +777,26 @@ def _with_left_out(odd: Iterable[Oddity], left_out: Mapping[str, str]) -> list[O
 
 
 def of_terms(table: "pa.Table | SparseTable", terms: Terms, party: str = "") -> list[Oddity]:
-    """Return the oddities of the columns that terms name (for this party, if parties differ), and misfits."""
+    """Return the findings about the columns that the terms name, including mismatches with the terms. party:
+    owner of the table, if parties hold different columns."""
     odd = _in_terms(dense_of(table), terms, terms.blocks.columns_of(party))
     known = {oddity.column for oddity in odd if oddity.kind in ("unlabelled", "infinite")}
     return odd + [oddity for oddity in misfits(table, terms, party) if oddity.column not in known]
 
 
 def of_ids(rows: int, terms: Terms) -> list[Oddity]:
-    """Return an oddity if a table has too many or too few rows for matching by ids."""
+    """Return a finding if a table has too many or too few rows to be matched with other parties by row id.
+    rows: number of rows in the table."""
     vertical, name = terms.vertical, terms.columns.row_id
     if not vertical.aligns or name is None:
         return []
     if rows > vertical.most_ids and not vertical.repeated_ids:
-        sentence = f"has {rows:,} ids, but the terms allow max_ids = {vertical.most_ids:,}"
+        sentence = f"the table has {rows:,} ids, but the terms allow max_ids = {vertical.most_ids:,}"
     elif rows < vertical.fewest_common_rows:
-        sentence = f"has {rows:,} ids, but the terms need min_common_rows = {vertical.fewest_common_rows:,}"
+        sentence = (
+            f"the table has {rows:,} ids, but the terms need "
+            f"min_common_rows = {vertical.fewest_common_rows:,}"
+        )
     else:
         return []
     return [Oddity("unfit", name, values=(sentence,))]
@@ -785,7 +820,8 @@ def _in_terms(
 
 
 def label_sentence(table: "pa.Table", label: str, objective: str, positive: str | None) -> str:
-    """Describe the label: its name, objective, and if they are few, its values with their row counts."""
+    """Describe the label in one line: its name, the objective and, if there are at most `MAX_LABELS` distinct
+    values, the number of rows with each. positive: value that is predicted as 1."""
     name = delimited(label)
     try:
         codes, distinct = texts(column_of(table, label), label)
@@ -803,7 +839,7 @@ def label_sentence(table: "pa.Table", label: str, objective: str, positive: str 
 
 
 def warn(odd: Iterable[Oddity], where: str = "") -> None:
-    """Issue a Python warning for each oddity, attributed to the first caller outside fedboost."""
+    """Issue a `TableWarning` for each finding, attributed to the first caller outside fedboost."""
     level, frame = 1, sys._getframe(0)
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).split(".")[0] == "fedboost":
         level, frame = level + 1, frame.f_back
@@ -812,14 +848,15 @@ def warn(odd: Iterable[Oddity], where: str = "") -> None:
 
 
 class Watch:
-    """Warnings about the tables of several parties: the first for each column and kind."""
+    """Warns about problems in the tables of several parties, once per column and kind of problem."""
 
     def __init__(self) -> None:
         self._names: list[str] = []
         self._seen: set[tuple[str, str]] = set()
 
     def table(self, terms: Terms, name: str, table: Table) -> None:
-        """Warn about a party's table, and about a name too similar to that of an earlier party."""
+        """Warn about problems in a party's table, and about a party name that differs from an earlier one
+        only in whitespace or case."""
         self._names.append(name)
         warn(odd for odd in alike_sites(self._names) if odd.column == name)
         schema = terms.blocks.columns_of(name)
@@ -841,14 +878,15 @@ class Watch:
 
 
 def alike_sites(names: Iterable[str]) -> list[Oddity]:
-    """Return an oddity for each site whose name differs from an earlier one only in blanks or case."""
+    """Return a finding for each site whose name differs from an earlier one only in whitespace or case."""
     first: dict[str, str] = {}
     pairs = [(first.setdefault(" ".join(name.split()).casefold(), name), name) for name in names]
     return [Oddity("sites", name, values=(repr(other),)) for other, name in pairs if other != name]
 
 
 def _rows(table: Table, most: int, names: Collection[str] | None = None) -> "pa.Table":
-    """Return the rows to check of these columns: all of a table in memory, the first of a stored one."""
+    """Return the rows to check: all rows of a table in memory, or the first row groups, up to about `most`
+    rows, of a table in a file. names: columns to read (default: all)."""
     if not isinstance(table, ParquetTable):
         return dense_of(table)
     groups = max(int(np.searchsorted(table.ends, most, side="right")) - 1, 1)

@@ -1,7 +1,9 @@
-"""Options for reading table files, and databases with their queries.
+"""Options for reading table files, and database URIs with their queries.
 
-The text of a `Database` never contains its password. A query is checked before it is sent: it must be exactly
-one statement that reads. Databases without a driver here, and URIs whose password is ambiguous, are refused.
+Guarantees: the text of a `Database` never contains its password. A query is sent only if it is a single
+statement that reads rows.
+
+Rejects: databases without a supported driver, and URIs in which the end of the password is ambiguous.
 """
 
 import codecs
@@ -24,7 +26,7 @@ SEPARATORS = {"tab": "\t", "\\t": "\t"}  # spellings of the tab, which is awkwar
 
 
 class ReadOptions(Frozen):
-    """How to read a file: facts that the file itself does not record."""
+    """Options for reading a file that cannot be determined from the file itself."""
 
     separator: str | None = Field(
         default=None, description="Column separator of a text file (default: a comma; a tab in .tsv files)."
@@ -34,9 +36,10 @@ class ReadOptions(Frozen):
     )
     encoding: str = Field(default="utf-8", description="Text encoding, e.g. `latin-1` or `utf-16`.")
     na: Several[str] = Field(
-        default=(), description="Words for a missing value, in addition to the [usual ones](tables.md)."
+        default=(),
+        description="Strings to treat as missing values, in addition to the [usual ones](tables.md).",
     )
-    sheet: str | None = Field(default=None, description="Sheet of a workbook (default: the first).")
+    sheet: str | None = Field(default=None, description="Sheet to read from a workbook (default: the first).")
 
     @field_validator("separator")
     @classmethod
@@ -59,7 +62,7 @@ class ReadOptions(Frozen):
 
     @property
     def chosen(self) -> dict[str, Any]:
-        """Options that differ from their defaults, by name."""
+        """The options that differ from their defaults, as option name -> value."""
         return self.model_dump(exclude_defaults=True)
 
 
@@ -73,42 +76,43 @@ POSTGRESQL, SQLITE, DUCKDB = "postgresql", "sqlite", "duckdb"
 _SCHEMES = {POSTGRESQL: POSTGRESQL, "postgres": POSTGRESQL, SQLITE: SQLITE, "sqlite3": SQLITE, DUCKDB: DUCKDB}
 REMOTE = ("s3://", "https://", "http://")  # prefixes of file addresses
 _OTHERS = "mysql mariadb mssql sqlserver oracle snowflake bigquery redshift odbc jdbc mongodb db2 clickhouse"
-"""URI schemes of databases that have no driver here."""
+"""URI schemes of databases that are not supported."""
 _SCHEME = re.compile(r"([a-z0-9]+)(\+[a-z0-9_]+)?:(.*)", re.IGNORECASE | re.DOTALL)
 _KEYWORDS = re.compile(r"(host|hostaddr|port|dbname|user|password|service)\s*=", re.IGNORECASE)
-"""The beginning of a connection string that is not a URI."""
+"""Matches the start of a PostgreSQL connection string that is not a URI."""
 _QUOTED = re.compile(
     r"(?<![\w$])[eE]'(?:[^'\\]|''|\\.)*'|'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|"
     r"(?<![\w$])(\$(?:[^\W\d]\w*)?\$).*?\1|--[^\r\n]*|/\*.*?\*/",
     re.DOTALL,
 )
-"""String literals (with escapes, too), quoted names and comments in a query."""
+"""Matches string literals (also with escapes), quoted names and comments in a query."""
 _READS = ("select", "with", "values", "table", "from", "(")  # first words of a query that reads
 _FILES = {".db": SQLITE, ".sqlite": SQLITE, ".sqlite3": SQLITE, ".duckdb": DUCKDB, ".ddb": DUCKDB}
-"""Suffixes of database files."""
+"""Suffix of a database file -> kind of database."""
 MAX_QUERY_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, repr=False)
 class Database:
-    """A database and a query to run on it. `str()` of it is the URI without the password."""
+    """A database URI and the query that selects the rows of a table. `str()` returns the URI without its
+    password."""
 
     uri: str
     query: str = ""
 
     @property
     def kind(self) -> str:
-        """The kind of database: postgresql, sqlite or duckdb."""
+        """Kind of database: `postgresql`, `sqlite` or `duckdb`."""
         return _SCHEMES[self.uri.partition(":")[0].lower()]
 
     @property
     def path(self) -> Path:
-        """The file of an SQLite or DuckDB database."""
+        """Path of the file of an SQLite or DuckDB database."""
         return Path(unquote(re.sub(r"^[a-z0-9]+:/{2,3}", "", self.uri, count=1, flags=re.IGNORECASE)))
 
     @property
     def name(self) -> str:
-        """A short name: the file name, or the URI without the password."""
+        """Short name for messages: the file name, or the URI without its password."""
         return str(self) if self.kind == POSTGRESQL else self.path.name
 
     def __str__(self) -> str:
@@ -119,7 +123,8 @@ class Database:
         return f"Database({str(self)!r})"
 
     def beside(self, folder: Path) -> "Database":
-        """The same database, with its file relative to this folder."""
+        """Return a copy whose database file is an absolute path, resolved relative to `folder`. A PostgreSQL
+        database is returned unchanged."""
         if self.kind == POSTGRESQL:
             return self
         return replace(self, uri=f"{self.kind}:///{(folder / self.path).resolve()}".replace("%", "%25"))
@@ -134,19 +139,21 @@ class Reading:
     query_file: Path | None = None
 
     def source(self, text: str) -> "str | Database":
-        """Return the table a command line names: a file, an address, or a database with its query."""
+        """Return the table named on a command line: the text itself if it is a file path or an address,
+        otherwise the database with its query. Raises ConfigError if options and kind of table do not
+        match."""
         database = database_of(text)
         if database is not None:
             return with_query(database, self.query, self.query_file, "--query", "")
         if self.query is not None or self.query_file is not None:
             option = "--query-file" if self.query is None else "--query"
             raise ConfigError(
-                "source-option-unfit", f"{text}: is a file, but {option} needs a database URI; leave it out"
+                "source-option-unfit", f"{text} is a file, but {option} requires a database URI; remove it"
             )
         if (suffix := Path(text).suffix.lower()) in _FILES:
             raise ConfigError(
                 "source-uri-invalid",
-                f'{text}: is a database file; write {_FILES[suffix]}:///{text} --query "SELECT ..."',
+                f'{text} is a database file; write {_FILES[suffix]}:///{text} --query "SELECT ..."',
             )
         return text
 
@@ -154,64 +161,77 @@ class Reading:
 def with_query(
     database: Database, query: str | None, query_file: Path | None, key: str, where: str
 ) -> Database:
-    """Return the database with its query, given or from a file. key: `--query`, or `query` in file
-    `where`."""
+    """Return the database together with its query.
+
+    Args:
+        query: the query, or None.
+        query_file: file that contains the query, or None.
+        key: option or key with which users specify the query: `--query`, or `query` in a file.
+        where: name of that file, with which error messages start, or "".
+
+    Raises:
+        ConfigError: not exactly one of `query` and `query_file` is given, or the query is invalid.
+    """
     file_key, at = f"{key}-file" if key.startswith("-") else f"{key}_file", f"{where}: " if where else ""
     if query is not None and query_file is not None:
-        raise ConfigError("query-given-twice", f"{at}give {key} or {file_key}, not both")
+        raise ConfigError("query-given-twice", f"{at}specify {key} or {file_key}, not both")
     if query_file is not None:
         return replace(database, query=check_query(_read_query(query_file), query_file))
     if query is None:
         example = f'{key} {"" if key.startswith("-") else "= "}"SELECT ... FROM ... ORDER BY ..."'
         raise ConfigError(
-            "query-missing", f"{at}{database} is a database; give its query: {example} or {file_key}"
+            "query-missing", f"{at}{database} is a database; specify its query: {example} or {file_key}"
         )
     return replace(database, query=check_query(query, f"{at}{key}"))
 
 
 def database_of(text: str) -> Database | None:
-    """Return the database of a URI, without a query yet; None for other text. Refuses databases without a
-    driver here, and passwords that cannot be hidden."""
+    """Parse a database URI. Returns a `Database` without a query, or None if the text is not a database URI.
+    Raises ConfigError if the database is not supported or the password cannot be told from the rest of the
+    URI."""
     if "://" in text and text != text.strip():
-        raise ConfigError("source-uri-invalid", "the URI begins or ends with a blank; remove it")
+        raise ConfigError("source-uri-invalid", "the URI begins or ends with whitespace; remove it")
     parts = _SCHEME.fullmatch(text)
     if parts is None:
         if _KEYWORDS.match(text):
             raise ConfigError(
-                "source-uri-invalid", "write the database as postgresql://USER@HOST:PORT/DATABASE"
+                "source-uri-invalid",
+                "the database must be specified as a URI: postgresql://USER@HOST:PORT/DATABASE",
             )
         return None
     scheme = parts[1].lower()
     if scheme in _OTHERS.split():
         raise ConfigError(
             "source-database",
-            f"{scheme}: there is no driver for this database; use postgresql://, sqlite:/// or duckdb:///, "
+            f"{scheme} databases are not supported; use postgresql://, sqlite:/// or duckdb:///, "
             "or export the rows to Parquet",
         )
     if scheme not in _SCHEMES:
         if parts[3].startswith("//") and f"{scheme}://" not in REMOTE:
             raise ConfigError(
                 "source-scheme-unknown",
-                f"{scheme}://: cannot read tables from such an address; use s3://, https://, postgresql://, "
+                f"{scheme}:// addresses are not supported; use s3://, https://, postgresql://, "
                 f"sqlite:///, duckdb:///, or a file path",
             )
         return None
     kind = _SCHEMES[scheme]
     form = "postgresql://USER@HOST:PORT/DATABASE" if kind == POSTGRESQL else f"{kind}:///FILE"
     if not parts[3].startswith("//"):
-        raise ConfigError("source-uri-invalid", f"{kind}: write {form}")
+        raise ConfigError("source-uri-invalid", f"the {kind} URI is invalid; write {form}")
     database = Database(f"{kind}:{parts[3]}")
     if kind == POSTGRESQL:
         _check_password(parts[3][2:])
     elif not database.path.name or not parts[3].startswith("///"):
         raise ConfigError(
-            "source-uri-invalid", f"{kind}: write {form}, with three slashes, or four for an absolute path"
+            "source-uri-invalid",
+            f"the {kind} URI is invalid; write {form}, with a fourth slash if the path is absolute",
         )
     return database
 
 
 def check_query(query: str, source: object) -> str:
-    """Return the query, if it is one statement that reads, without trailing semicolons and comments."""
+    """Return the query without trailing semicolons and comments. Raises ConfigError, whose message starts
+    with `source`, unless the query is a single statement that reads rows."""
     # Literals, quoted names and comments are blanked at equal length, so that a semicolon in `bare` always
     # separates statements, and `end` is an index into the query as well.
     code = _QUOTED.sub(lambda part: (" " if part[0][:2] in ("--", "/*") else "'") * len(part[0]), query)
@@ -222,7 +242,9 @@ def check_query(query: str, source: object) -> str:
             "query-empty", f"{source}: the query is empty; write SELECT ... FROM ... ORDER BY ..."
         )
     if ";" in bare:
-        raise ConfigError("query-several", f"{source}: the query has several statements; write one SELECT")
+        raise ConfigError(
+            "query-several", f"{source}: the query has several statements; write a single SELECT"
+        )
     if not bare.lower().startswith(_READS):
         word = re.match(r"\w*", bare)
         first = word[0][:20].upper() if word else ""
@@ -233,14 +255,14 @@ def check_query(query: str, source: object) -> str:
 
 
 def _check_password(rest: str) -> None:
-    """Raise ConfigError if a character in the password would end it when the URI is parsed."""
+    """Raise ConfigError if the password contains a character that ends it when the URI is parsed."""
     authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
     beyond = rest[len(authority) :].partition("?")[0]
     if authority.count("@") > 1 or "@" in beyond or "#" in rest:
         raise ConfigError(
             "source-uri-password",
-            "postgresql: the URI's password has a special character; write %40 for @, %2F for /, %3A for :, "
-            "%23 for #, or leave the password out and set PGPASSFILE to a password file",
+            "the password in the postgresql URI has a special character; write %40 for @, %2F for /, %3A for "
+            ":, %23 for #, or remove the password and set PGPASSFILE to a password file",
         )
 
 
@@ -250,10 +272,11 @@ def _read_query(path: Path) -> str:
             content = file.read(MAX_QUERY_BYTES + 1)
         if len(content) > MAX_QUERY_BYTES:
             raise ConfigError(
-                "query-unreadable", f"{path}: exceeds {MAX_QUERY_BYTES >> 20} MiB; check that it is a query"
+                "query-unreadable",
+                f"{path} exceeds {MAX_QUERY_BYTES >> 20} MiB; check that it contains a query",
             )
         return content.decode("utf-8-sig")
     except OSError as error:
         raise ConfigError("query-unreadable", f"{path}: cannot read the query: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ConfigError("query-unreadable", f"{path}: is not UTF-8 text; save the query as UTF-8") from None
+        raise ConfigError("query-unreadable", f"{path} is not UTF-8 text; save the query as UTF-8") from None

@@ -1,7 +1,7 @@
-"""Schemas drafted from a table, and tables split into parties for experiments.
+"""Drafts schemas from tables, and splits tables among parties for experiments.
 
-A drafted schema fits its table. A split gives every row to exactly one party, and is the same for the same
-seed.
+Guarantees: a drafted schema fits its table. A split assigns every row to exactly one party, and the same seed
+gives the same split.
 """
 
 import math
@@ -31,9 +31,11 @@ from fedboost.terms.reading import MAX_FEATURES, Name, Several, Table, Untrusted
 from fedboost.terms.terms import Terms
 
 MAX_CLASSES = 100
-"""Most classes drafted: a text label with more distinct values is a name or a note rather than a class."""
+"""Maximum number of classes drafted. A text label with more distinct values contains names or notes rather
+than classes."""
 FEW_NUMBERS = 20
-"""A label with at most this many distinct whole numbers may mean classes, which the draft reports."""
+"""A numeric label with at most this many distinct integers may denote classes. It is drafted for regression,
+and the draft says so."""
 MEDIAN = 0.5  # the quantile that is drafted
 _INDEX = "__index_level_"  # pandas' name for an unnamed index in a Parquet file
 _MAX_NAME = 256
@@ -41,22 +43,25 @@ _MAX_NAME = 256
 
 @dataclass(frozen=True)
 class Draft:
-    """A schema and an objective to start from."""
+    """A drafted schema and objective, for the analyst to edit."""
 
     columns: Schema
     objective: str
     num_class: int | None = None
-    """The number of classes, if labels are the class numbers 0, 1, ..."""
+    """Number of classes, if the labels are the class numbers 0, 1, ..."""
     few_numbers: int = 0
-    """The number of distinct values of a label drafted as amounts, if they are few whole numbers."""
+    """Number of distinct values of a label drafted for regression, if they are integers and at most
+    `FEW_NUMBERS`; otherwise 0."""
     left_out: dict[str, str] = field(default_factory=dict)
     """Column that cannot be a feature -> the reason."""
     few: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Column with levels of too few rows -> the number of these levels, and of their rows."""
+    """Column with categories omitted for having too few rows -> how many categories, and how many rows they
+    have."""
 
     @property
     def min_child_weight(self) -> float | None:
-        """The value that keeps a default policy's `min_rows_per_leaf`; None where no value does."""
+        """The smallest `min_child_weight` with which each leaf has at least the number of rows that a site's
+        default policy requires (`min_rows_per_leaf`), or None if no value ensures that."""
         kind = OBJECTIVES.get(self.objective)
         per = None if kind is None else kind.rows_per_hessian
         if per is None or self.columns.weight is not None:
@@ -65,7 +70,7 @@ class Draft:
 
     @property
     def own_parameters(self) -> dict[str, Any]:
-        """Parameters of the objective without a default, for the analyst to edit."""
+        """Objective parameters that have no default, each with a starting value for the analyst to edit."""
         own = parameters_of(self.objective) if self.objective in OBJECTIVES else {}
         return {"quantile_alpha": MEDIAN} if "quantile_alpha" in own else {}
 
@@ -91,13 +96,20 @@ def draft_schema(
     row_id: str | None = None,
     min_rows: int = 1,
 ) -> Draft:
-    """Draft a schema in which every usable column is a feature.
+    """Draft a schema in which every usable column is a feature, and choose an objective.
 
-    Not features are label, its upper bound, weight, base margin, group, row id, `exclude` and the qid of a
-    LIBSVM file. Numbers, booleans and text that spells numbers become numeric. Other text and
-    dictionary-encoded columns become categorical, with the sorted categories of at least `min_rows` rows.
-    Unless given, the objective follows from the label: two values are a probability, 3 to `MAX_CLASSES` words
-    (or categories) are classes, and other numbers are amounts, however few.
+    Numbers, booleans and text that spells numbers become numeric features. Other text and dictionary-encoded
+    columns become categorical features, with sorted categories. The label, the columns named in other
+    arguments and the qid of a LIBSVM file are not features.
+
+    Args:
+        exclude: further columns that are not features.
+        objective: name of the objective. By default it depends on the label: binary classification for two
+            values, multiclass for 3 to `MAX_CLASSES` texts or categories, else regression.
+        min_rows: minimum number of rows of a category. Rarer categories are omitted.
+
+    Raises:
+        ConfigError: a column is missing, no column can be a feature, or the label does not fit the objective.
     """
     sparse: tuple[str, ...] = ()
     if isinstance(table, SparseTable):
@@ -124,8 +136,14 @@ def draft_schema(
 
 @dataclass(frozen=True)
 class Features:
-    """Columns by use. numeric: names; categorical: name -> categories; left_out: name -> reason why it cannot
-    be a feature; few: name -> number of categories left out for too few rows, and of their rows."""
+    """The columns of a table, by how they can be used.
+
+    Args:
+        numeric: names of the numeric features.
+        categorical: name of a categorical feature -> its sorted categories.
+        left_out: column that cannot be a feature -> the reason.
+        few: column -> number of categories omitted for having too few rows, and the number of these rows.
+    """
 
     numeric: list[str] = field(default_factory=list)
     categorical: dict[str, list[str]] = field(default_factory=dict)
@@ -139,7 +157,8 @@ class Features:
 
 
 def draft_features(table: "pa.Table", exclude: Sequence[str] = (), min_rows: int = 1) -> Features:
-    """Return the features of a table. min_rows: fewest rows of a category."""
+    """Return the features that a table offers. Columns in `exclude` are skipped, and categories with fewer
+    than `min_rows` rows are omitted."""
     aside, out = {*exclude}, Features()
     for name in table.column_names:
         if name in aside:
@@ -153,7 +172,7 @@ def draft_features(table: "pa.Table", exclude: Sequence[str] = (), min_rows: int
             continue
         kept = sorted(level for level, rows in use.items() if rows >= min_rows)
         if not kept:
-            out.left_out[name] = f"has no category with {min_rows} rows or more"
+            out.left_out[name] = f"has no category with at least {min_rows} rows"
             continue
         out.categorical[name] = kept
         if len(kept) < len(use):
@@ -162,7 +181,8 @@ def draft_features(table: "pa.Table", exclude: Sequence[str] = (), min_rows: int
 
 
 def split_by_site(table: "pa.Table | SparseTable", column: str, keep: bool = False) -> "dict[str, pa.Table]":
-    """Return site name (sorted) -> its rows in their order. keep: keep the column of site names, too."""
+    """Split a table by the site names in a column. Returns site name -> its rows in their order, sorted by
+    name. With `keep`, the column of site names is kept in the result."""
     if table.num_rows == 0:
         raise ConfigError("table-empty", "the table has no rows")
     codes, sites = _named_in(dense_of(table), column, "site")
@@ -183,7 +203,8 @@ def _shared_out(
 
 
 def _named_in(table: "pa.Table", column: str, what: str) -> tuple[Int64, tuple[str, ...]]:
-    """Return each row's text code, int64 [rows], and the texts. ConfigError if a row has no text."""
+    """Return each row's index into the distinct texts of a column, int64 [rows], and the texts. Raises
+    ConfigError if a row has no text."""
     codes, names = texts(column_of(table, column), column)
     if (codes < 0).any():
         row = row_of(table, int(np.argmax(codes < 0)))
@@ -196,25 +217,38 @@ def _named_in(table: "pa.Table", column: str, what: str) -> tuple[Int64, tuple[s
 def split_by_weights(
     table: "pa.Table", names: Sequence[str], weights: Sequence[float], seed: int, group: str | None = None
 ) -> "dict[str, pa.Table]":
-    """Split shuffled rows among parties in proportion to positive weights, at least one row each. group:
-    column whose groups stay together, with their rows in order."""
+    """Shuffle the rows and split them among parties in proportion to positive weights.
+
+    Args:
+        names: names of the parties.
+        weights: relative number of rows of each party. Each party gets at least one row.
+        seed: seed of the shuffle, at least 0.
+        group: column whose groups are not split. Their rows keep their order.
+
+    Returns:
+        Party -> its rows.
+
+    Raises:
+        ConfigError: names, weights or seed are invalid, or there are too few rows or groups.
+    """
     if group is not None:
         return _split_groups(table, names, weights, seed, group)
     rows, parties = table.num_rows, len(names)
     if not parties or len(set(names)) != parties or len(weights) != parties:
         raise ConfigError(
-            "split-names-invalid", f"each party needs a name and a weight, got {listing(names)}, {[*weights]}"
+            "split-names-invalid",
+            f"each party needs a unique name and a weight, not {listing(names)} and {[*weights]}",
         )
     if not all(math.isfinite(weight) and weight > 0 for weight in weights):
         raise ConfigError(
-            "split-weights-invalid", f"the weights of parties must be positive numbers, got {[*weights]}"
+            "split-weights-invalid", f"the weights of the parties must be positive numbers, not {[*weights]}"
         )
     if rows < parties:
         raise ConfigError(
             "split-too-few-rows", f"cannot split {rows} rows among {parties} parties; each needs at least one"
         )
     if seed < 0:
-        raise ConfigError("split-seed-negative", f"the seed of a split must be 0 or more, got {seed}")
+        raise ConfigError("split-seed-negative", f"the seed of a split must be at least 0, not {seed}")
     # Largest remainders: round down, but not to 0, then move to the exact total one row at a time.
     exact = np.array(weights, np.float64) / np.sum(weights) * rows
     sizes = np.maximum(np.floor(exact).astype(np.int64), 1)
@@ -229,7 +263,8 @@ def split_by_weights(
 
 
 def split_by_blocks(table: "pa.Table", terms: Terms, seed: int) -> "dict[str, pa.Table]":
-    """Split rows among parties with different columns: each gets its block's rows, and reads its columns."""
+    """Split the rows among blocks of parties that hold different columns. All parties of a block (a label
+    holder and its feature holders) get the same rows, with all columns. `seed` shuffles the rows."""
     names = [str(number) for number in range(len(terms.blocks))]
     rows = {"0": table}
     if len(names) > 1:
@@ -242,7 +277,7 @@ def split_by_blocks(table: "pa.Table", terms: Terms, seed: int) -> "dict[str, pa
 def _split_groups(
     table: "pa.Table | SparseTable", names: Sequence[str], weights: Sequence[float], seed: int, column: str
 ) -> "dict[str, pa.Table]":
-    """Like `split_by_weights`, with groups in place of rows."""
+    """Like `split_by_weights`, but splits groups instead of rows."""
     codes, groups = _named_in(dense_of(table), column, "group")
     if len(groups) < len(names):
         raise ConfigError(
@@ -257,8 +292,8 @@ def _split_groups(
 
 
 def _target(table: "pa.Table", label: str, objective: str | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the fields of `Draft` (objective, ...) and `Schema` (classes, positive) that the label
-    decides."""
+    """Derive fields from the label: those of `Draft` (such as the objective) and those of `Schema` (the
+    classes or the positive value)."""
     column, classifiers = column_of(table, label), names_of(LabelKind.CLASS)
     try:
         values = numbers(column, label)
@@ -297,8 +332,8 @@ def _target(table: "pa.Table", label: str, objective: str | None) -> tuple[dict[
     if len(labels) > MAX_CLASSES:
         raise ConfigError(
             "draft-many-classes",
-            f"label {label!r} has too many values for classes: {listing(labels, 3)}; check the column, or "
-            f"set columns.classes (up to {MAX_CLASSES} are drafted)",
+            f"label {label!r} has too many values to be classes: {listing(labels, 3)}; check the column, or "
+            f"set columns.classes (at most {MAX_CLASSES} are drafted)",
         )
     if distinct.tolist() == list(range(len(labels))):
         return {"objective": objective, "num_class": len(labels)}, {}
@@ -314,15 +349,16 @@ def _numbers_first(text: str) -> tuple[bool, float, str]:
 
 
 def _use(column: "pa.ChunkedArray", name: str) -> dict[str, int] | str | None:
-    """Return a column's categories with row counts; None if numeric; or why it cannot be a feature."""
+    """Return the categories of a column with their row counts, None if it is numeric, or the reason why it
+    cannot be a feature."""
     if not name:
         return "has no name"
     if len(name) > _MAX_NAME:
-        return f"has a name of more than {_MAX_NAME} characters"
+        return f"has a name longer than {_MAX_NAME} characters"
     if odd := NOT_IN_FEATURES.search(name):
         return f"has the character {odd[0]!r} in its name and must be renamed"
     if name.startswith(_INDEX):
-        return "is a pandas index"
+        return "is the index of a pandas DataFrame"
     if not types.is_dictionary(column.type):
         try:
             values = numbers(column, name)
@@ -335,10 +371,10 @@ def _use(column: "pa.ChunkedArray", name: str) -> dict[str, int] | str | None:
     try:
         codes, distinct = texts(column, name)
     except ConfigError:
-        return f"is {kind_of(column)}, neither numbers nor text"
+        return f"has type {kind_of(column)}, neither numeric nor text"
     if len(distinct) > MAX_CATEGORIES:
         most = f"the limit of {MAX_CATEGORIES} categories"
-        return f"has {len(distinct)} distinct values, above {most}"
+        return f"has {len(distinct)} distinct values, more than {most}"
     if odd := next(filter(None, map(NOT_IN_TEXT.search, distinct)), None):
         return f"has the character {odd[0]!r} in a value"
     rows = np.bincount(codes[codes >= 0], minlength=len(distinct)).tolist()
@@ -355,7 +391,8 @@ _NO_LABEL = "[label]"  # stands for the label that an offer lacks; no feature ca
 
 
 class Offer(UntrustedTable):
-    """The columns that a party offers, with the levels of categorical ones."""
+    """The columns that a party offers to an analyst for use in terms, with the levels of categorical
+    columns."""
 
     holder: Name
     numeric: Several[Name] = Field(default=(), max_length=MAX_FEATURES)
@@ -373,8 +410,8 @@ class Offer(UntrustedTable):
 
 @dataclass(frozen=True)
 class OfferedColumn:
-    """An offered column. name: in terms; own: in the table; levels: of a categorical column, name in terms ->
-    level in the table; few: number of levels left out for too few rows."""
+    """A column in an offer. name: in terms; own: in the table; levels: name in terms -> level in the table,
+    or None if the column is numeric; few: number of levels omitted for having too few rows."""
 
     name: str
     own: str
@@ -384,7 +421,7 @@ class OfferedColumn:
 
 @dataclass(frozen=True)
 class DraftedOffer:
-    """The columns of a table that can be offered, and why others cannot."""
+    """The columns of a table that can be offered, and the reasons why other columns cannot."""
 
     holder: str
     columns: tuple[OfferedColumn, ...]
@@ -400,16 +437,27 @@ class DraftedOffer:
 def draft_offer(
     table: "pa.Table | SparseTable", holder: str, alias: str | None, exclude: Sequence[str], min_rows: int
 ) -> DraftedOffer:
-    """Draft an offer of every usable column except `exclude`. alias: if given, columns are named alias.1,
-    alias.2, ... and levels 1, 2, ...; min_rows: fewest rows of a level."""
+    """Draft an offer of every usable column of a table.
+
+    Args:
+        holder: name of the party that holds the table.
+        alias: if given, columns are offered as ALIAS.1, ALIAS.2, ... and levels as 1, 2, ...
+        exclude: columns that are not offered.
+        min_rows: minimum number of rows of a level. Rarer levels are omitted.
+
+    Raises:
+        ConfigError: the alias is invalid, no column can be offered, or the table is sparse or empty.
+    """
     if isinstance(table, SparseTable):
         raise ConfigError(
-            "table-sparse-unnamed", "a LIBSVM file has no column names to offer; give a table with a header"
+            "table-sparse-unnamed", "a LIBSVM file has no column names to offer; use a table with a header"
         )
     if alias is not None and (odd := NOT_IN_FEATURES.search(alias)):
-        raise ConfigError("offer-alias-invalid", f"--alias: column names cannot have {odd[0]!r}")
+        raise ConfigError(
+            "offer-alias-invalid", f"--alias contains {odd[0]!r}, which column names must not contain"
+        )
     if alias is not None and not 0 < len(alias) <= MAX_ALIAS:
-        raise ConfigError("offer-alias-invalid", f"--alias: must have 1 to {MAX_ALIAS} characters")
+        raise ConfigError("offer-alias-invalid", f"--alias must have 1 to {MAX_ALIAS} characters")
     if table.num_rows == 0:
         raise ConfigError("table-empty", "the table has no rows")
     for name in exclude:
@@ -436,14 +484,24 @@ def read_offer(path: Path) -> Offer:
 
 
 def with_offers(draft: Draft, label_holder: str, table: str, offers: Sequence[tuple[Path, Offer]]) -> Draft:
-    """Add the columns of offers, each with its file, to the draft of the label holder's table."""
+    """Add the columns of other parties' offers to a draft.
+
+    Args:
+        draft: draft of the label holder's table.
+        label_holder: name of the label holder.
+        table: name of its table, for messages.
+        offers: file and content of each offer.
+
+    Raises:
+        ConfigError: two offers are of the same party, or two parties have a column of the same name.
+    """
     columns, holders = draft.columns, {label_holder: table}
     source = dict.fromkeys((*columns.features, *columns.others), table)
     for path, offer in offers:
         if offer.holder in holders:
             raise ConfigError(
                 "offer-party-twice",
-                f"{path}: {offer.holder!r} already has the columns of {holders[offer.holder]}; give one "
+                f"{path}: {offer.holder!r} already has the columns of {holders[offer.holder]}; use one "
                 f"offer per party, and name the label holder with --party",
             )
         holders[offer.holder] = str(path)
@@ -451,7 +509,7 @@ def with_offers(draft: Draft, label_holder: str, table: str, offers: Sequence[tu
             if name in source:
                 raise ConfigError(
                     "offer-column-twice",
-                    f"column {name!r} is in {source[name]} and in {path}; leave one out with --exclude, or "
+                    f"column {name!r} is in both {source[name]} and {path}; remove one with --exclude, or "
                     f"offer it under another name with `fedboost columns --alias`",
                 )
             source[name] = str(path)

@@ -1,8 +1,9 @@
-"""Table locations: local files, folders and globs, and objects at s3:// and https:// addresses.
+"""Where tables are read from: local files, folders and globs, and s3:// and https:// addresses.
 
-Files of a folder or glob are ordered by name. Messages never contain a password, key or signature of an
-address. Files from https are kept in unnamed temporary files. http:// to another machine is refused, also
-after a redirect.
+Guarantees: files of a folder or glob are ordered by name. Messages never contain the password, key or
+signature in an address. Files from https:// are stored in unlinked temporary files.
+
+Rejects: http:// addresses on other machines, also as the target of a redirect.
 """
 
 import base64
@@ -39,25 +40,26 @@ from fedboost.views.words import shorten
 TOGETHER = (".parquet", ".pq")  # suffixes of files that can be read together as one table
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # the folder name's value that means a missing value
 _GLOB = "*?["
-_NO_PARQUET = "no Parquet files (*.parquet, *.pq) in it"
+_NO_PARQUET = "there are no Parquet files (*.parquet, *.pq) in this folder"
 
 
 @dataclass(frozen=True)
 class Location:
-    """A file. shown: its name for messages; name: in lower case, for its suffix; open: opens it to read."""
+    """A file of a table. shown: its name in messages; name: its file name in lower case, from which the
+    format is determined; open: function that opens the file for reading."""
 
     shown: str
     name: str
     open: Callable[[], "pa.NativeFile"]
     path: Path | None = None
-    """Path of a local file."""
+    """Path of the file if it is local, otherwise None."""
     partition: Mapping[str, str | None] = field(default_factory=dict)
-    """Column -> its value in all rows of the file, from folder names."""
+    """Column -> its value in all rows of the file, from folder names such as `a=1`."""
 
 
 @dataclass(frozen=True)
 class Locations:
-    """The files of a table: one, or several that are read together."""
+    """The files of a table. If `together` is True, several files may be read as one table."""
 
     shown: str
     files: tuple[Location, ...]
@@ -69,7 +71,7 @@ def is_remote(source: object) -> bool:
 
 
 def shown(source: object) -> str:
-    """Return a source for messages: an address without user, password and query, anything else as text."""
+    """Return a source as text for messages. An address is shown without user, password and query."""
     if not is_remote(source):
         return str(source)
     try:
@@ -84,7 +86,7 @@ def shown(source: object) -> str:
 
 
 def local_files(source: "str | Path | Database") -> tuple[Path, ...]:
-    """Return the local files that a table is read from, if any."""
+    """Return the paths of the local files that a table is read from. Empty if it is read over the network."""
     if isinstance(source, Database):
         return () if source.kind == POSTGRESQL else (source.path,)
     if is_remote(source):
@@ -96,15 +98,16 @@ def local_files(source: "str | Path | Database") -> tuple[Path, ...]:
 
 
 def locations_of(source: str | Path, scratch: Path | None = None) -> Locations:
-    """Return the files of a path, folder, glob or address. scratch: folder for fetched files."""
+    """Return the files that a path, folder, glob or address refers to. `scratch` is the folder for downloaded
+    files. Raises ConfigError if there are none or the address is invalid."""
     if not is_remote(source):
         return _local(Path(source).absolute())
     try:
         parts = urlsplit(str(source))
         parts.port  # noqa: B018 - raises ValueError if it is not a number
     except ValueError:
-        why = "the port must be a number; before the host, write %2F for / and %40 for @"
-        raise ConfigError("source-address", f"{shown(source)}: not a valid address: {why}") from None
+        why = "the port must be a number; in credentials, write %2F for / and %40 for @"
+        raise ConfigError("source-address", f"{shown(source)} is not a valid address: {why}") from None
     if parts.scheme == "s3":
         return _in_bucket(parts, shown(source))
 
@@ -118,7 +121,7 @@ def check_scratch(scratch: Path | None) -> None:
         what = "is not a folder" if scratch.exists() else "does not exist"
         raise ConfigError(
             "scratch-missing",
-            f"scratch folder {scratch}: {what}; create it, or set another scratch in the site's file",
+            f"the scratch folder {scratch} {what}; create it, or set another scratch in the site's file",
         )
 
 
@@ -134,7 +137,7 @@ def _local(path: Path) -> Locations:
     except PermissionError:
         raise
     except (OSError, ValueError) as error:
-        raise ConfigError("source-unreadable", f"{path}: cannot be read", str(error)) from None
+        raise ConfigError("source-unreadable", f"{path} cannot be read", str(error)) from None
     _check_suffixes(matches, str(path))
     begin = len(_fixed(str(path))) + 1
     return _together(
@@ -147,7 +150,7 @@ def _at_path(name: str) -> Location:
 
 
 def _fixed(pattern: str) -> str:
-    """Return the folders before the first wildcard of a glob; a path without wildcards as it is."""
+    """Return the folder before the first wildcard of a glob, or the whole path if there is no wildcard."""
     at = next((at for at, character in enumerate(pattern) if character in _GLOB), None)
     return pattern if at is None else pattern[:at].rpartition("/")[0]
 
@@ -156,15 +159,17 @@ def _check_suffixes(names: Iterable[str], source: str) -> None:
     other = next((name for name in names if not name.lower().endswith(TOGETHER)), None)
     if other is not None:
         raise ConfigError(
-            "source-not-parquet", f"{source}: only Parquet files can be read together; {other} is not"
+            "source-not-parquet",
+            f"{source}: only Parquet files can be read together, but {other} is another format",
         )
 
 
 def _together(
     source: str, names: Iterable[tuple[str, str]], location: Callable[[str], Location], nothing: str
 ) -> Locations:
-    """Return the Parquet files among these pairs of name and name within the folder, ordered by the latter.
-    Names that begin with _ or . are skipped: they are marks and leftovers of other programs."""
+    """Return the Parquet files among these files as one table. names: name of each file, and its name within
+    the folder, which determines the order. Names that start with _ or . are skipped, as other programs use
+    them for markers and temporary files."""
     files = []
     for name, within in sorted(names, key=lambda pair: pair[1]):
         parts = within.split("/")
@@ -179,10 +184,12 @@ def _together(
 
 
 def _in_bucket(parts: SplitResult, source: str) -> Locations:
-    """Return the object at an s3:// address, or the Parquet files below a folder."""
+    """Return the object at an s3:// address, or the Parquet files below it if it is a folder or glob."""
     bucket, key = parts.netloc.rpartition("@")[2], unquote(parts.path).strip("/")
     if not bucket or not key:
-        raise ConfigError("source-address", f"{source}: has no object; write s3://BUCKET/FOLDER/FILE")
+        raise ConfigError(
+            "source-address", f"{source} does not name an object; write s3://BUCKET/FOLDER/FILE"
+        )
     folder = _fixed(key)
     try:
         store = _store(parts, source, bucket)
@@ -197,10 +204,13 @@ def _in_bucket(parts: SplitResult, source: str) -> Locations:
         if folder == key and info.type == fs.FileType.File:
             return Locations(source, (location(root),))
         if folder == key and info.type == fs.FileType.NotFound:
-            raise ConfigError("source-not-found", f"{source}: no such object, or no permission to read it")
+            raise ConfigError(
+                "source-not-found",
+                f"{source}: the object does not exist, or you have no permission to read it",
+            )
         listed = store.get_file_info(fs.FileSelector(root, recursive=True, allow_not_found=True))
     except (OSError, pa.ArrowException) as error:
-        raise ConfigError("source-unreadable", f"{source}: cannot be read", first_line(error)) from None
+        raise ConfigError("source-unreadable", f"{source} cannot be read", first_line(error)) from None
     names = [entry.path for entry in listed if entry.type == fs.FileType.File]
     nothing = _NO_PARQUET
     if folder != key:
@@ -211,12 +221,13 @@ def _in_bucket(parts: SplitResult, source: str) -> Locations:
 
 
 def _store(parts: SplitResult, source: str, bucket: str) -> Any:
-    """Return the file system of an s3:// address. Endpoint and region are from the address or environment."""
+    """Return the file system of an s3:// address. Endpoint and region are taken from the address or the
+    environment."""
     options = dict(parse_qsl(parts.query))
     known = ("region", "endpoint_override", "scheme")
     if odd := next((key for key in options if key not in known), None):
         raise ConfigError(
-            "source-option-unknown", f"{source}: unknown option {odd!r}; known: {', '.join(known)}"
+            "source-option-unknown", f"{source} has the unknown option {odd!r}; use one of {', '.join(known)}"
         )
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
     if "endpoint_override" in options:
@@ -242,31 +253,34 @@ PART_ROWS = 1 << 16  # most rows of a part
 
 
 class Source(ABC):
-    """Rows to read, from files of one format or from a query."""
+    """Base class of a table that has been located but not read: files of one format, or a database query."""
 
     form: ClassVar[str]
     shown: str
-    """Path, address or database, for messages."""
+    """Path, address or database, as shown in messages."""
 
     def names(self) -> Sequence[str] | None:
-        """Return the column names; None if they are only known once the rows are read."""
+        """Return the column names, or None if they are known only after the rows have been read."""
         return None
 
     @abstractmethod
     def read(self) -> Any:
-        """Read the whole table."""
+        """Read and return the whole table."""
 
     def parts(self, columns: Collection[str], as_text: Collection[str] = ()) -> Iterator[Any]:
-        """Yield the rows of these columns (or of all) in parts. as_text: columns as the text in the file."""
+        """Yield the given columns in parts of consecutive rows. A source that cannot be read in parts yields
+        the whole table. `as_text` names columns to read as text, exactly as spelled in the file."""
         yield self.read()
 
     def line_of(self, row: int) -> int | None:
-        """Return the line number of a row, which counts from 0; None in a format without lines."""
+        """Return the line number, from 1, of the row with this index, from 0. Returns None if the format does
+        not have lines."""
         return None
 
     def in_parts(self, columns: Collection[str], as_text: Collection[str] = ()) -> Iterator[Any]:
-        """Yield the rows of these columns in parts of at most `PART_ROWS`, or all at once in formats that
-        cannot be read in parts. Values and order are those of `read`. as_text: as for `parts`."""
+        """Yield the given columns in parts of at most `PART_ROWS` rows, or all rows at once if the format
+        cannot be read in parts. Values and order are the same as with `read`. `as_text` has the same meaning
+        as for `parts`."""
         with reading(self.shown, self.form):
             for part in self.parts(columns, as_text):
                 if isinstance(part, pa.Table):
@@ -275,7 +289,8 @@ class Source(ABC):
                     yield part
 
     def check_known(self, columns: Collection[str]) -> None:
-        """Raise ConfigError for the first missing column, if names are known before rows are read."""
+        """Raise ConfigError for the first missing column, unless the names are known only after reading the
+        rows."""
         with reading(self.shown, self.form):
             names = self.names()
         if names is not None:
@@ -284,7 +299,8 @@ class Source(ABC):
 
     @contextmanager
     def named(self, before: int = 0) -> Iterator[None]:
-        """Add the source and the line number to errors. before: number of rows before the current part."""
+        """Context manager that adds the source and the line number to errors raised within it. `before` is
+        the number of rows before the part that is being processed."""
         try:
             yield
         except ConfigError as error:
@@ -302,13 +318,13 @@ class Source(ABC):
 
 
 class File(Source):
-    """A table in one or several files of one format."""
+    """Base class of the file formats: a table in one or several files of the same format."""
 
     suffixes: ClassVar[tuple[str, ...]]
     takes: ClassVar[tuple[str, ...]] = ()
-    """The options of `ReadOptions` that apply."""
+    """Names of the options in `ReadOptions` that apply to this format."""
     packed: ClassVar[bool] = False
-    """True if files may be compressed, as a second suffix shows."""
+    """True if files may be compressed, which is indicated by a second suffix such as `.gz`."""
 
     def __init__(self, locations: Locations, options: ReadOptions) -> None:
         self.locations, self.location, self.options = locations, locations.files[0], options
@@ -321,7 +337,8 @@ class File(Source):
 
     @contextmanager
     def opened(self) -> "Iterator[pa.NativeFile]":
-        """Open the file at its beginning, decompressed according to its suffix."""
+        """Context manager that opens the file for reading and decompresses it if its suffix indicates
+        compression."""
         method = next((COMPRESSIONS[end] for end in COMPRESSIONS if self.location.name.endswith(end)), None)
         with self.location.open() as file:
             if method is None:
@@ -333,7 +350,8 @@ class File(Source):
 
 @contextmanager
 def reading(source: str, form: str) -> Iterator[None]:
-    """Turn the errors of reading a source in a format into ConfigError."""
+    """Context manager that converts errors while reading a source to a ConfigError. `form` is the name of the
+    format in the message."""
     try:
         yield
     except FileNotFoundError:
@@ -343,9 +361,9 @@ def reading(source: str, form: str) -> Iterator[None]:
     except (pa.ArrowException, OSError, ValueError) as error:
         name = source.partition("?")[0].lower()
         packed = isinstance(error, OSError) and name.endswith(tuple(COMPRESSIONS))
-        damaged = "; the file is truncated or damaged: copy it again" if packed else ""
+        damaged = "; the file is truncated or damaged, so copy it again" if packed else ""
         raise ConfigError(
-            "source-unreadable", f"{source}: cannot be read as {form}", first_line(error) + damaged
+            "source-unreadable", f"{source} cannot be read as {form}", first_line(error) + damaged
         ) from None
 
 
@@ -372,7 +390,14 @@ def check_encrypted(parts: SplitResult, source: str) -> None:
 
 
 def fetch(parts: SplitResult, source: str, folder: Path | None) -> "Callable[[], pa.NativeFile]":
-    """Return a function that opens the file at this address. folder: where it is kept once fetched."""
+    """Return a function that opens the file at an https:// address. The file is downloaded once, on the first
+    call, into an unlinked temporary file. Raises ConfigError if the address is not encrypted.
+
+    Args:
+        parts: the parsed address.
+        source: its name in messages.
+        folder: folder for the temporary file (default: the system's).
+    """
     check_encrypted(parts, source)
     lock, kept = threading.Lock(), list[Any]()
 
@@ -393,21 +418,21 @@ def _fetched(parts: SplitResult, source: str, folder: Path | None) -> mmap.mmap 
             return mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) if size else b""
     except HTTPError as error:
         error.close()
-        hint = "; use https://USER:PASSWORD@HOST/..., or a signed address" if error.code == 401 else ""
+        hint = "; use https://USER:PASSWORD@HOST/..., or a presigned URL" if error.code == 401 else ""
         raise ConfigError(
             "source-http-error", f"{source}: the server returned {error.code} {error.reason}{hint}"
         ) from None
     except URLError as error:
         if isinstance(error.reason, ssl.SSLCertVerificationError):
-            why = f"its certificate is not trusted: {error.reason.verify_message}"
+            why = f"the server's certificate is not trusted: {error.reason.verify_message}"
             raise ConfigError(
-                "source-untrusted", f"{source}: {why}; set SSL_CERT_FILE to a file with its root"
+                "source-untrusted", f"{source}: {why}; set SSL_CERT_FILE to a file with its root certificate"
             ) from None
         raise ConfigError(
-            "source-not-fetched", f"{source}: cannot be fetched", first_line(error.reason)
+            "source-not-fetched", f"{source} cannot be downloaded", first_line(error.reason)
         ) from None
     except (OSError, HTTPException, ValueError) as error:
-        raise ConfigError("source-not-fetched", f"{source}: cannot be fetched", first_line(error)) from None
+        raise ConfigError("source-not-fetched", f"{source} cannot be downloaded", first_line(error)) from None
 
 
 def _receive(parts: SplitResult, source: str, file: IO[bytes]) -> None:
@@ -418,7 +443,7 @@ def _receive(parts: SplitResult, source: str, file: IO[bytes]) -> None:
         request.add_unredirected_header("Authorization", f"Basic {encoded}")
 
     class Redirects(urllib.request.HTTPRedirectHandler):
-        """Follows redirects only to encrypted addresses, and from another machine never to this one."""
+        """Follows redirects only to encrypted addresses, and never from another machine to this one."""
 
         def redirect_request(
             self, request: urllib.request.Request, answer: Any, *values: Any
@@ -429,7 +454,7 @@ def _receive(parts: SplitResult, source: str, file: IO[bytes]) -> None:
                 if _is_this_machine(end.hostname or "") and not _is_this_machine(begin):
                     raise ConfigError(
                         "source-redirect-refused",
-                        f"{source}: refused a redirect to this machine ({end.hostname})",
+                        f"{source}: a redirect to this machine ({end.hostname}) is not allowed",
                     )
             except ConfigError:
                 answer.close()
@@ -445,7 +470,8 @@ def _receive(parts: SplitResult, source: str, file: IO[bytes]) -> None:
         file.flush()
     if expected is not None and file.tell() != int(expected):
         raise ConfigError(
-            "source-not-fetched", f"{source}: got only {file.tell():,} of {int(expected):,} bytes; try again"
+            "source-not-fetched",
+            f"{source}: received only {file.tell():,} of {int(expected):,} bytes; try again",
         )
 
 

@@ -1,8 +1,9 @@
-"""Rows that are not in memory: of Parquet files, where they stay, and of databases, which are streamed.
+"""Tables whose rows are not held in memory: Parquet files, which are read where they are, and database
+queries, whose rows are streamed.
 
-Parquet files are read on demand, one column and some rows at a time. What is made of them is memory-mapped
-from files in the scratch folder. Those files have no names once they are open, so nothing is left behind
-however the process ends.
+Parquet files are read on demand, one column and one row group at a time. Arrays computed from them are
+memory-mapped from files in the scratch folder. These files are unlinked as soon as they are open, so nothing
+is left behind, however the process ends.
 """
 
 import contextlib
@@ -57,7 +58,8 @@ NUMERIC = "numeric"
 
 
 class NormalBatches:
-    """The batches of an Arrow stream, converted to the types that fedboost reads; they can be read once."""
+    """Iterator over the batches of an Arrow stream, converted to the column types that fedboost reads. It can
+    be consumed only once. `faults` returns a context manager that translates errors of the stream."""
 
     def __init__(
         self, reader: "pa.RecordBatchReader", faults: Callable[[], AbstractContextManager[Any]] = nullcontext
@@ -88,7 +90,7 @@ def normal_type(kind: "pa.DataType") -> "pa.DataType":
 
 
 def normal_column(column: "pa.Array", kind: "pa.DataType") -> "pa.Array":
-    """Convert values to `kind`, which `normal_type` returned for them."""
+    """Convert a column to `kind`, the type that `normal_type` returned for it."""
     if column.type == kind:
         return column
     if types.is_dictionary(kind):
@@ -107,7 +109,7 @@ def normal_column(column: "pa.Array", kind: "pa.DataType") -> "pa.Array":
 
 
 BATCH_ROWS = 1 << 14
-"""Rows per batch of SQLite and DuckDB. SQLite infers a column's type from the first batch."""
+"""Rows per batch from SQLite and DuckDB. SQLite infers a column's type from the first batch."""
 BATCH_BYTES = 4 << 20  # bytes per batch of PostgreSQL's driver
 CONNECT_SECONDS = 10  # seconds to wait for a server, unless the URI or PGCONNECT_TIMEOUT sets them
 _MODULES = {
@@ -115,36 +117,40 @@ _MODULES = {
     SQLITE: ("adbc_driver_sqlite.dbapi", "sql"),
     DUCKDB: ("duckdb", "duckdb"),
 }
-"""Kind -> its driver, and the extra that installs it."""
+"""Kind of database -> module of its driver, and the extra that installs it."""
 _SIGNS = {SQLITE: (0, b"SQLite format 3\0"), DUCKDB: (8, b"DUCK")}
-"""Kind -> offset and bytes of the signature in its files."""
+"""Kind of database -> offset and bytes of the signature in its files."""
 _IN_ORDER = (
     "SET TRANSACTION READ ONLY",
     "SET LOCAL synchronize_seqscans = off",
     "SET LOCAL max_parallel_workers_per_gather = 0",
 )
-"""Sent to PostgreSQL before the query: nothing is written, and without ORDER BY rows are in storage order."""
+"""Statements sent to PostgreSQL before the query. They forbid writes, and make rows arrive in storage order
+if the query has no ORDER BY."""
 _ADVICE = {
     "password authentication failed": "set PGPASSWORD, or PGPASSFILE with a line for this host and user",
     "no password supplied": "set PGPASSWORD, or PGPASSFILE with a line for this host and user",
     "read-only transaction": "the query may only read",
     "read-only mode": "the query may only read",
     "readonly database": "the query may only read",
-    "permission denied": "ask the database's owner for GRANT SELECT",
+    "permission denied": "ask the owner of the database to GRANT SELECT to this user",
 }
-"""Text in a driver's error -> advice."""
+"""Text in a driver's error message -> advice to append to it."""
 
 
 @contextmanager
 def opened(database: Database) -> Iterator[NormalBatches]:
-    """Run the query; its rows can be read until the context ends. Raises ConfigError."""
+    """Context manager that runs a database query and yields its rows, which can be read until the context
+    ends. Raises ConfigError if the driver is missing, the query fails, or a column has an unsupported
+    type."""
     query = check_query(database.query, database)
     module, extra = _MODULES[database.kind]
     try:
         driver = import_module(module)
     except ImportError:
         raise ConfigError(
-            "extra-missing", f"{database}: needs the {database.kind} driver: pip install 'fedboost[{extra}]'"
+            "extra-missing",
+            f"{database} requires the {database.kind} driver: run pip install 'fedboost[{extra}]'",
         ) from None
     if database.kind != POSTGRESQL:
         _check_file(database)
@@ -156,8 +162,8 @@ def opened(database: Database) -> Iterator[NormalBatches]:
                 kind = "numeric" if reason == "money" else "text"
                 raise ConfigError(
                     "query-column-type",
-                    f"{database}: column {field.name!r} is {reason}, neither numbers nor text; write "
-                    f"CAST({field.name} AS {kind}) in the query, or leave the column out",
+                    f"{database}: column {field.name!r} has type {reason}, neither numeric nor text; write "
+                    f"CAST({field.name} AS {kind}) in the query, or remove the column",
                 )
         faults = partial(_explained, driver, database, reader.schema.names)
         check_distinct_names(reader.schema.names, str(database), ANOTHER_NAME)
@@ -176,7 +182,7 @@ def _check_file(database: Database) -> None:
         head = file.read(offset + len(sign))
     if head and head[offset:] != sign:
         raise ConfigError(
-            "source-not-database", f"{path}: is not a {database.kind} database; check the file name"
+            "source-not-database", f"{path} is not a {database.kind} database; check the file name"
         )
 
 
@@ -195,7 +201,7 @@ def _ask_postgresql(driver: Any, database: Database, query: str, enter: Enter) -
 
 
 def _dialled(uri: str) -> str:
-    """Add a connection timeout and the program's name to the URI."""
+    """Add a connection timeout and the program's name to the parameters of the URI."""
     wanted = {"fallback_application_name": "fedboost"}
     if "PGCONNECT_TIMEOUT" not in os.environ and "connect_timeout=" not in uri:
         wanted["connect_timeout"] = str(CONNECT_SECONDS)
@@ -227,7 +233,8 @@ _READERS = {POSTGRESQL: _ask_postgresql, SQLITE: _ask_sqlite, DUCKDB: _ask_duckd
 
 
 def _unreadable(field: "pa.Field") -> str:
-    """Return the database's name for an unsupported column type; empty if it is supported."""
+    """Return the database's name of an unsupported column type, or an empty string if the type is
+    supported."""
     word = (field.metadata or {}).get(b"POSTGRESQL:type", b"").decode()
     kind = normal_type(field.type)
     if types.is_dictionary(kind):
@@ -245,7 +252,8 @@ def _unreadable(field: "pa.Field") -> str:
 
 @contextmanager
 def _explained(driver: Any, database: Database, names: Sequence[str] = ()) -> Iterator[None]:
-    """Turn a driver error into one line without the query or passwords. names: of the columns."""
+    """Convert a driver's error to a ConfigError of one line, without the query or passwords. names: column
+    names of the result."""
     try:
         yield
     except (driver.Error, pa.ArrowException, OSError) as error:
@@ -271,15 +279,16 @@ def _line(text: str, names: Sequence[str]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class ParquetTable:
-    """Rows in Parquet files, read one column and some rows at a time. What is made of them is kept in the
-    scratch folder, or in memory without one."""
+    """A file-backed table: rows in Parquet files, read one column and one row group at a time. Arrays
+    computed from them are kept in the scratch folder, or in memory if there is none."""
 
     head: "pa.Table"
-    """The columns, without rows."""
+    """A table with the same columns and no rows."""
     ends: Int64
-    """The first row of each group, then the number of rows: int64 [groups + 1]."""
+    """Index of the first row of each row group, followed by the number of rows: int64 [groups + 1]."""
     group: Callable[[int, str], "pa.Table"]
-    """Reads one column of a row group. ConfigError if the file has changed or is gone."""
+    """Function that reads one column of a row group. Raises ConfigError if the file was changed or
+    removed."""
     scratch: Path | None = None
     in_memory: bool = False
     """True if feature values are kept in memory once they are read."""
@@ -292,7 +301,8 @@ class ParquetTable:
         return (self.group(number, column) for number in range(len(self.ends) - 1))
 
     def share(self, ranges: Sequence[tuple[int, int]]) -> "ParquetTable":
-        """Return the rows `first` to before `last` of each range; their values are kept in memory."""
+        """Return a table with only the rows in `ranges`, pairs of first row (inclusive) and last row
+        (exclusive). Its feature values are kept in memory."""
         pieces: list[tuple[int, int, int]] = []
         for first, last in ranges:
             groups = np.searchsorted(self.ends, [first, last - 1], side="right") - 1
@@ -308,7 +318,8 @@ class ParquetTable:
         return replace(self, ends=ends, group=piece, scratch=None, in_memory=True)
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-        """Allocate an array in an unnamed scratch file, or in memory. ConfigError if there is no room."""
+        """Allocate an uninitialised array in an unlinked scratch file, or in memory without a scratch folder.
+        Raises ConfigError if the scratch folder has too little space."""
         if self.scratch is None:
             return allocate_in_memory(shape, dtype)
         count = int(np.prod(shape))
@@ -321,7 +332,9 @@ class ParquetTable:
                 mapped = mmap.mmap(file.fileno(), size)
         except OSError as error:
             where = f"scratch folder {self.scratch}, {size:,} bytes: {error.strerror}"
-            raise ConfigError("scratch-full", "no room for the columns made from the rows", where) from None
+            raise ConfigError(
+                "scratch-full", "there is not enough space for the columns computed from the rows", where
+            ) from None
         return np.frombuffer(mapped, dtype, count).reshape(shape)
 
 
@@ -330,7 +343,8 @@ class ParquetTable:
 
 
 class ParquetFiles(File):
-    """Parquet files that form one table. Opening them reads no rows."""
+    """One or more Parquet files that form a single table, with their rows in the order of the files. Opening
+    them reads no rows. A folder named `a=1` adds a column `a` to the rows of its files."""
 
     form, suffixes = "Parquet", TOGETHER
 
@@ -348,10 +362,10 @@ class ParquetFiles(File):
             check_same_names(location.shown, head.names, first, heads[0].names)
             for name, kind in zip(heads[0].names, heads[0].types, strict=True):
                 if (other := head.field(name).type) != kind:
-                    types = f"{other} here, {kind} in {first}"
+                    types = f"{other}, but {kind} in {first}"
                     raise ConfigError(
                         "table-types-differ",
-                        f"{location.shown}: column {name!r} is {types}; write both as the same type",
+                        f"{location.shown}: column {name!r} has type {types}; write both as the same type",
                     )
         self._partitions = _partitions(self._files, heads[0])
         head = pa.Table.from_batches([], heads[0])  # empty_table() imports pandas
@@ -380,7 +394,8 @@ class ParquetFiles(File):
                     yield self._completed(number, pa.Table.from_batches([batch]), [*columns])
 
     def stored(self, scratch: Path | None) -> ParquetTable:
-        """Return the table with its rows left in the files. ConfigError if the scratch folder is full."""
+        """Return the table as a `ParquetTable`, which leaves the rows in the files. Raises ConfigError if the
+        scratch folder is full."""
         files = enumerate(self._metadata)
         groups = [(number, group) for number, file in files for group in range(file.num_row_groups)]
         sizes = (self._metadata[number].row_group(group).num_rows for number, group in groups)
@@ -400,11 +415,11 @@ class ParquetFiles(File):
                 return self._completed(number, file.read_row_group(group, stored), [column])
         except (pa.ArrowException, OSError) as error:
             raise ConfigError(
-                "table-file-changed", "its table can no longer be read", f"{location.shown}: {error}"
+                "table-file-changed", "the table can no longer be read", f"{location.shown}: {error}"
             ) from None
 
     def _completed(self, number: int, rows: "pa.Table", names: Sequence[str]) -> "pa.Table":
-        """Select these columns of a file's rows, including those from folder names."""
+        """Select the named columns from the rows of a file, including columns that come from folder names."""
         named = {name: values[number] for name, values in self._partitions.items()}
         columns = [
             pa.repeat(named[name], rows.num_rows) if name in named else rows.column(name) for name in names
@@ -421,35 +436,43 @@ def _opened(location: Location, metadata: Any = None, mapped: bool = False) -> "
             raise
         raise ConfigError(
             "source-unreadable",
-            f"{location.shown}: cannot be read as Parquet",
+            f"{location.shown} cannot be read as Parquet",
             (str(error).splitlines() or [""])[0],
         ) from None
 
 
 def check_same_names(shown: str, names: Sequence[str], first: str, expected: Sequence[str]) -> None:
-    """Raise ConfigError unless a file has the same columns as the first one, in any order."""
+    """Raise ConfigError unless a file has the same columns as the first file, in any order.
+
+    Args:
+        shown: name of the file, for messages.
+        names: its column names.
+        first: name of the first file, for messages.
+        expected: column names of the first file.
+    """
     if (absent := next((name for name in expected if name not in names), None)) is not None:
         raise ConfigError(
             "table-column-missing", f"{shown}: column {absent!r} is missing, but {first} has it"
         )
     if (more := next((name for name in names if name not in expected), None)) is not None:
-        raise ConfigError("table-column-extra", f"{shown}: has column {more!r}, but {first} does not")
+        raise ConfigError("table-column-extra", f"{shown} has column {more!r}, but {first} does not")
 
 
 def _partitions(files: Sequence[Location], head: "pa.Schema") -> "dict[str, pa.Array]":
-    """Return the columns from folder names, with each file's value; whole numbers if all values are."""
+    """Return the columns that come from folder names, with one value per file. They are integers if all
+    values are, otherwise text."""
     columns = {}
     for name in dict.fromkeys(name for location in files for name in location.partition):
         lacking = next((location for location in files if name not in location.partition), None)
         if lacking is not None:
             raise ConfigError(
                 "table-partition-missing",
-                f"{lacking.shown}: is not in a folder {name}=..., but other files are; move it into one",
+                f"{lacking.shown} is not in a folder {name}=..., but other files are; move it into one",
             )
         if name in head.names:
             raise ConfigError(
                 "table-column-twice",
-                f"{files[0].shown}: has a column {name!r} and is in a folder of that name; rename one",
+                f"{files[0].shown} has a column {name!r} and is in a folder of that name; rename one of them",
             )
         values = pa.array([location.partition[name] for location in files], pa.string())
         try:
@@ -467,14 +490,15 @@ _NOTHING_AT_HAND: tuple[int, Float32] = (-1, np.empty(0, np.float32))
 
 
 class ParquetColumn:
-    """A column of a stored table, as float32: `column[first:last]` reads these rows. read: converts a table
-    of only this column to numbers; its BadRow is raised again with the row's index in the whole table."""
+    """A column of a file-backed table as float32; `column[first:last]` reads these rows. `read` converts a
+    table of this one column to numbers. If it raises BadRow, the row index is adjusted to the whole table."""
 
     def __init__(self, table: ParquetTable, name: str, read: Callable[["pa.Table"], Float32]) -> None:
         self.size = table.num_rows
         self._table, self._name, self._read = table, name, read
         self._at_hand = _NOTHING_AT_HAND
-        """The row group read last, if it was not read to its end: slices are mostly read in order."""
+        """The row group that was read last, unless it was read to its end: slices are mostly read in
+        order."""
 
     def __getitem__(self, rows: slice) -> Float32:
         first, last, _ = rows.indices(self.size)
@@ -498,7 +522,7 @@ class ParquetColumn:
             raise error.at(error.row + int(self._table.ends[group])) from None
 
     def kept(self) -> Float32:
-        """Return the whole column, float32 [rows], in the scratch folder."""
+        """Return the whole column, float32 [rows], as an array in the scratch folder."""
         out = self._table.allocate((self.size,), np.dtype(np.float32))
         self.read_into(out)
         return out
@@ -518,7 +542,7 @@ class ParquetColumn:
 # read it, so nothing is left behind however the process ends.
 
 
-ANOTHER_NAME = "; rename one: AS another_name"
+ANOTHER_NAME = "; rename one with AS another_name"
 GROUP_ROWS, GROUP_BYTES = 1 << 16, 1 << 24  # rows, or bytes, of a row group, which is read at a time
 
 
@@ -532,7 +556,7 @@ def keep(source: "Database | pa.RecordBatchReader", scratch: Path | None = None)
 
 
 class Query(Source):
-    """The rows of a query, which is sent when they are read."""
+    """The rows of a database query. The query is sent only when they are read."""
 
     form = "rows of a query"
 
@@ -555,7 +579,8 @@ class Query(Source):
 
 
 def stream_of(data: object) -> "Database | pa.RecordBatchReader | None":
-    """Return the source of rows that can be read only once; None for a table in memory or in a file."""
+    """Return `data` as a source whose rows can be read only once (a `Database` or an Arrow stream), or None
+    if it is a table in memory or in a file. Raises ConfigError if a stream cannot be converted."""
     home = type(data).__module__.split(".")[0]
     if isinstance(data, (Database, pa.RecordBatchReader)):
         return data
@@ -569,7 +594,8 @@ def stream_of(data: object) -> "Database | pa.RecordBatchReader | None":
 
 
 def _kept(batches: NormalBatches, source: str, scratch: Path | None) -> ParquetTable:
-    """Keep the rows in an unnamed file of the scratch folder, or of the system's temporary folder."""
+    """Store the rows in an unlinked temporary file, in the scratch folder or the system's temporary
+    folder."""
     folder = scratch or Path(tempfile.gettempdir())
     try:
         file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - open as long as the table exists
@@ -579,11 +605,12 @@ def _kept(batches: NormalBatches, source: str, scratch: Path | None) -> ParquetT
             unless_written.pop_all()
     except OSError as error:
         raise ConfigError(
-            "scratch-full", f"no room for the rows of {source}: {folder}: {error.strerror or error}"
+            "scratch-full",
+            f"there is not enough space for the rows of {source}: {folder}: {error.strerror or error}",
         ) from None
     except pa.ArrowException as error:
         raise ConfigError(
-            "table-unconvertible", f"{source}: cannot write its rows to a file: {quoted(str(error))}"
+            "table-unconvertible", f"the rows of {source} cannot be written to a file: {quoted(str(error))}"
         ) from None
     give_back()
 

@@ -1,13 +1,15 @@
-"""A table's rows as a shard, and row ids as bytes that are the same at every party.
+"""Conversion of a site's table to a `Shard` (its rows as float32 columns), and of row ids to bytes.
 
-An id has the same bytes as a whole number or as text, in memory, CSV or Parquet. Text is NFC-normalised and
-stripped of surrounding spaces. A whole number is its decimal digits. Text of only digits, with or without a
-minus, is that number, so it loses leading zeros (CSV readers drop them before fedboost reads the table). A
-date is YYYY-MM-DD. Several columns are joined by U+001F. Form `digits` keeps the digits 0 to 9 of each column
-and drops leading zeros; form `lower` casefolds and normalises to NFC again.
+Row ids are used to match the rows of parties that hold different columns. So equal ids give equal bytes at
+every party, whether they are stored as integers or text, in memory, CSV or Parquet. Text is NFC-normalised
+and stripped of surrounding whitespace. An integer becomes its decimal digits, and so does text that consists
+of digits after an optional minus sign; leading zeros are dropped, as CSV readers drop them. A date becomes
+YYYY-MM-DD. Several id columns are joined by U+001F. The id form `digits` keeps only the digits 0 to 9 of each
+column and drops leading zeros; `lower` casefolds the text and NFC-normalises it again.
 
-Other types (numbers with a fraction, timestamps, booleans), ids that are missing, empty or contain U+001F,
-and repeated ids where they must be unique are a ConfigError with counts, never with values.
+Raises:
+    ConfigError: ids have another type (floats with a fraction, timestamps, booleans), are missing or empty,
+        contain U+001F, or are repeated where they must be unique. Messages give counts but no values.
 """
 
 import re
@@ -67,14 +69,23 @@ FORMS: dict[str, Callable[[str], str]] = {
     "digits": lambda text: _NO_DIGITS.sub("", text),
     "lower": lambda text: normalize("NFC", text.casefold()),
 }
-"""Form -> conversion of a text that is already NFC and stripped."""
+"""Id form -> function that converts NFC-normalised, stripped text to this form."""
 
 
 def ids_of(table: "Table", names: Sequence[str], form: str | None) -> list[bytes]:
-    """Return each row's UTF-8 id from these columns, in order: about 1 s per million rows and column."""
+    """Return the id of each row as UTF-8 bytes, in row order. Takes about one second per million rows and id
+    column.
+
+    Args:
+        names: the columns that together form the id.
+        form: id form, a key of `FORMS`, or None.
+
+    Raises:
+        ConfigError: the form is unknown, or a column cannot be used as an id.
+    """
     if form is not None and form not in FORMS:
         raise ConfigError(
-            "table-id-form", f"id form {form!r} is unknown; choose {', '.join(FORMS)}, or leave it out"
+            "table-id-form", f"id form {form!r} is unknown; use one of {', '.join(FORMS)}, or omit it"
         )
     columns = [_column(table, name, form) for name in names]
     joined = columns[0] if len(columns) == 1 else map(SEPARATOR.join, zip(*columns, strict=True))
@@ -82,13 +93,13 @@ def ids_of(table: "Table", names: Sequence[str], form: str | None) -> list[bytes
 
 
 def check_distinct(ids: Sequence[bytes], what: str, instead: str = "") -> None:
-    """Raise ConfigError with the number of repeated ids, if any. what: their name in the message; instead: an
-    alternative to keeping one row per id."""
+    """Raise ConfigError with the number of repeated ids if the ids are not unique. `what` names them in the
+    message; `instead` suggests an alternative to keeping one row per id."""
     if len(set(ids)) == len(ids):
         return
     counts = [count for count in Counter(ids).values() if count > 1]
     advice = ", ".join(filter(None, ("must be unique", "so keep one row per id", instead)))
-    several = "1 id is" if len(counts) == 1 else f"{len(counts):,} ids are"
+    several = "1 id occurs" if len(counts) == 1 else f"{len(counts):,} ids occur"
     raise ConfigError("table-id-repeated", f"{what} {advice}", f"{several} in {sum(counts):,} rows")
 
 
@@ -97,11 +108,15 @@ def _column(table: "Table", name: str, form: str | None) -> list[str]:
     for part in parts_of(table, name):
         found += _texts(column_of(part, name), name, form)
     if missing := found.count(""):
-        advice = f"has rows without {'digits' if form == 'digits' else 'one'}; fill them in or drop them"
-        raise ConfigError("table-id-missing", f"id {name!r} {advice}", f"{missing:,} of {len(found):,}")
+        advice = f"has rows without {'digits' if form == 'digits' else 'a value'}; fill them in or drop them"
+        raise ConfigError(
+            "table-id-missing", f"id column {name!r} {advice}", f"{missing:,} of {len(found):,}"
+        )
     if several := sum(SEPARATOR in text for text in found):
-        reason = "has texts with U+001F, which separates the columns of an id; remove it"
-        raise ConfigError("table-id-separator", f"id {name!r} {reason}", f"{several:,} of {len(found):,}")
+        reason = "contains the character U+001F, which is used to join id columns; remove it"
+        raise ConfigError(
+            "table-id-separator", f"id column {name!r} {reason}", f"{several:,} of {len(found):,}"
+        )
     return found
 
 
@@ -114,10 +129,10 @@ def _texts(column: "pa.ChunkedArray", name: str, form: str | None) -> list[str]:
     elif is_text(kind) or kind == pa.string_view() or types.is_null(kind):
         values = plain(column)
     else:
-        advice = "but an id must be whole numbers, text or dates; convert it to one of these"
+        advice = "but ids must be integers, text or dates; convert it to one of these"
         if types.is_floating(kind):
-            advice = "numbers with a fraction (often caused by a missing value); write whole numbers"
-        raise ConfigError("table-id-type", f"id {name!r} is {kind_of(column)} here, {advice}")
+            advice = "which allows fractions (often because of a missing value); convert it to integers"
+        raise ConfigError("table-id-type", f"id column {name!r} has type {kind_of(column)}, {advice}")
     shaped = FORMS.get(form or "", str)
     return [_whole(shaped(normalize("NFC", text).strip())) for text in values.fill_null("").to_pylist()]
 
@@ -144,15 +159,22 @@ _NAMED_LABELS = {
     "positive": "; set positive under [columns] to the label value that counts as 1",
     "classes": "; set classes under [columns] to the list of label values",
 }
-"""Advice for an unsuitable label, by the key of [columns] that names its values."""
+"""Key under [columns] that lists the label values -> advice to add to the error about an unsuitable label."""
 
 
 def to_shard(table: "Table", terms: Terms, site: str, ranges: Ranges | None = None) -> Shard:
-    """Return the columns that the terms name as float32: label, weight, base margin, features.
+    """Read the label, weights, base margins and features that the terms name from a site's table, as float32.
 
-    An undeclared category is missing, or `UNKNOWN` if the terms count values. ranges: the row ranges of the
-    whole table, if `table` is a share of it. Raises Refused for a missing column, and SchemaMismatch for
-    everything that depends on values (as a CSV file's types do): it has one public sentence for every cause.
+    A category that the terms do not declare counts as missing, or as `UNKNOWN` if the task counts values.
+
+    Args:
+        site: name of the party that owns the table.
+        ranges: row ranges of `table` within the party's whole table, if it holds only some of the rows.
+
+    Raises:
+        Refused: a column is missing.
+        SchemaMismatch: the values do not fit the terms. The public message is the same for every cause, so
+            that it reveals nothing about the rows.
     """
     schema = terms.blocks.columns_of(site)
     for fault in column_faults(table, schema):
@@ -167,7 +189,8 @@ def to_shard(table: "Table", terms: Terms, site: str, ranges: Ranges | None = No
 
 
 def column_faults(table: "Table", schema: Schema) -> Iterator[ConfigError]:
-    """Yield an error for each column that the schema names and the table lacks."""
+    """Yield an error for each column that the schema names and the table lacks. A sparse table also yields an
+    error for a categorical column."""
     dense, wanted = dense_of(table), {*schema.others, *schema.features}
     there = dense.column_names
     sparse = set[str]()
@@ -176,7 +199,7 @@ def column_faults(table: "Table", schema: Schema) -> Iterator[ConfigError]:
     if isinstance(table, SparseTable) and (names := (*schema.target_means, *schema.categorical)):
         yield ConfigError(
             "table-sparse-categorical",
-            f"column {names[0]!r} is categorical, but a sparse table has only numbers; give a dense one",
+            f"column {names[0]!r} is categorical, but a sparse table has only numbers; use a dense table",
         )
     for name in (*schema.others, *(name for name in schema.features if name not in sparse)):
         if dense.schema.get_field_index(name) < 0:
@@ -184,8 +207,8 @@ def column_faults(table: "Table", schema: Schema) -> Iterator[ConfigError]:
 
 
 def type_faults(table: "Table", schema: Schema) -> Iterator[ConfigError]:
-    """Yield an error for each column whose type does not fit the schema. Rows are not read, so no error
-    depends on a value."""
+    """Yield an error for each column whose type does not fit the schema. Only column types are checked, so
+    the errors cannot depend on values."""
     dense = dense_of(table)
     for name in (*schema.numeric, *schema.target_means, *schema.categorical):
         if (index := dense.schema.get_field_index(name)) < 0:
@@ -231,8 +254,8 @@ def _shard(table: "Table", terms: Terms, schema: Schema, site: str, ranges: Rang
 
 
 def _readers(terms: Terms, schema: Schema) -> Iterator[tuple[str, Reader]]:
-    """Yield each feature with its reader. Target means are read as buckets for a training, else as the means
-    of the model."""
+    """Yield the name of each feature and the function that reads it. Columns of target means are read as hash
+    buckets if the task trains, otherwise as the means stored in the model."""
     for name in schema.numeric:
         yield name, partial(finite, name=name)
     for name, buckets in schema.target_means.items():
@@ -247,7 +270,8 @@ def _readers(terms: Terms, schema: Schema) -> Iterator[tuple[str, Reader]]:
 
 
 def _features(table: "Table", readers: Mapping[str, Reader]) -> tuple[Any, ...]:
-    """Read the feature columns. Those of a stored table stay in its files, unless they fit in memory."""
+    """Read the feature columns. Those of a file-backed table are left in its files unless they are to be kept
+    in memory."""
     if isinstance(table, SparseTable):
         return tuple(table.column(name) or read(table.dense) for name, read in readers.items())
     stored: list[ParquetColumn] = []
@@ -272,7 +296,8 @@ def _allocator(table: "Table") -> Allocator:
 
 
 def rows_to_predict(table: "Table", terms: Terms) -> int:
-    """Return how many of the label holder's rows are matched: all, or with repeated ids, one per id."""
+    """Return the number of the label holder's rows that take part in matching: all rows, or the number of
+    distinct ids if the terms allow repeated ids."""
     name, vertical = terms.columns.row_id, terms.vertical
     if not vertical.repeated_ids or name is None:
         return int(table.num_rows)
@@ -280,7 +305,7 @@ def rows_to_predict(table: "Table", terms: Terms) -> int:
 
 
 def _ids(table: "Table", terms: Terms, site: str) -> list[bytes]:
-    """Return the row ids, distinct unless the terms let the label holder repeat them."""
+    """Return the row ids. They must be unique, unless the terms allow the label holder to repeat them."""
     name = terms.columns.row_id
     assert name is not None
     ids = ids_of(table, [name], terms.vertical.id_form)
@@ -292,7 +317,8 @@ def _ids(table: "Table", terms: Terms, site: str) -> list[bytes]:
 
 
 def _keys_in(table: "Table", name: str, what: str) -> sampling.Keys:
-    """Return the sampling key of each row's text in this column."""
+    """Return the sampling key of each row, a hash of its text in this column. Raises BadRow if one is
+    missing."""
     parts = []
     for part in parts_of(table, name):
         codes, distinct = texts(column_of(part, name), name)
@@ -302,7 +328,8 @@ def _keys_in(table: "Table", name: str, what: str) -> sampling.Keys:
 
 
 def _group(table: "Table", terms: Terms, weight: Float32, validation: Rows | None) -> sampling.Keys:
-    """Return the key of each row's group. A group has one weight, and all or none of its rows validate."""
+    """Return the sampling key of each row's group. Raises ConfigError unless all rows of a group have the
+    same weight and belong to either training or validation."""
     name = terms.columns.group
     assert name is not None
     keys = _keys_in(table, name, "group")
@@ -323,7 +350,7 @@ def _group(table: "Table", terms: Terms, weight: Float32, validation: Rows | Non
 
 
 def _flags(table: "pa.Table", name: str) -> Rows:
-    """Read a column of 0 and 1, or of booleans."""
+    """Read a column of 0 and 1, or of booleans, as bool [rows]."""
     values = plain(column_of(table, name))
     if types.is_boolean(values.type):
         refuse_missing(np.array(values.is_null()), f"validation {name!r}")
@@ -331,7 +358,7 @@ def _flags(table: "pa.Table", name: str) -> Rows:
         return flags
     flag = numbers(values, name)
     refuse_missing(np.isnan(flag), f"validation {name!r}")
-    refuse(table, name, (flag != 0.0) & (flag != 1.0), "must be 0 or 1, or false or true")
+    refuse(table, name, (flag != 0.0) & (flag != 1.0), "must contain only 0 and 1, or false and true")
     return np.equal(flag, 1.0)
 
 
@@ -355,13 +382,13 @@ def _labels(table: "Table", terms: Terms) -> Float32:
         raise ConfigError(
             "table-label-invalid",
             f"columns {name!r} and {upper!r} are the label of {terms.objective.name}, which takes {takes}",
-            f"they are {out[0, row]:g} and {out[1, row]:g} in row {row + 1}",
+            f"their values are {out[0, row]:g} and {out[1, row]:g} in row {row + 1}",
         )
     return out
 
 
 def _whole_shard(table: "Table", name: str, read: Reader) -> Float32:
-    """Return all values of a column: in memory, or for a stored table, in its scratch folder."""
+    """Return all values of a column, in memory or, for a file-backed table, in its scratch folder."""
     return (
         ParquetColumn(table, name, read).kept() if isinstance(table, ParquetTable) else read(dense_of(table))
     )
@@ -374,13 +401,14 @@ def _present(table: "pa.Table", name: str, what: str) -> Float32:
 
 
 def _end(table: "pa.Table", name: str) -> Float32:
-    """Read the upper bounds of labels: infinite where missing."""
+    """Return the upper bounds of the labels, float32 [rows]. A missing bound is infinite."""
     bound = numbers(column_of(table, name), name)
     return np.where(np.isnan(bound), np.float32(np.inf), bound)
 
 
 def label_values(table: "Table", terms: Terms) -> tuple[str, ...]:
-    """Return the distinct label values, if the terms name a positive one; else nothing."""
+    """Return the distinct values of the label, or an empty tuple if the terms do not set `positive` (the
+    value that counts as 1)."""
     labels: dict[str, None] = {}
     if terms.columns.positive is not None:
         for part in parts_of(table, terms.columns.label):
@@ -408,13 +436,14 @@ def _class(table: "pa.Table", terms: Terms) -> Float32:
     name, classes = terms.columns.label, terms.columns.classes
     label = codes_of(table, name, classes)
     refuse_missing(np.isnan(label), f"label {name!r}")
-    reason = f"is the label, and has a value that is not in columns.classes ({listing(classes)})"
-    refuse(table, name, label == UNKNOWN, f"{reason}; add it there, or drop these rows")
+    reason = f"is the label, but has a value that is not in columns.classes ({listing(classes)})"
+    refuse(table, name, label == UNKNOWN, f"{reason}; add the value there, or drop these rows")
     return label
 
 
 def _positive(table: "pa.Table", terms: Terms, labels: Sequence[str]) -> Float32:
-    """Return 1 for the positive one of `labels`, else 0."""
+    """Return 1 for rows whose label is the positive one, otherwise 0. labels: distinct values in the whole
+    table."""
     name, positive = terms.columns.label, terms.columns.positive
     assert positive is not None
     codes, distinct = texts(table.column(name), name)
@@ -440,9 +469,9 @@ def check_labels(name: str, labels: Sequence[str]) -> None:
 
 def _weight(table: "pa.Table", name: str) -> Float32:
     weight = _present(table, name, "weight")
-    refuse(table, name, weight < 0.0, "has a weight below 0")
+    refuse(table, name, weight < 0.0, "has a negative weight")
     extreme = (weight > MAX_LABEL) | ((weight > 0.0) & (weight < 1.0 / MAX_LABEL))
-    refuse(table, name, extreme, "has a weight above 2**60, or below 2**-60 and not 0")
+    refuse(table, name, extreme, "has a weight that is above 2**60, or below 2**-60 but not 0")
     return weight
 
 
@@ -459,15 +488,25 @@ def base_margin_of(table: "pa.Table", name: str, terms: Terms) -> Float32:
 def to_features(
     table: "pa.Table | SparseTable", schema: Schema, source: str, means: TargetMeans = NO_MEANS
 ) -> Float32:
-    """Return the features of rows to predict, float32 [rows, features]. Undeclared categories are missing.
-    means: the model's target means; source: begins error messages."""
+    """Read the features of rows to predict, float32 [rows, features].
+
+    Categories that the schema does not declare count as missing.
+
+    Args:
+        source: name of the table, with which error messages start.
+        means: the model's target means.
+
+    Raises:
+        ConfigError: a column is missing or has an unsuitable type or value.
+    """
     with _told(table, source):
         return features_of(table, schema, means)
 
 
 @contextmanager
 def _told(table: "pa.Table | SparseTable", source: str) -> Iterator[None]:
-    """Add the table's source, and the line number in its file, to errors."""
+    """Prefix errors with the source of the table, and add the line number if the table was read from a text
+    file."""
     try:
         yield
     except ConfigError as error:
@@ -476,7 +515,7 @@ def _told(table: "pa.Table | SparseTable", source: str) -> Iterator[None]:
 
 
 def features_of(table: "pa.Table | SparseTable", schema: Schema, means: TargetMeans = NO_MEANS) -> Float32:
-    """Like `to_features`, but errors do not name the source."""
+    """Like `to_features`, but errors do not name the source of the table."""
     out = np.empty((table.num_rows, len(schema.features)), np.float32)
     for column, name in enumerate(schema.numeric):
         sparse = table.column(name) if isinstance(table, SparseTable) else None
@@ -489,7 +528,8 @@ def features_of(table: "pa.Table | SparseTable", schema: Schema, means: TargetMe
 
 
 def to_base_margin(table: "pa.Table | SparseTable", terms: Terms, source: str) -> Float32 | None:
-    """Return the base margins of rows to predict, float32 [rows], if the terms name their column."""
+    """Read the base margins of rows to predict, float32 [rows], or return None if the terms do not name a
+    base margin column. `source` is the name of the table, with which error messages start."""
     if (name := terms.columns.base_margin) is None:
         return None
     with _told(table, source):
@@ -497,7 +537,8 @@ def to_base_margin(table: "pa.Table | SparseTable", terms: Terms, source: str) -
 
 
 def undeclared(table: "Table", schema: Schema) -> Iterator[tuple[str, str, int]]:
-    """Yield each column with undeclared categories: its name, one of them, the rows that have any."""
+    """Yield, for each column with categories that the schema does not declare, its name, one such category
+    and the number of rows affected."""
     known = {name: undeclared_levels(table, name, levels) for name, levels in schema.categorical.items()}
     for name, rows in known.items():
         if rows:
@@ -505,7 +546,8 @@ def undeclared(table: "Table", schema: Schema) -> Iterator[tuple[str, str, int]]
 
 
 def undeclared_levels(table: "Table", name: str, categories: Sequence[str]) -> Counter[str]:
-    """Return the undeclared values of a column with their row counts, in order of appearance."""
+    """Return the values of a column that are not among `categories`, with their row counts, in order of
+    appearance."""
     out: Counter[str] = Counter()
     for part in parts_of(table, name):
         strange = codes_of(part, name, categories) == UNKNOWN
@@ -517,7 +559,7 @@ def undeclared_levels(table: "Table", name: str, categories: Sequence[str]) -> C
 
 
 def category_rows(table: "Table", schema: Schema) -> dict[str, dict[str, int]]:
-    """Return column -> declared category -> its row count."""
+    """Count the rows of each declared category. Returns column -> category -> number of rows."""
     out = {}
     for name, categories in schema.categorical.items():
         counts = np.zeros(len(categories), np.int64)
@@ -529,7 +571,8 @@ def category_rows(table: "Table", schema: Schema) -> dict[str, dict[str, int]]:
 
 
 def label_counts(label: Float32, terms: Terms) -> dict[str, int]:
-    """Return label value -> its row count, for labels of two values or of classes; else nothing."""
+    """Count the rows of each label value. Returns an empty dict unless the label has two values or classes.
+    `label` holds class codes, float32 [rows]."""
     if not class_names(terms):
         return {}
     codes, rows = np.unique(label, return_counts=True)
@@ -545,8 +588,14 @@ LabelReader = Callable[[Terms], Shard]
 
 
 def with_label_noise(read: LabelReader, party: str, key_of: Callable[[Terms], bytes]) -> LabelReader:
-    """Return a reader of the same rows with label noise, if the terms have it. key_of: the secret that noise
-    is drawn from, the same in all sessions, so that they cannot average the noise away."""
+    """Wrap a reader of the label holder's rows so that it adds label noise if the terms require it.
+
+    Args:
+        read: function that reads the rows for given terms.
+        party: name of the party that owns the rows.
+        key_of: returns the secret from which the noise is drawn. It must be the same in all sessions, so that
+            the noise cannot be averaged away.
+    """
 
     def read_noised(terms: Terms) -> Shard:
         shard, epsilon = read(terms), terms.vertical.label_epsilon

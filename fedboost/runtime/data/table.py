@@ -1,4 +1,5 @@
-"""Tables from files (in one of `FORMS`), databases and memory (Arrow streams, pandas, mappings, scipy)."""
+"""Reads tables from files (`FORMS` lists the formats), databases, and objects in memory such as Arrow
+streams, pandas DataFrames, mappings and scipy matrices."""
 
 import json
 import os
@@ -60,24 +61,37 @@ FORMS: tuple[type[File], ...] = (Delimited, ParquetFiles, Feather, JsonLines, Wo
 def source_at(
     source: Path | str | Database, options: ReadOptions = DEFAULT_OPTIONS, scratch: Path | None = None
 ) -> Source:
-    """Return the rows of a file, a folder or glob of Parquet files, an address (s3://, https://) or a query.
-    scratch: folder for fetched files."""
+    """Locate a table without reading its rows. Returns a `Source`, which can read them.
+
+    Args:
+        source: path of a file, folder or glob of Parquet files, an s3:// or https:// address, or a
+            `Database`.
+        options: how to read a file.
+        scratch: folder for the temporary copy of a downloaded file.
+
+    Raises:
+        ConfigError: the source does not exist or has an unknown format, or an option does not apply to it.
+    """
     if isinstance(source, Database):
         check_no_options(source, options)
         return Query(source)
     if isinstance(source, str) and (database := database_of(source)):
         raise ConfigError(
-            "query-missing", f"{database}: needs a query; in Python use fb.Database(URI, QUERY)"
+            "query-missing",
+            f"{database} is a database and needs a query; in Python, use fb.Database(URI, QUERY)",
         )
     if re.match(r"(postgres(ql)?|sqlite3?|duckdb):", str(source)):
-        raise ConfigError("source-database", "cannot read this table from a database; export its rows")
+        raise ConfigError(
+            "source-database", "this table cannot be read from a database; export its rows to a file"
+        )
     locations = locations_of(source, scratch)
     form = _form_of(locations)
     for name in options.chosen:
         if name not in form.takes:
             for_what = ", ".join(s for other in FORMS if name in other.takes for s in other.suffixes)
             raise ConfigError(
-                "source-option-unfit", f"{locations.shown}: {name} is an option for {for_what}; leave it out"
+                "source-option-unfit",
+                f"{locations.shown}: {name} applies only to {for_what} files; remove it",
             )
     with reading(locations.shown, form.form):
         if not locations.together:
@@ -88,7 +102,8 @@ def source_at(
 
 
 def _form_of(locations: Locations) -> type[File]:
-    """Return the format of a file by its name. A name whose only suffix is a compression is read as CSV."""
+    """Return the format of a file, by the suffix of its name. A file named like `t.gz`, without another
+    suffix, is read as CSV."""
     location = locations.files[0]
     for form in FORMS:
         if location.name.endswith(form.every_suffix()):
@@ -101,7 +116,7 @@ def _form_of(locations: Locations) -> type[File]:
     known = ", ".join(suffix for form in FORMS for suffix in form.suffixes)
     packed = f"CSV and JSON lines may also end in {', '.join(COMPRESSIONS)}"
     raise ConfigError(
-        "source-suffix", f"{location.shown}: unknown suffix {suffix!r}; known: {known}; {packed}"
+        "source-suffix", f"{location.shown} has the unknown suffix {suffix!r}; use one of {known}; {packed}"
     )
 
 
@@ -114,7 +129,8 @@ Table: TypeAlias = "pa.Table | ParquetTable | SparseTable"
 def read_table(
     source: Path | str | Database, scratch: Path | None = None, options: ReadOptions = DEFAULT_OPTIONS
 ) -> "Table":
-    """Read the table at a source (see `source_at`). With a scratch folder, rows stay in Parquet files."""
+    """Read the table at a source, as in `source_at`. With a scratch folder, which requires Parquet, the rows
+    are left in the files. Raises ConfigError if the table cannot be read."""
     check_scratch(scratch)
     found = source_at(source, options, scratch)
     with reading(found.shown, found.form):
@@ -123,7 +139,7 @@ def read_table(
         if scratch is not None and isinstance(found, File):
             raise ConfigError(
                 "scratch-needs-parquet",
-                f"{found.shown}: must be Parquet to use scratch; convert it, or leave scratch out",
+                f"{found.shown} must be Parquet if scratch is set; convert it, or remove scratch",
             )
         table = found.read()
     give_back()
@@ -139,7 +155,8 @@ def read_table(
 def site_table(
     source: Path | str | Database, scratch: Path | None, options: ReadOptions = DEFAULT_OPTIONS
 ) -> "Table":
-    """Like `read_table`, but the rows of a query are kept in a file even without a scratch folder."""
+    """Like `read_table`, but the rows of a query are always kept in a temporary file rather than in
+    memory."""
     if not isinstance(source, Database):
         return read_table(source, scratch, options)
     check_no_options(source, options)
@@ -150,14 +167,19 @@ def check_no_options(source: Database, options: ReadOptions) -> None:
     if options.chosen:
         raise ConfigError(
             "source-option-unfit",
-            f"{source}: {next(iter(options.chosen))} is an option for files; leave it out",
+            f"{source} is a database, but {next(iter(options.chosen))} applies only to files; remove it",
         )
 
 
 def as_table(data: object) -> "pa.Table | SparseTable":
-    """Return the table in `data`: a path, a `Database`, a pandas DataFrame (its index is dropped), an Arrow
-    stream or array (pyarrow, polars, DuckDB), or a mapping of column name to values. A numpy or scipy matrix
-    in a mapping becomes several columns, named after its key and numbered from 0."""
+    """Convert an object to a table, or read the table that it refers to. Raises ConfigError if that is not
+    possible.
+
+    Args:
+        data: a path, a `Database`, a pandas DataFrame (its index is dropped), an Arrow stream or array (from
+            pyarrow, polars or DuckDB), or a mapping of column names to values. In a mapping, a numpy or scipy
+            matrix with the key `m` becomes the columns m0, m1, ...
+    """
     kind = type(data)
     if isinstance(data, (str, Path, Database)):
         return read_table(data)
@@ -187,7 +209,9 @@ def as_table(data: object) -> "pa.Table | SparseTable":
             f"a matrix ({kind.__name__}) has no column names; pass {{'x': matrix, 'y': labels}}",
         )
     if kind.__module__.split(".")[0] == "polars" and hasattr(data, "collect"):
-        raise ConfigError("table-not-collected", f"a {kind.__name__} has no rows yet: pass its .collect()")
+        raise ConfigError(
+            "table-not-collected", f"a {kind.__name__} has no rows yet; pass the result of its .collect()"
+        )
     home = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
     raise ConfigError(
         "table-type-unsupported",
@@ -197,7 +221,7 @@ def as_table(data: object) -> "pa.Table | SparseTable":
 
 
 def _is_column(data: object) -> bool:
-    """Return whether this is one unnamed column: a Series, or an Arrow array that is not a struct."""
+    """Return whether this is a single unnamed column: a Series, or an Arrow array that is not a struct."""
     kind = getattr(data, "type", None)
     return hasattr(data, "dtype") or (isinstance(kind, pa.DataType) and not pa.types.is_struct(kind))
 
@@ -210,7 +234,7 @@ def _normal(table: "pa.Table", kind: type) -> "pa.Table":
 
 
 def _by_column(data: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return the columns of a mapping, with each numpy matrix split into its columns."""
+    """Return the columns of a mapping, with each numpy matrix split into one column per matrix column."""
     columns: dict[str, Any] = {}
     for name, values in data.items():
         if getattr(values, "ndim", 1) != 2 or not hasattr(values, "__array__"):
@@ -219,14 +243,15 @@ def _by_column(data: Mapping[Any, Any]) -> dict[str, Any]:
         for number in range(values.shape[1]):
             if f"{name}{number}" in {*columns, *data}:
                 raise ConfigError(
-                    "table-column-twice", f"two columns are named '{name}{number}'; rename one, or the matrix"
+                    "table-column-twice",
+                    f"two columns are named '{name}{number}'; rename one of them, or the matrix",
                 )
             columns[f"{name}{number}"] = values[:, number]
     return columns
 
 
 def dense_of(table: "Table") -> "pa.Table":
-    """Return the dense columns; for a stored table, its columns without rows."""
+    """Return the dense columns of a table. For a file-backed table, they have the right types but no rows."""
     match table:
         case SparseTable():
             return table.dense
@@ -237,12 +262,13 @@ def dense_of(table: "Table") -> "pa.Table":
 
 
 def _is_sparse(values: object) -> bool:
-    """Return whether this is a scipy sparse matrix or array. scipy need not be installed."""
+    """Return whether this is a scipy sparse matrix or array, without importing scipy."""
     return type(values).__module__.startswith("scipy.sparse") and hasattr(values, "tocsc")
 
 
 def parts_of(table: "Table", column: str) -> Iterator["pa.Table"]:
-    """Yield the table, or if it is stored, the row groups of this column one by one."""
+    """Yield the table as a single part. If it is file-backed, yield its row groups instead, with only this
+    column."""
     return table.groups(column) if isinstance(table, ParquetTable) else iter([dense_of(table)])
 
 
@@ -254,14 +280,16 @@ _KEY = b"fedboost.file"  # metadata key of a table: its file, and the options it
 
 
 def without_source(table: "pa.Table | SparseTable") -> "Any":
-    """Return the table without its file, for rows that are no longer in the order of the file."""
+    """Return the table without the metadata that names its file. Use it if the rows are no longer in the
+    order of the file."""
     if isinstance(table, SparseTable):
         return replace(table, dense=table.dense.replace_schema_metadata())
     return table.replace_schema_metadata()
 
 
 def in_file(error: ConfigError, table: "pa.Table") -> ConfigError:
-    """Return the error with the line number of the file, if known."""
+    """Return the error with the row's line number in the text file that the table was read from, if it is
+    known."""
     facts = (table.schema.metadata or {}).get(_KEY)
     if facts is None or not isinstance(error, BadRow):
         return error
@@ -273,7 +301,8 @@ def in_file(error: ConfigError, table: "pa.Table") -> ConfigError:
 
 
 def row_of(table: "pa.Table", row: int) -> str:
-    """Return a row (from 0) for a message, which counts from 1 and names the line."""
+    """Describe a row for a message, e.g. `row 3 (line 5 of the file)`. `row` is counted from 0, but shown
+    from 1."""
     return in_file(BadRow("table-value-invalid", "", "", row), table).detail.strip().removeprefix("in ")
 
 
@@ -294,11 +323,22 @@ Names = Mapping[str, str]  # name in the terms -> name in the table
 
 
 def renamed(table: Table, columns: Names, levels: Mapping[str, Names]) -> "pa.Table | ParquetTable":
-    """Return the named columns under their names in the terms. levels: column name in the terms -> names of
-    its levels. Rows with other levels keep them, marked as not named."""
+    """Return the columns named in `columns` under the names that the terms use for them.
+
+    Levels (the values of a categorical column) are renamed, too. A level without a name in the terms is
+    marked as such, so that it is never mistaken for another.
+
+    Args:
+        columns: column name in the terms -> column name in the table.
+        levels: column name in the terms -> level in the terms -> level in the table.
+
+    Raises:
+        ConfigError: a column is missing, or the table is sparse.
+    """
     if isinstance(table, SparseTable):
         raise ConfigError(
-            "table-sparse-unnamed", "is a LIBSVM file without column names; give a table with a header"
+            "table-sparse-unnamed",
+            "the table is a LIBSVM file without column names; use a table with a header",
         )
     if not isinstance(table, ParquetTable):
         return _renamed(table, columns, levels)

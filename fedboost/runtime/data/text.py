@@ -1,7 +1,8 @@
 """Tables in text files (CSV, LIBSVM, JSON lines) and Excel workbooks.
 
-A wrong separator or encoding is a ConfigError that names the option to set. A malformed row is a ConfigError
-that names the line.
+Raises:
+    ConfigError: the separator or encoding is wrong (the message names the option to set), or a row is
+        malformed (the message names its line).
 """
 
 import csv as rows_of_text
@@ -40,8 +41,12 @@ MAX_SPARSE_COLUMNS = 1 << 16  # most features of a LIBSVM file; the same as the 
 
 @dataclass(frozen=True)
 class SparseTable:
-    """Dense columns, and sparse ones in CSC form: column c has `values[starts[c]:starts[c + 1]]` in `rows` at
-    the same places, which increase, and 0 in all other rows. starts: int64 [sparse columns + 1]."""
+    """A table with dense columns and sparse ones, as read from a LIBSVM file or scipy matrices.
+
+    The sparse columns are stored in CSC format. Column c has the entries `values[starts[c]:starts[c + 1]]` in
+    the rows `rows[starts[c]:starts[c + 1]]`, which increase, and 0 in all other rows. starts: int64 [sparse
+    columns + 1].
+    """
 
     num_rows: int
     dense: "pa.Table"
@@ -50,13 +55,14 @@ class SparseTable:
     rows: Int64
     values: Float32
     open_ended: bool = False
-    """True if any further column f0, f1, ... exists, with 0 in every row."""
+    """True if every column name f0, f1, ... exists. Columns that are not stored are 0 in all rows."""
 
     def __post_init__(self) -> None:
         twice = {*self.dense.column_names} & {*self.names}
         if twice:
             raise ConfigError(
-                "table-column-twice", f"two columns are named {min(twice)!r}; rename one, or the matrix"
+                "table-column-twice",
+                f"two columns are named {min(twice)!r}; rename one of them, or the matrix",
             )
         if np.isinf(self.values).any():
             column = int(np.searchsorted(self.starts, np.flatnonzero(np.isinf(self.values))[0], "right")) - 1
@@ -68,7 +74,7 @@ class SparseTable:
         return [*self.dense.column_names, *self.names]
 
     def column(self, name: str) -> "SparseColumn | None":
-        """Return a sparse column, or None if no sparse column has this name."""
+        """Return a sparse column by name, or None if there is none."""
         index = self._places.get(name)
         if index is None and self.open_ended and re.fullmatch(r"f(0|[1-9][0-9]{0,4})", name):
             return SparseColumn(self.num_rows, self.rows[:0], self.values[:0])
@@ -78,7 +84,7 @@ class SparseTable:
         return SparseColumn(self.num_rows, self.rows[part], self.values[part])
 
     def take(self, rows: Int64) -> "SparseTable":
-        """Return these rows, int64 and distinct, in this order."""
+        """Return the given rows in the given order. rows: distinct row indices, int64."""
         new_row = np.full(self.num_rows, -1, np.int64)
         new_row[rows] = np.arange(rows.size)
         stored = np.flatnonzero(new_row[self.rows] >= 0)
@@ -91,7 +97,8 @@ class SparseTable:
         )
 
     def parts(self) -> "Iterator[SparseTable]":
-        """Yield the table in parts of as many rows as may be dense at a time."""
+        """Yield the table in parts of consecutive rows, each with at most about `DENSE` values when made
+        dense."""
         step = max(1, DENSE // max(len(self.names), 1))
         for first in range(0, max(self.num_rows, 1), step):
             yield self.take(np.arange(first, min(first + step, self.num_rows)))
@@ -102,13 +109,14 @@ class SparseTable:
 
     @classmethod
     def from_matrices(cls, dense: "pa.Table", matrices: Mapping[str, Any]) -> "SparseTable":
-        """Combine dense columns and scipy matrices. The columns of matrix `f` are named f0, f1, ..."""
+        """Combine dense columns and scipy matrices. The columns of the matrix with key `f` are named f0, f1,
+        ... Raises ConfigError if a matrix is not numeric or has a different number of rows."""
         names, starts, rows, values, end = [], [np.zeros(1, np.int64)], [], [], 0
         size = dense.num_rows if dense.num_columns else int(next(iter(matrices.values())).shape[0])
         for prefix, matrix in matrices.items():
             if matrix.dtype.kind not in "biuf":
                 raise ConfigError(
-                    "table-matrix-dtype", f"{prefix!r} has dtype {matrix.dtype}; make it numbers"
+                    "table-matrix-dtype", f"matrix {prefix!r} has dtype {matrix.dtype}; convert it to numbers"
                 )
             columns = matrix.tocsc(copy=True)
             columns.sum_duplicates()
@@ -116,7 +124,7 @@ class SparseTable:
             if columns.shape[0] != size:
                 raise ConfigError(
                     "table-lengths-differ",
-                    f"{prefix!r} has {columns.shape[0]} rows, but other columns have {size}",
+                    f"matrix {prefix!r} has {columns.shape[0]} rows, but other columns have {size}",
                 )
             names += [f"{prefix}{index}" for index in range(columns.shape[1])]
             starts.append(columns.indptr[1:].astype(np.int64) + end)
@@ -139,8 +147,9 @@ class LibSvm(File):
 
 
 def read_libsvm(file: "pa.NativeFile", path: str) -> SparseTable:
-    """Read lines `label qid:group index:value index:value ...`. Indices start at 0 or 1, qid is in all lines
-    or in none, and # begins a comment."""
+    """Read a file of lines `label qid:group index:value index:value ...`. The qid is optional but must be in
+    all lines or in none, and # starts a comment. An index i is read as column `f{i}`, and `path` is named in
+    error messages."""
     labels: list[float] = []
     places: list[int] = []
     values: list[float] = []
@@ -167,7 +176,8 @@ def read_libsvm(file: "pa.NativeFile", path: str) -> SparseTable:
     width = int(column_of_value.max(initial=-1)) + 1
     if column_of_value.min(initial=0) < 0 or width > MAX_SPARSE_COLUMNS:
         raise ConfigError(
-            "libsvm-index-range", f"{path}: has an index outside 0 to {MAX_SPARSE_COLUMNS - 1:,}"
+            "libsvm-index-range",
+            f"{path} has a feature index outside the range 0 to {MAX_SPARSE_COLUMNS - 1:,}",
         )
     order = np.lexsort((rows, column_of_value))
     if (np.diff(column_of_value[order]) == 0)[np.diff(rows[order]) == 0].any():
@@ -177,7 +187,8 @@ def read_libsvm(file: "pa.NativeFile", path: str) -> SparseTable:
     names = tuple(f"f{index}" for index in range(width))
     if groups and len(groups) != len(labels):
         raise ConfigError(
-            "libsvm-qid-missing", f"{path}: some lines have a qid: and others do not; write it in all or none"
+            "libsvm-qid-missing",
+            f"{path}: some lines have a qid and others do not; write it in all lines or in none",
         )
     dense, row_of_value = (
         pa.table({LABEL: labels, **({QID: groups} if groups else {})}),
@@ -203,8 +214,8 @@ def _float32(values: npt.NDArray[Any]) -> Float32:
 
 _HEADER = 1 << 24  # most bytes in which the first line is looked for
 _BLOCK = 1 << 20
-"""Bytes read at a time, and the longest row; more if the first line is long. In parts, pyarrow reads up to
-32 blocks ahead."""
+"""Number of bytes read at a time, and maximum length of a row; both increase if the first line is long. When
+a file is read in parts, pyarrow reads up to 32 blocks ahead."""
 _NAMES = {";": ("semicolons", ";"), "\t": ("tabs", "tab"), ",": ("commas", ","), "|": ("bars", "|")}
 _COUNT = re.compile(r"Expected (\d+) columns, got (\d+)")
 _CONVERSION = re.compile(
@@ -223,8 +234,8 @@ class Delimited(File):
         if self._separator == options.decimal:
             raise ConfigError(
                 "csv-separator-decimal",
-                f"{self.shown}: {self._separator!r} cannot separate both columns and decimals; "
-                f"set the separator: {_advice('separator', ';')}",
+                f"{self.shown}: {self._separator!r} cannot be both column separator and decimal separator; "
+                f"use another separator: {_advice('separator', ';')}",
             )
         with self._faults(_BLOCK):
             self._header = self._first_line()
@@ -233,8 +244,8 @@ class Delimited(File):
             if self._separator in unquoted or (self._separator == "," and character == "|"):
                 continue
             if character in unquoted:
-                where = f"{self.shown}: {name} separate the columns"
-                raise ConfigError("csv-separator-wrong", f"{where}: {_advice('separator', spelled)}")
+                where = f"{self.shown}: the columns are separated by {name}"
+                raise ConfigError("csv-separator-wrong", f"{where}; use {_advice('separator', spelled)}")
 
     def read(self) -> "pa.Table":
         block = max(_BLOCK, 16 * len(self._header))  # many columns make long rows, too
@@ -249,14 +260,16 @@ class Delimited(File):
             return list(self._reader(stream, None, {}).schema.names)
 
     def parts(self, columns: Collection[str], as_text: Collection[str] = ()) -> "Iterator[pa.Table]":
-        """Yield the rows of these columns in parts, with the types of the whole file."""
+        """Yield the given columns in parts of consecutive rows, with the types inferred from the whole
+        file."""
         types = self._types(columns, as_text)
         with self._faults(_BLOCK), self.opened() as stream:
             for batch in self._reader(stream, columns, types):
                 yield self._marked(pa.Table.from_batches([batch]))
 
     def _marked(self, table: "pa.Table") -> "pa.Table":
-        """Mark the text columns if numbers use a decimal comma, so that `finite` refuses decimal points."""
+        """Mark the text columns of a file with decimal commas, so that `finite` rejects decimal points in
+        them."""
         if self.options.decimal != ",":
             return table
         fields = (
@@ -266,7 +279,7 @@ class Delimited(File):
         return table.cast(pa.schema([*fields], table.schema.metadata))
 
     def _types(self, columns: Collection[str], as_text: Collection[str]) -> "dict[str, pa.DataType]":
-        """Return the type of each column that pyarrow infers when it reads the whole file."""
+        """Return the type of each column as pyarrow infers it from the whole file."""
         # pyarrow's streaming reader infers types from the first block only, and fails on a later value that
         # does not fit. So the file is read again until a pass succeeds. Each failed pass widens one column,
         # and no type is ever wider than the whole file needs, so this ends with the whole file's types.
@@ -289,7 +302,8 @@ class Delimited(File):
                 self._refuse_text()
 
     def _wider(self, kind: "pa.DataType", value: str | None) -> "pa.DataType":
-        """Return the first wider type that fits this value; the next one if the value is unknown."""
+        """Return the first wider type that can hold this value, or simply the next one if the value is
+        unknown."""
         # The order in which pyarrow tries types when it reads a whole file. A type that does not fit this
         # value does not fit the column, and is skipped without another pass. Binary means text that is not
         # UTF-8, which the caller refuses.
@@ -341,7 +355,7 @@ class Delimited(File):
         if start[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in start[:2]:
             raise ConfigError(
                 "csv-encoding-wrong",
-                f"{self.shown}: is UTF-16 or not text; try {_advice('encoding', 'utf-16')}",
+                f"{self.shown} is UTF-16 or not text; try {_advice('encoding', 'utf-16')}",
             )
         try:
             return re.split(rb"[\r\n]", start, maxsplit=1)[0].decode()
@@ -357,20 +371,21 @@ class Delimited(File):
                     value = shorten(repr(line[max(0, error.start - 12) : error.start + 8])[1:])
                     where = f"{self.shown}: line {number} is not UTF-8 ({value})"
                     raise ConfigError(
-                        "csv-encoding-wrong", f"{where}; set its encoding: {_advice('encoding', 'latin-1')}"
+                        "csv-encoding-wrong",
+                        f"{where}; specify its encoding: {_advice('encoding', 'latin-1')}",
                     ) from None
         raise ConfigError(
-            "csv-encoding-wrong", f"{self.shown}: is not UTF-8; try {_advice('encoding', 'latin-1')}"
+            "csv-encoding-wrong", f"{self.shown} is not UTF-8; try {_advice('encoding', 'latin-1')}"
         )
 
     @contextmanager
     def _faults(self, block: int) -> Iterator[None]:
-        """Turn pyarrow's error into one sentence that names the line of the file."""
+        """Convert pyarrow's errors to a ConfigError that names the line of the file."""
         try:
             yield
         except UnicodeError as error:
             why = f"cannot be decoded as {self.options.encoding}: {error}"
-            raise ConfigError("csv-encoding-wrong", f"{self.shown}: {why}; give another --encoding") from None
+            raise ConfigError("csv-encoding-wrong", f"{self.shown}: {why}; use another --encoding") from None
         except pa.ArrowInvalid as error:
             if "straddl" in str(error):
                 advice = "close an open quote, or shorten the text"
@@ -382,7 +397,7 @@ class Delimited(File):
             raise ConfigError("csv-row-length", f"{self.shown}: {self._odd_row(str(error))}") from None
 
     def _odd_row(self, error: str) -> str:
-        """Describe the first row that has more or fewer values than the header."""
+        """Describe the first row whose number of values differs from the header's number of columns."""
         records = self.records()
         try:
             _, header = next(records)
@@ -395,7 +410,7 @@ class Delimited(File):
         return f"cannot be read as CSV: {shorten(error.splitlines()[0], 200)}"
 
     def records(self) -> Iterator[tuple[int, list[str]]]:
-        """Yield line number and values of each line that is not blank, the header first."""
+        """Yield the line number and values of each line that is not blank, starting with the header."""
         with self.opened() as stream:
             text = io.TextIOWrapper(io.BufferedReader(stream), self.options.encoding, "replace", newline="")
             reader = rows_of_text.reader(text, delimiter=self._separator)
@@ -430,7 +445,7 @@ class JsonLines(File):
             return reader.read_json(stream, reader.ReadOptions(block_size=_PART))
 
     def names(self) -> list[str]:
-        """Return the names in all objects, in order of first appearance."""
+        """Return the names that occur in any object of the file, in order of first appearance."""
         return list(dict.fromkeys(name for part in self._parts() for name in part.column_names))
 
     def parts(self, columns: Collection[str], as_text: Collection[str] = ()) -> "Iterator[pa.Table]":
@@ -458,7 +473,7 @@ class JsonLines(File):
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """Turn pyarrow's error into one that names the first bad line, if one is found."""
+        """Convert pyarrow's error to a ConfigError that names the first invalid line, if one is found."""
         try:
             yield
         except pa.ArrowInvalid as error:
@@ -466,7 +481,7 @@ class JsonLines(File):
             for number, line in self._lines():
                 _check_line(f"{self.shown}: line {number}", line, kinds)
             raise ConfigError(
-                "jsonl-unreadable", f"{self.shown}: cannot be read as JSON lines", first_line(error)
+                "jsonl-unreadable", f"{self.shown} cannot be read as JSON lines", first_line(error)
             ) from None
 
 
@@ -482,8 +497,8 @@ def _blocks(stream: "pa.NativeFile") -> Iterator[bytes]:
 
 
 def _check_line(where: str, line: bytes, kinds: dict[str, str]) -> None:
-    """Refuse a line that is not an object, or whose values differ from `kinds`: name -> kind above,
-    updated."""
+    """Raise ConfigError if a line is not a JSON object, or has a value whose type differs from that in
+    earlier lines. kinds: name -> type seen so far; updated."""
     try:
         values = json.loads(line)
     except json.JSONDecodeError as fault:
@@ -498,7 +513,7 @@ def _check_line(where: str, line: bytes, kinds: dict[str, str]) -> None:
         kind = _KINDS.get(type(value))
         if kind and kinds.setdefault(name, kind) != kind:
             raise ConfigError(
-                "jsonl-types-differ", f"{where} has {kind} for {name!r}, but lines above have {kinds[name]}"
+                "jsonl-types-differ", f"{where} has {kind} for {name!r}, but earlier lines have {kinds[name]}"
             )
 
 
@@ -523,9 +538,9 @@ class Workbook(File):
         try:
             from python_calamine import CalamineError, CalamineWorkbook
         except ImportError:
-            advice = "pip install 'fedboost[excel]', or save the sheet as CSV"
+            advice = "run pip install 'fedboost[excel]', or save the sheet as CSV"
             raise ConfigError(
-                "extra-missing", f"{self.shown}: a workbook needs python-calamine: {advice}"
+                "extra-missing", f"{self.shown}: reading a workbook requires python-calamine: {advice}"
             ) from None
         try:
             with self.location.open() as file:
@@ -534,16 +549,16 @@ class Workbook(File):
             if name not in book.sheet_names:
                 listed = ", ".join(map(repr, book.sheet_names))
                 raise ConfigError(
-                    "excel-sheet-missing", f"{self.shown}: has no sheet {name!r}; its sheets are {listed}"
+                    "excel-sheet-missing", f"{self.shown} has no sheet {name!r}; its sheets are {listed}"
                 )
             rows = book.get_sheet_by_name(name).to_python(skip_empty_area=True)
         except CalamineError as error:
             raise ConfigError(
-                "excel-unreadable", f"{self.shown}: cannot be read as an Excel workbook", str(error)
+                "excel-unreadable", f"{self.shown} cannot be read as an Excel workbook", str(error)
             ) from None
         if not rows:
             raise ConfigError(
-                "excel-sheet-empty", f"{self.shown}: sheet {name!r} is empty; choose one with --sheet"
+                "excel-sheet-empty", f"{self.shown}: sheet {name!r} is empty; choose another with --sheet"
             )
         head, body = rows[0], [row for row in rows[1:] if any(value != "" for value in row)]
         columns = list(zip(*body, strict=True)) if body else [()] * len(head)
@@ -557,7 +572,8 @@ class Workbook(File):
 
 
 def _column(values: Sequence[Any], missing: frozenset[str]) -> "pa.Array":
-    """Return a column as numbers or booleans if all its values are, else as text."""
+    """Convert cells to an Arrow column of numbers or booleans if all values are of that type, else of
+    text."""
     known = [None if isinstance(value, str) and value.strip() in missing else value for value in values]
     kinds = {type(value) for value in known if value is not None}
     if kinds <= {int, float}:

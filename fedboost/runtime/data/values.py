@@ -1,8 +1,8 @@
 """Conversion of table columns to float32 numbers and category codes.
 
-A value becomes the same float32 whatever type stores it: numbers pass through float64, categories through
-their text. Errors for missing columns, wrong types and infinite values name the column, the row (the first
-data row is row 1) and the value.
+The result does not depend on the type that stores a value: numbers are converted through float64, categories
+through their text. Errors about missing columns, wrong types and infinite values name the column, the row
+(starting at 1 for the first data row) and the value.
 """
 
 import ctypes
@@ -28,30 +28,32 @@ _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")
 MISSING_NUMBERS = ("", "NA", "NaN", "nan", "null", "?")
 _POINTED = r"^\s*[-+]?[0-9.]*[0-9][0-9.]*\s*$"
 DECIMAL_COMMA = b"fedboost.decimal_comma"
-"""Metadata key of a text column from a file whose numbers use a decimal comma."""
+"""Metadata key of a text column that was read from a file with decimal commas."""
 UNKNOWN = -1.0  # code of a value that is not a declared category
 
 
 class BadRow(ConfigError):
-    """A value that cannot be used. `row` counts from 0, the message from 1."""
+    """A ConfigError about a value that cannot be used. The attribute `row` counts from 0; the message counts
+    rows from 1."""
 
     def __init__(self, code: str, public: str, what: str, row: int, where: str = "") -> None:
         super().__init__(code, public, f"{what} in row {row + 1}{where}")
         self.what, self.row = what, row
 
     def at(self, row: int) -> "BadRow":
-        """The same error for a table in which the row has this index."""
+        """Return a copy of this error with another row index, counted from 0."""
         return BadRow(self.code, self.public, self.what, row)
 
     def on_line(self, line: int | None) -> "BadRow":
-        """The same error with the line number of the file, if known."""
+        """Return a copy of this error that also names the line in the text file, unless `line` is None."""
         return BadRow(
             self.code, self.public, self.what, self.row, f" (line {line} of the file)" if line else ""
         )
 
 
 def column_of(table: "pa.Table", name: str) -> "pa.ChunkedArray":
-    """Return the column with this name. ConfigError suggests the nearest name, or lists the columns."""
+    """Return a column by name. Raises ConfigError if it is missing; the message suggests the most similar
+    name or lists all columns."""
     index = table.schema.get_field_index(name)
     if index >= 0:
         return table.column(index)
@@ -59,8 +61,8 @@ def column_of(table: "pa.Table", name: str) -> "pa.ChunkedArray":
 
 
 def missing_column(name: str, there: Sequence[str], wanted: Collection[str] = ()) -> ConfigError:
-    """Return the error for a missing column, which suggests the nearest name or lists the columns. wanted:
-    names that are not suggested, because they are themselves required."""
+    """Return the error for a missing column. The message suggests the most similar name in `there` that is
+    not in `wanted`, or lists all columns."""
     near = nearest(name, (other for other in there if other not in wanted))
     return ConfigError(
         "table-column-missing",
@@ -70,27 +72,28 @@ def missing_column(name: str, there: Sequence[str], wanted: Collection[str] = ()
 
 
 def check_distinct_names(names: Sequence[str], source: str, advice: str = "") -> None:
-    """Raise ConfigError if two columns have the same name."""
+    """Raise ConfigError if two columns have the same name. The message starts with `source` and ends with
+    `advice`."""
     twice = next((name for name, count in Counter(names).items() if count > 1), None)
     if twice is not None:
         raise ConfigError("table-column-twice", f"{source}: two columns are named {twice!r}{advice}")
 
 
 def numbers(column: "pa.ChunkedArray", name: str) -> Float32:
-    """Return a column of numbers, or of text that spells numbers, as float32 [rows]; missing values are NaN.
-    Raises ConfigError for another type, and for the first text that is not a number."""
+    """Convert a column of numbers, or of text that spells numbers, to float32 [rows], with NaN for missing
+    values. Raises ConfigError if the column has another type or contains text that is not a number."""
     with np.errstate(over="ignore"):
         return _floats(_numbers(column, name), np.float32)
 
 
 def exact_numbers(column: "pa.ChunkedArray", name: str) -> Float64:
-    """Like `numbers`, but float64 [rows]."""
+    """Like `numbers`, but returns float64 [rows]."""
     return _floats(_numbers(column, name), np.float64)
 
 
 def _floats(column: "pa.ChunkedArray", kind: type[F]) -> npt.NDArray[F]:
-    """Copy a float32 or float64 column to a numpy array; missing values become NaN. It reads Arrow's buffers,
-    since Arrow's own conversion imports pandas, which costs time and 50 MB."""
+    """Copy a float32 or float64 column to a numpy array, with NaN for missing values. This reads Arrow's
+    buffers because Arrow's own conversion imports pandas, which takes time and 50 MB."""
     out = np.empty(len(column), kind)
     begin = 0
     for chunk in column.chunks:
@@ -112,24 +115,25 @@ def _numbers(column: "pa.ChunkedArray", name: str) -> "pa.ChunkedArray":
     elif not _is_number(values.type):
         raise ConfigError(
             "table-column-not-numeric",
-            f"column {name!r} is {kind_of(column)} here, but the terms declare it numeric; convert it to "
+            f"column {name!r} has type {kind_of(column)}, but the terms declare it numeric; convert it to "
             "numbers",
         )
     return values if values.type == pa.float32() else values.cast(pa.float64(), safe=False)
 
 
 def texts(column: "pa.ChunkedArray", name: str) -> tuple[Int64, tuple[str, ...]]:
-    """Return a column as categories: each row's text index, int64 [rows] (-1 if missing), and the texts.
+    """Read a column as categories. Returns the index of each row's text, int64 [rows] (-1 if missing), and
+    the distinct texts.
 
-    A string is its own text. An integer, even in a float column, becomes its digits; another number becomes
-    the shortest decimal that reads back as that number; a boolean becomes true or false. Raises ConfigError
-    for other types.
+    The text of a string is the string itself. An integer, even in a float column, is written in decimal
+    digits, and any other number as the shortest decimal that reads back as the same number. Booleans become
+    `true` and `false`. Raises ConfigError for columns of other types.
     """
     values = plain(column)
     if not is_text(values.type) and not _is_number(values.type):
         raise ConfigError(
             "table-column-not-categorical",
-            f"column {name!r} is {kind_of(column)} here, but a categorical column must be text, numbers or "
+            f"column {name!r} has type {kind_of(column)}, but a categorical column must be text, numbers or "
             "booleans",
         )
     encoded = values.dictionary_encode().combine_chunks()
@@ -147,7 +151,7 @@ def is_text(kind: "pa.DataType") -> bool:
 
 
 def kind_of(column: "pa.ChunkedArray") -> str:
-    """Return a column's type for a message, without the field names of lists and structs."""
+    """Return a column's type as text for a message. The field names of lists and structs are omitted."""
     kind = column.type.value_type if types.is_dictionary(column.type) else column.type
     if types.is_binary(kind) or types.is_large_binary(kind):
         return "binary (not UTF-8 text)"
@@ -161,7 +165,8 @@ def listing(values: Sequence[str], limit: int = 8) -> str:
 
 
 def refuse(table: "pa.Table", name: str, rows: Rows, reason: str) -> None:
-    """Raise BadRow for the first marked row, if any. rows: bool [rows]."""
+    """Raise BadRow for the first row that is True in `rows`, bool [rows]. The message is the column's name
+    followed by `reason`, and the value."""
     if rows.any():
         row = int(np.argmax(rows))
         value = shorten(repr(table.column(name)[row].as_py()))
@@ -180,7 +185,9 @@ def finite(table: "pa.Table", name: str) -> Float32:
         pointed = compute.and_(
             compute.match_substring(column, "."), compute.match_substring_regex(column, _POINTED)
         )
-        reason = "has a number with a point, but the file uses a decimal comma: write 1500 or 1,5 for 1.500"
+        reason = (
+            "has a number with a point, but the file uses a decimal comma: write 1500 or 1,5 instead of 1.500"
+        )
         refuse(table, name, np.array(pointed.fill_null(False)), reason)
     values = numbers(column, name)
     refuse(table, name, np.isinf(values), "has a value that is infinite or too large for a 32-bit float")
@@ -188,24 +195,28 @@ def finite(table: "pa.Table", name: str) -> Float32:
 
 
 def declared_codes(table: "pa.Table", name: str, categories: Sequence[str]) -> Float32:
-    """Return each row's category index, float32 [rows]; NaN if the value is missing or not declared."""
+    """Return the index of each row's category, float32 [rows]. Missing values and values that are not in
+    `categories` become NaN."""
     codes = codes_of(table, name, categories)
     return np.where(codes == UNKNOWN, np.float32(np.nan), codes)
 
 
 def buckets_of(table: "pa.Table", name: str, buckets: int) -> Float32:
-    """Return the bucket of each row's level, float32 [rows]; NaN if missing."""
+    """Return the hash bucket of each row's level (its text), float32 [rows], or NaN where it is missing.
+    `buckets` is the number of buckets."""
     codes, levels = texts(column_of(table, name), name)
     return np.array([*(bucket_of(level, buckets) for level in levels), np.nan], np.float32)[codes]
 
 
 def means_of(table: "pa.Table", name: str, means: LevelMeans) -> Float32:
-    """Return the model's target mean of each row's level, float32 [rows]; NaN if missing."""
+    """Return the model's target mean (mean label) for each row's level, float32 [rows], or NaN where the
+    level is missing."""
     return means.encoded(*texts(column_of(table, name), name))
 
 
 def codes_of(table: "pa.Table", name: str, categories: Sequence[str]) -> Float32:
-    """Return each row's category index, float32 [rows]: NaN if missing, `UNKNOWN` if not declared."""
+    """Return the index of each row's category, float32 [rows]. Missing values become NaN, and values that are
+    not in `categories` become `UNKNOWN`."""
     column = plain(column_of(table, name))
     codes, distinct = texts(column, name)
     known: dict[str, int] = {}
@@ -217,8 +228,8 @@ def codes_of(table: "pa.Table", name: str, categories: Sequence[str]) -> Float32
 
 
 def spelled_as(column: "pa.ChunkedArray", text: str) -> str:
-    """Return the form of `text` that `texts` uses in this column. A CSV column of 01 or True is read as
-    numbers or booleans, so its texts are 1 or true."""
+    """Return `text` as `texts` would spell it for this column. For example, 01 and True become 1 and true if
+    a CSV column was read as numbers or booleans."""
     if is_text(plain(column).type):
         return text
     if text.lower() in ("true", "false"):
@@ -230,7 +241,7 @@ def spelled_as(column: "pa.ChunkedArray", text: str) -> str:
 
 
 def text_of(value: object) -> str | None:
-    """Return the text of one value; None (or an empty text) if it is missing."""
+    """Return a value as text, or None if it is missing. An empty string is returned as it is."""
     match value:
         case bool():
             return "true" if value else "false"
@@ -244,7 +255,8 @@ def text_of(value: object) -> str | None:
 
 
 def plain(column: "pa.ChunkedArray") -> "pa.ChunkedArray":
-    """Return the same values without encodings that some Arrow compute functions cannot read."""
+    """Return the column with its values in a type that all Arrow compute functions can read. Dictionaries and
+    string views are decoded, decimals become float64, and float16 becomes float32."""
     kind = column.type.value_type if types.is_dictionary(column.type) else column.type
     if kind == pa.string_view():
         return pa.chunked_array([pa.array(column.to_pylist(), pa.large_string())])
@@ -262,7 +274,7 @@ def _is_number(kind: "pa.DataType") -> bool:
 
 
 def _parsed(column: "pa.ChunkedArray", name: str) -> "pa.ChunkedArray":
-    """Parse text as float64; BadRow for the first text that is not a number."""
+    """Parse text as float64. Raises BadRow for the first text that is not a number."""
     spelled = compute.utf8_trim_whitespace(column)
     missing = compute.is_in(spelled, value_set=pa.array(MISSING_NUMBERS, spelled.type))
     spelled = compute.if_else(missing, pa.scalar(None, spelled.type), spelled)
@@ -279,14 +291,14 @@ def _parsed(column: "pa.ChunkedArray", name: str) -> "pa.ChunkedArray":
     first = f"the first value that is not a number is {shorten(repr(text))}{hint}"
     raise BadRow(
         "table-column-not-numeric",
-        f"column {name!r} is string here, but the terms declare it numeric",
+        f"column {name!r} has type string, but the terms declare it numeric",
         first,
         row,
     )
 
 
 def _first_unparsed(column: "pa.ChunkedArray") -> int:
-    """Return the first row that is not a number. There must be one."""
+    """Return the index of the first row that is not a number. There must be one."""
     # A binary search, as a failed cast does not report the row. Invariant: all rows before `good` are
     # numbers, and at least one row before `end` is not.
     good, end = 0, len(column)
@@ -313,17 +325,19 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # of glibc's ma
 
 
 def keep_freed_memory() -> None:
-    """Have the C library keep freed memory, for the whole process. A second call is harmless."""
+    """Make the C library keep freed memory for reuse instead of returning it to the system. Affects the whole
+    process; calling it again has no effect."""
     _set({_M_TRIM_THRESHOLD: KEPT, _M_MMAP_THRESHOLD: MAX_HEAP_BLOCK_BYTES})
 
 
 def share_freed_memory() -> None:
-    """Have threads started from now on share freed memory; for a process that computes in one thread."""
+    """Make all threads that start from now on share freed memory. Meant for a process that computes in a
+    single thread."""
     _set({_M_ARENA_MAX: 1})
 
 
 def give_back() -> None:
-    """Release the memory that Arrow's allocator keeps after its tables are freed."""
+    """Return memory to the system that Arrow's allocator still holds after tables were freed."""
     pa.default_memory_pool().release_unused()
 
 

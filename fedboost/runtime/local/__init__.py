@@ -1,1 +1,1 @@
-"""Training on one machine: simulation, local clusters, estimates."""
+"""Training on a single machine: simulations, local clusters and cost estimates."""

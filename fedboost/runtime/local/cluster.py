@@ -1,8 +1,9 @@
-"""A consortium on one machine, for the demo, examples and tests: separate processes on loopback.
+"""A consortium on a single machine, for the demo, examples and tests. Each party and the aggregator run in
+their own process and communicate over loopback.
 
-The system chooses the port. Every process started here is ended here, by its id. Logs go to files in the
-folder. Keys, and without a `state` folder the parties' memories, are deleted at the end. A process that does
-not start is a SessionFailed with its last log line.
+The operating system chooses the port. All processes are stopped at the end, and their logs are kept in the
+folder. Keys are deleted at the end, and so are the parties' memories (records of their sessions) unless a
+`state` folder is given. If a process does not start, SessionFailed is raised with the last line of its log.
 """
 
 import json
@@ -33,27 +34,29 @@ from fedboost.terms.terms import Terms
 
 START_SECONDS = 60.0
 SECONDS_A_PARTY = 4.0
-"""More seconds per party to connect, as processes that start together share the cores."""
+"""Additional seconds per party to wait until it is connected, as all processes share the cores when they
+start."""
 STOP_SECONDS = 10.0
 POLL_SECONDS = 0.02
 AGGREGATOR = "aggregator"
-"""Stem of the aggregator's files."""
+"""Stem of the names of the aggregator's files."""
 ANALYST = "analyst"
 
 
 class LocalCluster:
-    """A context manager in which the processes run, every party is connected, and `analyst` can submit terms.
+    """Context manager that runs an aggregator and parties in processes. Within it, all parties are connected
+    and the property `analyst` can be used to submit terms.
 
-    `aggregator` is the aggregator's process, `parties` maps names to processes, `keys` is the folder of the
-    bundles, and `state` that of the parties' memories and audit logs.
+    Attributes: `aggregator` is the aggregator's process, `parties` maps each name to its process, `keys` is
+    the folder of the key bundles, and `state` is the folder of the parties' memories and audit logs.
 
     Args:
-        folder: for config files and logs.
-        tables: party name -> table file, or None for a key holder without rows.
-        programs: custom programs of the aggregator.
-        policy: the parties' policy; without one they refuse terms that are not approved (`approve`).
+        folder: folder for config files and logs.
+        tables: party name -> table file, or None for a key holder that has no rows.
+        programs: custom programs that the aggregator offers.
+        policy: policy of all parties. Without one, they refuse terms that have not been approved (`approve`).
         approved: terms that every party approves before it starts.
-        state: folder for memories and audit logs that outlive the cluster.
+        state: folder for memories and audit logs that are to be kept after the end.
     """
 
     def __init__(
@@ -103,7 +106,7 @@ class LocalCluster:
         return connect(self.address, self.keys / ANALYST)
 
     def approve(self, terms: Terms) -> None:
-        """Approve terms for the analyst at every party, as `fedboost approve --yes` does."""
+        """Approve terms of the cluster's analyst at every party, as `fedboost approve --yes` does."""
         for stem in self._stems.values():
             _approve(read_party(self._folder / f"{stem}.toml", holds_rows=None), terms)
 
@@ -114,7 +117,7 @@ class LocalCluster:
         return self._folder / f"{stem}.log"
 
     def start_aggregator(self) -> None:
-        """Start the aggregator; after the first time, at the same address and with the same state."""
+        """Start the aggregator. A restarted aggregator has the same address and state as before."""
         values = {
             "listen": self.address or "127.0.0.1:0",
             "keys": str(self.keys / AGGREGATOR),
@@ -132,7 +135,7 @@ class LocalCluster:
         self.address = json.loads(line)["address"]
 
     def start_party(self, name: str) -> None:
-        """Start a party; it takes a second to connect."""
+        """Start a party. It takes about a second until it is connected."""
         stem = self._stems[name]
         table = self._tables[name]
         values: dict[str, object] = {
@@ -146,7 +149,8 @@ class LocalCluster:
         self.parties[name] = self._spawn(stem, values)
 
     def stop_party(self, name: str) -> None:
-        """End a party, and return once the aggregator has noticed."""
+        """Stop a party, and return once the aggregator has noticed. Raises SessionFailed if that takes too
+        long."""
         _end(self.parties[name])
         end = time.monotonic() + STOP_SECONDS
         while any(member.name == name and member.since for member in self.analyst.status().members):
@@ -203,7 +207,8 @@ class LocalCluster:
 
 
 def write_consortium(folder: Path, parties: Mapping[str, str], days: int) -> None:
-    """Write bundles for an aggregator, an analyst and parties (name -> stem). The root's key is not kept."""
+    """Create a consortium, and write key bundles for an aggregator, an analyst and parties (name -> name of
+    the bundle's folder), valid for `days` days. The root key is not kept."""
     now = datetime.now(UTC)
     root_key, root = new_root("loopback", now, days + 1)
     holders = [(AGGREGATOR, AGGREGATOR, AGGREGATOR), (ANALYST, ANALYST, ANALYST)]

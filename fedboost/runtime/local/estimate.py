@@ -1,8 +1,9 @@
-"""Estimated costs of a training by protection: trees grown here for some seconds, and arithmetic.
+"""Estimates of the time, traffic and memory that training takes under each protection.
 
-The queries are those of a real training of the terms, over the user's table or generated rows. The work of
-parties, key holder and aggregator is timed with the code of a session. Protections whose extra is not
-installed are left out.
+Trees are grown on this machine for some seconds, with the queries of a real training run of the terms, on the
+user's table or on generated rows. The work of parties, key holder and aggregator is timed with the code of a
+session, and extrapolated to the full number of rounds and rows. Protections whose extra is not installed are
+omitted.
 """
 
 import math
@@ -50,7 +51,8 @@ VALIDATION = 5  # one row in so many validates, if the terms have a column for i
 
 
 def table_for(terms: Terms, rows: int) -> "pa.Table":
-    """Generate all columns of the terms: independent features, and a label that depends on some of them."""
+    """Generate a table with all columns that the terms name. The features are independent, and the label
+    depends on some of them. The same terms and number of rows always give the same table."""
     draw, columns = np.random.default_rng(0), terms.columns
     table: dict[str, Any] = {name: draw.standard_normal(rows).astype(np.float32) for name in columns.numeric}
     codes = {name: draw.integers(0, len(known), rows) for name, known in columns.categorical.items()}
@@ -98,26 +100,28 @@ MAX_VALUES = 8_000_000  # most rows times features to grow trees over; of more r
 MAX_SECONDS = 10.0  # of growing trees; further rounds are assumed to be like the last
 FIRST_ROUNDS = 10  # rounds to measure how long one takes
 MESSAGE_SECONDS = 1.4e-3
-"""Seconds of a query to one party and its answer at both ends: gRPC, TLS, audit log and site memory. Measured
-on two cores (docs/scaling.md): between 1.1 and 1.6 ms for 3 to 30 parties."""
+"""Seconds that both ends spend on a query to one party and its answer: gRPC, TLS, audit log and site memory.
+Measured on two cores (docs/scaling.md): between 1.1 and 1.6 ms for 3 to 30 parties."""
 MESSAGE_BYTES = 120  # of a report without its cells
 MIN_ROWS_A_PARTY = 20
 SAMPLED_PARTIES = 100  # with more parties, each seals a smaller sample
 FEWER = 4
-"""The first trees use one row in so many of a sample: the difference to all of them is the cost of rows."""
+"""A sample is reduced to one row in this many for the first trees. The difference in time gives the cost per
+row."""
 ALONE: dict[str, object] = {
     **{"protection": "plain", "parties": [], "keyholder": None, "keyholder_rows": True},
     **{"on_loss": "wait", "quorum": None, "early_stopping_rounds": None, "party_metrics": False},
     "program": "boosting",
 }
-"""Settings for the same trees in one process, without protection and without losses."""
+"""Settings with which the same trees grow in one process, without protection and without disconnections."""
 SESSION = bytes(32)
 
 
 @dataclass(frozen=True)
 class Speed:
-    """Costs of a sum. seal, help, open: seconds per cell at a party, at the key holder, at the aggregator per
-    party; size: bytes per cell; beside: further bytes that a party sends; trips: round trips."""
+    """Measured cost of sealing (hiding) the parties' vectors and opening (revealing) their sum. seal, help,
+    open: seconds per cell at a party, at the key holder, and per party at the aggregator; size: bytes per
+    cell; beside: further bytes that a party sends for a sum; trips: round trips."""
 
     seal: float
     help: float
@@ -129,11 +133,18 @@ class Speed:
 
 @dataclass(frozen=True)
 class Grown:
-    """Trees that were grown. segments: of each query's answer, from before the first round on; first: number
-    of these until the first round ended; a_round: seconds of a round, for all parties and the aggregator one
-    after the other; deciding: those of the program in it; a_row: those of each further row; start: seconds
-    before the first round, to load kernels and read rows; sent: bytes that a party sent without protection
-    (to the end of the first round, later)."""
+    """Measurements of trees that were grown on this machine.
+
+    Args:
+        segments: layout of each query's answer, including the queries before the first round.
+        first: number of these answers up to the end of the first round.
+        rounds: number of rounds grown.
+        a_round: seconds per round, summed over all parties and the aggregator.
+        deciding: part of `a_round` that the program at the aggregator takes.
+        a_row: seconds per round for each further row.
+        start: seconds before the first round, for loading kernels and reading rows.
+        sent: bytes that a party sends without protection, up to the end of the first round and afterwards.
+    """
 
     segments: list[tuple[Segment, ...]]
     first: int
@@ -145,13 +156,15 @@ class Grown:
     sent: tuple[float, float]
 
     def weight(self, rounds: int) -> float:
-        """Return the weight of each measured later round in a training of this many rounds."""
+        """Return how many rounds each measured round after the first stands for in a training run of `rounds`
+        rounds."""
         return (rounds - 1) / max(self.rounds - 1, 1)
 
 
 def grow(terms: Terms, table: Any, parties: int, whole: bool, shares_turns: bool = True) -> Grown:
-    """Grow trees over a table for some seconds. whole: True if it has all rows; shares_turns: True if queries
-    may share a turn."""
+    """Grow trees on a table for some seconds, and measure what they cost. parties: number of parties among
+    which the rows are split; whole: True if the table has all rows, so that the cost of further rows is not
+    needed; shares_turns: True if several queries may share a turn."""
     names, segments = [f"p{number}" for number in range(parties)], list[tuple[Segment, ...]]()
     shards = split_by_weights(table, names, [1.0] * parties, 0, terms.columns.group)
     few = shards if whole else _fewer(table, names, terms)
@@ -198,14 +211,22 @@ def grow(terms: Terms, table: Any, parties: int, whole: bool, shares_turns: bool
 
 
 def _fewer(table: Any, names: list[str], terms: Terms) -> Any:
-    """Split one row in `FEWER`, to measure the cost of a row."""
+    """Split a sample of one row in `FEWER` among the parties, to measure the cost of a row."""
     weights = [1.0] * len(names) + [(FEWER - 1.0) * len(names)]
     shards = split_by_weights(table, [*names, "others"], weights, 0, terms.columns.group)
     return {name: shards[name] for name in names}
 
 
 def speed_of(protection: Protection, parties: int, key_bits: int, bits: int, shrinks: bool = False) -> Speed:
-    """Measure sealing and opening a sum of so many parties. ConfigError without the protection's extra."""
+    """Measure how long it takes to seal and open a sum. Raises ConfigError if the protection's extra is not
+    installed.
+
+    Args:
+        parties: number of parties.
+        key_bits: size of the key under encryption.
+        bits: bits per cell.
+        shrinks: True if the session may continue without a lost party, which needs additional masks.
+    """
     names = tuple(f"p{number}" for number in range(parties))
     cells = protection.sample_cells * min(parties, SAMPLED_PARTIES) // parties
     tag = Tag(1, 1, names, SESSION, (Segment(cells, bits),))
@@ -255,9 +276,10 @@ def _ends(
 
 @dataclass(frozen=True)
 class Costs:
-    """Costs of a training without protection. asked: how often each query occurs, with its answer's segments;
-    in_turn: seconds of a round, for all parties and the aggregator one after the other; start: seconds before
-    the first round; cells, turns: means per round; bits: of a cell."""
+    """Cost of training without protection, scaled to all rows. asked: how often each query occurs, with the
+    layout of its answer; in_turn: seconds per round, summed over all parties and the aggregator; start:
+    seconds before the first round; cells, turns: mean numbers per round; bits: mean number of bits per
+    cell."""
 
     rows: int
     grown: Grown
@@ -273,8 +295,9 @@ class Costs:
 
 
 def _sample(alone: Terms, rows: int, least: int, table: Any) -> tuple[Terms, Any, float]:
-    """Return terms and rows to grow trees with, and the rows' share of all, by which settings that count rows
-    are scaled. table: its first rows are used; generated if None."""
+    """Return terms and rows to grow trees with, and these rows' share of all. Settings that depend on row
+    counts are scaled by this share. The rows are the first ones of `table`, or generated if it is None;
+    `least` is their minimum number."""
     most = min(rows, max(MAX_VALUES // len(alone.columns.features), least))
     if table is None:
         table = table_for(alone, most)
@@ -288,7 +311,8 @@ def _sample(alone: Terms, rows: int, least: int, table: Any) -> tuple[Terms, Any
 
 
 def costs_of(terms: Terms, rows: int, parties: int, table: Any = None) -> Costs:
-    """Grow trees and derive the costs. table: rows to grow them over, generated if None."""
+    """Grow trees on rows of `table`, or on generated rows if it is None. Return the cost of training on
+    `rows` rows of `parties` parties without protection."""
     alone, table, share = _sample(terms.changed(**ALONE), rows, MIN_ROWS_A_PARTY * parties, table)
     grown = grow(alone, table, parties, share == 1.0, terms.shares_turns)
     in_turn = grown.a_round + grown.a_row * (rows - table.num_rows)
@@ -306,7 +330,8 @@ def costs_of(terms: Terms, rows: int, parties: int, table: Any = None) -> Costs:
 
 
 def estimates(costs: Costs, terms: Terms, parties: int) -> list[Estimate]:
-    """Return an estimate for each protection whose extra is installed."""
+    """Return an estimate for each protection whose extra is installed and that allows this number of
+    parties."""
     grown, cells, turns, rounds = costs.grown, costs.cells, costs.turns, terms.trees.rounds
     out = []
     for name, protection in PROTECTIONS.items():
@@ -347,10 +372,10 @@ def estimates(costs: Costs, terms: Terms, parties: int) -> list[Estimate]:
 
 
 def missing(known: list[Estimate], parties: int) -> dict[str, str]:
-    """Return the protections without an estimate, with the reasons."""
+    """Return the protections that have no estimate in `known`, each with the reason."""
     names = [each.protection for each in known]
     return {
-        name: f'not installed here: pip install "fedboost[{name}]"'
+        name: f'not installed; run pip install "fedboost[{name}]"'
         if row.max_parties is None or parties <= row.max_parties
         else f"allows at most {row.max_parties} parties"
         for name, row in PROTECTIONS.items()
@@ -365,21 +390,23 @@ SAMPLE_IDS = 500
 WORD_BYTES = 4
 PROCESS_MB = 130.0  # of interpreter, libraries and compiled kernels (docs/benchmarks.md, Turns)
 ROW_BYTES, LINE_BYTES = 32, 64
-"""Bytes of a row at each party, for its node and gradient, and of a cache line: bins take whole lines."""
+"""Bytes per row at each party for its node and gradient, and size of a cache line in bytes. Bins are padded
+to whole lines."""
 COPIES = 7, 4  # measured copies of encrypted gradients: at the label holder, at a feature holder
 TABLE_KEY, TABLE_BYTES = 256, (67e6, 21e6)
-"""Bytes of a 2048-bit key, and of its tables of powers: at the label holder, at a feature holder."""
+"""Bytes of a 2048-bit key, and bytes of its tables of powers at the label holder and at a feature holder."""
 BY_ONE_PARTY: dict[str, object] = {
     **{"protection": "plain", "keyholder": None, "keyholder_rows": True, "on_loss": "wait"},
     **{"rows": "in_order", "min_common_rows": None, "max_ids": None, "repeated_ids": False},
     "label_epsilon": None,
     **{"id_form": None, "early_stopping_rounds": None},
 }
-"""Settings for the same trees with rows already in order, and nothing encrypted."""
+"""Settings with which the same trees grow on rows that are already in order, without encryption."""
 
 
 class _Counts:
-    """Means per round: turns, round trips, relays, and bytes that parties send and receive."""
+    """Mean number of turns, round trips and relays per round, and the bytes that each party sends and
+    receives."""
 
     def __init__(self, terms: Terms, grown: GrownColumns, rows: int, gradient_bytes: int) -> None:
         self.turns = self.trips = self.relays = 0.0
@@ -399,8 +426,8 @@ class _Counts:
 
 @dataclass(frozen=True)
 class _Aligned:
-    """Costs of matching rows by ids: seconds for all parties one after the other, and for each on its own
-    machine (apart); bytes that a party sends and receives."""
+    """Cost of matching rows by id. seconds: time summed over all parties; apart: time if each party has its
+    own machine; sent, received: bytes per party."""
 
     seconds: float = 0.0
     apart: float = 0.0
@@ -409,7 +436,8 @@ class _Aligned:
 
 
 def _aligned(terms: Terms, rows: int) -> _Aligned:
-    """Measure matching, if every party's ids are all in common: each party multiplies each list once."""
+    """Measure the cost of matching, for parties whose ids are all in common. Each party multiplies the list
+    of each party once."""
     if not terms.vertical.aligns:
         return _Aligned()
     ids = [str(row).encode() for row in range(SAMPLE_IDS)]
@@ -428,8 +456,9 @@ def _aligned(terms: Terms, rows: int) -> _Aligned:
 
 
 def estimate_columns(terms: Terms, rows: int, table: Any = None) -> Estimates:
-    """Return the estimates. rows: common rows of all blocks; table: rows with the columns of all parties, to
-    grow trees over, generated if None."""
+    """Return the estimates for parties that hold different columns. `rows` is the number of matched rows in
+    all blocks. Trees are grown on `table`, which has the columns of all parties, or on generated rows if it
+    is None."""
     if not terms.parties:
         named = [party for block in terms.vertical.blocks for party in block.parties]
         terms = terms.with_parties(named or [str(terms.vertical.label_holder), *terms.columns.held])
@@ -484,8 +513,8 @@ def _plain(
 
 @dataclass
 class _Reports:
-    """Means per round under encryption: trees, opened turns, cells of answers; and for each feature holder,
-    the ciphertexts of its reports and the products for them."""
+    """Means per round under encryption: number of trees, opened turns and cells of answers, and for each
+    feature holder the number of ciphertexts that it reports and of products computed for them."""
 
     trees: float
     turns: float
@@ -495,7 +524,8 @@ class _Reports:
 
     @classmethod
     def of(cls, terms: Terms, grown: GrownColumns, rows: int, costs: RowCosts) -> "_Reports":
-        """Count them. ConfigError if a turn has more ciphertexts than the label holder opens."""
+        """Compute the means. Raises ConfigError if a turn has more ciphertexts than the label holder decrypts
+        in one turn."""
         bins = _bins(terms, grown)
         found = cls(0.0, 0.0, 0.0, dict.fromkeys(bins, 0.0), dict.fromkeys(bins, 0.0))
         for weight, turn in grown.weights(terms.trees.rounds):
@@ -509,13 +539,14 @@ class _Reports:
             if sum(counts.values()) > costs.most_opened:
                 raise ConfigError(
                     "estimate-too-many-sums",
-                    f"a turn has {sum(counts.values()):,} encrypted sums, but the label holder opens at most "
-                    f"{costs.most_opened:,}; lower max_bin or max_depth, or use fewer columns",
+                    f"a turn has {sum(counts.values()):,} encrypted sums, but the label holder decrypts at "
+                    f"most {costs.most_opened:,} per turn; lower max_bin or max_depth, or use fewer columns",
                 )
         return found
 
     def stages(self, costs: RowCosts, encrypted: float) -> tuple[dict[str, float], float]:
-        """Return the seconds of each step, and of all if each party has its own machine. encrypted: rows."""
+        """Return the seconds of each step, and the seconds of all steps if each party has its own machine.
+        encrypted: number of rows encrypted per round."""
         reported, holders = sum(self.ciphertexts.values()), len(self.ciphertexts)
         relayed = costs.relay * 2 * costs.key * encrypted
         opened = {
@@ -573,7 +604,7 @@ def _encrypted(
 
 
 def _bins(terms: Terms, grown: GrownColumns) -> dict[str, Any]:
-    """Return the numbers of bins of each feature holder's columns."""
+    """Return feature holder -> number of bins of each of its columns."""
     assert grown.layout is not None
     sizes, found = grown.layout.value_bins + grown.layout.missing, {}
     for party in terms.blocks.blocks[0].feature_holders:
@@ -584,7 +615,8 @@ def _bins(terms: Terms, grown: GrownColumns) -> dict[str, Any]:
 
 
 def _products(bins: Any, turn: Turn, rows: int) -> float:
-    """Return the products for the sums of a turn: two columns at a time, by joint bins (`scheme.plan`)."""
+    """Return the number of products needed for the sums of a turn. Columns are summed in pairs, by their
+    joint bins (`scheme.plan`)."""
     # A node's rows fall into `used` of the `joint` bins on average, if they are spread evenly.
     if not turn.nodes:
         return 0.0
@@ -605,7 +637,8 @@ def _party(
     row_bytes: int,
     more: float,
 ) -> PartyCosts:
-    """Return a party's costs. row_bytes: of gradients per row and root; more: further bytes of memory."""
+    """Return the costs of a party. row_bytes: bytes of gradients per row and root; more: further bytes of
+    memory."""
     block, share = block_of(terms, party, rows)
     own = len(terms.blocks.columns_of(party).features)
     sets = (len(block.parties) - 1 + row_bytes) * len(terms.roots)
@@ -628,7 +661,8 @@ SAMPLE_CELLS = 1 << 20
 
 
 def of_workers(costs: Costs, terms: Terms, parties: int, workers: int) -> Workers:
-    """Return the estimate for a site with an equal part of all rows, and without votes."""
+    """Return the estimate for a site whose rows are on several workers. The site is assumed to hold an equal
+    share of all rows, and training to use no votes. `workers` is the number of workers."""
     own = math.ceil(math.ceil(costs.rows / parties) / workers)
     features = len(terms.columns.features)
     pack, add = _seconds_a_cell(costs.bits)
@@ -646,7 +680,7 @@ def of_workers(costs: Costs, terms: Terms, parties: int, workers: int) -> Worker
 
 
 def _seconds_a_cell(bits: int) -> tuple[float, float]:
-    """Measure the seconds to pack a cell, and to add it."""
+    """Measure the seconds that it takes to pack a cell, and to add it to a sum."""
     words = np.zeros(SAMPLE_CELLS, np.uint64)
     chunks = chunks_of((Segment(SAMPLE_CELLS, bits),))
     marks = []
@@ -675,7 +709,8 @@ MBIT = 1e6 / 8
 
 @dataclass(frozen=True)
 class Link:
-    """The link between a party and the aggregator: milliseconds per round trip, and Mbit/s (or infinity)."""
+    """A network link between a party and the aggregator: round-trip time in milliseconds, and bandwidth in
+    Mbit/s (or infinity)."""
 
     rtt_ms: float = 0.0
     bandwidth_mbit: float = math.inf
@@ -687,12 +722,12 @@ class Link:
         link = cls(0.0 if rtt is None else rtt, math.inf if bandwidth is None else bandwidth)
         if not 0 <= link.rtt_ms <= MAX_RTT_MS:
             raise ConfigError(
-                "estimate-rtt-range", f"--rtt is {rtt:g}; give milliseconds from 0 to {MAX_RTT_MS:,}"
+                "estimate-rtt-range", f"--rtt is {rtt:g}; specify milliseconds from 0 to {MAX_RTT_MS:,}"
             )
         if bandwidth is not None and not MIN_BANDWIDTH_MBIT <= bandwidth <= MAX_BANDWIDTH_MBIT:
             limits = f"from {MIN_BANDWIDTH_MBIT} to {MAX_BANDWIDTH_MBIT:,}"
             raise ConfigError(
-                "estimate-bandwidth-range", f"--bandwidth is {bandwidth:g}; give Mbit/s {limits}"
+                "estimate-bandwidth-range", f"--bandwidth is {bandwidth:g}; specify Mbit/s {limits}"
             )
         return link
 
@@ -702,20 +737,21 @@ class Link:
         return {"rtt_ms": self.rtt_ms, **limited}
 
     def seconds(self, round_trips: float, megabytes: float) -> float:
-        """Return the seconds of round trips one after the other, and of bytes in one direction."""
+        """Return the seconds that consecutive round trips and a transfer in one direction take."""
         return round_trips * self.rtt_ms / 1e3 + megabytes * 1e6 / (self.bandwidth_mbit * MBIT)
 
 
 def over_link(layout: str, own: Estimate, rounds: int, link: Link) -> Layout:
-    """Estimate a training over a link, with every party and the aggregator on its own machine."""
+    """Estimate training over a link, with every party and the aggregator on its own machine. `own` is the
+    estimate on this machine, `layout` the name of the way in which the work is distributed."""
     a_round = own.seconds_apart + link.seconds(own.round_trips, own.megabytes)
     changed = {"seconds_a_round": a_round, "seconds": a_round * rounds, "megabytes": own.megabytes * rounds}
     return Layout(**{**vars(own), **changed, **link.facts}, layout=layout)
 
 
 def in_one_place(terms: Terms, plain: Estimate, link: Link) -> Layout:
-    """Estimate the same trees over rows that all parties sent to one place. plain: the estimate of
-    `plain`."""
+    """Estimate training after all parties have sent their rows to one machine. `plain` is the estimate for
+    the protection `plain`, from which the time of a round is taken."""
     values, rounds = len(terms.columns.features) + len(terms.columns.others), terms.trees.rounds
     sent = plain.rows / plain.parties * values * VALUE_BYTES / 1e6
     a_round = plain.seconds_a_round - plain.round_trips * plain.parties * MESSAGE_SECONDS
@@ -725,19 +761,20 @@ def in_one_place(terms: Terms, plain: Estimate, link: Link) -> Layout:
 
 
 def layouts(terms: Terms, table: Any, known: list[Estimate], link: Link) -> tuple[list[Layout], str]:
-    """Return each layout over a link, and why there is none with votes (or ""). known: the terms'
-    estimates."""
+    """Return an estimate for each layout over a link: histograms, votes, and all rows in one place. The
+    second value is the reason if votes are omitted, otherwise "". `known` are the estimates of the terms on
+    this machine."""
     rounds, top_k = terms.trees.rounds, terms.histograms.vote_top_k
     usual, other = (VOTES, HISTOGRAMS) if top_k else (HISTOGRAMS, VOTES)
     every, no_votes = [over_link(usual, each, rounds, link) for each in known], ""
     plain = next(each for each in known if not PROTECTIONS[each.protection].hides)
     if not top_k and len(terms.columns.features) <= 2 * USUAL_VOTES:
-        no_votes = f"they save bytes only with more than {2 * USUAL_VOTES} features"
+        no_votes = f"this layout saves bytes only with more than {2 * USUAL_VOTES} features"
     else:
         try:
             changed = terms.changed(vote_top_k=0 if top_k else USUAL_VOTES)
         except ConfigError as error:
-            no_votes = f"not under these terms: {error}"
+            no_votes = f"this layout is not possible under these terms: {error}"
         else:
             further = estimates(costs_of(changed, plain.rows, plain.parties, table), changed, plain.parties)
             every += [over_link(other, each, rounds, link) for each in further]
@@ -747,12 +784,20 @@ def layouts(terms: Terms, table: Any, known: list[Estimate], link: Link) -> tupl
 def estimate(
     terms: Terms, rows: int, parties: int, table: Any, link: Link | None, workers: int | None
 ) -> Estimates:
-    """Return the estimates for parties with different rows. table: as for `costs_of`; link: to compare
-    layouts over; workers: number at a site."""
+    """Return all estimates for parties that hold different rows. Raises ConfigError if `workers` is combined
+    with votes.
+
+    Args:
+        rows: number of rows of all parties.
+        parties: number of parties.
+        table: rows to grow trees on; if None, they are generated.
+        link: if given, layouts over this link are compared, too.
+        workers: if given, number of workers of a site to estimate for.
+    """
     if workers is not None and terms.histograms.vote_top_k:
         raise ConfigError(
             "estimate-workers-votes",
-            "--workers: their bytes are not estimated with vote_top_k; leave one out",
+            "--workers cannot be combined with vote_top_k, as its traffic is not estimated; remove one",
         )
     costs = costs_of(terms, rows, parties, table)
     known = estimates(costs, terms, parties)

@@ -1,6 +1,8 @@
-"""Costs of sums over encrypted rows on this machine, measured with a new key on a sample of rows.
+"""Cost of sums over encrypted rows, for parties that hold different columns.
 
-The code of a session is timed, in one thread.
+It is measured on this machine with the code of a session, in one thread, with a new key and a sample of rows.
+Relayed bytes, which pass through the aggregator to other parties, are computed from the splits of trees that
+are grown without encryption.
 """
 
 import os
@@ -31,7 +33,8 @@ from fedboost.terms.terms import Terms
 SAMPLE_ROWS = 1024
 REPORTED = 32  # ciphertexts of the closed reports: four times the batch of the kernels
 OPENED = 12, 36
-"""Numbers of ciphertexts opened: two, to separate the costs per ciphertext and per turn."""
+"""Two numbers of ciphertexts to open, from which the cost per ciphertext and the cost per turn are
+derived."""
 SEALED_BYTES = 4_000_000
 COLUMNS = 2  # summed at a time
 PARTY = "bank"
@@ -40,14 +43,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Line:
-    """Seconds per turn, and per ciphertext in it."""
+    """Seconds as a linear function: a constant per turn plus a constant per ciphertext."""
 
     turn: float
     each: float
 
     @classmethod
     def through(cls, few: float, many: float) -> "Line":
-        """Return the line through the measured seconds of OPENED."""
+        """Return the line through the seconds measured for the two numbers of ciphertexts in `OPENED`."""
         each = max(many - few, 0.0) / (OPENED[1] - OPENED[0])
         return cls(max(few - each * OPENED[0], 0.0), each)
 
@@ -57,9 +60,19 @@ class Line:
 
 @dataclass(frozen=True)
 class RowCosts:
-    """Costs in seconds. encrypt, take_in: per row; product: per product; close: per ciphertext; blind, open,
-    check: of blinded openings at the aggregator, the label holder, and the aggregator again; relay: per byte,
-    both ends; once: for keys and tables. cells: pairs of sums per ciphertext; key: bytes of the modulus."""
+    """Measured costs in seconds, and sizes.
+
+    Args:
+        encrypt, take_in: per row, at the label holder and at a feature holder.
+        product: per product of ciphertexts.
+        close: per ciphertext of a finished report.
+        blind, open, check: for revealing sums, at the aggregator, at the label holder, and at the aggregator
+            again.
+        relay: per byte, at both ends.
+        once: for generating keys and tables.
+        cells: pairs of sums per ciphertext.
+        key: bytes of the modulus.
+    """
 
     encrypt: float
     take_in: float
@@ -75,15 +88,21 @@ class RowCosts:
 
     @property
     def most_opened(self) -> int:
-        """Most ciphertexts that the label holder opens in a turn."""
+        """Maximum number of ciphertexts that the label holder decrypts in one turn."""
         from fedboost.privacy.rowsums.ends import MAX_OPENING_BYTES
 
         return MAX_OPENING_BYTES // (2 * self.key)
 
 
 def row_costs(key_bits: int, limit: int, rows: int, bins: int) -> RowCosts:
-    """Measure the costs. limit: largest magnitude of a gradient or hessian; rows: most rows of a sum; bins:
-    of a column. ConfigError if paillier is not installed."""
+    """Measure the costs. Raises ConfigError if the extra `paillier` is not installed.
+
+    Args:
+        key_bits: size of the key.
+        limit: largest magnitude of a gradient or hessian.
+        rows: maximum number of rows in a sum.
+        bins: number of bins of a column.
+    """
     scheme_of("paillier")
     from fedboost.privacy.rowsums.ends import blind, open_blinded, unblind
     from fedboost.privacy.rowsums.sums import RowEncryption, RowSums, engine_of
@@ -131,7 +150,7 @@ def row_costs(key_bits: int, limit: int, rows: int, bins: int) -> RowCosts:
 
 
 def _relaying() -> float:
-    """Return the seconds to seal and open a relayed byte."""
+    """Return the seconds that it takes to seal and open one relayed byte."""
     key, context = bytes(32), b"an estimate"
     content = bytes(SEALED_BYTES)
     sealed, sealing = timed(lambda: seal(content, PARTY, {"telco": key}, context, os.urandom))
@@ -140,7 +159,7 @@ def _relaying() -> float:
 
 
 def timed(work: Callable[[], T], clock: Callable[[], float] = time.process_time) -> tuple[T, float]:
-    """Return the result of `work` and its seconds: of CPU time, or by another clock."""
+    """Call a function and return its result and the seconds that it took, in CPU time or by another clock."""
     begin = clock()
     result = work()
     return result, clock() - begin
@@ -156,9 +175,10 @@ FIRST_ROUNDS = 3  # rounds to measure how long one takes
 
 @dataclass(frozen=True)
 class Turn:
-    """A turn. once: True if it occurs once per training rather than per round; nodes: summed nodes; passes:
-    their rows, as a multiple of all rows; splits: party, and True if its whole block receives which rows go
-    left; begins: True if a tree begins; cells: of the answer."""
+    """One turn of the session. once: True if it occurs once per training run rather than once per round;
+    nodes: number of nodes whose sums are computed; passes: number of rows in them, as a multiple of all rows;
+    splits: party that holds the column of each split, and True if its whole block receives the row set;
+    begins: True if a tree begins; cells: number of cells in the answer."""
 
     once: bool
     nodes: int = 0
@@ -170,9 +190,16 @@ class Turn:
 
 @dataclass
 class Grown:
-    """Trees that were grown. seconds: CPU time to the end of the first round, and of each later one; base:
-    party -> bytes sent and received without relays, (first round, later); layout: the bins of all features;
-    limit: largest magnitude of gradients and hessians."""
+    """Measurements of trees that were grown on this machine.
+
+    Args:
+        rows: number of matched rows.
+        turns: all turns, in order.
+        seconds: CPU time up to the end of the first round, and of each later round.
+        base: party -> bytes sent and received without relays, each in the first round and in all later ones.
+        layout: bins of all features.
+        limit: largest magnitude of gradients and hessians.
+    """
 
     rows: int
     turns: list[Turn] = field(default_factory=list)
@@ -183,21 +210,23 @@ class Grown:
 
     @property
     def a_round(self) -> float:
-        """CPU seconds of a round, for all parties and the aggregator one after the other."""
+        """CPU seconds per round, summed over all parties and the aggregator."""
         return float(np.median(self.seconds[1:] or self.seconds))
 
     def weights(self, rounds: int) -> Iterator[tuple[float, Turn]]:
-        """Yield each turn with its mean frequency per round of a training of this many rounds."""
+        """Yield each turn with its mean number of occurrences per round in a training run of `rounds`
+        rounds."""
         for turn in self.turns:
             yield (1.0 if turn.once else self._later(rounds)) / rounds, turn
 
     def base_bytes(self, party: str, rounds: int) -> list[float]:
-        """Return the mean bytes per round that a party sends and receives, without relays."""
+        """Return the mean number of bytes per round that a party sends and receives without relays."""
         pairs = zip(*self.base[party], strict=True)
         return [(first + self._later(rounds) * later) / rounds for first, later in pairs]
 
     def _later(self, rounds: int) -> float:
-        """Return the weight of each measured later round in a training of this many rounds."""
+        """Return how many rounds each measured round after the first stands for in a training run of `rounds`
+        rounds."""
         return (rounds - 1) / max(len(self.seconds) - 1, 1)
 
 
@@ -234,7 +263,7 @@ def _grow(terms: Terms, table: Any) -> Grown:
 
 
 class _Counting:
-    """Boosting, with each of its queries recorded."""
+    """The boosting program, which also records each of its queries."""
 
     def __init__(self, terms: Terms, grown: Grown) -> None:
         self._terms = terms
@@ -277,7 +306,7 @@ class _Counting:
 
 
 def _splitters(terms: Terms, splits: Any, to_all: bool) -> Iterator[tuple[str, bool]]:
-    """Yield the parties that have a column of these splits, in each block."""
+    """Yield, for each block, the parties that hold a column of these splits."""
     for block in terms.blocks:
         view = view_of(terms, block.label_holder)
         assert view is not None
@@ -286,8 +315,9 @@ def _splitters(terms: Terms, splits: Any, to_all: bool) -> Iterator[tuple[str, b
 
 
 def relays(terms: Terms, turn: Turn, rows: int, gradient_bytes: int) -> Counter[tuple[str, bool]]:
-    """Return (party, False) -> bytes that it relays in a turn, (party, True) -> bytes relayed to it. rows: of
-    all blocks; gradient_bytes: per row and root."""
+    """Count the bytes that are relayed in a turn: (party, False) -> bytes that the party sends to others,
+    (party, True) -> bytes that it receives. `rows` is the number of matched rows in all blocks,
+    `gradient_bytes` the size of the gradients per row and root."""
     found, roots = Counter[tuple[str, bool]](), len(terms.roots)
 
     def relay(sender: str, to: tuple[str, ...], content: int) -> None:

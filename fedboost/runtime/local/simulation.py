@@ -1,7 +1,8 @@
-"""All parties and the aggregator in one process: the same sessions and codec as over the network, no sockets.
+"""Simulation: all parties and the aggregator in one process, without sockets. Sessions and message codec are
+the same as over the network.
 
-Every message passes through the codec, so traffic is counted in bytes of the wire. Parties' messages are
-delivered in an order drawn from the seed; the model does not depend on it.
+Every message is encoded and decoded, so traffic is measured in bytes on the wire. Messages of parties are
+delivered in a random order that depends on the seed; the model does not depend on it.
 """
 
 import os
@@ -57,30 +58,35 @@ def simulate(
     on_table: OnTable | None = None,
     site: str | None = None,
 ) -> Result:
-    """Train in this process.
+    """Train a model in this process, with simulated parties and a simulated aggregator.
 
     Args:
         shards: party name -> table (path, `Database`, pandas, polars, Arrow, or a mapping of columns to
             arrays); or a list of tables, for parties party-1, party-2, ...; or with `site`, a single table.
             These parties replace those of the terms.
-        program: the algorithm, a generator over queries (default: boosting).
-        seed: seed of the message order; the model does not depend on it.
-        on_round: called with each row of the history after its round.
-        nthread: threads per party. Parties take turns.
-        callbacks: each is called after a round with its number, from 0, and its unrounded metrics by name.
-            If one returns True, the training ends with the rounds so far.
-        on_table: called with the terms and each party's name and table before the training.
-        site: column of the single table that names each row's site. It is a feature only if the terms list
-            it.
+        program: the training algorithm, a generator that yields queries (default: boosting).
+        seed: seed of the message order. The model does not depend on it.
+        on_round: called after each round with its row of the history.
+        nthread: number of threads. Parties compute one after another.
+        callbacks: called after each round with its number, starting at 0, and its unrounded metrics by name.
+            If one returns True, training ends after this round.
+        on_table: called before training with the terms and each party's name and table.
+        site: column of the single table that contains the name of each row's site. It is used as a feature
+            only if the terms list it.
+
+    Raises:
+        ConfigError: the terms are not for training, or the tables do not match the other arguments.
     """
     if not terms.task.makes_model:
         name, function = terms.task.name, terms.task.function
         raise ConfigError(
-            "terms-not-training", f"these terms {name} and do not train; pass them to {function}"
+            "terms-not-training",
+            f"these terms are for the task {name}, not for training; pass them to {function}",
         )
     if program is None and terms.session.program != "boosting":
         raise ConfigError(
-            "program-not-given", f"pass program {terms.session.program!r} as simulate(..., program=...)"
+            "program-not-given",
+            f"the terms use program {terms.session.program!r}; pass it as simulate(..., program=...)",
         )
     return finish(*run_session(terms, shards, program, seed, on_round, nthread, callbacks, on_table, site))
 
@@ -96,8 +102,11 @@ def run_session(
     on_table: OnTable | None = None,
     site: str | None = None,
 ) -> tuple[AggregatorSession, Meter, list[Part]]:
-    """Run a session with the arguments of `simulate`. Return it once it is over, with its traffic, and the
-    parts of the model that parties keep."""
+    """Run a session of any task in this process. The arguments are those of `simulate`.
+
+    Returns:
+        The session after its end, its traffic, and the model parts that parties keep.
+    """
     if nthread < 1:
         raise ConfigError("nthread-too-low", f"nthread is {nthread}, but must be at least 1")
     keep_freed_memory()
@@ -136,7 +145,9 @@ def play(
     meter: Meter,
     on_round: Callable[[Row], None] | None = None,
 ) -> None:
-    """Deliver the messages of a session and its parties until it ends, in an order drawn from the seed."""
+    """Deliver the messages between an aggregator's session and its parties until the session ends. The order
+    in which parties send is drawn from `seed`, `meter` counts the bytes of all messages, and `on_round` is
+    called after each round with its row of the history."""
     # `busy` are the parties that may have a message to send. A party without one waits for the aggregator, so
     # it leaves the list until the aggregator sends again. The session is over once no party is busy.
     nodes = {name: _Node(PartySession(site)) for name, site in sites.items()}
@@ -159,24 +170,25 @@ def play(
 
 
 def _by_party(terms: Terms, shards: Any, site: str | None) -> Mapping[str, Any]:
-    """Return each party's table. ConfigError if there are none, or a single one without `site`."""
+    """Return each party's table. Raises ConfigError if there are none, or a single table is passed without
+    `site`."""
     if site is not None:
         if isinstance(shards, (list, tuple)):
             raise ConfigError(
                 "simulate-site-list",
-                "site= splits a single table by a column, but this is a list; leave site out",
+                "site splits a single table by a column, but a list of tables was passed; remove site",
             )
         shards = split_by_site(as_table(shards), site, keep=site in terms.columns.features)
     elif isinstance(shards, str | Path):
         raise ConfigError(
             "simulate-one-table",
-            f"{shards}: is a single table; pass one per party: {{'north': {str(shards)!r}, ...}}",
+            f"{shards} is a single table; pass one per party: {{'north': {str(shards)!r}, ...}}",
         )
     elif isinstance(shards, Database) or hasattr(shards, "__arrow_c_stream__"):
         raise ConfigError(
             "simulate-one-table",
-            "this is a single table; pass one per party, {'north': table, ...}, or site=, the column that "
-            "names each row's site",
+            "a single table was passed; pass one per party, {'north': table, ...}, or set site to the column "
+            "that names each row's site",
         )
     by_party = dict(shards) if isinstance(shards, Mapping) else {}
     if not isinstance(shards, Mapping):
@@ -187,8 +199,9 @@ def _by_party(terms: Terms, shards: Any, site: str | None) -> Mapping[str, Any]:
 
 
 def terms_for_tables(terms: Terms, shards: Any) -> Terms:
-    """Return a model's terms for a session on these tables, which may have other parties. In one process no
-    party is lost or hidden, so it is plain if there are fewer tables than the protection needs."""
+    """Return a model's terms, changed for a session in this process on these tables, whose parties may differ
+    from those of the training. With fewer tables than the protection requires, it is replaced by `plain`, as
+    nothing is hidden within one process."""
     terms = terms.changed(parties=(), on_loss="wait", quorum=None, colluding=None)
     several = isinstance(shards, (Mapping, list, tuple))
     if not several or len(shards) >= terms.protection.min_parties:
@@ -198,14 +211,14 @@ def terms_for_tables(terms: Terms, shards: Any) -> Terms:
 
 @dataclass
 class _Node:
-    """A party: its session, the messages to it, and the replies it is in the middle of sending."""
+    """A simulated party: its session, its incoming messages, and the replies that it has not sent yet."""
 
     session: PartySession
     inbox: deque[ToParty] = field(default_factory=deque)
     _replies: Iterator[FromParty] = field(default_factory=lambda: iter(()))
 
     def next_reply(self) -> FromParty | None:
-        """Return the next message of this party, or None if it waits for the aggregator."""
+        """Return the party's next message, or None if it waits for the aggregator."""
         while True:
             for reply in self._replies:
                 return reply
@@ -217,8 +230,14 @@ class _Node:
 def sites_of(
     terms: Terms, holders: Mapping[str, Callable[[Terms, bytes], Holder]], parts: dict[str, Part]
 ) -> dict[str, Site]:
-    """Return a site for each party, and a key holder without rows, with keys of a consortium that is only in
-    this process. parts: receives the parts of the model that parties keep."""
+    """Return a simulated `Site` for each party of the terms, including a key holder that has no rows.
+
+    Args:
+        terms: if they hide anything, the sites get keys of a temporary in-memory consortium.
+        holders: party name -> function that creates its holder (the code that computes answers from its
+            rows).
+        parts: dict that is filled with each party's part of the model.
+    """
     credentials: dict[str, Credentials] = {}
     if terms.protection.hides or terms.blocks:
         now = datetime.now(UTC)
@@ -237,7 +256,8 @@ def sites_of(
 
 
 def reader_of(data: object, terms: Terms, name: str, on_table: OnTable | None = None) -> Reader:
-    """Return a reader of these rows. They are checked against the terms now, and kept until they are read."""
+    """Return a function that reads a party's rows as a `Shard`. The rows are checked against the terms at
+    once, and the result is kept for the first read. Raises Refused if they do not fit."""
     stream = stream_of(data)
     data = data if stream is None else keep(stream)  # a stream can be read only once
     # The first read gets the shard of the check, which is not kept, so that no rows are in memory twice.
@@ -258,7 +278,7 @@ def _read(data: object, terms: Terms, name: str, on_table: OnTable | None = None
 
 
 def _deliver(outbox: Outbox, nodes: Mapping[str, _Node], meter: Meter) -> list[str]:
-    """Put messages into the inboxes, and return the parties to poll for replies: all, if there was a
+    """Put messages into the inboxes. Returns the parties to poll for replies: all of them if there was a
     message."""
     # A message to several parties is encoded and decoded once, as sites do not change what they receive.
     last, data, read = None, b"", None
@@ -278,27 +298,32 @@ def _deliver(outbox: Outbox, nodes: Mapping[str, _Node], meter: Meter) -> list[s
 def predict_jointly(
     party_models: Mapping[str, PartyModel], tables: Mapping[str, Any], min_common_rows: int | None = None
 ) -> Float64:
-    """Predict the label holder's rows with the parts of a model that parties keep, in this process.
+    """Predict the label holder's rows in this process, with the model parts of all parties.
 
-    `fedboost predict --party` does the same over the network. Raises ConfigError, SessionFailed.
+    `fedboost predict --party` does the same over the network.
 
     Args:
         party_models: party -> its part of the model (`Result.party_models`).
-        tables: party -> its table, as for `simulate`, with its columns and the row ids. For ids that a party
-            lacks, its columns count as missing.
-        min_common_rows: fewest common ids of each party (default: that of the training).
+        tables: party -> its table, in any form that `simulate` accepts, with its columns and the row ids. If
+            a party does not have an id, its columns count as missing for that row.
+        min_common_rows: minimum number of ids that each party must share (default: as in training).
 
     Returns:
         float64 [rows], or [rows, classes] for multi:softprob, in the order of the label holder's table.
+
+    Raises:
+        ConfigError: model parts or tables are missing or cannot be used.
+        SessionFailed: the session failed, e.g. because a party shares too few ids.
     """
     if not party_models:
-        raise ConfigError("model-parts-missing", "no parts of a model are given")
+        raise ConfigError("model-parts-missing", "there are no model parts; pass the part of each party")
     first = next(iter(party_models.values()))
     holder = first.terms.vertical.label_holder
     assert holder is not None
     if holder not in tables:
         raise ConfigError(
-            "predict-table-missing", f"the table of label holder {holder} is missing; its rows are predicted"
+            "predict-table-missing",
+            f"the table of label holder {holder} is missing; pass the rows to predict",
         )
     tables = {name: as_table(table) for name, table in tables.items()}
     agreed = terms_to_predict(first, rows_to_predict(tables[holder], first.terms), min_common_rows)
@@ -309,19 +334,27 @@ def predict_jointly(
 def run_prediction(
     terms: Terms, models: Mapping[str, Booster], tables: Mapping[str, Any], seed: int = 0, nthread: int = 1
 ) -> Prediction:
-    """Return the prediction of all rows of the label holder.
+    """Run a prediction session in this process, and return the predictions of all rows of the label holder.
 
-    terms: those of the training with `predict_with` and `predict_rows`; models: party -> the trees it
-    received; tables, seed, nthread: as for `simulate`, with the row ids.
+    Args:
+        terms: terms of the training with `predict_with` and `predict_rows` set.
+        models: party -> the trees that it received in training.
+        tables, seed, nthread: as for `simulate`. Tables must contain the row ids.
+
+    Raises:
+        ConfigError: the terms are for training, or the model or table of a party is missing.
+        SessionFailed: the session failed.
     """
     if terms.vertical.predict_rows is None:
         raise ConfigError(
-            "terms-not-predicting", "these terms train; set predict_with and predict_rows to predict"
+            "terms-not-predicting",
+            "these terms are for training; set predict_with and predict_rows to predict",
         )
     for what, given in (("model", models), ("table", tables)):
         if missing := [party for party in terms.parties if party not in given]:
             raise ConfigError(
-                "predict-input-missing", f"the {what} of party {missing[0]} is missing; each party needs one"
+                "predict-input-missing",
+                f"the {what} of party {missing[0]} is missing; pass one for each party",
             )
     held: dict[str, Holder] = {}
 

@@ -1,1 +1,1 @@
-"""Connections: the gRPC channel, keys, TLS, health."""
+"""Network connections: gRPC channels, TLS and keys."""

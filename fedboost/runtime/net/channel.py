@@ -1,7 +1,7 @@
-"""gRPC for both ends: TLS, method names, limits, keepalive, and the translation of its errors.
+"""gRPC for clients and the aggregator: TLS, method names, limits, keepalive and the translation of errors.
 
-One table maps fedboost's errors to status codes and back. Messages are bytes here; `wire.codec` decodes them.
-An address that does not answer, or is not a fedboost aggregator, is a ConfigError.
+One table maps fedboost's errors to gRPC status codes and back. Messages are bytes here; `wire.codec` decodes
+them. Raises: ConfigError if an address does not answer or is not a fedboost aggregator.
 """
 
 import atexit
@@ -41,12 +41,12 @@ from fedboost.wire.codec import MAX_FROM_AGGREGATOR, MAX_TO_AGGREGATOR, WIRE_VER
 
 
 CLIENT_TLS_OPTIONS = [("grpc.ssl_target_name_override", SERVER_NAME)]
-"""A client's TLS options: at any address, only a certificate of an aggregator is accepted."""
+"""TLS options of a client. Whatever the address, only a certificate of an aggregator is accepted."""
 
 
 @dataclass(frozen=True)
 class TlsFault:
-    """The reason for a failed connection, as a sentence. passes: True if dialling again may succeed."""
+    """The reason why a connection failed, as a sentence. passes: True if another attempt may succeed."""
 
     reason: str
     passes: bool = False
@@ -56,45 +56,48 @@ _PATIENCE = 3.0  # seconds that `tls_fault` waits for each answer
 
 
 def server_credentials(bundle: Bundle) -> Any:
-    """Return the credentials of an aggregator's port, which require a certificate of the consortium. The deny
-    list and roles are checked by `peer_of` and its caller."""
+    """Return the TLS credentials of an aggregator. Clients must have a certificate of the consortium; their
+    roles and the deny list are checked later, by `peer_of` and its caller."""
     pair = (bundle.key, bundle.certificate)
     return grpc.ssl_server_credentials([pair], root_certificates=bundle.roots, require_client_auth=True)
 
 
 def channel_credentials(bundle: Bundle) -> Any:
-    """Return a client's credentials, to be used with CLIENT_TLS_OPTIONS."""
+    """Return the TLS credentials of a client, for use with CLIENT_TLS_OPTIONS."""
     return grpc.ssl_channel_credentials(bundle.roots, bundle.key, bundle.certificate)
 
 
 def peer_of(auth_context: Mapping[str, Iterable[bytes]], bundle: Bundle, now: datetime) -> Identified:
-    """Return the identity of a call's peer from gRPC's `auth_context()`; PeerError if it is not admitted."""
+    """Return the identity of a call's peer. auth_context: result of gRPC's `auth_context()`; now: time at
+    which its certificate must be valid. Raises PeerError if the peer has no certificate or is not
+    admitted."""
     leaf = [*auth_context.get("x509_pem_cert", ())]
     if len(leaf) != 1:
         raise PeerError(
-            "tls-no-certificate", "the connection has no certificate; use a bundle from `fedboost keys`"
+            "tls-no-certificate",
+            "the connection has no client certificate; use a bundle from `fedboost keys`",
         )
     intermediates = auth_context.get("x509_pem_cert_chain", ())
     return identify(b"\n".join([*leaf, *intermediates]), bundle.roots, now, bundle.denied)
 
 
 def tls_fault(address: str, bundle: Bundle) -> TlsFault | None:
-    """Return why TLS with the server at HOST:PORT fails; None if it works, or nothing listens there. gRPC
-    reports most causes only as a lost connection, so this dials once more with Python's TLS. It blocks for a
-    few seconds at most, and reads the bundle's folder again (ConfigError if that fails)."""
+    """Return why TLS with the server at HOST:PORT fails, or None if it works or nothing listens there. gRPC
+    reports most causes only as a lost connection, so this connects once more with Python's TLS. It blocks for
+    a few seconds at most. Raises ConfigError if the bundle's folder can no longer be read."""
     ours = bundle.folder / CERTIFICATE
     try:
         now = datetime.now(UTC)
         if now > bundle.ends:
-            return TlsFault(f"{ours}: {expired(bundle.ends, bundle.signer.role)}")
+            return TlsFault(f"{ours} {expired(bundle.ends, bundle.signer.role)}")
         identify(bundle.certificate, bundle.roots, now, bundle.denied)
     except PeerError as error:
         return TlsFault(f"{ours}: {error}")
     context = _dialling(bundle)
     host, _, port = address.rpartition(":")
     hangs_up = TlsFault(
-        f"the server at {address} hangs up before TLS: it may be an aggregator at its connection limit, "
-        f"or not an aggregator",
+        f"the server at {address} closes connections before the TLS handshake: it may be an aggregator that "
+        f"has reached its connection limit, or not an aggregator",
         passes=True,
     )
     try:
@@ -118,17 +121,17 @@ def tls_fault(address: str, bundle: Bundle) -> TlsFault | None:
     except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
         return hangs_up
     except ssl.SSLError:
-        return TlsFault(f"the server at {address} does not use TLS like a fedboost aggregator with keys")
+        return TlsFault(f"the server at {address} does not use TLS as a fedboost aggregator with keys does")
     except TimeoutError:
         return TlsFault(
-            f"the server at {address} does not answer: it may be a busy aggregator, or not an aggregator",
+            f"the server at {address} does not respond: it may be a busy aggregator, or not an aggregator",
             passes=True,
         )
     except OSError:
         return hangs_up
     return TlsFault(
-        f"the aggregator at {address} refuses {ours}: it trusts another consortium, or its clock is wrong; "
-        f"compare the fingerprints that `fedboost keys show` prints there and here"
+        f"the aggregator at {address} rejects {ours}: it trusts another consortium, or its clock is wrong; "
+        f"compare the fingerprints that `fedboost keys show` prints on both machines"
     )
 
 
@@ -162,14 +165,14 @@ _UNFIT = (26, 62, 79)
 
 def _certificate_fault(error: ssl.SSLCertVerificationError) -> str:
     if error.verify_code in _UNTRUSTED:
-        compare = "compare the fingerprints that `fedboost keys show` prints there and here"
+        compare = "compare the fingerprints that `fedboost keys show` prints on both machines"
         return f"belongs to another consortium; {compare}"
     if error.verify_code == _EXPIRED:
         return "has expired; it needs a new bundle from `fedboost keys aggregator`"
     if error.verify_code == _NOT_YET:
         return "is not valid yet; check this machine's clock"
     if error.verify_code in _UNFIT:
-        return f"is not an aggregator's: it lacks the DNS name {SERVER_NAME}"
+        return f"is not for an aggregator: it lacks the DNS name {SERVER_NAME}"
     return f"cannot be verified: {error.verify_message}"
 
 
@@ -186,7 +189,7 @@ PARTY_KEY = "fedboost-party-bin"
 VERSION_KEY = "fedboost-wire"
 SOFTWARE_KEY = "fedboost-software"
 VERSIONS = ((VERSION_KEY, str(WIRE_VERSION)), (SOFTWARE_KEY, VERSION))
-"""Metadata of every call: the caller's versions."""
+"""Metadata of every call, with the caller's versions."""
 
 KEEPALIVE_MS = 20_000  # a silent connection is probed this often, and dropped if unanswered for as long
 
@@ -212,8 +215,8 @@ SERVER_OPTIONS = [
     *LIMITS,
 ]
 MAX_DETAILS_LENGTH = 600
-"""Most characters of the sentence that ends a call. It travels in trailers, which gRPC limits to 8 KiB, and
-where a character takes up to 12 bytes."""
+"""Maximum length in characters of the message that ends a call. It is sent in trailers, where a character
+takes up to 12 bytes and which gRPC limits to 8 KiB."""
 
 CAUSE_KEY = "fedboost-cause"
 """Key of the error's code in the trailing metadata of a call."""
@@ -232,7 +235,7 @@ STATUS: dict[type[FedboostError], grpc.StatusCode] = {
     TreeAborted: grpc.StatusCode.INTERNAL,
     TrainingStopped: grpc.StatusCode.INTERNAL,
 }
-"""Error -> status code. A status code is read back as the first error that has it."""
+"""Maps error class -> status code. A status code is mapped back to the first class that has it."""
 
 
 def status_of(error: FedboostError) -> grpc.StatusCode:
@@ -240,7 +243,8 @@ def status_of(error: FedboostError) -> grpc.StatusCode:
 
 
 def explained(error: Any, who: str) -> FedboostError:
-    """Return the fedboost error for a failed call."""
+    """Return the fedboost error for a failed gRPC call. who: description of the other end, e.g. "the
+    aggregator at HOST:PORT"."""
     code, details = error.code(), quoted(error.details() or "")
     cause = str(dict(error.trailing_metadata() or ()).get(CAUSE_KEY, ""))
     for kind, status in STATUS.items():
@@ -248,7 +252,7 @@ def explained(error: Any, who: str) -> FedboostError:
             return kind(cause if CAUSE.fullmatch(cause) else "aggregator-refuses", details)
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
         return SessionFailed(
-            "aggregator-lost", f"the connection to {who} was lost; start again when it is back"
+            "aggregator-lost", f"the connection to {who} was lost; try again when it is reachable"
         )
     if code == grpc.StatusCode.UNIMPLEMENTED:
         return ConfigError(
@@ -258,7 +262,14 @@ def explained(error: Any, who: str) -> FedboostError:
 
 
 def unanswered(address: str, wait: float, fault: TlsFault | None, advice: str) -> ConfigError:
-    """Return the error for no answer within `wait` seconds, with the last known reason."""
+    """Return the error to raise if no aggregator has answered.
+
+    Args:
+        address: HOST:PORT.
+        wait: number of seconds waited.
+        fault: the last known reason, if any.
+        advice: what the user should do, as the end of a sentence.
+    """
     if fault is None:
         return ConfigError(
             "aggregator-unreachable", f"no aggregator answers at {address} (waited {wait:g} s); {advice}"
@@ -269,8 +280,8 @@ def unanswered(address: str, wait: float, fault: TlsFault | None, advice: str) -
 
 
 def dial(address: str, bundle: Bundle | None, over: Any = grpc.aio) -> Any:
-    """Open a channel to the aggregator, for asyncio unless `over` is the synchronous `grpc`. Only a bundle
-    encrypts it and identifies both ends."""
+    """Open a gRPC channel to the aggregator, for asyncio by default or for blocking calls if `over` is
+    `grpc`. Without a bundle, the channel is not encrypted and neither end is authenticated."""
     if bundle is None:
         return over.insecure_channel(address, options=CLIENT_OPTIONS)
     return over.secure_channel(address, channel_credentials(bundle), options=_TLS_OPTIONS)
@@ -278,7 +289,7 @@ def dial(address: str, bundle: Bundle | None, over: Any = grpc.aio) -> Any:
 
 @contextmanager
 def _dialled(address: str, bundle: Bundle | None) -> Iterator[Any]:
-    """Open a channel for a blocking thread."""
+    """Context manager for a gRPC channel that is used by a blocking thread."""
     # A generator over the channel may be suspended when the interpreter exits. gRPC would then wait for its
     # own threads, which are gone by that time, so the exit would hang. `atexit` closes the channel before.
     opened = dial(address, bundle, grpc)
@@ -299,7 +310,8 @@ def answer_of(
     patience: float,
     on_reached: Callable[[bool], None] = lambda reached: None,
 ) -> bytes:
-    """Call a method that returns one message. The arguments are those of `stream`. Raises FedboostError."""
+    """Call a method that returns a single message, and return that message. Arguments are as for `stream`.
+    Raises a FedboostError if the call fails."""
     who = f"the aggregator at {address}"
     try:
         for message in stream(method, address, bundle, request, wait, patience, on_reached):
@@ -308,7 +320,7 @@ def answer_of(
         failed: Any = error
         if failed.code() == grpc.StatusCode.UNIMPLEMENTED:
             raise ConfigError(
-                "aggregator-version", f"{who} is too old to answer this, or not an aggregator; update it"
+                "aggregator-version", f"{who} is too old to support this, or is not an aggregator; update it"
             ) from None
         if failed.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
             raise ConfigError(
@@ -327,13 +339,21 @@ def stream(
     patience: float | None = None,
     on_reached: Callable[[bool], None] = lambda reached: None,
 ) -> Iterator[bytes]:
-    """Send a request to a method and yield its answers.
+    """Call a method and yield the messages that it returns.
 
     Args:
-        wait: seconds to wait for the aggregator.
-        patience: seconds to wait for its answers, or None.
-        on_reached: called with False if the aggregator does not answer within FIRST_LOOK, and with True
-            before the request is sent.
+        method: name of the gRPC method, e.g. TRAIN.
+        address: HOST:PORT of the aggregator.
+        bundle: certificate and key of the caller, or None for an unencrypted connection.
+        request: the encoded request.
+        wait: maximum time in seconds to wait for a connection.
+        patience: maximum time in seconds for the call, or None.
+        on_reached: called with False whenever the aggregator has not answered yet, first after FIRST_LOOK
+            seconds, and with True before the request is sent.
+
+    Raises:
+        ConfigError: the aggregator cannot be reached.
+        grpc.RpcError: the call failed.
     """
     with _dialled(address, bundle) as opened:
         # The thread waits for a connection before it calls, as a call fails at once without one, and does not
@@ -355,7 +375,9 @@ def stream(
                     wait,
                     fault,
                     "check the address, and that "
-                    + ("it runs" if bundle else "it runs without keys, as --insecure-loopback requires"),
+                    + (
+                        "it is running" if bundle else "it runs without keys, as --insecure-loopback requires"
+                    ),
                 )
             on_reached(False)
         on_reached(True)

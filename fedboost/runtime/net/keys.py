@@ -1,11 +1,12 @@
 """Key folders: the consortium's root, and the bundle of each party, aggregator and analyst.
 
-A bundle is a folder: certificate.pem (its owner's, then intermediates), key.pem, consortium.pem (the trusted
-roots) and optionally denied.txt (one serial number in hex per line; # begins a comment). An existing
-public-key infrastructure may write it, too.
+A bundle is a folder with certificate.pem (the member's certificate, then intermediates), key.pem and
+consortium.pem (the trusted roots). An optional denied.txt has one revoked serial number per line, in hex; #
+starts a comment. An existing public-key infrastructure may also create these files.
 
-Only the owner can read a private key, or it is refused. A bundle that `read_bundle` returns can connect,
-accept connections and sign today. No file is ever overwritten, and no key is ever printed.
+Guarantees: a bundle returned by `read_bundle` can be used today to connect, accept connections and sign. No
+file is ever overwritten, and no key is ever printed.
+Rejects: private keys that anyone but the owner can read.
 """
 
 import os
@@ -57,7 +58,14 @@ _TLS_CURVES = ("secp256r1", "secp384r1")
 
 @dataclass(frozen=True)
 class Bundle:
-    """The identity of a process. folder: where it was read from; roots, key: PEM; denied: serial numbers."""
+    """The identity of a process: its certificate and key, and the roots that it trusts.
+
+    Attributes:
+        folder: where the bundle was read from.
+        signer: name, role and key.
+        roots, key: PEM.
+        denied: serial numbers of revoked certificates.
+    """
 
     folder: Path
     signer: Signer
@@ -67,39 +75,47 @@ class Bundle:
 
     @property
     def certificate(self) -> bytes:
-        """PEM: the leaf, then any intermediates."""
+        """The certificate followed by any intermediates, PEM."""
         return self.signer.certificate
 
     @property
     def ends(self) -> datetime:
-        """The time at which the first of its certificates expires."""
+        """Time at which the first of its certificates expires."""
         chain = x509.load_pem_x509_certificates(self.certificate)
         return min(certificate.not_valid_after_utc for certificate in chain)
 
 
 def read_bundle(folder: Path, role: str) -> Bundle:
-    """Read a folder's bundle for a role. ConfigError unless it is complete, consistent and valid today."""
-    check_folder(folder, f"{_A[role]}'s bundle ({CERTIFICATE}, {KEY}, {ROOTS}), from `fedboost keys {role}`")
+    """Read the bundle in a folder. role: "party", "aggregator" or "analyst". Raises ConfigError unless the
+    bundle is complete, consistent, valid today and for this role."""
+    check_folder(folder, f"{_A[role]}'s bundle ({CERTIFICATE}, {KEY}, {ROOTS}) from `fedboost keys {role}`")
     if (folder / ROOT_KEY).exists() and not (folder / CERTIFICATE).exists():
         bundles = sorted(path.parent for path in folder.glob(f"*/{CERTIFICATE}"))
         example = f", such as {bundles[0]}" if bundles else ""
-        raise ConfigError("keys-folder", f"{folder}: is the root's folder; give that of {_A[role]}{example}")
+        raise ConfigError(
+            "keys-folder",
+            f"{folder} is the folder of the root key; use the folder of {_A[role]}{example}",
+        )
     source, now = folder / CERTIFICATE, datetime.now(UTC)
     chain, roots = read_certificates(source), to_pem(*read_certificates(folder / ROOTS))
     key, denied = read_key(folder / KEY, None), _read_denied(folder / DENIED)
     if now > chain[0].not_valid_after_utc:
-        raise ConfigError("keys-expired", f"{source}: {expired(chain[0].not_valid_after_utc, role)}")
+        raise ConfigError("keys-expired", f"{source} {expired(chain[0].not_valid_after_utc, role)}")
     if now < (begins := chain[0].not_valid_before_utc):
-        raise ConfigError("keys-not-yet-valid", f"{source}: not valid before {day(begins)}; check the clock")
+        raise ConfigError(
+            "keys-not-yet-valid", f"{source} is not valid before {day(begins)}; check this machine's clock"
+        )
     try:
         holder = identify(to_pem(*chain), roots, now, denied)
     except PeerError as error:
         raise ConfigError("keys-certificate-invalid", f"{source}: {error}") from None
     if holder.role != role:
-        raise ConfigError("keys-role", f"{folder} is the bundle of {_A[holder.role]}; give {_A[role]}'s")
+        raise ConfigError(
+            "keys-role", f"{folder} is the bundle of {_A[holder.role]}; use {_A[role]}'s bundle"
+        )
     if key.public_key() != holder.public_key:
         raise ConfigError(
-            "keys-pair-mismatch", f"{folder / KEY}: does not belong to {source}; copy both from one bundle"
+            "keys-pair-mismatch", f"{folder / KEY} does not match {source}; copy both from the same bundle"
         )
     _check_tls(key, folder / KEY)
     signer = Signer(holder.name, holder.role, to_pem(*chain), key)
@@ -107,20 +123,22 @@ def read_bundle(folder: Path, role: str) -> Bundle:
 
 
 def check_folder(folder: Path, due: str) -> None:
-    """Raise ConfigError if a folder is missing or waits for its certificate. due: what it should be."""
+    """Raise ConfigError if a folder is missing, or does not have its certificate yet. due: what the folder
+    should be, for the message."""
     if not folder.is_dir():
-        raise ConfigError("keys-folder-missing", f"{folder}: no such folder; it should be {due}")
+        raise ConfigError("keys-folder-missing", f"the folder {folder} does not exist; it should be {due}")
     has_key, has_request = (folder / KEY).exists(), (folder / REQUEST).exists()
     if has_key and has_request and not (folder / CERTIFICATE).exists():
         raise ConfigError(
             "keys-certificate-pending",
-            f"{folder}: waits for its certificate; run `fedboost keys accept ANSWER` on the signer's answer",
+            f"{folder} does not have its certificate yet; run `fedboost keys accept ANSWER` with the answer "
+            "from the holder of the root key",
         )
 
 
 def read_again(bundle: Bundle) -> Bundle:
-    """Return the bundle as it is in its folder now, so that renewed keys need no restart. If the folder
-    cannot be used, return the old bundle while it is valid, else raise ConfigError."""
+    """Return the current content of the bundle's folder, so that renewed keys do not require a restart. If
+    the folder cannot be used, return the old bundle while it is valid, else raise ConfigError."""
     try:
         return read_bundle(bundle.folder, bundle.signer.role)
     except ConfigError:
@@ -130,39 +148,47 @@ def read_again(bundle: Bundle) -> Bundle:
 
 
 def read_certificates(path: Path) -> tuple[x509.Certificate, ...]:
-    """Read the certificates of a file, at least one. They are not verified."""
+    """Read the certificates in a PEM file, without verifying them. Raises ConfigError if there is none."""
     with file_errors(path, "cannot read"):
         data = path.read_bytes()
     try:
         return read_roots(data)
     except ConfigError:
-        raise ConfigError("keys-not-certificate", f"{path}: not an X.509 certificate in PEM") from None
+        raise ConfigError(
+            "keys-not-certificate", f"{path} is not an X.509 certificate in PEM format"
+        ) from None
 
 
 def read_trust(folder: Path) -> tuple[bytes, frozenset[str]]:
-    """Read the roots (PEM) and the deny list of a bundle, but not its key."""
+    """Read the roots (PEM) and the deny list of a bundle, but not its key. Raises ConfigError if they cannot
+    be read."""
     check_folder(folder, f"a bundle, or another folder with a {ROOTS}")
     return to_pem(*read_certificates(folder / ROOTS)), _read_denied(folder / DENIED)
 
 
 def write_bundle(folder: Path, key: PrivateKey, certificate: x509.Certificate, roots: bytes) -> None:
-    """Write a bundle to a new folder that only its owner can read."""
+    """Write a bundle to a new folder that only its owner can read. Raises ConfigError if the folder exists or
+    cannot be written."""
     files = {
         KEY: (key_to_pem(key, NoEncryption()), PRIVATE),
         CERTIFICATE: (to_pem(certificate), PUBLIC),
         ROOTS: (roots, PUBLIC),
     }
     _write_folder(
-        folder, files, "already exists, and keys are never overwritten; move it away to issue again", False
+        folder,
+        files,
+        "already exists, and keys are never overwritten; move it aside to issue a new bundle",
+        False,
     )
 
 
 def _write_folder(folder: Path, files: Mapping[str, tuple[bytes, int]], refusal: str, parents: bool) -> None:
-    """Write files by name to a new folder for its owner only. refusal: message if it exists."""
+    """Write files to a new folder that only its owner can read. files: name -> content and mode; refusal: end
+    of the error message if the folder exists; parents: also create its parent folders."""
     try:
         folder.mkdir(mode=0o700, parents=parents)
     except FileExistsError:
-        raise ConfigError("keys-exist", f"{folder}: {refusal}") from None
+        raise ConfigError("keys-exist", f"{folder} {refusal}") from None
     except OSError as error:
         raise ConfigError("keys-unwritable", f"{folder}: cannot write: {error.strerror}") from None
     try:
@@ -175,7 +201,8 @@ def _write_folder(folder: Path, files: Mapping[str, tuple[bytes, int]], refusal:
 def write_root(
     folder: Path, key: PrivateKey, root: x509.Certificate, passphrase: bytes | None = None
 ) -> None:
-    """Write a consortium's root to a folder, which may be new. A passphrase encrypts the key."""
+    """Write the key and certificate of a consortium's root to a folder, which is created if missing.
+    passphrase: encrypts the key. Raises ConfigError if a file exists or cannot be written."""
     encryption = BestAvailableEncryption(passphrase) if passphrase else NoEncryption()
     with file_errors(folder, "cannot write"):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -188,24 +215,27 @@ def read_root(folder: Path, passphrase: bytes | None = None) -> tuple[PrivateKey
     if not (folder / ROOT_KEY).exists():
         raise ConfigError(
             "keys-root-missing",
-            f"{folder / ROOT_KEY}: no such file; run `fedboost keys init-consortium --folder {folder}`",
+            f"{folder / ROOT_KEY} does not exist; run `fedboost keys init-consortium --folder {folder}`",
         )
     key, root = read_key(folder / ROOT_KEY, passphrase), read_certificates(folder / ROOTS)[0]
     if key.public_key() != root.public_key():
-        raise ConfigError("keys-pair-mismatch", f"{folder / ROOT_KEY}: does not belong to {folder / ROOTS}")
+        raise ConfigError("keys-pair-mismatch", f"{folder / ROOT_KEY} does not match {folder / ROOTS}")
     return key, root
 
 
 def read_passphrase(path: Path) -> bytes:
-    """Read a passphrase: the first line of a file."""
+    """Return the first line of a file as a passphrase. Raises ConfigError if it is empty or too long, or if
+    others can read the file."""
     passphrase = _read_private(path).partition(b"\n")[0].rstrip(b"\r")
     if not 1 <= len(passphrase) <= 1000:
-        raise ConfigError("keys-passphrase", f"{path}: first line must be a passphrase of 1 to 1000 bytes")
+        raise ConfigError(
+            "keys-passphrase", f"the first line of {path} must be a passphrase of 1 to 1000 bytes"
+        )
     return passphrase
 
 
 def _read_denied(path: Path) -> frozenset[str]:
-    """Read the serial numbers of a deny list; a missing file has none."""
+    """Read the serial numbers in a deny list. A missing file counts as an empty list."""
     denied = set()
     for number, line in enumerate(_lines(path), 1):
         text = line.partition("#")[0].strip()
@@ -224,7 +254,7 @@ def _lines(path: Path) -> list[str]:
     except OSError as error:
         raise ConfigError("keys-unreadable", f"{path}: cannot read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ConfigError("keys-unreadable", f"{path}: not UTF-8 text") from None
+        raise ConfigError("keys-unreadable", f"{path} is not UTF-8 text") from None
 
 
 def read_key(path: Path, passphrase: bytes | None) -> PrivateKey:
@@ -233,31 +263,32 @@ def read_key(path: Path, passphrase: bytes | None) -> PrivateKey:
         key = load_pem_private_key(data, passphrase)
     except TypeError:
         if passphrase is not None:
-            raise ConfigError("keys-plain", f"{path}: is not encrypted; leave the passphrase out") from None
-        advice = "give --passphrase-file" if path.name == ROOT_KEY else "a bundle's key must not be"
-        raise ConfigError("keys-encrypted", f"{path}: is encrypted; {advice}") from None
+            raise ConfigError("keys-plain", f"{path} is not encrypted; omit the passphrase") from None
+        advice = "specify --passphrase-file" if path.name == ROOT_KEY else "a bundle's key must not be"
+        raise ConfigError("keys-encrypted", f"{path} is encrypted; {advice}") from None
     except (ValueError, UnsupportedAlgorithm):
         wrong = ", or the passphrase is wrong" if passphrase is not None else ""
-        raise ConfigError("keys-not-private", f"{path}: not a private key in PEM{wrong}") from None
+        raise ConfigError("keys-not-private", f"{path} is not a private key in PEM format{wrong}") from None
     if not isinstance(key, PrivateKey):
-        raise ConfigError("keys-type", f"{path}: the key must be EC, RSA or Ed25519")
+        raise ConfigError("keys-type", f"{path} must be an EC, RSA or Ed25519 key")
     return key
 
 
 def _read_private(path: Path) -> bytes:
-    """Read a file. ConfigError if anyone but its owner can read it."""
+    """Read a file. Raises ConfigError if anyone but its owner can read it."""
     with file_errors(path, "cannot read"), path.open("rb") as file:
         status = os.fstat(file.fileno())
         if os.name == "posix" and stat.S_ISREG(status.st_mode) and status.st_mode & 0o077:
             raise ConfigError(
                 "keys-permissions",
-                f"{path}: others can read it (mode {status.st_mode & 0o777:o}); run: chmod 600 {path}",
+                f"other users can read {path} (mode {status.st_mode & 0o777:o}); run: chmod 600 {path}",
             )
         return file.read()
 
 
 def write_new(files: Mapping[Path, tuple[bytes, int]]) -> None:
-    """Write all of these files (content, mode) or none. None of them may exist."""
+    """Write either all of these files or none. files: path -> content and mode. Raises ConfigError if one of
+    them exists or cannot be written."""
     paths: list[Path] = []
     for path, (data, mode) in files.items():
         try:
@@ -272,7 +303,7 @@ def write_new(files: Mapping[Path, tuple[bytes, int]]) -> None:
                 done.unlink(missing_ok=True)
             if isinstance(error, FileExistsError):
                 raise ConfigError(
-                    "keys-exist", f"{path}: already exists, and keys are never overwritten; move it away"
+                    "keys-exist", f"{path} already exists, and keys are never overwritten; move it aside"
                 ) from None
             raise ConfigError("keys-unwritable", f"{path}: cannot write: {error.strerror}") from None
 
@@ -283,27 +314,28 @@ def key_to_pem(key: PrivateKey, encryption: KeySerializationEncryption) -> bytes
 
 def expired(end: datetime, role: str) -> str:
     return (
-        f"expired on {day(end)}; issue a new bundle with `fedboost keys {role}` where the consortium's "
-        f"root key is, and replace this one by it"
+        f"expired on {day(end)}; on the machine that has the consortium's root key, run "
+        f"`fedboost keys {role}` to issue a new bundle, then replace this one with it"
     )
 
 
 def _check_tls(key: PrivateKey, path: Path) -> None:
-    """Refuse a key type that gRPC's TLS does not support, as gRPC itself only fails the handshake."""
+    """Raise ConfigError for a key type that gRPC's TLS does not support. gRPC itself would only fail the
+    handshake."""
     if isinstance(key, rsa.RSAPrivateKey):
         return
     kind = "Ed25519" if isinstance(key, ed25519.Ed25519PrivateKey) else key.curve.name
     if kind not in _TLS_CURVES:
         raise ConfigError(
-            "keys-type", f"{path}: gRPC's TLS does not support {kind} keys; use P-256, P-384 or RSA"
+            "keys-type", f"{path} is a {kind} key, which gRPC's TLS does not support; use P-256, P-384 or RSA"
         )
 
 
 # ---- Keys by request: a member's key never leaves its folder --------------------------------------------
-# The member makes a key and a request, the root's owner signs the request, and the answer completes the
-# bundle. `issued.txt` beside the root's key lists each issued certificate with its name, end and serial
-# number (for deny lists). Refused are requests for a name with a valid certificate, and answers for another
-# key.
+# The member creates a key and a request, the holder of the root key signs the request, and the answer
+# completes the bundle. `issued.txt` next to the root key lists each issued certificate with its name, end and
+# serial number (for deny lists). Requests for a name that has a valid certificate are rejected, and so are
+# answers for a different key.
 
 
 ISSUED, ANSWER_SUFFIX = "issued.txt", ".answer.pem"
@@ -320,12 +352,16 @@ class Issued:
 
 
 def write_request(folder: Path, name: str, role: str) -> tuple[Path, CertificateRequest]:
-    """Make a key in a new folder, and a request for its certificate. Return the request and its file."""
+    """Create a private key in a new folder, and a request for its certificate. Returns the path of the
+    request, and the request."""
     key, request = new_request(name, role)
     bundle, pem = folder / folder_name(name), request.public_bytes(Encoding.PEM)
     files = {KEY: (key_to_pem(key, NoEncryption()), PRIVATE), REQUEST: (pem, PUBLIC)}
     _write_folder(
-        bundle, files, "already exists, and keys are never overwritten; move it away for a new request", True
+        bundle,
+        files,
+        "already exists, and keys are never overwritten; move it aside to create a new request",
+        True,
     )
     return bundle / REQUEST, read_request(pem)
 
@@ -335,7 +371,8 @@ def read_request_file(path: Path) -> CertificateRequest:
         data = file.read(MAX_REQUEST_BYTES + 1)
     if b"PRIVATE KEY" in data:
         raise ConfigError(
-            "keys-request-private", f"{path}: is a private key and must stay at its site; send {REQUEST}"
+            "keys-request-private",
+            f"{path} is a private key, which must not leave its machine; send {REQUEST} instead",
         )
     try:
         return read_request(data)
@@ -344,14 +381,15 @@ def read_request_file(path: Path) -> CertificateRequest:
 
 
 def check_new(folder: Path, name: str, now: datetime) -> None:
-    """Raise ConfigError if a certificate of this name was issued here and is still valid."""
+    """Raise ConfigError if this folder's root has already issued a certificate for the name that is still
+    valid at `now`."""
     known = [issued for issued in _read_issued(folder) if issued.name == name and issued.end > now]
     if known:
         last = known[-1]
         raise ConfigError(
             "keys-name-taken",
             f"{folder / ISSUED}: {name!r} already has a certificate as {last.role} until {day(last.end)} "
-            f"(serial {last.serial}); if the request really is theirs, sign it with --renew",
+            f"(serial {last.serial}); if the request really comes from this member, sign it with --renew",
         )
 
 
@@ -375,40 +413,46 @@ def _read_issued(folder: Path) -> list[Issued]:
             issued.append(Issued(serial, role, datetime.strptime(end, _TIME).replace(tzinfo=UTC), name))
         except ValueError:
             raise ConfigError(
-                "keys-issued-invalid", f"{path}, line {number}: must be serial number, role, time and name"
+                "keys-issued-invalid",
+                f"{path}, line {number}: the line must have serial number, role, time and name",
             ) from None
     return issued
 
 
 def write_answer(folder: Path, certificate: x509.Certificate, root: x509.Certificate) -> Path:
-    """Write an answer to a new file beside the root's key: the certificate, then the root."""
+    """Write the answer to a certificate request, i.e. the member's certificate followed by the root
+    certificate, to a new file next to the root key. Returns its path."""
     path = folder / f"{folder_name(common_name(certificate) or '')}{ANSWER_SUFFIX}"
     write_new({path: (to_pem(certificate, root), PUBLIC)})
     return path
 
 
 def accept_answer(folder: Path, answer: Path, now: datetime) -> tuple[Path, Identified]:
-    """Put an answer beside its key. Return the folder of the bundle, and its owner."""
+    """Store an answer, i.e. a signed certificate and its root, next to the private key that it belongs to.
+    folder: parent of the key's folder. Returns the folder of the bundle, and its owner. Raises ConfigError if
+    the answer is invalid or does not match the key."""
     if answer.is_file() and b"CERTIFICATE REQUEST" in answer.read_bytes():
         raise ConfigError(
-            "keys-answer", f"{answer}: is a request; have the root's owner sign it (fedboost keys sign)"
+            "keys-answer",
+            f"{answer} is a request; ask the holder of the root key to sign it (fedboost keys sign)",
         )
     leaf, *roots = read_certificates(answer)
     name = common_name(leaf)
     if name is None or not roots:
         raise ConfigError(
-            "keys-answer", f"{answer}: must be a certificate and its root, from `fedboost keys sign`"
+            "keys-answer",
+            f"{answer} must contain a certificate and its root, as written by `fedboost keys sign`",
         )
     bundle = folder / folder_name(name)
     if not (bundle / KEY).exists():
         raise ConfigError(
             "keys-request-missing",
-            f"{bundle / KEY}: no such file, and {answer} is for the key of {name!r}; run `fedboost keys "
-            f"request`, or give its folder with --folder",
+            f"{bundle / KEY} does not exist, but {answer} is for the key of {name!r}; run `fedboost keys "
+            f"request`, or specify the folder with --folder",
         )
     if read_key(bundle / KEY, None).public_key() != leaf.public_key():
         raise ConfigError(
-            "keys-answer-mismatch", f"{answer}: is for another key of {name!r} than {bundle / KEY}"
+            "keys-answer-mismatch", f"{answer} is for {name!r}, but does not match the key {bundle / KEY}"
         )
     try:
         owner = identify(to_pem(leaf), to_pem(*roots), now, ())

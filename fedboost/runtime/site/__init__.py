@@ -1,1 +1,1 @@
-"""A party's process: policy, approval, memory, audit log, connection."""
+"""A party's process at its site: policy, approvals, memory, audit log, and connection to the aggregator."""

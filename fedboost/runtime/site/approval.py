@@ -1,13 +1,14 @@
-"""Approvals at a site: which terms were approved or refused, and what a person is shown before deciding.
+"""Approvals and refusals at a site: which terms a person decided on, and what the person is shown before
+deciding.
 
-Promises: an approval is valid for exactly the terms of its digest, from the next offer until it is withdrawn.
-It lists the parties, analysts and columns that were shown, and the policy's rules that the person was shown
-as broken, including those between sessions by the site's memory at that time. Names removed from the policy
-since are removed here, too. Each decision is a row of the site's store, written in one transaction with its
-entry in the audit log.
-Refuses: terms beyond the privacy budget of the rows (ConfigError); terms without approval if the policy
-itself names nothing, analysts whom the approval does not name, and an approval that cannot be read or that
-relaxes a rule changed since (Refused).
+Guarantees: an approval is valid for exactly the terms with its digest, from the next offer until it is
+withdrawn. It lists the parties, analysts and columns that were shown, and the rules that the person saw as
+broken, including those between sessions as of that time. Names that are later removed from the policy are
+also removed from the approval. Each decision is a row of the site's store, written in one transaction with
+its entry in the audit log.
+Raises: ConfigError for terms that exceed the privacy budget of the rows; Refused if the terms are not
+approved and the policy itself names nothing, if the approval does not name the analyst, or if the approval
+cannot be read or relaxes a rule that has changed since.
 """
 
 import hashlib
@@ -66,7 +67,7 @@ DECISIONS = frozenset({"decisions"})
 
 
 class Refusal(Frozen):
-    """A person's refusal of terms. analysts: those who were refused; empty means every analyst, where
+    """A person's refusal of terms. analysts: analysts who were refused; empty means every analyst, where
     connections have no keys."""
 
     digest: str
@@ -79,12 +80,13 @@ class Refusal(Frozen):
 
 
 def refusal_of(config: PartyConfig, digest: str) -> Refusal | None:
-    """The refusal of the terms with this digest, or None. ConfigError if it cannot be read."""
+    """Return the refusal of the terms with this digest, or None. Raises ConfigError if it cannot be read."""
     return _kept(Refusal, config, digest)
 
 
 def refuse(config: PartyConfig, digest: str, analyst: str, now: datetime) -> None:
-    """Refuse terms to an analyst, in addition to others. ConfigError if that cannot be written."""
+    """Record that an analyst is refused these terms, in addition to other analysts. Raises ConfigError if it
+    cannot be written."""
     with _deciding(config) as (store, file):
         before, analysts = _read(Refusal, file, config, digest), tuple(filter(None, [analyst]))
         if analyst and before is not None:
@@ -94,19 +96,17 @@ def refuse(config: PartyConfig, digest: str, analyst: str, now: datetime) -> Non
 
 
 def check_not_refused(config: PartyConfig, digest: str, analyst: str) -> None:
-    """Raise Refused if a person refused these terms to an analyst, or if the refusal cannot be read."""
+    """Raise Refused if a person refused these terms to this analyst, or if the refusal cannot be read."""
     try:
         refusal = refusal_of(config, digest)
     except ConfigError as error:
-        unread = (
-            f"site {config.party} refuses: its refusal of these terms cannot be read; its own log says why"
-        )
+        unread = f"site {config.party} refuses: it cannot read a refusal of these terms; its own log says why"
         raise Refused("refusal-unreadable", unread, str(error)) from None
     if refusal is not None and refusal.is_of(analyst):
         raise Refused(
             "refused-by-person",
-            f"site {config.party} refuses: a person there refused these terms on {refusal.time[:10]}; ask "
-            f"that person, or change the terms",
+            f"site {config.party} refuses: a person at that site refused these terms on {refusal.time[:10]}; "
+            f"ask that person, or change the terms",
         )
 
 
@@ -126,15 +126,18 @@ def _read(
     try:
         decision = read_model(kind, json.loads(row[0]), where)
     except (TypeError, ValueError):
-        raise ConfigError("decision-unreadable", f"{where}: is no decision") from None
+        raise ConfigError("decision-unreadable", f"{where}: this is not a valid decision") from None
     if decision.digest != digest:
-        raise ConfigError("decision-other-terms", f"{where}: is of the terms with digest {decision.digest}")
+        raise ConfigError(
+            "decision-other-terms", f"{where}: this decision is on terms with digest {decision.digest}"
+        )
     return decision
 
 
 @contextmanager
 def _deciding(config: PartyConfig) -> Iterator[tuple[Store, sqlite3.Connection]]:
-    """The site's store (created if there is none) and the transaction of a decision. ConfigError."""
+    """Open the site's store (created if missing) and run a decision's transaction in this context. Raises
+    ConfigError if the store cannot be used."""
     begin_store(config)
     try:
         with closing(Store(memory_path(config), config.party)) as store, store.transaction() as file:
@@ -160,16 +163,17 @@ def _write(
 
 
 NEVER_RELAXED = (*PINNED, "epsilon", "delta", "approval")
-"""Keys of the policy that an approval of terms never relaxes."""
+"""Policy keys that an approval of terms cannot relax."""
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*")
-"""Names that every shell reads as one word."""
+"""Names that every shell reads as a single word."""
 SHOWN_DIGESTS, SHOWN_DIGITS = 3, 8
-"""Most digests in a refusal, and the number of digits shown of each."""
+"""Maximum number of digests in a refusal, and the number of digits shown of each."""
 
 
 class Approval(Frozen):
-    """An approval of terms. at: its time in seconds since 1970; relaxed: keys of the policy with values for
-    these terms; relaxed_from: the relaxed rules, names included, with the policy's values at that time."""
+    """A person's approval of terms. at: its time, in seconds since 1970. relaxed: policy keys, with the
+    values that apply to these terms. relaxed_from: the policy's own values of the relaxed rules (and of
+    relaxed names) at that time."""
 
     digest: str
     time: str
@@ -186,19 +190,21 @@ _KINDS: Mapping[type, str] = {Refusal: "refused", Approval: "approved"}
 
 @dataclass(frozen=True)
 class SessionHistory:
-    """The part of a site's memory on which a review depends: the sessions of its rows, and their cost."""
+    """The part of a site's memory that matters to a review: earlier sessions with its rows, and their privacy
+    cost (mu squared)."""
 
     sessions: Sequence[KnownSession] = ()
     cost: float = 0.0
 
     @property
     def used(self) -> int:
-        """Number of sessions that count against max_sessions."""
+        """Number of sessions that count towards max_sessions."""
         return sum(known.trained for known in self.sessions)
 
 
 def read_past(config: PartyConfig) -> SessionHistory:
-    """The past in a site's memory, also while its party runs; empty if there is none yet. ConfigError."""
+    """Read earlier sessions and privacy costs from a site's memory; safe while the party is running. Returns
+    an empty history if there is no memory yet. Raises ConfigError if it cannot be read."""
     with reading(memory_path(config)) as file:
         return (
             SessionHistory()
@@ -209,10 +215,10 @@ def read_past(config: PartyConfig) -> SessionHistory:
 
 @dataclass(frozen=True)
 class Review:
-    """Everything in a site's rules and memory that conflicts with terms and their analysts.
+    """The result of comparing terms and their analysts with a site's policy and memory.
 
-    breaches: rules that one more session would break; fault: why no approval can allow these terms, '' if
-    one can.
+    breaches: rules that one more session would break. fault: why no approval can allow these terms; '' if one
+    can.
     """
 
     analysts: tuple[str, ...]
@@ -222,7 +228,7 @@ class Review:
 
 
 def review(config: PartyConfig, terms: Terms, analysts: tuple[str, ...]) -> Review:
-    """Check terms against a site's policy and memory. ConfigError if the memory cannot be read."""
+    """Compare terms with a site's policy and memory. Raises ConfigError if the memory cannot be read."""
     past = read_past(config)
     breaches = _broken_rules(config, terms, analysts, past)
     return Review(analysts, past, breaches, _fault(config, terms, breaches, past))
@@ -233,7 +239,7 @@ def _fault(config: PartyConfig, terms: Terms, breaches: Sequence[Breach], past: 
         if breach.allow is None:
             return (
                 f"party {config.party} cannot approve these terms: its policy has {breach.key} = "
-                f"{breach.value}, and {breach.why}; {breach.instead}, or change the policy"
+                f"{breach.value}, but {breach.why}; {breach.instead}, or change the policy"
             )
     budget = config.policy.budget
     if budget is not None and terms.noise is not None:
@@ -245,7 +251,7 @@ def _fault(config: PartyConfig, terms: Terms, breaches: Sequence[Breach], past: 
 
 
 def rule_of(breach: Breach) -> Rule:
-    """A rule that terms break, as shown to a person who decides."""
+    """Return a broken rule in the form in which it is shown to the person who decides."""
     allowed = breach.allow if isinstance(breach.allow, tuple) else (breach.allow,)
     loud = (text for (key, value), text in RELAXED.items() if key == breach.key and value in allowed)
     return Rule(
@@ -260,8 +266,8 @@ def rule_of(breach: Breach) -> Rule:
 
 
 def approve(config: PartyConfig, terms: Terms, reviewed: Review, now: datetime) -> None:
-    """Write an approval of these terms that relaxes the rules in their review. ConfigError if none can allow
-    them, or if it cannot be written."""
+    """Write an approval of these terms that relaxes the rules broken in their review. Raises ConfigError if
+    no approval can allow the terms, or if it cannot be written."""
     if reviewed.fault:
         raise ConfigError("approval-impossible", reviewed.fault)
     breaches = reviewed.breaches
@@ -283,8 +289,8 @@ def approve(config: PartyConfig, terms: Terms, reviewed: Review, now: datetime) 
 
 
 def withdraw(config: PartyConfig, digest: str, analyst: str) -> None:
-    """Remove an analyst from the approval of these terms, or all if ''. ConfigError if the approval cannot be
-    read or changed."""
+    """Remove an analyst from the approval of these terms; '' removes all. Raises ConfigError if the approval
+    cannot be read or changed."""
     with _deciding(config) as (store, file):
         approval = _read(Approval, file, config, digest)
         if approval is None:
@@ -298,12 +304,14 @@ def withdraw(config: PartyConfig, digest: str, analyst: str) -> None:
 
 
 def withdraw_by_digest(config: PartyConfig, begins: str) -> str:
-    """Withdraw the only approval whose digest begins so, and return that digest. ConfigError."""
+    """Withdraw the approval whose digest starts with these digits, and return its digest. Raises ConfigError
+    unless there is exactly one."""
     meant = [digest for digest in approved_in(config) if digest.startswith(begins)]
     if len(meant) != 1:
         raise ConfigError(
             "approval-ambiguous",
-            f"{begins}: {len(meant)} approvals of this site begin with this; give the terms, or more digits",
+            f"{len(meant)} approvals of this site start with {begins}; specify the terms file, or more "
+            f"digits",
         )
     withdraw(config, meant[0], "")
     return meant[0]
@@ -312,8 +320,8 @@ def withdraw_by_digest(config: PartyConfig, begins: str) -> str:
 def _broken_rules(
     config: PartyConfig, terms: Terms, analysts: tuple[str, ...], past: SessionHistory
 ) -> list[Breach]:
-    """The rules that one more session under these terms, for these analysts, would break. Where the policy
-    names nothing, no rule applies to names: those in the approval suffice."""
+    """Return the rules that one more session under these terms, for these analysts, would break. A rule about
+    names is skipped if the policy leaves it unset, because the approval itself names them."""
     policy = config.policy
     broken = [*policy.breaches(terms, party=config.party, signers=signers_at(config, terms))]
     broken += [
@@ -328,20 +336,20 @@ def _broken_rules(
 def with_history(
     broken: Sequence[Breach], policy: Policy, party: str, terms: Terms, past: SessionHistory
 ) -> list[Breach]:
-    """These breaches, and those of the rules between sessions by one more session under these terms. A later
-    breach replaces an earlier one of the same key."""
+    """Return these breaches and those of rules between sessions, for one more session under these terms. If
+    both have the same key, the latter is returned."""
     later, rows, used = list[Breach](), predicted_by(terms, party), rows_predicted(past.sessions)
     if rows and used and used + rows > policy.max_predicted_rows:
-        why = f"this site helped to predict {used} rows so far, and the terms predict {rows} more"
+        why = f"this site has helped to predict {used} rows so far, and the terms predict {rows} more"
         later.append(Breach("max_predicted_rows", str(policy.max_predicted_rows), why, allow=used + rows))
     splits, told = splits_by(terms, party), splits_told(past.sessions)
     if splits and told and told + splits > policy.max_splits:
         why = (
-            f"sessions so far could have {told:,} splits by this site's columns, and this one {splits:,} more"
+            f"earlier sessions may have {told:,} splits on this site's columns, and this one {splits:,} more"
         )
         later.append(Breach("max_splits", str(policy.max_splits), why, allow=told + splits))
     if past.used >= policy.max_sessions and rows is None:
-        why = f"{past.used} session{'s' * (past.used > 1)} with these rows began"
+        why = f"{past.used} session{'s' * (past.used > 1)} with these rows started before"
         later.append(Breach("max_sessions", str(policy.max_sessions), why, allow=past.used + 1))
     limits = Limits(similar_groups=policy.similar_groups)
     try:
@@ -354,7 +362,7 @@ def with_history(
 
 
 def approval_of(config: PartyConfig, digest: str) -> Approval | None:
-    """The approval of the terms with this digest, or None. ConfigError if it cannot be read."""
+    """Return the approval of the terms with this digest, or None. Raises ConfigError if it cannot be read."""
     approval = _kept(Approval, config, digest)
     for key in NEVER_RELAXED:
         if approval is not None and key in approval.relaxed:
@@ -363,7 +371,7 @@ def approval_of(config: PartyConfig, digest: str) -> Approval | None:
 
 
 def approved_in(config: PartyConfig) -> list[str]:
-    """The digests of all approved terms. ConfigError."""
+    """Return the digests of all approved terms. Raises ConfigError if the memory cannot be read."""
     query = (
         "SELECT digest FROM decisions WHERE party = ? AND kind = 'approved' AND content != '' ORDER BY digest"
     )
@@ -372,13 +380,14 @@ def approved_in(config: PartyConfig) -> list[str]:
 
 
 def analysts_of(config: PartyConfig, approval: Approval) -> tuple[str, ...]:
-    """The analysts of an approval whom the policy still allows."""
+    """Return the analysts of an approval whom the policy still allows."""
     return tuple(_names(config.policy, approval)["analysts"])
 
 
 def policy_for(config: PartyConfig, terms: Terms, analyst: str = "") -> Policy:
-    """The policy that applies to these terms: that of the site's file, with what their approval relaxes.
-    analyst: who signed the request, '' where nothing is signed. Refused, see the module."""
+    """Return the policy that applies to these terms: the policy of the site's file, relaxed by their
+    approval. analyst: who signed the request; '' if unsigned. Raises Refused if the terms need an approval
+    that does not exist or is not valid, see the module."""
     try:
         approval = approval_of(config, terms.digest)
         if approval is None:
@@ -389,8 +398,8 @@ def policy_for(config: PartyConfig, terms: Terms, analyst: str = "") -> Policy:
         if analyst and terms.task.by_analyst and analyst not in approval.analysts:
             raise Refused(
                 "approval-other-analysts",
-                f"site {config.party} refuses: its approval of these terms names other analysts, and the "
-                f"analyst is {quoted(analyst)}; run `{COMMAND}` there",
+                f"site {config.party} refuses: its approval of these terms does not name analyst "
+                f"{quoted(analyst)}; run `{COMMAND}` at that site",
                 f"it names {', '.join(approval.analysts) or 'none'}",
             )
         _check_unchanged(config, approval)
@@ -403,14 +412,15 @@ def policy_for(config: PartyConfig, terms: Terms, analyst: str = "") -> Policy:
         return read_model(Policy, values, str(memory_path(config)))
     except ConfigError as error:
         refusal = (
-            f"site {config.party} refuses: its approval of these terms cannot be read; run `{COMMAND}` there"
+            f"site {config.party} refuses: its approval of these terms cannot be read; run `{COMMAND}` at "
+            f"that site"
         )
         raise Refused("approval-unreadable", refusal, str(error)) from None
 
 
 @contextmanager
 def naming_the_command(terms: Terms, analyst: str) -> Iterator[None]:
-    """Complete the command in refusals of these terms, see `with_the_command`."""
+    """Add the missing options to the command in refusals of these terms (`with_the_command`)."""
     try:
         yield
     except Refused as error:
@@ -421,8 +431,8 @@ def naming_the_command(terms: Terms, analyst: str) -> Iterator[None]:
 
 
 def with_the_command(refusal: str, terms: Terms, analyst: str) -> str:
-    """A refusal of these terms whose command has all its options. analyst: who signed them; a name that a
-    shell could read as more than one word is left out, and the command asks for it."""
+    """Return a refusal with all options of the command that it names. analyst: who signed the terms. A name
+    that a shell could read as several words is left out; the command then asks for it."""
     if _PLAIN.fullmatch(analyst) and terms.task.by_analyst:
         refusal = refusal.replace(COMMAND, f"{COMMAND} --analyst {analyst}")
     if terms.task.counts_values:
@@ -431,7 +441,8 @@ def with_the_command(refusal: str, terms: Terms, analyst: str) -> str:
 
 
 def lacks_approval(config: PartyConfig, terms: Terms, analyst: str) -> bool:
-    """Return whether an approval of these terms would remove a reason to refuse them now. ConfigError."""
+    """Return whether the site would refuse these terms now, but an approval could change that. Raises
+    ConfigError if the memory cannot be read."""
     try:
         policy = policy_for(config, terms, analyst)
     except Refused:
@@ -442,7 +453,7 @@ def lacks_approval(config: PartyConfig, terms: Terms, analyst: str) -> bool:
 
 
 def _check_named(config: PartyConfig, terms: Terms) -> None:
-    """Raise Refused if the policy itself names nothing, and terms other than these are approved."""
+    """Raise Refused if the policy names nothing and only terms other than these are approved."""
     policy = config.policy
     if policy.parties or policy.analysts or policy.columns not in (None, ColumnRules()):
         return
@@ -451,9 +462,9 @@ def _check_named(config: PartyConfig, terms: Terms) -> None:
         more = f" and {len(others) - SHOWN_DIGESTS} more" if len(others) > SHOWN_DIGESTS else ""
         raise Refused(
             "terms-not-approved",
-            f"site {config.party} refuses: it has not approved these terms (digest "
-            f"{terms.digest[:SHOWN_DIGITS]}..., it approved {', '.join(others[:SHOWN_DIGESTS])}{more}); run "
-            f"`{COMMAND}` there",
+            f"site {config.party} refuses: it has not approved these terms (their digest is "
+            f"{terms.digest[:SHOWN_DIGITS]}..., but it approved {', '.join(others[:SHOWN_DIGESTS])}{more}); "
+            f"run `{COMMAND}` at that site",
         )
 
 
@@ -463,14 +474,14 @@ def _check_unchanged(config: PartyConfig, approval: Approval) -> None:
         if values.get(key) != approval.relaxed_from.get(key):
             raise Refused(
                 "approval-outdated",
-                f"site {config.party} refuses: {key} of its policy has changed since the approval of these "
-                f"terms; run `{COMMAND}` there again",
+                f"site {config.party} refuses: {key} in its policy has changed since it approved these "
+                f"terms; run `{COMMAND}` at that site to approve them again",
             )
 
 
 def _names(policy: Policy, approval: Approval) -> dict[str, Any]:
-    """The names that are valid: those of the approval. Where the policy has names and they were not relaxed,
-    only those in both."""
+    """Return the names that are valid under an approval: its own. If the policy has names that were not
+    relaxed, only names in both are valid."""
     names: dict[str, Any] = {key: getattr(approval, key) for key in PINNED}
     for key in PINNED:
         own = getattr(policy, key)
@@ -486,13 +497,14 @@ def _names(policy: Policy, approval: Approval) -> dict[str, Any]:
 
 
 def nothing_approved(config: PartyConfig) -> str:
-    """The advice for a site whose policy allows no terms yet and that approved none; '' for any other."""
+    """Return advice for a site that has approved no terms and whose policy cannot allow any; '' for other
+    sites."""
     policy = config.policy
     if policy.parties and policy.columns and (policy.analysts or config.keys is None):
         return ""
     if approved_in(config):
         return ""
-    return f"nothing is approved here, and every session will be refused; run `{COMMAND}`"
+    return f"this site has approved nothing, so it will refuse every session; run `{COMMAND}`"
 
 
 # ---- What a person at a site is shown before deciding on terms ------------------------------------------
@@ -501,7 +513,8 @@ def nothing_approved(config: PartyConfig) -> str:
 
 @dataclass(frozen=True)
 class TermsForDecision:
-    """Terms as shown to a person. decided: the existing approval and refusal of the terms."""
+    """Terms as shown to the person who decides. decided: the existing approval and refusal of the terms, as
+    text."""
 
     review: Review
     view: ApprovalView
@@ -509,7 +522,7 @@ class TermsForDecision:
 
     @property
     def digest(self) -> str:
-        """A hash of everything that an approval would allow, and of earlier decisions. It changes with the
+        """Hash of everything that an approval would allow, and of earlier decisions. It changes with the
         analysts, the broken rules and the decisions."""
         review = self.review
         shown = review.analysts, [*review.breaches], review.fault, self.view.origin, self.decided
@@ -524,13 +537,22 @@ def look(
     misfit: str = "",
     notes: Sequence[str] = (),
 ) -> TermsForDecision:
-    """Compare terms with a site's rules, memory and rows. Analysts of an earlier approval stay in it. counts:
-    rows under these terms, None if none or not counted; misfit: why the rows do not fit the terms."""
+    """Compare terms with a site's rules, memory and rows, for display. Analysts of an earlier approval are
+    kept.
+
+    Args:
+        config: the site's configuration.
+        terms: the terms to decide on.
+        analysts: analysts to approve them for.
+        counts: rows under these terms; None if there are none or they were not counted.
+        misfit: why the rows do not fit the terms.
+        notes: further sentences to show.
+    """
     earlier: Approval | None = None
     try:
         earlier = approval_of(config, terms.digest)
     except ConfigError as error:
-        notes = [f"An earlier approval is not valid, and a new one replaces it: {error}", *notes]
+        notes = [f"An earlier approval is not valid, and a new one will replace it: {error}", *notes]
     refusal: Refusal | str | None
     try:
         refusal = refusal_of(config, terms.digest)
@@ -560,14 +582,14 @@ def look(
 
 
 def count_rows(config: PartyConfig, terms: Terms, read: SiteTable) -> Counts:
-    """Count the rows of this site's table under these terms. ConfigError if they do not fit the terms."""
+    """Count the rows of a site's table under these terms. Raises ConfigError if they do not fit the terms."""
     table, columns = read.under(terms.columns.row_id), terms.blocks.columns_of(config.party)
     try:
         label = to_shard(table, terms, config.party).label
     except SchemaMismatch as error:
         why = read.explained(error.detail)
         raise ConfigError(
-            "table-misfit", f"{shown(config.data)}: its rows do not fit the terms: {why}"
+            "table-misfit", f"{shown(config.data)}: the rows do not fit the terms: {why}"
         ) from None
     except Refused as error:
         raise ConfigError("table-misfit", f"{shown(config.data)}: {read.explained(str(error))}") from None
@@ -585,7 +607,7 @@ def count_rows(config: PartyConfig, terms: Terms, read: SiteTable) -> Counts:
 
 
 def count_columns(config: PartyConfig, terms: Terms, read: SiteTable, rows: int) -> Counts:
-    """Count the rows of a site whose rows are on workers; only columns are checked. ConfigError if one is
+    """Like `count_rows`, but for rows on workers: only columns are checked. Raises ConfigError if one is
     missing."""
     for fault in column_faults(read.under(terms.columns.row_id), terms.columns):
         raise ConfigError("table-misfit", f"{shown(config.data)}: {read.explained(str(fault))}")

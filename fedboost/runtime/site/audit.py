@@ -1,16 +1,17 @@
-"""The audit of a site: its verified log, its sessions, and warnings about them.
+"""Audit of a site: verification of its log, the sessions in it, and warnings about them.
 
-A warning is about traces that a training within its terms never leaves, or about terms that protect little.
+A warning points to traces that training within its terms never leaves, or to terms that protect little.
 
-Promises: a log's whole chain is verified before anything is reported of it. `read_log` finds every change but
-two: entries cut off at the end, and a log rewritten from some line on. Both change the hash of the last
-entry, so a reader who kept that hash finds them, too. A session that continues after a restart of the site is
-one session. A name reused after its session ended, or under other terms, is another session. A training that
-kept its terms causes no warning of abuse, whatever was lost, restarted and asked again in it; neither does a
-refused session. The most serious warnings come first.
-Refuses: to read a log past the first line that does not fit (ConfigError). Missing terms are treated as terms
-with the defaults of `colluding`, `on_loss` and `keyholder_rows`, and of unknown depth. An aggregator that
-lies without a trace in this log, e.g. in the sums that it sends to other sites, is not found.
+Guarantees: a log's whole chain is verified before anything in it is reported. `read_log` detects every change
+except two: entries cut off at the end, and a log rewritten from some line on. Both change the hash of the
+last entry, so a reader who kept that hash detects them, too. A session that continues after a restart of the
+site is one session. A name reused after its session ended, or under different terms, is a new session.
+Training that kept its terms causes no warning of abuse, whatever was lost, restarted or asked again; neither
+does a refused session. The most serious warnings come first.
+Raises: ConfigError if a log has a line that does not fit; nothing is read past it.
+Limits: if terms are missing, the defaults of `colluding`, `on_loss` and `keyholder_rows` are assumed, and any
+depth. An aggregator that lies without a trace in this log, e.g. in the sums that it sends to other sites, is
+not detected.
 """
 
 import hashlib
@@ -76,10 +77,8 @@ _SQLITE = b"SQLite format 3\0"
 
 
 def read_log(source: Path, party: str | None = None) -> list[Entry]:
-    """Read and verify the entries of a log. ConfigError names the first line that does not fit.
-
-    party: whose log, if several parties share a store; the only one's unless given.
-    """
+    """Read and verify the entries of a log. party: whose log to read; may be None if the store has only one.
+    Raises ConfigError that names the first line that does not fit."""
     # Before each line, `entries` is an unbroken chain. A line extends it if its hash fits its content
     # (`parse_entry`), its number is the next one, and it contains the hash of the last entry: so the hash of
     # the last entry covers all before it. Only an "exported" entry can begin a chain elsewhere than at 1.
@@ -88,7 +87,9 @@ def read_log(source: Path, party: str | None = None) -> list[Entry]:
         where = f"{source}, line {number}"
         if line.startswith(_TERMS_LINE):
             if not _is_of_terms(line):
-                raise ConfigError("log-altered", f"{where}: not terms, or changed after it was written")
+                raise ConfigError(
+                    "log-altered", f"{where}: the line has no terms, or was changed after it was written"
+                )
             continue
         try:
             entry = parse_entry(line)
@@ -105,7 +106,8 @@ def read_log(source: Path, party: str | None = None) -> list[Entry]:
             )
         if entry.previous != previous:
             raise ConfigError(
-                "log-broken-chain", f"{where}: does not follow from the line before: one of them was replaced"
+                "log-broken-chain",
+                f"{where}: the entry does not follow from the one before: one of them was replaced",
             )
         entries.append(entry)
     return entries
@@ -119,7 +121,8 @@ def _terms_line(digest: str, text: str) -> bytes:
 
 
 def _is_of_terms(line: bytes) -> bool:
-    """Return whether a line has terms and nothing else. `read_admitted` checks them against their digest."""
+    """Return whether a line contains terms and nothing else. Their digest is checked later, by
+    `read_admitted`."""
     with suppress(ValueError, KeyError, TypeError):
         values = json.loads(line)
         return _terms_line(values["terms"], values["text"]).rstrip() == line.rstrip()
@@ -127,7 +130,7 @@ def _is_of_terms(line: bytes) -> bool:
 
 
 def _lines_of_file(source: Path) -> list[bytes] | None:
-    """The lines of an export; None for a store. ConfigError."""
+    """Return the lines of an export; None for a store. Raises ConfigError if the file cannot be read."""
     if source.suffix == Path(NAME).suffix:
         return None  # not opened: closing it would release SQLite's locks in the party's own process
     with file_errors(source, "cannot read"), source.open("rb") as file:
@@ -145,9 +148,10 @@ def _lines(source: Path, party: str | None) -> list[bytes]:
 
 
 def only_party(source: Path, parties: Sequence[str]) -> str:
-    """The party whose log is meant if none is named. ConfigError if several parties share a store."""
+    """Return the only party in a store, or '' if there is none. Raises ConfigError if several parties share
+    the store."""
     if len(parties) > 1:
-        raise ConfigError("log-shared", f"{source}: has logs of {all_shown(parties)}: name one by --party")
+        raise ConfigError("log-shared", f"{source} has logs of {all_shown(parties)}; select one with --party")
     return next(iter(parties), "")
 
 
@@ -157,31 +161,35 @@ def check_party(source: Path, party: str) -> None:
         known = parties_of(store)
     if party not in known:
         raise ConfigError(
-            "log-no-party", f"{source}: has no log of {shown(party)!r}; it has {all_shown(known) or 'none'}"
+            "log-no-party",
+            f"{source} has no log of party {shown(party)!r}, only of: {all_shown(known) or 'none'}",
         )
 
 
 def terms_in(source: Path, party: str | None = None) -> dict[str, str]:
-    """The canonical terms in a store or an export, by the digest they are kept under (not checked).
-    ConfigError."""
+    """Return the canonical terms in a store or an export, by the digest under which they are stored (not
+    checked). Raises ConfigError if they cannot be read."""
     if (lines := _lines_of_file(source)) is not None:
         try:
             found = [json.loads(line) for line in lines if line.startswith(_TERMS_LINE)]
             return {str(each["terms"]): str(each["text"]) for each in found}
         except (ValueError, KeyError, TypeError):
-            raise ConfigError("log-terms-unreadable", f"{source}: its terms cannot be read") from None
+            raise ConfigError(
+                "log-terms-unreadable", f"{source}: cannot read the terms in this log"
+            ) from None
     with closing(open_database(source)) as store:
         return {str(digest): str(text) for digest, text in store.execute("SELECT digest, text FROM terms")}
 
 
 def read_admitted(kept: Mapping[str, str], digest: str, source: Path) -> Terms:
-    """The terms with this digest. ConfigError if they are missing, changed or unreadable."""
+    """Return the terms with this digest. kept: canonical terms by digest (`terms_in`); source: file to name
+    in errors. Raises ConfigError if they are missing, changed or unreadable."""
     text = kept.get(digest)
     if text is None:
-        raise ConfigError("log-terms-missing", f"{source}: has no terms with digest {digest}")
+        raise ConfigError("log-terms-missing", f"{source} has no terms with digest {digest}")
     if hashlib.sha256(text.encode()).hexdigest() != digest:
         raise ConfigError(
-            "log-terms-altered", f"{source}: the terms {digest} were changed: their SHA-256 differs"
+            "log-terms-altered", f"{source}: the terms {digest} were changed: their SHA-256 does not match"
         )
     try:
         return Terms.from_canonical(text)
@@ -192,17 +200,17 @@ def read_admitted(kept: Mapping[str, str], digest: str, source: Path) -> Terms:
 
 
 def export_log(source: Path, out: Path, party: str | None, remove: bool) -> list[Entry]:
-    """Write a log to a file, as JSON lines; return its entries. ConfigError.
-
-    remove: also remove them from the store, which continues with an "exported" entry.
-    """
+    """Write a log to a file as JSON lines, and return its entries. remove: also remove them from the store,
+    which continues with an "exported" entry. Raises ConfigError if the log is invalid or the file cannot be
+    written."""
     entries, kept = read_log(source, party), terms_in(source, party)
     named = {e.event.terms for e in entries if isinstance(e.event, Admitted)}
     terms = [_terms_line(digest, kept[digest]) for digest in sorted(named & kept.keys())]
     write_atomically(out, b"".join([*(entry.line for entry in entries), *terms]), OWNER_ALONE)
     if remove and not out.is_file():
         raise ConfigError(
-            "export-not-kept", f"{out}: not a regular file, so no entry was removed; choose another --export"
+            "export-not-kept",
+            f"{out} is not a regular file, so no entry was removed; use a different --export",
         )
     if remove and entries:
         _remove(source, entries[-1], out, party)
@@ -212,7 +220,7 @@ def export_log(source: Path, out: Path, party: str | None, remove: bool) -> list
 def _remove(source: Path, last: Entry, out: Path, party: str | None) -> None:
     with closing(open_database(source, MEMORY)) as file:
         whose = only_party(source, parties_of(file)) if party is None else party
-    with file_errors(out, "cannot be synced to the disk"):
+    with file_errors(out, "cannot sync this file to the disk"):
         sync_folder(out.resolve().parent)  # the file's name must be on the disk before the entries go
     with closing(Store(source, whose)) as store, store.transaction() as file:
         # The "exported" entry must directly follow the last removed one, so that the rest is a chain.
@@ -220,20 +228,21 @@ def _remove(source: Path, last: Entry, out: Path, party: str | None) -> None:
             raise ConfigError(
                 "export-log-grew",
                 f"{source}: entries were added meanwhile, so none was removed; try again when no session "
-                f"runs",
+                f"is running",
             )
         store.append(file, Kept(kind="exported", known=last.n, last=last.hash))
         file.execute("DELETE FROM entries WHERE party = ? AND n <= ?", (whose, last.n))
 
 
 def number_of(expected: str, entries: Sequence[Entry], source: Path) -> int:
-    """The number of the entry with an expected hash; 0 for the hash of an empty log. ConfigError."""
+    """Return the number of the entry with this hash (64 hex digits); 0 for the hash of an empty log. Raises
+    ConfigError if there is no such entry."""
     digest = expected.strip().lower()
     if len(digest) != len(BEFORE_THE_FIRST) or not set(digest) <= set(hexdigits):
         raise ConfigError(
             "audit-bad-hash",
-            f"--expect: {shown(expected)!r} is not a hash of {len(BEFORE_THE_FIRST)} hex digits; give the "
-            f"one that an earlier `fedboost audit` printed last",
+            f"--expect must be a hash of {len(BEFORE_THE_FIRST)} hex digits, not {shown(expected)!r}; use "
+            f"the last hash that an earlier `fedboost audit` printed",
         )
     # The chain is verified, so one known hash proves that all entries up to it are unchanged; later ones
     # were appended since. Known, too, are the hash of an empty log and that of the last exported entry.
@@ -243,15 +252,15 @@ def number_of(expected: str, entries: Sequence[Entry], source: Path) -> int:
     if digest not in numbers:
         raise ConfigError(
             "audit-head-unknown",
-            f"{source}: none of its {len(entries)} entries has the hash {digest}: the log was cut short or "
-            f"rewritten since then, or this is the hash of another log",
+            f"{source}: none of its {len(entries)} entries has the hash {digest}: the log was truncated or "
+            f"rewritten since then, or the hash belongs to a different log",
         )
     return numbers[digest]
 
 
 def named_session(name: str, sessions: Sequence[Session], source: Path) -> str:
-    """Resolve a session's name: the whole name, or a unique beginning of it, also with the "…" of a printed
-    one that was cut. ConfigError."""
+    """Return the session name that starts with `name`; a trailing "…" of a shortened name is ignored. Raises
+    ConfigError unless there is exactly one."""
     names = list(dict.fromkeys(session.name for session in sessions))
     if name in names:
         return name
@@ -263,10 +272,11 @@ def named_session(name: str, sessions: Sequence[Session], source: Path) -> str:
         listed = all_shown(meant)
         raise ConfigError(
             "session-ambiguous",
-            f"{source}: {len(meant)} sessions begin with {shown(begins)!r}: {listed}; write more",
+            f"{source}: {len(meant)} sessions start with {shown(begins)!r}: {listed}; specify more of the "
+            f"name",
         )
     raise ConfigError(
-        "session-unknown", f"{source}: has no session {shown(name)!r}; it has {all_shown(names) or 'none'}"
+        "session-unknown", f"{source} has no session {shown(name)!r}, only: {all_shown(names) or 'none'}"
     )
 
 
@@ -274,14 +284,14 @@ MAX_LISTED = 5
 ASK_TOO = "keep this log, and ask the operator of the aggregator"
 ASK = capital(ASK_TOO)
 AdmittedTerms = Mapping[str, Terms | ConfigError]
-"""The terms of a log by their digest, or the error of reading them."""
+"""Terms in a log by digest, or the error of reading them."""
 
 
 # ---- Sessions -------------------------------------------------------------------------------------------
 
 
 def is_after_end(session: Session, sessions: list[Session]) -> bool:
-    """Return whether a session was answered although an earlier session with its name and terms had already
+    """Return whether a session was answered although an earlier one with the same name and terms had
     ended."""
     earlier = takewhile(lambda other: other is not session, sessions)
     same = [other for other in earlier if (other.name, other.digest) == (session.name, session.digest)]
@@ -289,7 +299,7 @@ def is_after_end(session: Session, sessions: list[Session]) -> bool:
 
 
 def sessions_of(entries: Iterable[Entry]) -> list[Session]:
-    """The sessions of a log, in the order of their first entries."""
+    """Return the sessions of a log, in the order of their first entries."""
     sessions: list[Session] = []
     running: dict[str, Session] = {}
     for entry in entries:
@@ -319,18 +329,18 @@ def sessions_of(entries: Iterable[Entry]) -> list[Session]:
 
 
 # ---- Warnings about one session: its questions, turn by turn, against the terms it was admitted under ----
-# A training that kept its terms causes none, whatever was lost, restarted and asked again in it.
+# Training that kept its terms causes none, whatever was lost, restarted or asked again in it.
 
 
 KINDS: tuple[type[BaseQuery], ...] = get_args(Query)
 END_OF_ROUND = frozenset({EndRoundQuery.__name__, BY_PARTY})
 OF_TREE = frozenset(kind.__name__ for kind in KINDS if kind.of_tree)
 MAY_SHRINK = END_OF_ROUND | {HistogramQuery.__name__}
-"""Questions that may begin with another roster, under `on_loss = "shrink"`."""
+"""Questions that may start with a different roster under `on_loss = "shrink"`."""
 
 
 def allowed_questions(terms: Terms) -> Mapping[str, int]:
-    """The number of questions of each kind that the terms allow; empty for a custom program."""
+    """Return how many questions of each kind the terms allow; empty for a custom program."""
     if not terms.session.is_built_in:
         return {}
     counts = {kind.__name__: kind.max_count(terms) if kind.serves(terms) else 0 for kind in KINDS}
@@ -345,14 +355,14 @@ def _of_one(
 
 
 def _turns(session: Session, test: Callable[[list[Released]], bool]) -> str:
-    """The turns whose answers pass a test, as text; '' if there are none."""
+    """Return the turns whose answers pass a test, as text; '' if there are none."""
     turns = [str(turn) for turn, answers in session.by_turn.items() if test(answers)]
     return f"turn{'s' if len(turns) > 1 else ''} {listed(turns)}" if turns else ""
 
 
 def _questions(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
-    """Turns with more than one question. Where a party is lost for good, a question about the tree may be
-    replaced by the end of the tree."""
+    """Yield a warning for turns with more than one question. If a party is lost for good, a question about
+    the tree may be replaced by the end of the tree."""
 
     def differ(answers: list[Released]) -> bool:
         questions = {_question(answer) for answer in answers}
@@ -365,7 +375,7 @@ def _questions(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
         yield _of_one(
             "other-question",
             session,
-            f"different questions in {turns}",
+            f"the site answered different questions in {turns}",
             "there are two answers instead of one: their difference may be about a few rows, or a single one",
         )
 
@@ -379,8 +389,8 @@ def _positions(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
         yield _of_one(
             "other-position",
             session,
-            f"one question was asked again after other trees or splits, in {turns}",
-            "the two answers are sums over different rows: their difference is the sum over the rows between",
+            f"the same question was asked again after different trees or splits, in {turns}",
+            "the answers are sums over different rows: their difference is the sum over the rows in between",
         )
 
 
@@ -401,8 +411,8 @@ def _rosters(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
         yield _of_one(
             "other-roster",
             session,
-            f"sums with and without {listed(sorted(between))} in {turns}",
-            f"subtracting one sum from the other gives the totals of {listed(sorted(between))} only",
+            f"the site took part in sums with and without {listed(sorted(between))}, in {turns}",
+            f"subtracting one sum from the other gives only the totals of {listed(sorted(between))}",
         )
     if terms is None:
         return
@@ -415,14 +425,14 @@ def _rosters(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
         yield _of_one(
             "small-roster",
             session,
-            f"sums over fewer or other parties than the terms allow, in {turns}",
+            f"the site took part in sums over fewer or different parties than the terms allow, in {turns}",
             "a sum over fewer parties hides each of them less",
         )
 
 
 def _vectors(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
-    """The same question at the same place of the training, charged as several answers. Noise that the
-    aggregator draws is charged each time."""
+    """Yield a warning if the same question at the same point of training was charged as several answers.
+    Noise drawn by the aggregator is charged each time."""
     if terms is not None and terms.noise is not None and terms.noise.placement == "central":
         return
     charges: dict[object, set[str]] = {}
@@ -439,10 +449,10 @@ def _vectors(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
         yield _of_one(
             "other-answer",
             session,
-            f"different answers to the same question at the same place of the training, in {turns}",
+            f"the site gave different answers to the same question at the same point of training, in {turns}",
             "the rows changed in between: the difference is about the changed rows, with noise",
-            "the operator of this site: do not change the table while a session runs; if it was not changed, "
-            "report this as a defect of fedboost",
+            "as operator of this site, do not change the table during a session; if it was not changed, "
+            "report a bug in fedboost",
         )
 
 
@@ -454,14 +464,14 @@ def _amount(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
     rounds = session.admitted.rounds if session.admitted is not None else None
     seen = []
     if terms is not None and len(by_turn) > terms.max_turns:
-        seen.append(f"{len(by_turn)} questions in all, where the terms allow {terms.max_turns}")
+        seen.append(f"{len(by_turn)} questions were asked, but the terms allow only {terms.max_turns}")
     if rounds is not None and ends > rounds + 1:  # the first one sets the constant
-        seen.append(f"the ends of {ends - 1} trees, where the terms have {counted(rounds, 'round')}")
+        seen.append(f"{ends - 1} rounds were ended, but the terms have only {counted(rounds, 'round')}")
     more = (
         []
         if terms is None
         else [
-            f"{QUERIES[kind]} ({times[kind]} times, where the terms allow {most})"
+            f"{QUERIES[kind]} ({times[kind]} times, but the terms allow only {most})"
             for kind, most in allowed_questions(terms).items()
             if times[kind] > most and kind not in END_OF_ROUND
         ]
@@ -471,10 +481,14 @@ def _amount(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
         histograms = _most_in_a_tree(by_turn, frozenset({HistogramQuery.__name__}), terms)
         questions = _most_in_a_tree(by_turn, OF_TREE, terms)
         if histograms > max_levels(terms):
-            seen.append(f"{histograms} histograms about one tree, where the terms allow {max_levels(terms)}")
+            seen.append(
+                f"{histograms} histograms were requested for one tree, but the terms allow only "
+                f"{max_levels(terms)}"
+            )
         elif questions > terms.max_turns_per_tree:
             seen.append(
-                f"{questions} questions about one tree, where the terms allow {terms.max_turns_per_tree}"
+                f"{questions} questions were asked about one tree, but the terms allow only "
+                f"{terms.max_turns_per_tree}"
             )
     if seen:
         yield _of_one(
@@ -486,8 +500,8 @@ def _amount(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
 
 
 def _most_in_a_tree(by_turn: dict[int, list[Released]], kinds: frozenset[str], terms: Terms) -> int:
-    """The most turns with such questions between the ends of two rounds. With `on_loss = "shrink"`, a party
-    that was away may have missed an end."""
+    """Return the maximum number of turns with such questions between the ends of two rounds. With `on_loss =
+    "shrink"`, a party that was away may have missed an end."""
     most = count = before = 0
     for turn, answers in by_turn.items():
         if turn != before + 1 and _shrinks(terms):
@@ -510,11 +524,11 @@ def _shrinks(terms: Terms | None) -> bool:
     return terms is not None and terms.session.on_loss == "shrink"
 
 
-# ---- Warnings about an audit log: traces that a training that keeps its terms never leaves --------------
+# ---- Warnings about an audit log: traces that training within its terms never leaves --------------------
 
 
 def warnings_of(sessions: list[Session], admitted: AdmittedTerms) -> list[AuditWarning]:
-    """All warnings about a log, the most serious first. admitted: the terms of its sessions, by digest."""
+    """Return all warnings about a log, most serious first. admitted: terms of its sessions, by digest."""
     answered = [session for session in sessions if session.answers]
     warnings: list[AuditWarning] = []
     for same_name in _grouped((session.name, session) for session in answered).values():
@@ -554,7 +568,7 @@ def _name_warnings(sessions: list[Session], admitted: AdmittedTerms) -> Iterator
             (name,),
             f"session {shown(name)} begins in this log with attempt {first.attempt}",
             "this site's answers in earlier attempts are not in this log, and cannot be compared",
-            f"if the log was moved away in between, audit the old one, too; if not, {ASK_TOO} why",
+            f"if the log was moved aside in between, audit the old one, too; if not, {ASK_TOO} why",
         )
     digests = list(dict.fromkeys(session.digest or "" for session in sessions))
     if len(digests) > 1:
@@ -563,7 +577,7 @@ def _name_warnings(sessions: list[Session], admitted: AdmittedTerms) -> Iterator
             (name,),
             f"{len(digests)} different terms were run under one session name, {shown(name)}: "
             f"{_differences([admitted.get(digest) for digest in digests])}",
-            "answers left under each of them, although the plan and the budget were those of one",
+            "answers left under each of them, although the plan and the budget covered only one",
             f"{ASK} and the analyst which terms were agreed on",
         )
     for session in sessions:
@@ -573,7 +587,7 @@ def _name_warnings(sessions: list[Session], admitted: AdmittedTerms) -> Iterator
                 (name,),
                 f"session {shown(name)} had ended and was answered again: "
                 f"{counted(len(session.answers), 'answer')} too many",
-                "anyone who asks a second time may ask anything else, down to the labels of single rows",
+                "the answers to a repeated session can reveal more, down to the labels of single rows",
                 f"{ASK} why",
             )
     for session in sessions:
@@ -581,10 +595,10 @@ def _name_warnings(sessions: list[Session], admitted: AdmittedTerms) -> Iterator
 
 
 def _differences(agreements: list[Terms | ConfigError | None]) -> str:
-    """The settings that differ between terms, with their values, as text."""
+    """Return the settings in which terms differ, with their values, as text."""
     settings = [_settings(terms) for terms in agreements if isinstance(terms, Terms)]
     if len(settings) < len(agreements):
-        return "how they differ is not known: some of the terms are missing from this log"
+        return "how they differ is unknown, because some of the terms are missing from this log"
     names = dict.fromkeys(name for values in settings for name in values)
     differ = [name for name in names if len({values.get(name, "none") for values in settings}) > 1]
     several = [
@@ -609,9 +623,10 @@ def _attempts(session: Session) -> Iterator[AuditWarning]:
             yield AuditWarning(
                 "attempt-again",
                 (session.name,),
-                f"session {shown(session.name)} was taken up again in attempt {part.attempt}, after answers "
+                f"session {shown(session.name)} was resumed in attempt {part.attempt}, after answers "
                 f"in attempt {answered}",
-                "attempt numbers only grow: this site was restored to an earlier state, or runs twice",
+                "attempt numbers only increase: this site was restored to an earlier state, or is running "
+                "twice",
                 f"ask the operator of this site; if neither is the case, {ASK_TOO} why",
             )
         answered = max([answered, *(release.attempt for release in part.answers)])
@@ -621,7 +636,7 @@ def _attempts(session: Session) -> Iterator[AuditWarning]:
 
 
 def _similar_groups(sessions: list[Session], admitted: AdmittedTerms) -> Iterator[AuditWarning]:
-    """Groups whose sums together expose few parties: pairs, then triples without such a pair."""
+    """Yield warnings about two or three party groups whose sums together reveal those of few parties."""
     groups: dict[frozenset[str], tuple[Session, int]] = {}
     for session in sessions:
         known = session.admitted
@@ -654,9 +669,9 @@ def _groups_warning(
         if alone
     )
     meaning = (
-        f"subtracting one result from the other gives the totals of {few} only"
+        f"subtracting one result from the other gives only the totals of {few}"
         if not others
-        else f"their results together give the totals of {few} only"
+        else f"their results together give only the totals of {few}"
     )
     if colluding:
         meaning += f", and {colluding} of them may work with the aggregator"
@@ -672,7 +687,7 @@ def _groups_warning(
         names,
         observation,
         meaning,
-        "ask the analyst. The operator of this site: list the parties to train with in `parties` of [policy]",
+        "ask the analyst. As operator of this site, list the parties to train with in `parties` of [policy]",
     )
 
 
@@ -692,8 +707,8 @@ def _central_noise(sessions: list[Session]) -> Iterator[AuditWarning]:
             "central-noise",
             names,
             f"the aggregator itself added the noise of {_sessions(names)}, so it could read the exact sums",
-            "these sums may be over few rows, or a single one; the epsilon is that of the model only",
-            'the operator of this site: remove "central" from `placements` of [policy] to refuse such terms',
+            "these sums may be over few rows, or a single one; the epsilon applies only to the model",
+            'as operator of this site, remove "central" from `placements` of [policy] to refuse such terms',
         )
 
 
@@ -710,9 +725,9 @@ def _requests(sessions: list[Session]) -> Iterator[AuditWarning]:
             yield AuditWarning(
                 "request-again",
                 names,
-                f"one signed request of the analyst began {len(names)} sessions: {listed(list(names))}",
-                "an analyst signs a request for each session: someone used this one again",
-                f"{ASK} and the analyst who requested which session",
+                f"one signed request of the analyst started {len(names)} sessions: {listed(list(names))}",
+                "an analyst signs a new request for each session, so someone reused this one",
+                f"{ASK} and the analyst which session was requested",
             )
 
 
@@ -727,10 +742,10 @@ def _unread_terms(sessions: list[Session], admitted: AdmittedTerms) -> Iterator[
         yield AuditWarning(
             "terms",
             names,
-            f"the terms of {_sessions(names)}: {fault}",
+            f"the terms of {_sessions(names)} cannot be checked: {fault}",
             "what they allow is unknown, so most of the other warnings cannot be given",
-            "the operator of this site: audit the store, or an export that contains them; terms are checked "
-            "against their SHA-256, so any matching copy is right",
+            "as operator of this site, audit the store, or an export that contains them; terms are checked "
+            "against their SHA-256, so any matching copy will do",
         )
 
 
@@ -738,7 +753,7 @@ def _unread_terms(sessions: list[Session], admitted: AdmittedTerms) -> Iterator[
 
 
 def listed(names: list[str]) -> str:
-    """Foreign names as printable text: all of a few, or the first of many."""
+    """Return names from outside as printable text: all of them if they are few, else the first ones."""
     more = len(names) - MAX_LISTED
     names = [shown(name) for name in (names[:MAX_LISTED] if more > 1 else names)]
     if more > 1:
@@ -758,7 +773,7 @@ def _sessions(names: tuple[str, ...]) -> str:
 
 
 OF_COMMON_ROWS = frozenset({ROW_SET, GRADIENTS, ENCRYPTED})
-"""Kinds of relays of a training that are about all matched rows."""
+"""Kinds of relays in training that are about all matched rows."""
 
 
 def audit_of(
@@ -769,9 +784,16 @@ def audit_of(
     name: str | None = None,
     last: int | None = None,
 ) -> Audit:
-    """The audit of a log. expected: number of the entry whose hash was expected; name: the session to list
-    answer by answer (None: a summary of all); last: how many of the newest sessions to summarise (None:
-    all)."""
+    """Return the audit of a log.
+
+    Args:
+        log: path of the log.
+        entries: its verified entries.
+        sessions: its sessions, whose fields about terms and warnings are filled in.
+        expected: number of the entry whose hash the reader expected, if any.
+        name: session to list answer by answer; None for a summary of all.
+        last: number of most recent sessions to summarise; None for all.
+    """
     admitted = _terms_of(sessions, log)
     first = 0 if last is None else max(len(sessions) - last, 0)
     shown = {session.name for session in sessions[first:]} if name is None else {name}
@@ -805,7 +827,7 @@ def _decisions_of(entries: Iterable[Entry]) -> Iterator[tuple[str, str]]:
 
 
 def _checks_of(entries: Iterable[Entry]) -> tuple[Checks, ...]:
-    """The checks of each day and analyst, in the order of the first of each."""
+    """Return the preflight checks of each day and analyst, in the order of the first of each."""
     asked: dict[tuple[str, str], dict[str, bool]] = {}
     for entry in entries:
         if isinstance(event := entry.event, Checked):
@@ -827,7 +849,7 @@ def _terms_of(sessions: list[Session], log: Path) -> dict[str, Terms | ConfigErr
 
 
 def _place(sessions: list[Session], warnings: Sequence[AuditWarning], admitted: AdmittedTerms) -> None:
-    """Fill in each session's fields that depend on its terms and on the other sessions of the log."""
+    """Fill in the fields of each session that depend on its terms and on the log's other sessions."""
     names, digests = Counter[str](), Counter(other.digest for other in sessions if other.releases)
     total = Counter(session.name for session in sessions)
     for session in sessions:
@@ -844,7 +866,7 @@ def _place(sessions: list[Session], warnings: Sequence[AuditWarning], admitted: 
 
 
 def _own(session: Session, terms: Terms | ConfigError | None) -> SiteShare | None:
-    """The site's own columns and rows in a session where parties held different columns; None elsewhere."""
+    """Return the site's own columns and rows in a session with different columns; None for other sessions."""
     if not isinstance(terms, Terms):
         return SiteShare() if session.relays else None
     if not terms.blocks:

@@ -1,9 +1,9 @@
-"""A site's memory at its start, its privacy budget, and backup and restore.
+"""Creating, restoring and backing up a site's memory, and reading its privacy budget.
 
-Promises: at its start a party reports where its memory is and how many sessions it knows. What a restored
-copy has lost becomes an entry of its log, by a person's decision.
-Refuses (ConfigError, one line with what a person has to do): to create a memory where there is a budget, or
-where the counter proves that there was one; to go on with a copy that is older than its counter.
+Guarantees: at its start a party logs where its memory is and how many sessions it contains. If a restored
+copy lacks entries, a person has to accept that, and the log records it.
+Raises: ConfigError, with what to do, if a memory would be created although there is a budget or the counter
+shows that there was a memory, or if a memory is older than its counter.
 """
 
 import fcntl
@@ -72,7 +72,7 @@ from fedboost.terms.terms import Terms
 from fedboost.version import VERSION
 from fedboost.views.words import counted, moment
 
-OLDER = "an older copy of this site's memory was put back"
+OLDER = "an older copy of this site's memory was restored"
 
 
 def memory_path(config: PartyConfig) -> Path:
@@ -80,19 +80,21 @@ def memory_path(config: PartyConfig) -> Path:
 
 
 def open_memory(config: PartyConfig, log: Any, names: Callable[[Terms], Mapping[str, str]]) -> FileMemory:
-    """Open a party's memory; create it if safe. ConfigError, see the module. names: see `admission`."""
+    """Open a party's memory, or create it where that is safe. names: see `admission`. Raises ConfigError if
+    it cannot be used or a person has to decide, see the module."""
     path = memory_path(config)
     make_folder(path.parent)
     check_alone(path, config.party)
     new = begin_store(config)
     memory = FileMemory(path, config.party, config.rows_name, config.policy.budget, names)
-    event = "a new memory of this site's sessions was begun" if new else "memory of this site's sessions"
+    event = "created a new memory of sessions" if new else "opened the memory of sessions"
     log.info(event, path=str(path), sessions=memory.sessions)
     return memory
 
 
 def begin_store(config: PartyConfig) -> bool:
-    """Create a missing store; return whether it was missing. ConfigError if a person must decide."""
+    """Create the store if it is missing, and return whether it was. Raises ConfigError if a person has to
+    decide."""
     path = memory_path(config)
     if os.path.lexists(path):
         return False
@@ -104,7 +106,8 @@ def begin_store(config: PartyConfig) -> bool:
 
 @dataclass(frozen=True)
 class Begun:
-    """A memory that was created or restored: what it knows, and how many entries it lost."""
+    """A created or restored memory: how many sessions and releases it contains, and how many log entries it
+    lost."""
 
     path: Path
     sessions: int
@@ -113,27 +116,28 @@ class Begun:
 
     @property
     def loss(self) -> str:
-        """A sentence on what a restored memory does not know."""
+        """Sentence for the user that says which log entries a restored memory has lost."""
         if self.lost:
             return (
-                f"{counted(self.lost, 'entry', 'entries')} of its log are lost, which the log now states. "
-                f"Sessions and charges since then were taken over from its counter."
+                f"{counted(self.lost, 'entry', 'entries')} of its log are lost, which the log now records. "
+                f"Sessions and charges since then were restored from its counter."
             )
         return (
-            "Its counter has no later entry. If the counter lost some, too, and the party ran since, treat "
-            "its privacy budget as spent."
+            "Its counter has no later entries. If the counter may have lost some, too, and the party has run "
+            "since then, treat its privacy budget as spent."
         )
 
 
 def init_memory(config: PartyConfig) -> Begun:
-    """Create an empty memory where there was none. ConfigError."""
+    """Create an empty memory. Raises ConfigError if one exists, or if the counter shows that there was
+    one."""
     path = memory_path(config)
     if os.path.lexists(path):
         open_database(path).close()
         raise ConfigError(
             "memory-exists",
-            f"{path}: there is a memory already, and it stays as it is (to use one that was put back from a "
-            f"backup: `fedboost privacy init --restored --config {config.file}`)",
+            f"{path} already exists and was not changed; to use a memory that was restored from a backup, "
+            f"run `fedboost privacy init --restored --config {config.file}`",
         )
     make_folder(path.parent)
     check_alone(path, config.party, "; stop the party first")
@@ -144,15 +148,16 @@ def init_memory(config: PartyConfig) -> Begun:
 
 
 def accept_restored(config: PartyConfig, of_all_parties: bool = False) -> Begun:
-    """Use a memory that is older than its counter, or an empty one if it is gone. Open sessions in it end:
-    those of this party, or of all that share it. Sessions and charges in the counter are taken over, and the
-    log records what is missing. ConfigError."""
+    """Start to use a memory that is older than its counter, or an empty one if it is missing. Sessions and
+    charges in the counter are taken over, open sessions end, and the log records what is missing.
+    of_all_parties: do so for all parties that share the memory. Raises ConfigError if the memory cannot be
+    used."""
     path = memory_path(config)
     make_folder(path.parent)
     check_alone(path, config.party, "; stop the party first")
     if not os.path.lexists(path):
         if _counted(config) == NO_ENTRY:
-            raise ConfigError("memory-missing", f"{path}: there is no memory; put it back first")
+            raise ConfigError("memory-missing", f"{path}: there is no memory; restore it first")
         make_file(path, config.rows_name)
     with closing(open_database(path)) as file:
         check_dataset(path, file, config.rows_name)
@@ -165,7 +170,7 @@ def accept_restored(config: PartyConfig, of_all_parties: bool = False) -> Begun:
 
 
 def _accept(path: Path, party: str) -> int:
-    """End a party's open sessions, take over the promises in its counter, and continue after the store's last
+    """End a party's open sessions, add the durable rows from its counter, and continue after the store's last
     entry. Returns how many more entries the counter has."""
     counter = Counter(path, party)
     known, promises = counter.last() or NO_ENTRY, [*counter.promises()]
@@ -181,9 +186,10 @@ def _accept(path: Path, party: str) -> int:
 
 
 def site_budget(config: PartyConfig, charges: int = 0) -> SiteBudget:
-    """The privacy spent on a site's rows. ConfigError also if the party would not start with its memory: if
-    it is gone, or older than its counter. charges: how many of the last releases to list, of the present rows
-    only; 0 lists all datasets in the state folder instead, the present one first."""
+    """Return the privacy spent on a site's rows. charges: number of most recent releases to list, for the
+    current dataset only. With 0, all datasets in the state folder are listed instead, the current one first.
+    Raises ConfigError if the party could not start with its memory, because it is missing or older than its
+    counter."""
     policy, path, own = config.policy, memory_path(config), config.rows_name
     last = "SELECT session, release, at, cost FROM charges ORDER BY at DESC, release DESC LIMIT ?"
     with reading(path) as file:
@@ -219,23 +225,23 @@ def _gone(config: PartyConfig) -> ConfigError:
     path = memory_path(config)
     return ConfigError(
         "memory-gone",
-        f"{path}: the memory of this site is gone, and {Counter(path, config.party).path.name} has counted "
-        f"{_counted(config)[0]} entries in it: restore the memory from a backup; if there is none, "
-        f"`fedboost privacy init --restored --config {config.file}` creates one with the sessions and "
-        f"charges in the counter",
+        f"this site's memory {path} is missing, although {Counter(path, config.party).path.name} shows that "
+        f"it had {_counted(config)[0]} entries. Restore it from a backup. If you have no backup, run "
+        f"`fedboost privacy init --restored --config {config.file}` to rebuild it from the counter",
     )
 
 
 def _missing(config: PartyConfig) -> ConfigError | None:
-    """The error for a missing memory; None if one may be created."""
+    """Return the error for a missing memory; None if one may be created."""
     path, command = memory_path(config), f"`fedboost privacy init --config {config.file}`"
     if _counted(config) != NO_ENTRY:
         return _gone(config)
     if config.policy.budget is not None:
         return ConfigError(
             "memory-not-begun",
-            f"{path}: there is no memory of the dataset {config.rows_name!r}, which would record what is "
-            f"spent of the budget; {command} creates one (if moved or renamed: correct `state` or `dataset`)",
+            f"{path}: there is no memory of dataset {config.rows_name!r}, which is needed to record the "
+            f"privacy budget; run {command} to create one (if it was moved or renamed, correct `state` or "
+            f"`dataset`)",
         )
     return None
 
@@ -248,26 +254,27 @@ def _begun(path: Path, lost: int) -> Begun:
     return Begun(path, sessions, releases, lost)
 
 
-# ---- Backups of a site: its store and parts of models in one file; and restoring them -------------------
+# ---- Backups of a site: its store and model parts in one file; and restoring them -----------------------
 # A backup is a gzipped tar archive. It contains no private keys, but its memory has the secrets from which
 # noise is drawn, so it is readable by its owner only.
-# Promises: a backup may be made while the party runs, and can be restored: SQLite copies the store, which is
-# then checked. Sessions under way at that time are over in a restored memory. Replaced files are kept.
-# Refuses (ConfigError, one line with what to do): to back up a missing memory; a file that is not a backup,
-# is damaged, or is of another party or dataset; a backup whose rows differ from its log, or that the counter
-# has never seen; to replace an intact memory that continues from the backup, which would only forget; without
-# force, to replace a damaged memory or a different part of a model; to restore while a party uses the memory.
+# Guarantees: a backup may be made while the party runs, and can be restored: SQLite copies the store, which
+# is then checked. Sessions in progress at that time are ended in a restored memory. Replaced files are kept.
+# Rejects (ConfigError): backing up a missing memory; a file that is not a backup, is damaged, or belongs to a
+# different party or dataset; a backup whose rows differ from its log, or of which the counter has no record;
+# replacing an intact memory that continues from the backup, since that would only lose entries; without
+# `force`, replacing a damaged memory or a different model part; restoring while a party uses the memory.
 
 
 ABOUT, MEMORY, PARTS = "backup.json", "memory.sqlite", "models"
-"""Members of a backup. PARTS is a folder."""
+"""Members of a backup; PARTS is a folder."""
 _PARTS = re.compile(rf"{PARTS}/{FILE_NAME.pattern}")
 MAX_BYTES = 4 << 30
-"""Most bytes read of all members together, however small the archive is."""
+"""Maximum total size of the members that are read, however small the archive is."""
 
 
 class About(Frozen):
-    """The facts of a backup: its party and dataset, the time (UTC) and version of its creation."""
+    """Facts about a backup: its party and dataset, and the time (UTC) and fedboost version of its
+    creation."""
 
     format: Literal["fedboost backup 2"] = "fedboost backup 2"
     party: Name
@@ -278,8 +285,8 @@ class About(Frozen):
 
 @dataclass(frozen=True)
 class Backup:
-    """A backup that was read and checked. head: its party's last entry; decisions: rows of its party; parts:
-    contents by file name."""
+    """A backup that was read and checked. head: the party's last log entry; decisions: the party's rows;
+    parts: contents of the model parts, by file name."""
 
     about: About
     memory: bytes
@@ -290,8 +297,8 @@ class Backup:
 
 @dataclass(frozen=True)
 class Restored:
-    """A memory that was restored. parts: number of restored parts of models; aside: the folder with the
-    replaced files, None if there were none."""
+    """A restored memory. parts: number of restored model parts; aside: folder with the replaced files, None
+    if there were none."""
 
     begun: Begun
     time: str
@@ -300,13 +307,14 @@ class Restored:
 
 
 def write_backup(config: PartyConfig, out: Path) -> About:
-    """Back up a site's store and its parts of models to a file. ConfigError."""
+    """Write a site's store and model parts to a backup file. Raises ConfigError if there is no memory, or if
+    it is damaged."""
     path = memory_path(config)
     if not os.path.lexists(path):
         raise ConfigError(
             "backup-nothing",
-            f"{path}: there is no memory to back up: start the party first, or correct `state` and `dataset` "
-            f"of {config.file}",
+            f"{path}: there is no memory to back up; start the party first, or correct `state` and `dataset` "
+            f"in {config.file}",
         )
     about = About(party=config.party, dataset=config.rows_name, time=now(), version=VERSION)
     with tempfile.TemporaryDirectory() as folder:
@@ -322,16 +330,17 @@ def write_backup(config: PartyConfig, out: Path) -> About:
 
 
 def restore(file: Path, config: PartyConfig, force: bool) -> Restored:
-    """Restore a backup where the memory is gone. force: also replace a memory that is damaged or of another
-    log, and accept a backup that the counter has never seen. ConfigError."""
+    """Restore a site's memory and model parts from a backup file. force: also replace an existing memory or
+    model part, and accept a backup that the counter never recorded. Raises ConfigError if the backup is
+    invalid or something is in its way, see the comment above."""
     backup, path = _read(file), memory_path(config)
     for name, own, what in (
         (backup.about.party, config.party, "party"),
-        (backup.about.dataset, config.rows_name, "the dataset"),
+        (backup.about.dataset, config.rows_name, "dataset"),
     ):
         if name != own:
             raise ConfigError(
-                "backup-of-other", f"{file}: is a backup of {what} {name!r}, and {config.file} is of {own!r}"
+                "backup-of-other", f"{file} is a backup of {what} {name!r}, but {config.file} is for {own!r}"
             )
     folder = state_folder(config)
     make_folder(folder)
@@ -341,36 +350,37 @@ def restore(file: Path, config: PartyConfig, force: bool) -> Restored:
     if path in there and _is_newer(path, backup):
         raise ConfigError(
             "restore-not-newer",
-            f"{path}: there is a memory already, intact and no older than the backup of {when}, which would "
-            f"only forget; it stays as it is",
+            f"{path} is intact and no older than the backup of {when}, which would only lose entries; the "
+            f"memory was not replaced",
         )
     if there and not force:
         raise ConfigError(
             "restore-memory-exists",
-            f"{there[0]}: there is a memory already, and it stays as it is; --force puts the one of {when} "
-            f"in its place, and keeps this one in a folder next to it",
+            f"{there[0]} already exists and was not replaced; use --force to replace it with the backup of "
+            f"{when}, and keep it in a folder next to it",
         )
     counter = Counter(path, config.party)
     heads = {NO_ENTRY, *counter.heads()}
     if counter.last() not in (None, NO_ENTRY) and backup.head not in heads and not force:
         raise ConfigError(
             "backup-not-counted",
-            f"{file}: {counter.path} has never counted its last entry, {backup.head[0]}: it is older than "
-            f"the last export that removed entries, or it is forged; --force puts it back all the same",
+            f"{file}: {counter.path} has no record of the backup's last entry, {backup.head[0]}. The backup "
+            f"is older than the last export that removed entries, or forged; use --force to restore it "
+            f"anyway",
         )
     counted = {row for table, row in counter.promises() if table == "decisions"}
     if backup.head in heads - {NO_ENTRY} and backup.decisions - counted:
         raise ConfigError(
             "backup-decisions-forged",
-            f"{file}: has approvals or refusals that {counter.path} has never counted, so they are forged; "
-            f"take another backup",
+            f"{file} contains approvals or refusals of which {counter.path} has no record, so they are "
+            f"forged; use another backup",
         )
     lost, other = _parts_to_put_back(backup, config)
     if other and not force:
         raise ConfigError(
             "restore-part-exists",
-            f"{other[0]}: is another part of this model than that of {when}, and it stays as it is; --force "
-            f"puts that one in its place, and keeps this one in a folder next to the memory",
+            f"{other[0]} differs from the model part in the backup of {when}, and was not replaced; use "
+            f"--force to replace it, and keep it in a folder next to the memory",
         )
     aside = _put_aside([*there, *other], folder)
     for part, content in lost.items():
@@ -382,7 +392,7 @@ def restore(file: Path, config: PartyConfig, force: bool) -> Restored:
 
 
 def _is_newer(path: Path, backup: Backup) -> bool:
-    """Return whether a store is intact, and contains or follows the last entry of a backup."""
+    """Return whether a store is intact and contains or follows the last entry of a backup."""
     try:
         with closing(open_database(path)) as file:
             return follows(file, backup.about.party, backup.head)
@@ -400,8 +410,8 @@ def _copy(path: Path, copy: Path) -> None:
 
 
 def _check_rows(path: Path, party: str) -> Head:
-    """Check that the rows of a store match its logs; return a party's last entry. ConfigError if not, e.g. if
-    someone removed a session or a charge, or added an approval."""
+    """Check that the rows of a store match its logs, and return a party's last entry. Raises ConfigError if
+    they do not, e.g. because someone removed a session or a charge, or added an approval."""
     with closing(open_database(path)) as file:
         if file.execute(_NEVER_WRITTEN).fetchone():
             raise ValueError
@@ -416,20 +426,22 @@ _NEVER_WRITTEN = (
     f"UNION ALL SELECT 1 FROM site WHERE typeof(secret) != 'blob' OR length(secret) != {KEY_BYTES} "
     "OR (SELECT count(*) FROM site) != 1"
 )
-"""Finds values that affect budgets and have a type or size that no party writes."""
+"""Finds values that affect budgets but have a type or size that no party writes."""
 
 
 def _check_rows_of(path: Path, file: sqlite3.Connection, party: str) -> Head:
-    """Check the rows of one party, as `_check_rows`."""
+    """Like `_check_rows`, but for the rows of one party."""
     entries = read_log(path, party)
     last = (entries[-1].n, entries[-1].hash) if entries else NO_ENTRY
     if head_of(file, party) != last:
-        raise ConfigError("backup-log-mismatch", f"{path}: numbers of its log are not those of its entries")
+        raise ConfigError(
+            "backup-log-mismatch", f"{path}: the numbers of its log entries do not match their content"
+        )
     known_sessions(file, party)  # raises if they cannot be read
     decided = dict[tuple[str, str], str]()
     charges = "SELECT 1 FROM charges WHERE (party, session, release, cost) = (?, ?, ?, ?)"
     for entry in entries:
-        lacking = f"{path}: lacks the row of entry {entry.n} of its log"
+        lacking = f"{path} lacks the row for entry {entry.n} of its log"
         match event := entry.event:
             case Admitted() if known_session(file, party, event.session) is None:
                 raise ConfigError("backup-row-missing", lacking)
@@ -446,12 +458,13 @@ def _check_rows_of(path: Path, file: sqlite3.Connection, party: str) -> Head:
     is_whole = not any(isinstance(entry.event, Kept) for entry in entries)  # the log has all decisions
     others = rows.keys() - decided.keys() if is_whole else set[tuple[str, str]]()
     if others or any(rows.get(key, "") != content for key, content in decided.items()):
-        raise ConfigError("decisions-altered", f"{path}: its approvals and refusals are not those of its log")
+        raise ConfigError("decisions-altered", f"{path}: its approvals and refusals do not match its log")
     return last
 
 
 def _parts_to_put_back(backup: Backup, config: PartyConfig) -> tuple[dict[Path, bytes], list[Path]]:
-    """The files of parts that are missing or differ, with the contents in a backup; and those that differ."""
+    """Return a backup's model parts that are missing at the site or differ, by path, and the paths of those
+    that differ."""
     lost, other = dict[Path, bytes](), list[Path]()
     for name, content in backup.parts.items():
         file = PartFolder(config).folder / name
@@ -466,7 +479,7 @@ def _parts_to_put_back(backup: Backup, config: PartyConfig) -> tuple[dict[Path, 
 def _check_part(name: str, content: bytes, source: str) -> None:
     if not PartyModel.from_bytes(content, source).id.startswith(Path(name).stem):
         raise ConfigError(
-            "part-misnamed", f"{source}: is the part of another model than its name states; rename it back"
+            "part-misnamed", f"{source} is part of a different model from the one in its name; rename it back"
         )
 
 
@@ -488,14 +501,14 @@ def _read(file: Path) -> Backup:
         memory = members[MEMORY]
     except OSError as error:
         if isinstance(error, tarfile.TarError) or error.errno is None:
-            raise ConfigError("backup-unreadable", f"{file}: {_NO_BACKUP}") from None
+            raise ConfigError("backup-unreadable", f"{file} {_NO_BACKUP}") from None
         raise ConfigError("backup-unreadable", f"{file}: cannot read: {error.strerror}") from None
     except (tarfile.TarError, EOFError, zlib.error, KeyError, ValueError, RecursionError):
-        raise ConfigError("backup-unreadable", f"{file}: {_NO_BACKUP}") from None
+        raise ConfigError("backup-unreadable", f"{file} {_NO_BACKUP}") from None
     parts = {Path(name).name: part for name, part in members.items() if _PARTS.fullmatch(name)}
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / MEMORY
-        with file_errors(copy, "cannot write, to check the backup"):
+        with file_errors(copy, "cannot write this file, to check the backup"):
             copy.write_bytes(memory)
         try:
             head = _check_rows(copy, about.party)
@@ -506,18 +519,23 @@ def _read(file: Path) -> Backup:
             for name, part in parts.items():
                 _check_part(name, part, f"{PARTS}/{name}")
         except (sqlite3.Error, AttributeError, TypeError, ValueError):  # rows with other types
-            raise ConfigError("backup-damaged", f"{file}: is damaged: it has foreign values") from None
+            raise ConfigError(
+                "backup-damaged", f"{file} is damaged: it has values of the wrong type"
+            ) from None
         except ConfigError as error:
             fault = str(error).replace(f"{folder}/", "").partition(";")[0]
-            raise ConfigError("backup-damaged", f"{file}: is damaged: {fault}; take another backup") from None
+            raise ConfigError("backup-damaged", f"{file} is damaged: {fault}; use another backup") from None
     return Backup(about, memory, parts, head, decisions)
 
 
-_NO_BACKUP = "is not a backup, or is damaged; give a file that `fedboost backup` of this version wrote"
+_NO_BACKUP = (
+    "is not a backup or is damaged; use a file written by `fedboost backup` of the same fedboost version"
+)
 
 
 def _contents(archive: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:
-    """The plain files of an archive. ReadError if it has any that no backup has."""
+    """Yield name and content of each file in an archive. Raises ReadError if it has files that no backup
+    has."""
     left = MAX_BYTES
     for member in archive:
         left -= member.size
@@ -530,14 +548,14 @@ def _contents(archive: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:
 
 
 def _check_nobody_works(folder: Path) -> None:
-    """Raise ConfigError if a process of any party uses the memory in a folder."""
+    """Raise ConfigError if a process of any party is using the memory in a folder."""
     for lock in folder.glob("*.lock"):
         with lock.open("rb") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise ConfigError(
-                    "memory-in-use", f"{folder}: party {lock.stem!r} uses the memory there; stop it first"
+                    "memory-in-use", f"{folder}: party {lock.stem!r} uses this memory; stop it first"
                 ) from None
 
 

@@ -1,4 +1,4 @@
-"""A site's configuration file, party.toml."""
+"""Configuration file of a site or key holder, party.toml: its keys, and how it is read and checked."""
 
 import re
 from collections.abc import Iterator
@@ -23,14 +23,15 @@ from fedboost.runtime.site.policy import Policy
 from fedboost.terms.reading import Frozen, Name, read_model
 
 LOCAL = "local"
-"""Instead of a scheduler's address: processes on this machine."""
+"""Value of `dask` that starts workers on this machine instead of connecting to a scheduler."""
 _SCHEDULER = re.compile(r"(tcp|tls)://[^\s/]+:[0-9]{1,5}/?")
 STATE = "fedboost.state"
-"""The default folder, next to a site's file, in which it keeps its state."""
+"""Default state folder, next to the site's file."""
 
 
 def _uri_or_path(value: object) -> object:
-    """Turn a URI into a database, with its query under another key; as a path it would lose its slashes."""
+    """Return a `Database` for the URI of one; any other value unchanged. As a path, a URI would lose its
+    slashes."""
     return (database_of(value) if isinstance(value, str) else None) or value
 
 
@@ -38,7 +39,7 @@ class WorkersConfig(Frozen):
     """Dask workers that read and hold the rows."""
 
     dask: str = Field(
-        description='Address of the Dask scheduler, such as `tcp://scheduler:8786`, or `"local"` for '
+        description='Address of the Dask scheduler, e.g. `tcp://scheduler:8786`, or `"local"` for '
         "processes on this machine."
     )
     count: int | None = Field(
@@ -48,7 +49,10 @@ class WorkersConfig(Frozen):
         description='With `"local"`: number of processes (default: one per core).',
     )
     threads: int | None = Field(
-        default=None, ge=1, le=1024, description='With `"local"`: number of threads of each process.'
+        default=None,
+        ge=1,
+        le=1024,
+        description='With `"local"`: number of threads per process (default: one).',
     )
 
     @field_validator("dask")
@@ -56,22 +60,22 @@ class WorkersConfig(Frozen):
     def _scheduler(cls, value: str) -> str:
         if value != LOCAL and not _SCHEDULER.fullmatch(value):
             raise ValueError(
-                f"{value!r} is not the address of a scheduler: write tcp://HOST:PORT, tls://HOST:PORT, or "
+                f"{value!r} is not the address of a scheduler: use tcp://HOST:PORT, tls://HOST:PORT, or "
                 f'"{LOCAL}" for processes on this machine'
             )
         return value
 
     def _faults(self) -> Iterator[str]:
         if self.dask != LOCAL and (self.count or self.threads):
-            yield f'count and threads are for dask = "{LOCAL}": a cluster sets them itself'
+            yield f'count and threads apply only to dask = "{LOCAL}", not to an existing cluster; remove them'
 
 
 class SitePageConfig(Frozen):
-    """The [page of a site](site-page.md), for the person who decides in which sessions it takes part."""
+    """The site's local [web page](site-page.md), for the person who decides which sessions the site joins."""
 
     listen: str = Field(description="Loopback address that serves the page, `HOST:PORT`.")
     tokens: Path = Field(
-        description="File of [tokens](site-page.md#turn-it-on), as written by `fedboost keys token`."
+        description="[Token file](site-page.md#turn-it-on), as written by `fedboost keys token`."
     )
 
     @field_validator("listen")
@@ -80,16 +84,17 @@ class SitePageConfig(Frozen):
         if not is_loopback(require_address(value)):
             port = value.rpartition(":")[2]
             raise ValueError(
-                f"{value!r} is not a loopback address, and a site's page is for its own machine: listen on "
-                f"127.0.0.1:{port}; from another machine, use ssh -L {port}:127.0.0.1:{port} SITE"
+                f"{value!r} is not a loopback address, but a site's page is served only on its own machine: "
+                f"use 127.0.0.1:{port}; from another machine, open it by ssh -L {port}:127.0.0.1:{port} SITE"
             )
         return value
 
 
 class PartyConfig(Frozen):
-    """The file of a site, or of a key holder, which has no `data`. Paths are relative to its folder."""
+    """Contents of the configuration file of a site or key holder. A key holder has no `data`. Relative paths
+    are relative to the folder that contains the file."""
 
-    party: Name = Field(description="Name of this site in terms and in its certificate.")
+    party: Name = Field(description="Name of this site, as in the terms and in its certificate.")
     aggregator: str = Field(description="Address of the aggregator, `HOST:PORT`.")
     data: Path | str | Database | None = Field(
         default=None,
@@ -97,47 +102,50 @@ class PartyConfig(Frozen):
         "[database](sources.md). A key holder has none.",
     )
     query: str | None = Field(
-        default=None, description="With a database: the query that returns the rows of the table."
+        default=None, description="With a database: query that returns the rows of the table."
     )
-    query_file: Path | None = Field(default=None, description="With a database: the file with the query.")
+    query_file: Path | None = Field(
+        default=None, description="With a database: file that contains the query."
+    )
     names: Path | None = Field(
         default=None,
-        description="File that maps the names of columns and levels in terms to those in the table "
+        description="File that maps column and level names used in the terms to those in the table "
         "([an offer of columns](vertical.md#an-offer-of-columns)).",
     )
-    keys: Path | None = Field(default=None, description="Folder of this site's [bundle](identity.md).")
+    keys: Path | None = Field(default=None, description="Folder with this site's [key bundle](identity.md).")
     models: Path | None = Field(
         default=None,
-        description="Folder for this site's parts of models (default: next to the memory).",
+        description="Folder for this site's model parts (default: next to the memory).",
     )
     metrics: str | None = Field(
-        default=None, description="Address that serves metrics to Prometheus, `HOST:PORT` (default: none)."
+        default=None, description="Address at which to serve Prometheus metrics, `HOST:PORT` (default: none)."
     )
     state: Path = Field(
         default=Path(STATE),
-        description="Folder for the memory, including the audit log.",
+        description="Folder for this site's memory: its record of sessions, including the audit log.",
     )
     dataset: Name | None = Field(
         default=None,
-        description="Name of these rows in the memory (default: the party's name). Sessions and budgets "
-        "of one dataset add up.",
+        description="Name of the dataset (default: the party's name). Sessions with the same dataset name "
+        "share one budget and session limit.",
     )
-    read: ReadOptions = Field(default=ReadOptions(), description="Options for reading a file, below.")
+    read: ReadOptions = Field(default=ReadOptions(), description="Options for reading the file, below.")
     scratch: Path | None = Field(
         default=None,
-        description="Folder for temporary files of rows that are "
-        "[more than fit in memory](operations.md#a-table-larger-than-the-memory).",
+        description="Folder for temporary files if the rows "
+        "[do not fit in memory](operations.md#a-table-larger-than-the-memory).",
     )
     workers: WorkersConfig | None = Field(
-        default=None, description="[Workers](workers.md) that read and hold the rows, below."
+        default=None, description="[Dask workers](workers.md) that read and hold the rows, below."
     )
     nthread: int = Field(
-        default_factory=cores, ge=1, le=1024, description="Computing threads (default: one per core)."
+        default_factory=cores, ge=1, le=1024, description="Number of threads (default: one per core)."
     )
     console: SitePageConfig | None = Field(
-        default=None, description="Page of this site for a browser on its machine (default: none)."
+        default=None,
+        description="Local web page for the person in charge of this site, below (default: none).",
     )
-    policy: Policy = Field(default=Policy(), description="Terms that this site accepts, below.")
+    policy: Policy = Field(default=Policy(), description="Limits on the terms that this site accepts, below.")
 
     _file: Path = PrivateAttr(Path("party.toml"))
 
@@ -147,18 +155,19 @@ class PartyConfig(Frozen):
 
     @property
     def file(self) -> Path:
-        """The path of the file that was read."""
+        """Path of the file that was read."""
         return self._file
 
     @property
     def rows_name(self) -> str:
-        """The name of its dataset."""
+        """Name of the dataset under which the memory counts sessions and budgets."""
         return self.dataset or self.party
 
 
 def read_party(path: Path, holds_rows: bool | None = True) -> PartyConfig:
-    """Read the file of a site or key holder; its paths become absolute. ConfigError. holds_rows: whether it
-    must have `data` (a site) or must not (a key holder); None for either."""
+    """Read the file of a site or key holder, and make its paths absolute. holds_rows: True if it must have
+    `data` (a site), False if it must not (a key holder), None for either. Raises ConfigError if the file is
+    invalid."""
     values = read_toml(path, SITE)
     config = read_model(PartyConfig, values, str(path))
     _check_workers(config, path)
@@ -166,7 +175,7 @@ def read_party(path: Path, holds_rows: bool | None = True) -> PartyConfig:
         raise ConfigError("site-data-missing", f"{path}: key 'data' is missing")
     if holds_rows is False and config.data is not None:
         raise ConfigError(
-            "keyholder-has-rows", f"{path}: a key holder has no rows: remove data, or run `fedboost party`"
+            "keyholder-has-rows", f"{path}: a key holder has no rows; remove `data`, or run `fedboost party`"
         )
     source = _source(config, path)
     elsewhere = source is None or isinstance(source, Database) or is_remote(source)
@@ -196,12 +205,12 @@ def _check_workers(config: PartyConfig, path: Path) -> None:
     for is_set, why in (
         (
             isinstance(config.data, Database),
-            "workers read Parquet and CSV files: write the rows of the query to such files",
+            "workers read only Parquet and CSV files: export the rows of the query to such files",
         ),
         (config.scratch is not None, "workers keep their rows in memory: remove scratch"),
         (
             "nthread" in config.model_fields_set,
-            "the rows are on workers, which have threads of their own: remove nthread",
+            "the rows are on workers, which have their own threads: remove nthread",
         ),
     ):
         if is_set:
@@ -218,18 +227,18 @@ def _source(config: PartyConfig, path: Path) -> Path | str | Database | None:
         key = "query_file" if config.query is None else "query"
         raise ConfigError(
             "site-query-without-database",
-            f"{path}: {key} is for a database, and data names {shown(config.data)}; remove {key}",
+            f"{path}: {key} applies only to a database, but data is {shown(config.data)}; remove {key}",
         )
     return config.data
 
 
 def state_folder(config: PartyConfig) -> Path:
-    """The folder of a dataset: `state` in the site's file, then the dataset's name. The name of the file does
-    not matter."""
+    """Return the folder with the memory of a site's dataset. It depends on `state` and the dataset's name,
+    not on the name of the configuration file."""
     return config.state / folder_name(config.rows_name)
 
 
 def models_folder(config: PartyConfig) -> Path:
-    """The folder for one party's parts of models; other parties may share the state folder."""
+    """Return the folder for one party's model parts; several parties may share the state folder."""
     own = "models" if config.rows_name == config.party else f"{folder_name(config.party)}.models"
     return config.models or state_folder(config) / own

@@ -1,13 +1,13 @@
 """A site's memory, in its store: its sessions and their state, the privacy spent on them, and the audit log.
 
-Promises: `SiteMemory` (fedboost/protocol/site.py) across restarts. A recorded turn survives the end of the
-process; a session's start, end, signature and charges also survive a power failure. No session is charged
-more than its terms plan, so their privacy statement is true whatever the aggregator asks. A release is
-charged once however often it is named, and no two processes spend the same part of the budget. A session's
-secret and questions are deleted at its end. An admission, an answer or an end is written to the audit log in
-the same transaction.
-Refuses: violations of the rules between sessions and of the budget (Refused); a second process of the same
-party (ConfigError). A failed write is a DurabilityError: nothing leaves, and the process must end.
+Guarantees: implements `SiteMemory` (fedboost/protocol/site.py) across restarts. A recorded turn survives the
+end of the process; a session's start, end, signature and charges also survive a power failure. No session is
+charged more than its terms plan, so their privacy statement holds whatever the aggregator asks. A release is
+charged once, however often it is repeated, and no two processes spend the same part of the budget. A
+session's secret and questions are deleted at its end. An admission, an answer or an end is written to the
+audit log in the same transaction.
+Raises: Refused if a session violates the rules between sessions or the budget; ConfigError if another process
+of the same party is running; DurabilityError if a write fails. Then nothing leaves, and the process must end.
 
 Planned privacy is not reserved. Concurrent sessions are each admitted if their own plan fits; the one that
 finds the budget used up is refused midway.
@@ -57,8 +57,8 @@ from fedboost.views.approval import columns_of
 
 
 def spent_under(spent: Spent, budget: Budget | None, own: bool) -> Spent:
-    """What was spent on a dataset as an epsilon, and what is left of its budget. budget: that of the site's
-    present rows; own: whether these rows are this dataset."""
+    """Return the privacy spent on a dataset, as an epsilon, and what remains of its budget. budget: budget of
+    the site's current rows; own: whether these rows are this dataset."""
     limit = budget if own else None
     delta = spent.delta if limit is None else limit.delta
     allowed = {} if limit is None else {"budget": limit.epsilon, "left": limit.left(spent.cost)}
@@ -66,13 +66,13 @@ def spent_under(spent: Spent, budget: Budget | None, own: bool) -> Spent:
 
 
 def costs(file: sqlite3.Connection, *session: str) -> float:
-    """The sum (mu squared) of all charges, or of those of one party and session."""
+    """Return the total cost (mu squared) of all charges, or of the charges of one party and session."""
     where = "WHERE (party, session) = (?, ?)" if session else ""
     return math.fsum(cost for (cost,) in file.execute(f"SELECT cost FROM charges {where}", session))
 
 
 def read_spent(path: Path) -> Spent:
-    """The privacy spent on the dataset of a memory. ConfigError."""
+    """Read the privacy spent on a dataset from its memory file. Raises ConfigError if it cannot be read."""
     with reading(path) as file:
         assert file is not None
         return spent_in(file)
@@ -107,13 +107,13 @@ _ABOUT = (
 )
 _OF_ONE = "WHERE (party, session) = (?, ?)"
 Write = Callable[[sqlite3.Connection], None]
-"""A write within a transaction."""
+"""Function that writes within a transaction."""
 
 T = TypeVar("T")
 
 
 class Json(Generic[T]):
-    """Converts values of a class to and from JSON for a table's column; bytes are hex digits."""
+    """Converts values of a class to and from JSON for a table's column. Bytes become hex digits."""
 
     def __init__(self, kind: type[T]) -> None:
         config = ConfigDict(ser_json_bytes="hex", val_json_bytes="hex")
@@ -133,8 +133,14 @@ KNOWN, STANDING, QUESTION = Json(KnownSession), Json(Standing), Json(Question)
 def admission(
     offer: SessionOffer, party: str = "", dataset: str = "", names: Mapping[str, str] | None = None
 ) -> Admitted:
-    """The audit entry for a session that a site takes part in. names: the column names in the site's table,
-    by name in the terms, where they differ."""
+    """Return the audit entry for a session that a site takes part in.
+
+    Args:
+        offer: the session.
+        party: the site's name.
+        dataset: name of its rows.
+        names: column names in the site's table, by name in the terms, where they differ.
+    """
     terms, noise = offer.terms, offer.terms.noise
     return Admitted(
         session=offer.session,
@@ -162,7 +168,8 @@ def keep_terms(file: sqlite3.Connection, terms: Terms) -> None:
 
 
 class FileMemory(Store):
-    """The memory of one dataset for one party: a `protocol.site.SiteMemory`."""
+    """A site's memory: the SQLite record of one party's sessions with one dataset. Implements
+    `protocol.site.SiteMemory`."""
 
     def __init__(
         self,
@@ -173,16 +180,24 @@ class FileMemory(Store):
         names: Callable[[Terms], Mapping[str, str]] = lambda terms: {},
         clock: Callable[[], str] = now,
     ) -> None:
-        """Open an existing file. ConfigError if it cannot be used.
+        """Open an existing file. Raises ConfigError if it cannot be used, e.g. because another process uses
+        it.
 
-        budget: None to count without a limit; names: see `admission`.
+        Args:
+            path: the file.
+            party: name of this party.
+            dataset: name of its rows.
+            budget: privacy budget; None to count without a limit.
+            names: returns column names in the table under some terms, see `admission`.
+            clock: returns the current time, as in an entry.
         """
         self.dataset, self.budget = dataset, budget
         self._names, self._clock = names, clock
         self._later: list[tuple[Write, bool]] | None = None
-        """Writes that the session's thread collects, each with whether it must wait for the disk."""
+        """Writes collected for the session's thread, each with whether it must wait for the disk; None
+        outside of `together`."""
         self.just_ended = ""
-        """The session whose end was written by itself, until `ended` is called for it."""
+        """Session that has recorded its own end, until `ended` is called for it."""
         self._lock = _locked(path, party)
         with ExitStack() as opened:
             opened.callback(os.close, self._lock)
@@ -199,10 +214,11 @@ class FileMemory(Store):
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Collect the writes of the session's thread and do them in one transaction at the end; after an
-        error none is done. Refused, DurabilityError."""
+        """Collect the writes of the session's thread within this context, and do them in one transaction at
+        its end, or none after an error. Raises Refused if one of them is refused, DurabilityError if they
+        cannot be written."""
         # Only the session's thread uses `write`; entries of other threads are transactions of their own.
-        # Collected writes run at the end, and a refusal by one of them undoes all. `FileSession` has noted
+        # Collected writes run at the end, and a refusal by one of them undoes all. `FileSession` has recorded
         # the new standing in RAM by then. That is harmless: a refusal ends the session, and no answer is made
         # from the standing again.
         self._later = later = list[tuple[Write, bool]]()
@@ -216,7 +232,8 @@ class FileMemory(Store):
                     write(file)
 
     def write(self, write: Write, durable: bool = False) -> None:
-        """Do a write of the session's thread, or collect it in `together`. DurabilityError."""
+        """Do a write of the session's thread, or collect it within `together`. Raises DurabilityError if it
+        fails."""
         if self._later is not None:
             self._later.append((write, durable))
             return
@@ -224,23 +241,30 @@ class FileMemory(Store):
             write(file)
 
     def record(self, release: Release | Relayed) -> None:
-        """Record a release or relay that is about to leave. After a DurabilityError it must not leave."""
+        """Record a release or relay before it leaves. After a DurabilityError it must not leave."""
         # Without waiting for the disk, a kill loses nothing, and a power failure may lose the last entries. A
         # lost charge could be spent again, so a charge always waits.
         charged = isinstance(release, Release) and release.charge is not None
         self.write(lambda file: self.append(file, release), durable=charged)
 
     def ended(self, session: str, reason: str, paused: bool = False, analyst: str = "") -> None:
-        """Record the end of a session, or with `paused` a pause until this site returns, unless it has just
-        recorded its own end. reason: '' with a model; analyst: of a refused session. DurabilityError."""
+        """Record the end of a session in the audit log, unless the session has just recorded it. Raises
+        DurabilityError if it cannot be written.
+
+        Args:
+            session: name of the session.
+            reason: why it ended; '' if with a model.
+            paused: record a pause until this site returns, instead of an end.
+            analyst: analyst of a refused session.
+        """
         by_itself, self.just_ended = self.just_ended, ""
         if session != by_itself:
             with self.transaction() as file:
                 self.append(file, _end(session, reason, paused, analyst))
 
     def checked(self, terms: str, analyst: str, would: bool) -> None:
-        """Record a check of terms that is about to be answered, from any thread. terms: their digest; would:
-        whether this site would take part. DurabilityError."""
+        """Record an analyst's preflight check of terms before it is answered, from any thread. terms: their
+        digest; would: whether this site would take part. Raises DurabilityError if it cannot be written."""
         with self.transaction(durable=False) as file:
             self.append(file, Checked(terms=terms, would=would, analyst=analyst or None))
 
@@ -252,12 +276,13 @@ class FileMemory(Store):
         return int(count)
 
     def spent(self) -> Spent:
-        """The privacy spent on these rows by all parties."""
+        """Return the privacy spent on these rows by all parties."""
         with self.transaction(durable=False) as file:
             return spent_in(file)
 
     def begin(self, offer: SessionOffer, limits: Limits) -> "FileSession":
-        """Take part in a session, or continue it. Refused, DurabilityError."""
+        """Start a session, or continue it after a restart. Raises Refused if it violates a rule or the
+        budget, DurabilityError if it cannot be recorded."""
         name, terms = (self.party, offer.session), offer.terms
         with self.transaction() as file:
             known, others = self.known(file, offer)
@@ -281,16 +306,16 @@ class FileMemory(Store):
             return FileSession(self, offer, limits, file)
 
     def key_for(self, what: bytes, about: bytes) -> bytes:
-        """Derive a secret for one use, 32 bytes: the same for the lifetime of this memory."""
+        """Derive a 32-byte secret for one use; it is the same for the lifetime of this memory."""
         return derive(self._key, what, about)
 
     def hash_rows(self, rows: Callable[[bytes], bytes]) -> bytes:
-        """The hash of rows, keyed with this memory's secret."""
+        """Return the hash of rows under this memory's secret key. rows: computes the hash for a key."""
         return rows(self._key)
 
     def table_of(self, terms: Terms, request: bytes) -> tuple[int, bytes] | None:
-        """The number of rows and the hash of the table of a training that this party took part in; None if
-        unknown. request: nonce of the analyst's request for it."""
+        """Return the number of rows and the hash of the table that this party used in a training session;
+        None if unknown. request: nonce of the analyst's request for that session."""
         query = (
             "SELECT rows, hash FROM tables JOIN sessions USING (party, session) "
             "WHERE party = ? AND terms = ? AND request = ? ORDER BY begun DESC"
@@ -302,8 +327,8 @@ class FileMemory(Store):
     def known(
         self, file: sqlite3.Connection, offer: SessionOffer
     ) -> tuple[KnownSession | None, list[KnownSession]]:
-        """The offered session if it is known, and all others of the dataset. A session that several parties
-        share counts once; requests are per party."""
+        """Return the offered session, None if it is new, and all other sessions of the dataset. A session
+        that several parties share counts once, but requests are per party."""
         own = known_session(file, self.party, offer.session)
         offered = offer.session, offer.terms.digest
         known = known_sessions(file, self.party, self._clock())
@@ -311,7 +336,8 @@ class FileMemory(Store):
 
 
 class FileSession:
-    """A session in a FileMemory: a `protocol.site.SessionMemory`."""
+    """One session in a `FileMemory`: its secret, state, questions and charges. Implements
+    `protocol.site.SessionMemory`."""
 
     def __init__(
         self, memory: FileMemory, offer: SessionOffer, limits: Limits, file: sqlite3.Connection
@@ -338,7 +364,7 @@ class FileSession:
 
     @property
     def secret(self) -> bytes:
-        """A secret of this session, 32 bytes, the same across restarts."""
+        """Secret of this session, 32 bytes, the same across restarts."""
         self._check_lives()
         return bytes(self._secret)
 
@@ -347,13 +373,15 @@ class FileSession:
         return self._memory.together()
 
     def bind(self, rows: Callable[[bytes], bytes], table: HeldTable | None = None) -> None:
-        """Bind the session to its rows. The public part of a refusal reveals nothing about the rows."""
+        """Bind the session to its rows, by their keyed hash. Raises Refused if it was bound to different
+        rows; the public part of the error reveals nothing about them. rows: computes the hash for a key;
+        table: facts about the table for later sessions."""
         digest = self._memory.hash_rows(rows)
         if self._rows and self._rows != digest:
             raise Refused(
                 "session-other-rows",
                 f"party {self._memory.party} does not continue session {quoted(self._session)}; train again",
-                "its rows are not those that the session began with; put them back, or train again",
+                "its rows differ from those that the session started with; restore them, or train again",
             )
 
         def write(file: sqlite3.Connection) -> None:
@@ -366,7 +394,7 @@ class FileSession:
             self._rows = digest
 
     def _keep(self, file: sqlite3.Connection, table: HeldTable) -> None:
-        """Keep what later sessions must know about a table."""
+        """Store what later sessions must know about a table."""
         if (chosen := table.chosen) is not None:
             sets = file.execute("SELECT DISTINCT rows, bits FROM row_sets").fetchall()
             others = (np.unpackbits(np.frombuffer(bits, np.uint8), count=rows) != 0 for rows, bits in sets)
@@ -375,8 +403,8 @@ class FileSession:
         put(file, "tables", *self._name, table.rows, self._memory.hash_rows(table.hashed))
 
     def meet(self, attempt: int) -> None:
-        """Record that the parties met in this attempt, which charges predicted rows and splits. Refused if
-        the session conflicts with others."""
+        """Record that the parties met in this attempt. This charges predicted rows and splits. Raises Refused
+        if the session conflicts with others."""
         standing = replace(self._standing, attempt=attempt)
 
         def write(file: sqlite3.Connection) -> None:
@@ -393,7 +421,7 @@ class FileSession:
         self._standing = standing
 
     def ask(self, question: Question, base: Position, reached: Position) -> None:
-        """Record a question before it is answered."""
+        """Record a question before it is answered. base, reached: positions before and after the question."""
         standing, other_tree = self._standing.after(question, base, reached), base != self._standing.base
 
         def write(file: sqlite3.Connection) -> None:
@@ -406,16 +434,16 @@ class FileSession:
         self._standing = standing
 
     def help(self, stage: int, roster: tuple[str, ...]) -> None:
-        """Record a sum of this stage and roster before it is opened."""
+        """Record the stage and roster of a sum before this party helps to reveal it."""
         self._stand(replace(self._standing, helped=(stage, roster)))
 
     def sign(self) -> None:
-        """Record a model before it is signed."""
+        """Record that this party signs the model, before it does."""
         self._stand(replace(self._standing, signed=True), durable=True)
 
     def charge(self, release: str, cost: float) -> None:
-        """Charge a release once, however often it is named. Refused if it exceeds the budget or the plan of
-        the terms."""
+        """Charge a release, once however often it is repeated. Raises Refused if the cost exceeds the budget
+        or the plan of the terms."""
         party, session = self._name
 
         def write(file: sqlite3.Connection) -> None:
@@ -426,18 +454,19 @@ class FileSession:
             if costs(file, *self._name) + cost > planned * (1.0 + ROUNDING):
                 raise Refused(
                     "session-over-plan",
-                    f"party {party}: session {quoted(session)} asks for more releases than its terms plan, "
+                    f"party {party}: session {quoted(session)} requests more releases than its terms plan, "
                     f"which would make it less private than they state",
                 )
             if self._memory.budget is not None:
-                wanted, budget = f"session {quoted(session)} asks for one more release", self._memory.budget
+                wanted, budget = f"session {quoted(session)} requests one more release", self._memory.budget
                 budget.check(party, wanted, budget.delta, costs(file), cost)
             self._memory.promise(file, "charges", *self._name, release, float(cost), now())
 
         self._write(write, durable=True)
 
     def end(self, reason: str) -> None:
-        """End the session for this site: its name, terms and charges stay, its secret and questions go."""
+        """Mark the session as ended. Its name, terms and privacy charges are kept; its secret and recorded
+        questions are deleted. reason: text for the audit log."""
         if self._ended:
             return
         store = self._memory
@@ -474,8 +503,8 @@ def _end(session: str, reason: str, paused: bool = False, analyst: str = "") -> 
 
 
 def take_over(file: sqlite3.Connection, party: str, forgotten: Iterable[DurableRow], reason: str) -> None:
-    """Add forgotten rows to a memory, and end the party's open sessions with this reason: what was answered
-    in them since is unknown."""
+    """Add rows that a restored memory has lost, and end the party's open sessions, since their answers since
+    then are unknown. forgotten: the lost rows, from the counter; reason: why the sessions end."""
     for table in ("secrets", "questions"):
         file.execute(f"DELETE FROM {table} WHERE party = ?", (party,))
     for table, row in forgotten:
@@ -486,24 +515,25 @@ def take_over(file: sqlite3.Connection, party: str, forgotten: Iterable[DurableR
 
 
 def check_alone(path: Path, party: str, remedy: str = "") -> None:
-    """Raise ConfigError if another process of this party uses the memory. remedy: what to do about it."""
+    """Raise ConfigError if another process of this party uses the memory. remedy: end of the message."""
     os.close(_locked(path, party, remedy))
 
 
 def check_dataset(path: Path, file: sqlite3.Connection, dataset: str) -> None:
-    """Raise ConfigError if the memory is that of another dataset."""
+    """Raise ConfigError if a memory file belongs to a different dataset."""
     name, _ = dataset_of(file)
     if name != dataset:
         raise ConfigError(
             "memory-other-dataset",
-            f"{path}: is the memory of the dataset {name!r}, not of {dataset!r}; give each its own folder",
+            f"{path} is the memory of dataset {name!r}, not of {dataset!r}; use a separate folder for each",
         )
 
 
 def _locked(path: Path, party: str, remedy: str = "") -> int:
-    """Take the lock that one process of this party has. ConfigError."""
+    """Return the locked lock file of a party, as a descriptor. Raises ConfigError if another process has
+    it."""
     lock = path.parent / f"{folder_name(party)}.lock"
-    with file_errors(lock, "cannot write this lock"):
+    with file_errors(lock, "cannot write this lock file"):
         handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, OWNER_ALONE)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -513,18 +543,19 @@ def _locked(path: Path, party: str, remedy: str = "") -> int:
             raise ConfigError(
                 "memory-in-use", f"{path}: another process of party {party!r} uses this memory{remedy}"
             ) from None
-        raise ConfigError("memory-lock-failed", f"{lock}: cannot be locked: {error.strerror}") from None
+        raise ConfigError("memory-lock-failed", f"{lock}: cannot lock this file: {error.strerror}") from None
     return handle
 
 
 def known_session(file: sqlite3.Connection, party: str, session: str) -> KnownSession | None:
-    """A session of a party by name; None if unknown."""
+    """Return a party's session by name; None if unknown."""
     row = file.execute(f"{_ABOUT} {_OF_ONE}", (now(), party, session)).fetchone()
     return None if row is None else _known(*row[1:])
 
 
 def known_sessions(file: sqlite3.Connection, party: str, at: str = "") -> list[KnownSession]:
-    """All sessions of the dataset from this party's point of view. at: the time, now by default."""
+    """Return all sessions of the dataset as this party may compare them: requests of other parties are left
+    out. at: time at which to compute their age, now by default."""
     sessions: dict[tuple[str, str], KnownSession] = {}
     for name, *row in file.execute(_ABOUT, (at or now(),)):
         known, mine = _known(*row), name == party
@@ -538,20 +569,20 @@ def _known(text: str, attempt: int, ended: str | None, days: float | None) -> Kn
 
 
 def as_row(rows: bytes, standing: Standing) -> tuple[Value, ...]:
-    """The columns of a standing from `attempt` to `standing`; its questions have their own table."""
+    """Return the table columns `attempt`, `rows` and `standing`. Questions have their own table."""
     return standing.attempt, rows, STANDING.of(replace(standing, questions=()))
 
 
 # ---- The key for noise on labels: one per label column, kept with the site's memory ---------------------
-# Promises: a label has the same noise in every session; two draws would reveal more than one.
+# Guarantees: a label has the same noise in every session; two draws would reveal more than one.
 
 
 _WHAT = b"fedboost/1/labels"
 
 
 def label_key(memory: FileMemory, terms: Terms) -> bytes:
-    """The key, 32 bytes, from which noise on the label of these terms is drawn. Refused if other noise was
-    drawn before; DurabilityError if its use cannot be recorded."""
+    """Return the 32-byte key from which noise on the terms' label is drawn. Raises Refused if different noise
+    was drawn before, DurabilityError if the use of the key cannot be recorded."""
     columns, epsilon = terms.columns, terms.vertical.label_epsilon
     name = memory.party, columns.label
     key = memory.key_for(_WHAT, columns.label.encode())
@@ -567,14 +598,14 @@ def label_key(memory: FileMemory, terms: Terms) -> bytes:
     if known is not None and known[2] != row[2]:
         raise Refused(
             "label-noise-lost",
-            f"party {memory.party}: the noise on its labels came from a memory that is gone, and new noise "
-            f"would reveal more of them: put that memory back, or remove label_epsilon from the terms",
+            f"party {memory.party}: the memory that determined the noise on its labels is missing, and new "
+            f"noise would reveal more about them; restore it, or remove label_epsilon from the terms",
         )
     if known is not None and known != row:
         raise Refused(
             "label-noise-changed",
-            f"party {memory.party}: its labels {quoted(columns.label)!r} got noise of label_epsilon = "
-            f"{known[0]:g} before; other noise, or noise on other classes, would reveal more of them: set "
-            f"label_epsilon and classes as they were",
+            f"party {memory.party}: its labels {quoted(columns.label)!r} already got noise of "
+            f"label_epsilon = {known[0]:g}; different noise or classes would reveal more about them; set "
+            f"label_epsilon and classes as they were before",
         )
     return key

@@ -1,4 +1,4 @@
-"""Models at a site: the parts that it keeps, and who signed a model that it is to measure."""
+"""Models at a site: the model parts that it stores, and the signatures on a model that it is to evaluate."""
 
 import re
 from collections.abc import Collection
@@ -31,17 +31,17 @@ from fedboost.runtime.site.store import OWNER_ALONE, make_folder
 from fedboost.terms import continuation
 from fedboost.terms.terms import Terms
 
-# ---- The parts of models that a site keeps, each in its own file ----------------------------------------
-# Promises: a part is on the disk before this site signs it.
+# ---- The model parts that a site stores, each in its own file -------------------------------------------
+# Guarantees: a part is on the disk before this site signs it.
 
 
 NAME_CHARS = 16
-"""Hex digits of a model's id in its file name: 64 bits."""
+"""Number of hex digits of a model's id in its file name (64 bits)."""
 FILE_NAME = re.compile(rf"[0-9a-f]{{{NAME_CHARS}}}\.json")
 
 
 class PartFolder:
-    """The folder of a site's parts of models, created with the first part."""
+    """The folder in which a site stores its model parts. It is created when the first part is saved."""
 
     def __init__(self, config: PartyConfig) -> None:
         self.folder, self._party = models_folder(config), config.party
@@ -50,7 +50,7 @@ class PartFolder:
         return self.folder / f"{id[:NAME_CHARS]}.json"
 
     def files(self) -> list[Path]:
-        """The existing files of parts. ConfigError."""
+        """Return the paths of the stored parts. Raises ConfigError if the folder cannot be read."""
         try:
             return sorted(file for file in self.folder.iterdir() if FILE_NAME.fullmatch(file.name))
         except FileNotFoundError:
@@ -61,7 +61,8 @@ class PartFolder:
             ) from None
 
     def keep(self, part: Part) -> Path:
-        """Write a part to its file, never over another part; returns the path. DurabilityError."""
+        """Save a part to its file and return the path. Never replaces the part of another model or party.
+        Raises DurabilityError if it cannot be saved."""
         model = PartyModel.of(part)
         file = self.file(model.id)
         try:
@@ -73,7 +74,8 @@ class PartFolder:
         return file
 
     def model_of(self, terms: Terms) -> Booster:
-        """This site's part of the model that these terms predict with. Refused if it is not here."""
+        """Return this site's part of the model that these terms predict with. Raises Refused if the site does
+        not have it, or if the terms do not match it."""
         id = terms.vertical.predict_with
         assert id is not None
         file, name = self.file(id), f"model {id[:NAME_CHARS]}"
@@ -81,8 +83,8 @@ class PartFolder:
             if not file.exists():
                 raise Refused(
                     "part-missing",
-                    f"party {self._party} has no part of {name}: it did not train it, or its folder of "
-                    f"models was moved",
+                    f"party {self._party} has no part of {name}: the party did not take part in the "
+                    f"training, or its model folder was moved",
                 )
             model = PartyModel.load(file)
         except (ConfigError, OSError) as error:
@@ -91,35 +93,39 @@ class PartFolder:
             ) from None
         if model.id != id or model.party != self._party:
             raise Refused(
-                "part-mismatch", f"party {self._party}: its file of model {id[:NAME_CHARS]} has another part"
+                "part-mismatch",
+                f"party {self._party}: its file for model {id[:NAME_CHARS]} has a different part",
             )
         vertical = terms.vertical
         rows, fewest = vertical.predict_rows or 0, vertical.min_common_rows
         if terms_to_predict(model, rows, fewest) != terms:
             raise Refused(
-                "part-other-terms", f"the terms are not those that model {id[:NAME_CHARS]} was trained under"
+                "part-other-terms",
+                f"the terms do not match those under which model {id[:NAME_CHARS]} was trained",
             )
         return model.booster
 
     def _check_free(self, file: Path, model: PartyModel) -> None:
-        """Raise ConfigError if the file has another part, e.g. that of another party with the same folder."""
+        """Raise ConfigError if the file contains another part, e.g. of a different party that uses the same
+        folder."""
         if not file.exists():
             return
         there = PartyModel.load(file)
         if (there.id, there.party) != (model.id, model.party):
             raise ConfigError(
                 "part-file-taken",
-                f"{file}: has the part of party {quoted(there.party)!r} of model {there.id[:NAME_CHARS]}, "
-                f"which would be lost: give this site a folder of its own by `models`",
+                f"{file} contains the part of model {there.id[:NAME_CHARS]} that belongs to party "
+                f"{quoted(there.party)!r}, which would be lost; set `models` to a separate folder for this "
+                f"site",
             )
 
 
-# ---- The table that the model in terms was trained on, as the site's memory knows it --------------------
+# ---- The table that the model in terms was trained on, according to the site's memory -------------------
 
 
 def training_table(memory: FileMemory, terms: Terms) -> TrainingTable | None:
-    """The table that the model in these terms was trained on; None if this site took no part, or has another
-    memory."""
+    """Return facts about the table on which the model in these terms was trained. None if this site did not
+    take part in the training, or has a different memory."""
     if terms.trained is None or (session := _session(terms)) is None:
         return None
     known = memory.table_of(terms.trained, b"" if session.request is None else session.request.nonce)
@@ -130,15 +136,15 @@ def training_table(memory: FileMemory, terms: Terms) -> TrainingTable | None:
 
 
 # ---- Who signed the model that terms measure: a site's check of its signatures --------------------------
-# Promises: a party is a signer only if a certificate of that name, along a chain to a root that the site
+# Guarantees: a party is a signer only if a certificate of that name, along a chain to a root that the site
 # trusts, signed everything that the model predicts with, under the terms of its training. Features and levels
-# have the same meaning in these terms as in the training. A certificate that has expired since is valid: it
-# was in date when the model was made. A denied one is not.
+# have the same meaning in these terms as in the training. A certificate that has expired since is accepted,
+# because it was in date when the model was made; a denied certificate is not.
 
 
 def signers_at(config: PartyConfig, terms: Terms, credentials: Credentials | None = None) -> ModelSigners:
-    """The signers of the model in terms that measure one, among this site and the parties in its policy.
-    credentials: what the site trusts; None reads it from its keys."""
+    """Return the signers of the model that terms measure, among this site and the policy's evaluate_signers.
+    credentials: certificates that the site trusts; None to read them from its keys."""
     if not terms.task.measures or (credentials is None and config.keys is None):
         return UNCHECKED
     if credentials is not None:
@@ -148,7 +154,7 @@ def signers_at(config: PartyConfig, terms: Terms, credentials: Credentials | Non
         try:
             roots, denied = read_trust(config.keys)
         except (ConfigError, OSError) as error:
-            return ModelSigners(unknown=f"what this site trusts cannot be read: {error}")
+            return ModelSigners(unknown=f"this site's trusted certificates cannot be read: {error}")
     wanted = {config.party, *config.policy.evaluate_signers}
     return ModelSigners(signers_of(terms, wanted, roots, datetime.now(UTC), denied))
 
@@ -156,7 +162,15 @@ def signers_at(config: PartyConfig, terms: Terms, credentials: Credentials | Non
 def signers_of(
     terms: Terms, wanted: Collection[str], roots: bytes, now: datetime, denied: Collection[str]
 ) -> frozenset[str]:
-    """The wanted parties that signed the model in these terms. roots: trusted certificates, PEM."""
+    """Return those of the wanted parties whose signature on the model in these terms is valid.
+
+    Args:
+        terms: terms that measure a model.
+        wanted: names of parties.
+        roots: trusted root certificates, PEM.
+        now: the current time.
+        denied: serial numbers of certificates to reject.
+    """
     trained, session = terms.trained, _session(terms)
     if trained is None or terms.xgb_model is None or session is None:
         return frozenset()
@@ -173,7 +187,7 @@ def signers_of(
 
 
 def _session(terms: Terms) -> SignedSession | None:
-    """The session that made the model in terms; None if there is none."""
+    """Return the session that made the model in these terms; None if it is not recorded."""
     if terms.xgb_model is None:
         return None
     try:
@@ -183,10 +197,10 @@ def _session(terms: Terms) -> SignedSession | None:
 
 
 def _model(text: str, trained: Terms) -> SignedModel | None:
-    """The model without signatures; None unless its parties signed all of its trees. With a custom program
-    they sign the questions only; where columns are held apart, each signs what it received. Signatures do not
-    cover which output a tree is for, which means belong to which column, and constants after the first one:
-    these must follow from the terms."""
+    """Return the model without signatures; None unless signatures can cover everything that it predicts with.
+    Under a custom program or with different columns, parties do not sign all trees. Signatures omit which
+    output a tree is for, which means belong to which column, and constants after the first; all these must
+    follow from the terms."""
     if trained.session.program != "boosting" or trained.blocks:
         return None
     own = belonging(continuation.read(text), trained)

@@ -1,10 +1,11 @@
-"""A party on the network: dials the aggregator, and answers as far as its session allows.
+"""A party on the network: it connects to the aggregator and answers what its session allows.
 
-Promises: computing never blocks the connection, since it runs in its own thread. A missing aggregator is
-waited for, a lost one is dialled again. A refusal is in the audit log before it leaves, with the same text.
-Refuses: an aggregator that does not admit this party (e.g. because its name is taken), or a server that is
-not an aggregator: the error ends the process. Once admitted, it dials again after any loss, and gives up only
-after MAX_REFUSALS refusals in a row, or if the aggregator's version has changed.
+Guarantees: computing never blocks the connection, since it runs in its own thread. The party waits for an
+unreachable aggregator and reconnects to a lost one. A refusal is in the audit log before it leaves, with the
+same text.
+Raises: ConfigError, which ends the process, if an aggregator does not admit this party (e.g. because its name
+is taken) or a server is not an aggregator. A party that was admitted reconnects after any loss. It gives up
+only after MAX_REFUSALS refusals in a row, or if the aggregator's version has changed.
 """
 
 import asyncio
@@ -78,14 +79,15 @@ from fedboost.wire.messages import UnreadOffer, decode_to_party, encode_from_par
 
 
 FIRST_RETRY, LAST_RETRY = 0.2, 5.0
-"""Seconds between two attempts to reach the aggregator, doubling from the first to the last value."""
+"""Seconds between two attempts to reach the aggregator, doubling from the first value to the last."""
 REPORT_AFTER_SECONDS = 1.0
-"""Seconds of waiting before the log reports it."""
+"""Seconds of waiting after which the log reports it."""
 
 
 @dataclass(eq=False)
 class DialAttempts:
-    """Attempts to reach one aggregator, also after a loss. wait: most seconds until it is reached."""
+    """Attempts to reach one aggregator, at the start or after a loss. wait: maximum seconds until it is
+    reached."""
 
     _address: str
     _wait: float
@@ -96,8 +98,9 @@ class DialAttempts:
     _fault: TlsFault | None = None
 
     async def reached(self, opened: Any, bundle: Bundle | None, attended: bool) -> bool:
-        """Try to reach the aggregator over this connection. ConfigError if the wait is over. attended:
-        whether it has admitted this party before, and is waited for whatever answers in its place."""
+        """Return whether the aggregator can be reached over this connection. opened: the gRPC channel;
+        attended: whether it admitted this party before; if so, the party goes on waiting whatever answers in
+        its place. Raises ConfigError if the wait is over or the server is not an aggregator."""
         try:
             # asyncio.wait_for loses a cancellation that arrives together with the result (Python 3.11).
             async with asyncio.timeout(min(self._pause, max(self._wait - self._waited, 0.05))):
@@ -116,9 +119,9 @@ class DialAttempts:
 
     def _give_up_or_say_so(self) -> None:
         if self._waited >= self._wait:
-            advice = "check `aggregator` in this site's file and that the aggregator runs"
+            advice = "check `aggregator` in this site's file, and that the aggregator is running"
             raise channel.unanswered(self._address, self._wait, self._fault, advice) from None
-        why = self._fault.reason if self._fault else "nobody answers there"
+        why = self._fault.reason if self._fault else "no server answers at this address"
         if self._waited >= REPORT_AFTER_SECONDS and self._reported != why:
             self._log.info("waiting for the aggregator", address=self._address, reason=why)
             self._reported = why
@@ -130,18 +133,20 @@ class DialAttempts:
 
 
 MAX_UNREAD_MESSAGES = 16
-"""Most unhandled messages, not counting relays, before the connection is read no further."""
+"""Maximum number of unhandled messages, not counting relays; with more, the connection is not read
+further."""
 MAX_UNREAD_RELAYED = 1 << 30
-"""The same for bytes of relays. A session keeps them in memory anyway until all have arrived; a party
-whose rows are known never waits for as many."""
+"""The same limit for the bytes of relays. A session keeps relays in memory anyway until all have arrived; a
+party whose rows are known never needs to wait for as many."""
 RELAY_OVERHEAD = 200
 """Bytes of a relay in addition to its content."""
 Message = ToParty | PeerError | None
-"""PeerError: a message that cannot be read; None: the aggregator has hung up."""
+"""A message from the aggregator; PeerError if it cannot be read; None if the aggregator closed the
+connection."""
 
 
 class Inbox:
-    """The messages that have arrived on one connection and are not handled yet."""
+    """Queue of the messages that have arrived on one connection and are not handled yet."""
 
     def __init__(self) -> None:
         self._queue: asyncio.Queue[Message] = asyncio.Queue()
@@ -150,7 +155,7 @@ class Inbox:
         self._taken = asyncio.Event()
 
     async def put(self, message: Message) -> None:
-        """Add a message once there is room for it; called by a single reader."""
+        """Add a message as soon as there is room for it. Called by a single reader."""
         while self._is_full(message):
             self._taken.clear()
             await self._taken.wait()
@@ -181,17 +186,18 @@ class Inbox:
 
 
 LARGE_REPLY = 1 << 16
-"""A reply with more bytes does not wait for the last one."""
+"""A reply with more bytes is sent at once instead of together with the last one."""
 
 Reply = tuple[FromParty, bytes]
 """A message to the aggregator, and its bytes."""
 Early = asyncio.Queue[list[Reply] | None]
-"""Replies that do not wait for the last one, then None. Unbounded: the session keeps the parts of a report
-anyway."""
+"""Replies to send before the last one is computed; None marks the end. Unbounded, because the session keeps
+the parts of a report anyway."""
 
 
 class SessionThread:
-    """The thread, from the first message to `close`. hung_up: set while no one waits for replies."""
+    """Worker thread that runs the computations of a party's sessions. It starts with the first message and
+    ends with `close`. hung_up: event that is set while no one waits for replies."""
 
     def __init__(self) -> None:
         self.hung_up = threading.Event()
@@ -203,8 +209,8 @@ class SessionThread:
         self._thread.shutdown(wait=False)
 
     async def replies(self, session: PartySession, message: ToParty) -> AsyncGenerator[Reply, None]:
-        """Yield the replies to a message. Closing the generator early also waits until the session has
-        stopped."""
+        """Yield the replies to a message as they are computed. Closing the generator early waits until the
+        session has stopped."""
         early: Early = asyncio.Queue()
         loop = asyncio.get_running_loop()
         computing = self._thread.submit(self._compute, session, message, early, loop)
@@ -224,7 +230,7 @@ class SessionThread:
     def _compute(
         self, session: PartySession, message: ToParty, early: Early, loop: asyncio.AbstractEventLoop
     ) -> list[Reply]:
-        """Handle a message in the thread; returns the last replies."""
+        """Handle a message in the thread. Returns the replies that were not sent early."""
         ready: list[Reply] = []
         # `handle` yields an answer only after the store has recorded it: the answer waits for that write.
         # Once in gRPC's hands, it cannot be recalled. Had it left unrecorded, a restarted site would not know
@@ -245,8 +251,8 @@ class SessionThread:
 
 
 class PartyMonitor:
-    """Watches one party, and reports its events to the log, the metrics and the site's page. memory: has the
-    privacy spent on its rows, and the requests."""
+    """Reports one party's events to the log, the metrics and the site's page. memory: has the privacy spent
+    on its rows, and the analysts' requests."""
 
     def __init__(self, config: PartyConfig, log: Any, memory: FileMemory) -> None:
         self.metrics = PartyMetrics("keyholder" if config.data is None else "party")
@@ -257,9 +263,9 @@ class PartyMonitor:
         self._asked: tuple[Ask, float] | None = None
         """The last question, and when it arrived."""
         self._gives_all = False
-        """True if all its rows take part, because it has the labels."""
+        """Whether all its rows take part, because it has the labels."""
         self._spends = False
-        """True if the session's answers get noise, which is charged."""
+        """Whether the session's answers get noise, which is charged."""
         self._page = MetricsPage(self.metrics, config.metrics, log) if config.metrics else None
         self._look_at_budget()
 
@@ -268,7 +274,7 @@ class PartyMonitor:
             self._page.close()
 
     def offered(self, session: str, analyst: str = "", terms: Terms | None = None) -> None:
-        """Note that a session was offered, possibly again. terms: None if they cannot be read."""
+        """Report that a session was offered, possibly again. terms: None if they cannot be read."""
         self.report(Event("session offered", session, analyst, terms=terms))
         self._session, self._round, self._since = session, 0, time.monotonic()
         if terms is not None:
@@ -284,11 +290,11 @@ class PartyMonitor:
         return data
 
     def asked(self, ask: Ask) -> None:
-        """Note that a question arrived, for the first time or again."""
+        """Remember that a question arrived, for the first time or again."""
         self._asked = ask, time.monotonic()
 
     def answered(self) -> None:
-        """Note that the question was answered: at once, or with relays of other parties."""
+        """Report that the last question was answered: at once, or with the relays of other parties."""
         assert self._asked is not None
         ask, since = self._asked
         now = time.monotonic()
@@ -306,7 +312,8 @@ class PartyMonitor:
                 self._look_at_budget()
 
     def ended(self, session: str, reason: str, left: bool) -> None:
-        """Note the end of a session. reason: '' with a model; left: whether this party left it."""
+        """Report the end of a session. reason: why it ended, '' if with a model; left: whether this party
+        left it."""
         kind: Kind = "session done" if not reason else "left the session" if left else "session failed"
         self.report(Event(kind, session, reason=reason))
         self._look_at_budget()
@@ -316,29 +323,27 @@ class PartyMonitor:
         self.metrics.budget(spent.spent, spent.left, spent.delta)
 
 
-# ---- A party on the network: dials the aggregator, answers what its session lets it answer --------------
+# ---- A party on the network: connects to the aggregator, and answers what its session allows ------------
 
 
 MAX_REFUSALS = 60
-"""Refusals in a row, about a second each, after which a party that was admitted before gives up."""
+"""Refusals in a row, about a second apart, after which a party that was admitted before gives up."""
 REDIAL = 1.0
-"""Most seconds between the loss of an aggregator and the next attempt to reach it."""
+"""Maximum seconds between the loss of an aggregator and the next attempt to reach it."""
 FREE_REFUSALS = 20
-"""Sessions that a party may leave in a row before it pauses after each."""
+"""Number of sessions that a party may leave in a row before it pauses after each."""
 MAX_PAUSE_SECONDS = 1.0
-"""Longest such pause before the next message is read. The first takes a tenth of it, each further one twice
-as long as the one before. It delays the offers of other analysts, too."""
+"""Longest such pause before the next message is read. The first takes a tenth of it, and each further one
+twice as long as the one before. It delays offers from other analysts, too."""
 LARGE_MESSAGE = 1 << 16
-"""A message with more bytes is decoded in a thread; for a smaller one the detour takes longer than the
+"""A message with more bytes is decoded in a thread; for smaller ones, switching threads takes longer than
 decoding."""
 
 
 class PartyNode:
-    """A party at its site. It reads its table when it starts (ConfigError if it cannot be read), and again
-    before a session if the files have changed.
-
-    What leaves is first recorded in the store of the config.
-    """
+    """A party at its site, connected to the aggregator. It reads its table when it starts, and again before a
+    session if the files have changed. Whatever leaves the site is first recorded in its store. Raises
+    ConfigError if the table or the store cannot be read."""
 
     def __init__(self, config: PartyConfig, log: Any, bundle: Bundle | None) -> None:
         self._config = config
@@ -352,25 +357,23 @@ class PartyNode:
             self.watch = PartyMonitor(config, self._log, self._memory)
             opened.pop_all()
         self._session: PartySession | None = None
-        """Outlives a connection: after dialling again, the session continues."""
+        """Current session. It outlives a connection, and continues after reconnecting."""
         self._thread = SessionThread()
         self._name = self._analyst = ""
-        """The session offered last and the signer of the offer, until they are in the audit log."""
+        """Name of the last offered session and signer of the offer, until both are in the audit log."""
         self._attended = False
         self._refusals = 0
         book, busy = CheckBook(self._memory, self.watch.page_state.checked), lambda: self._session is not None
         self._reviewer = CheckStream(config, self._rows, self._credentials, busy, book, self._log)
         self._left = 0
-        """Sessions left in a row."""
+        """Number of sessions left in a row."""
         self.ended: list[str] = []
-        """The reason for the end of each session, '' for a model."""
+        """Reason for the end of each session; '' for a model."""
 
     async def run(self, wait: float, once: bool) -> None:
-        """Attend the aggregator until cancelled; with `once`, until one session has ended.
-
-        wait: seconds to wait for an aggregator that does not answer. ConfigError after that, or if the store
-        cannot be written.
-        """
+        """Serve the aggregator until cancelled or, with `once`, until one session has ended. wait: seconds to
+        wait for an aggregator that does not answer. Raises ConfigError after that, or if the store cannot be
+        written."""
         if hint := nothing_approved(self._config):
             self._log.warning(hint.replace("--config party.toml", f"--config {self._config.file}"))
         self._rows.say()
@@ -389,7 +392,7 @@ class PartyNode:
             self.close()
 
     def close(self) -> None:
-        """Close its files; for a party that did not run, or no longer runs."""
+        """Close its files. For a party that did not run, or no longer runs."""
         self._thread.close()
         self._memory.close()
         self.watch.close()
@@ -406,16 +409,16 @@ class PartyNode:
                     continue
                 await self._attend(opened, once)
             if not (once and self.ended):
-                self._log.info("dialling again")
+                self._log.info("reconnecting")
                 await asyncio.sleep(REDIAL * random.uniform(0.5, 1.0))  # parties should not all come at once
 
     async def _attend(self, opened: Any, once: bool) -> None:
-        """Use a connection until it is lost."""
+        """Use a connection until it is lost. opened: the gRPC channel to the aggregator."""
         metadata = ((channel.PARTY_KEY, self._config.party.encode()), *channel.VERSIONS)
         self._thread.hung_up.clear()
         # Two tasks share the connection, and a thread computes:
         #
-        #     _read     gRPC -> Inbox; sets `hung_up` when the answer under way is not wanted any more
+        #     _read     gRPC -> Inbox; sets `hung_up` when the current answer is no longer wanted
         #     _attend   Inbox -> SessionThread -> gRPC, one message after the other
         call = opened.stream_stream(channel.ATTEND)(metadata=metadata)
         inbox = Inbox()
@@ -450,7 +453,8 @@ class PartyNode:
                 self._session.hang_up()
 
     async def _read(self, call: Any, inbox: Inbox, opened: Any) -> None:
-        """Put the aggregator's messages into the inbox, and None at the end. Also answers checks."""
+        """Put the aggregator's messages into the inbox, and None at the end. Also answers preflight
+        checks."""
         reviewing: asyncio.Task[None] | None = None
         try:
             if channel.VERSION_KEY in await call.initial_metadata():  # this party was admitted
@@ -484,7 +488,7 @@ class PartyNode:
         return decode() if len(data) <= LARGE_MESSAGE else await asyncio.to_thread(decode)
 
     async def _answer(self, call: Any, message: ToParty | PeerError) -> None:
-        """Let the session handle one message, and send its replies while it computes the next one."""
+        """Let the session handle one message, and send each reply while the next is being computed."""
         if isinstance(message, UnreadOffer) and message.session != self._current:
             await self._leave_unread(call, message)
             return
@@ -519,7 +523,7 @@ class PartyNode:
         return None if self._session is None else self._name
 
     async def _leave_unread(self, call: Any, offer: UnreadOffer) -> None:
-        """Leave a session whose terms were not read, as if it were refused."""
+        """Leave a session whose terms cannot be read, as if it were refused."""
         self._begin(offer.session)
         reason = quoted(offer.public)
         self._end(reason, offer)
@@ -527,14 +531,14 @@ class PartyNode:
         await asyncio.sleep(pause_after(self._left))
 
     def _begin(self, session: str, analyst: str = "", terms: Terms | None = None) -> None:
-        """Begin an offered session, in place of any other. terms: None if they cannot be read."""
-        self._close_session("another session began", paused=True)
+        """Start an offered session in place of any other. terms: None if they cannot be read."""
+        self._close_session("another session started", paused=True)
         self._name, self._analyst = session, analyst
         self.watch.offered(session, analyst, terms)
         self._session = PartySession(self._site())
 
     def _session_for(self, message: ToParty) -> PartySession | None:
-        """The session that a message belongs to; None if this party has left it."""
+        """Return the session that a message belongs to; None if this party has left it."""
         if isinstance(message, Offer) and message.session != self._current:
             self._begin(message.session, analyst_of(message, self._credentials()), message.terms)
         return self._session
@@ -557,7 +561,9 @@ class PartyNode:
     def _permit(self, offer: SessionOffer) -> Limits:
         self._rows.check_misfits()
         if self._bundle is not None and not offer.analyst:
-            raise Refused("terms-unsigned", f"party {self._config.party}: no analyst signed the terms")
+            raise Refused(
+                "terms-unsigned", f"party {self._config.party}: the terms are not signed by an analyst"
+            )
         config, terms = self._config, offer.terms
         with naming_the_command(terms, offer.analyst):
             policy = policy_for(config, terms, offer.analyst)
@@ -568,7 +574,7 @@ class PartyNode:
         return limits
 
     def _holder(self) -> Callable[[Terms, bytes], Holder] | None:
-        """Returns the holder of a session's rows; None at a site without rows."""
+        """Return the function that creates the holder of a session's rows; None at a site without rows."""
         if self._config.data is None:
             return None
         key_of, model_of = partial(label_key, self._memory), PartFolder(self._config).model_of
@@ -581,7 +587,7 @@ class PartyNode:
 
         def keep(part: Part) -> None:
             file = PartFolder(self._config).keep(part)
-            self._log.info("part of the model kept", session=part.session, file=str(file))
+            self._log.info("part of the model stored", session=part.session, file=str(file))
 
         name, holder, permit, memory = self._config.party, self._holder(), self._permit, self._memory
         return Site(name, holder, urandom, self._credentials(), permit, taken, memory.record, memory, keep)
@@ -593,15 +599,15 @@ class PartyNode:
 
 
 def pause_after(left: int) -> float:
-    """Seconds of pause after leaving so many sessions in a row. Each is a line in the log, and an aggregator
-    could offer sessions without end."""
+    """Return the seconds to pause after leaving this many sessions in a row. Each one is a line in the log,
+    and an aggregator could offer sessions indefinitely."""
     beyond = min(left - FREE_REFUSALS, 10)  # keeps the power of two within a float
     return min(0.1 * 2 ** (beyond - 1), MAX_PAUSE_SECONDS) if beyond > 0 else 0.0
 
 
 @asynccontextmanager
 async def page_served(config: PartyConfig, rows: SiteRows, state: PageState, log: Any) -> AsyncIterator[None]:
-    """Serve the site's page within this context, if the config has one."""
+    """Serve the site's page within this context, if the configuration has one."""
     if config.console is None:
         yield
         return
@@ -623,7 +629,8 @@ async def page_served(config: PartyConfig, rows: SiteRows, state: PageState, log
 
 
 class PredictingNode(PartyNode):
-    """The label holder in the session that it requested. config: `data` names the rows to predict."""
+    """The label holder's party in the prediction session that it requests. config: its `data` is the table to
+    predict."""
 
     def __init__(self, config: PartyConfig, log: Any, bundle: Bundle | None, model: PartyModel) -> None:
         if memory_path(config).parent.exists():
@@ -634,7 +641,8 @@ class PredictingNode(PartyNode):
         self.terms = model.terms
 
     def ask_for(self, min_common_rows: int | None) -> Terms:
-        """Return the terms to request, for all rows of the table. ConfigError."""
+        """Return the terms to request, for all rows of the table. min_common_rows: as in terms; None for the
+        value used in training. Raises ConfigError if the table does not fit the model."""
         assert self._rows.table is not None
         trained = self._model.terms
         table = self._rows.table.under(trained.columns.row_id)
@@ -648,20 +656,20 @@ class PredictingNode(PartyNode):
 
     @property
     def prediction(self) -> Prediction:
-        """The prediction. SessionFailed if there is none."""
+        """Prediction of the session. Raises SessionFailed if there is none."""
         for holder in reversed(self._made):
             if isinstance(holder, PredictionHolder) and holder.prediction is not None:
                 return holder.prediction
         raise SessionFailed("prediction-missing", "the session ended without a prediction")
 
     def _session_for(self, message: ToParty) -> PartySession | None:
-        """None for sessions of others, which wait for this party as if it were away."""
+        """Return None for other sessions, which wait for this party as if it were away."""
         if isinstance(message, Offer) and message.terms != self.terms:
             return None
         return super()._session_for(message)
 
     def _permit(self, offer: SessionOffer) -> Limits:
-        """Allow it: the site itself requested it."""
+        """Return no limits, since the site itself requested the session."""
         return NO_LIMITS
 
     def _holder(self) -> Callable[[Terms, bytes], Holder]:
@@ -686,17 +694,26 @@ def predict_with_parties(
 ) -> Prediction:
     """Predict the rows of the label holder's table together with the other parties of the model.
 
-    config: the label holder's, with the rows to predict as its `data`; model: its part of the model; wait:
-    seconds to wait for an aggregator that does not answer; min_common_rows: as in terms (default: that of the
-    training); on_waiting: called with the parties that the session waits for.
+    Args:
+        config: the label holder's configuration, with the rows to predict as its `data`.
+        bundle: its keys; None without keys.
+        model: its part of the model.
+        log: logger of the party.
+        wait: seconds to wait for an aggregator that does not answer.
+        min_common_rows: as in terms; None for the value used in training.
+        on_waiting: called with the parties that the session is waiting for.
+
+    Raises:
+        ConfigError: the model or the table does not fit, or the aggregator cannot be reached.
+        SessionFailed: the session ended without a prediction.
     """
     holder = model.terms.vertical.label_holder
     if config.party != holder or model.party != holder:
         whose = f"the part of {model.party}" if model.party else "the structure of a model"
         raise ConfigError(
             "not-label-holder",
-            f"label holder {holder} predicts, with its own part of the model: this is {whose}, and the "
-            f"site's file that of {config.party}",
+            f"only label holder {holder} can predict, with its own part of the model, but this is {whose}, "
+            f"and the site's file is for {config.party}",
         )
     node = PredictingNode(config, log, bundle, model)
     try:
@@ -710,8 +727,9 @@ def predict_with_parties(
 
 
 async def _attend(node: PartyNode, training: Training, wait: float) -> None:
-    """Take part until the session is over; raises what ended it without a prediction. wait: also the seconds
-    for its end to arrive here once the aggregator reports it; an end before this process never arrives."""
+    """Take part until the session is over; raise the error that ended it without a prediction. wait: seconds,
+    also for the session's end to arrive once the aggregator reports it. An end before this process connects
+    never arrives."""
     over: Future[None] = Future()
     over.set_running_or_notify_cancel()  # cannot be cancelled: the thread sets it even if no one waits
 

@@ -1,4 +1,5 @@
-"""The page of a site, served by the site's own process on a loopback address: state, requests, decisions."""
+"""The web page of a site, served by the party's process on a loopback address: its state, requests and
+decisions."""
 
 import threading
 import time
@@ -53,22 +54,22 @@ from fedboost.views.site import Reader
 from fedboost.views.words import listed
 
 # ---- What a site's page shows, and what a person decides there ------------------------------------------
-# Promises: viewing changes nothing. A decision is about the terms, analysts and rules that were shown, or it
-# is refused. Approving runs the same code as `fedboost approve`. Refuses: requests that are not kept,
-# decisions about something that changed since it was shown (Refusal); terms that no approval can allow, rows
-# that do not fit (ConfigError).
+# Guarantees: viewing changes nothing. A decision applies to the terms, analysts and rules that were shown, or
+# it is rejected. Approving runs the same code as `fedboost approve`.
+# Raises: Refusal for requests that are not stored and for decisions about something that has changed since it
+# was shown; ConfigError for terms that no approval can allow, and for rows that do not fit.
 
 
 T = TypeVar("T")
 MAX_CHARGES = 200
-"""Most releases listed with the budget."""
+"""Maximum number of releases listed with the budget."""
 READ_AGAIN_SECONDS = 5.0
-"""An audit is shown for at least this long, and for ten times the time that it took."""
-BUSY = "The rows of this site were not counted: a session is under way."
+"""An audit is shown for at least this long, and for ten times as long as it took."""
+BUSY = "The rows of this site were not counted, because a session is in progress."
 
 
 class SitePageData:
-    """A site from the point of view of its page."""
+    """Provides what a site's page shows, and carries out the decisions made on it."""
 
     def __init__(self, config: PartyConfig, rows: SiteRows, state: PageState, log: Any) -> None:
         assert state.requests is not None
@@ -83,7 +84,7 @@ class SitePageData:
         self._audited: tuple[float, Audit] | None = None
 
     def overview(self) -> Overview:
-        """The current state of the site."""
+        """Return the current state of the site."""
         config = self._config
         rows = f"{self._rows.rows:,} of {shown(config.data)}" if config.data is not None else ""
         budget, fault = self.budget()
@@ -100,7 +101,7 @@ class SitePageData:
         )
 
     def requests(self) -> tuple[Request, ...]:
-        """All kept requests, the most recent first."""
+        """Return all stored requests, most recent first."""
         return tuple(map(self._request, self._asked.all()))
 
     def _request(self, entry: StoredRequest) -> Request:
@@ -108,8 +109,8 @@ class SitePageData:
         return Request(**entry.model_dump(), standing=standing, decided=decided, approved_since=since)
 
     def _standing(self, entry: StoredRequest) -> tuple[Standing, str, bool]:
-        """The standing of a request, the time of the person's decision, and whether its last answer is older
-        than an approval."""
+        """Return a request's status, the time of the person's decision, and whether its last answer is older
+        than its approval."""
         try:
             approval = approval_of(self._config, entry.digest)
             if approval is not None:
@@ -126,7 +127,8 @@ class SitePageData:
         return (Standing.OPEN if entry.lacks_approval else Standing.ALLOWED), "", False
 
     def decision(self, name: str) -> Decision:
-        """Everything that a person decides on. Refusal if the request is not kept; ConfigError."""
+        """Return everything that the person deciding on a request is shown. name: id of the request. Raises
+        Refusal if it is not stored, ConfigError if its terms cannot be read."""
         with self._deciding:
             entry, terms = self._find(name)
             looked = self._look(entry, terms)
@@ -135,11 +137,11 @@ class SitePageData:
     def _find(self, name: str) -> tuple[StoredRequest, Terms]:
         entry = self._asked.find(name)
         if entry is None:
-            raise Refusal(HTTPStatus.NOT_FOUND, "no request of this name is kept")
+            raise Refusal(HTTPStatus.NOT_FOUND, "there is no stored request with this name")
         return entry, self._asked.terms(entry)
 
     def _look(self, entry: StoredRequest, terms: Terms) -> TermsForDecision:
-        """Terms as shown to the person who decides."""
+        """Return terms as shown to the person who decides."""
         counts, misfit = None, ""
         try:
             counts = self._count(terms)
@@ -150,7 +152,7 @@ class SitePageData:
         return look(self._config, terms, analysts, counts, misfit, notes)
 
     def _count(self, terms: Terms) -> Counts | None:
-        """Count the rows under these terms; None if there are none, or a session is under way."""
+        """Count the rows under these terms; None if there are none, or a session is in progress."""
         config = self._config
         if config.data is None or config.party not in terms.holders or self._state.is_busy:
             return None
@@ -163,20 +165,30 @@ class SitePageData:
             return None if self._state.is_busy else count_rows(config, terms, read)
 
     def decide(self, name: str, approves: bool, digest: str, analyst: str, seen: str, by: str) -> None:
-        """Approve or refuse a request as it was shown. digest, analyst, seen: from the page that was shown;
-        by: the owner of the token. Refusal if it has changed since; ConfigError."""
+        """Approve or refuse a request as it was shown. Raises Refusal if anything has changed since,
+        ConfigError if the rows do not fit the terms or the decision cannot be written.
+
+        Args:
+            name: id of the request.
+            approves: True to approve, False to refuse.
+            digest, analyst, seen: values from the page that was shown: the terms' digest, the analyst, and
+                the digest of what was shown.
+            by: owner of the token.
+        """
         with self._deciding:
             entry, terms = self._find(name)
             if (entry.digest, entry.analyst) != (digest, analyst):
-                raise Refusal(HTTPStatus.CONFLICT, "this form is of another request: read it again")
+                raise Refusal(
+                    HTTPStatus.CONFLICT, "this form belongs to a different request; reload the page"
+                )
             about = {"terms": entry.digest, "by": by}
             about |= {"analyst": entry.analyst} if entry.analyst else {}
             looked = self._look(entry, terms)
             if approves and looked.view.fault and not looked.review.fault:
                 raise ConfigError("approval-rows-misfit", looked.view.fault)  # its rows do not fit the terms
             if looked.digest != seen:
-                reason = "the rules, the decisions or the past of this site have changed since this was shown"
-                raise Refusal(HTTPStatus.CONFLICT, f"{reason}: read it again")
+                reason = "this site's rules, decisions or sessions have changed since this page was shown"
+                raise Refusal(HTTPStatus.CONFLICT, f"{reason}; reload it")
             if approves:
                 approve(self._config, terms, looked.review, datetime.now(UTC))
                 self._log.info("terms approved on the page", **about)
@@ -186,18 +198,19 @@ class SitePageData:
             self._log.info("terms refused on the page", **about)
 
     def audit(self) -> tuple[Audit | None, str]:
-        """The audit of the log; or None and the reason, if it cannot be read."""
+        """Return the audit of the log; or None and the reason, if it cannot be read."""
         return _or_why(self._audit)
 
     def session(self, number: int) -> Session:
-        """A session of the log by number, from 1. Refusal if there is none; ConfigError."""
+        """Return a session in the log by number, starting at 1. Raises Refusal if there is none, ConfigError
+        if the log cannot be read."""
         sessions = self._audit().sessions
         if not 1 <= number <= len(sessions):
             raise Refusal(HTTPStatus.NOT_FOUND, "the log has no such session")
         return sessions[number - 1]
 
     def _audit(self) -> Audit:
-        """The audit of the log, read at most some seconds ago. ConfigError."""
+        """Return the log's audit, read at most a few seconds ago. Raises ConfigError if it cannot be read."""
         with self._reading:
             now = time.monotonic()
             if self._audited is None or now >= self._audited[0]:
@@ -209,11 +222,11 @@ class SitePageData:
             return self._audited[1]
 
     def budget(self) -> tuple[SiteBudget | None, str]:
-        """The privacy spent; or None and the reason, if it is unknown."""
+        """Return the privacy spent; or None and the reason, if it cannot be read."""
         return _or_why(lambda: site_budget(self._config, MAX_CHARGES))
 
     def policy(self) -> list[Rule]:
-        """The rules of the policy, for display."""
+        """Return the rules of the policy, for display."""
         policy = self._config.policy
         values = policy.model_dump(mode="json", exclude_none=True)
         return [
@@ -225,7 +238,7 @@ class SitePageData:
 
 
 def _or_why(read: Callable[[], T]) -> tuple[T | None, str]:
-    """A value; or None and the reason, if it cannot be read."""
+    """Return what `read` returns; or None and the reason, if it raises ConfigError."""
     try:
         return read(), ""
     except ConfigError as error:
@@ -233,7 +246,7 @@ def _or_why(read: Callable[[], T]) -> tuple[T | None, str]:
 
 
 def _in_words(value: object) -> str:
-    """A value of the policy as text: as in the file, columns by role."""
+    """Return a policy value as text: as in the file, but columns by role."""
     if value is None:
         return "none"
     if isinstance(value, dict):
@@ -242,21 +255,22 @@ def _in_words(value: object) -> str:
 
 
 # ---- The page of a site: its table of routes, and its start and stop ------------------------------------
-# Promises: it listens on a loopback address only, answers only to names of this machine, and every page needs
-# a token. A decision needs a login, a form of its pages, and an officer's token entered again. GET changes
-# nothing. Handlers that read files or rows run outside the event loop. A failure here ends no session.
-# Refuses: readers without a valid token, too many requests at a time (Refusal); an address in use, an
-# unreadable file of tokens (ConfigError).
+# Guarantees: it listens only on a loopback address, answers only to names of this machine, and requires a
+# token for every page. A decision requires a login, a form from one of its pages, and an officer's token
+# entered again. GET changes nothing. Handlers that read files or rows run outside the event loop. A failure
+# here never ends a session.
+# Raises: Refusal for readers without a valid token and for too many requests at a time; ConfigError for an
+# address in use and an unreadable token file.
 
 
 READERS = "viewer", OFFICER
 MAX_AT_ONCE = 4
-"""Most pages and decisions of one token's owner that are in progress or waiting at a time."""
+"""Maximum number of pages and decisions in progress or waiting, per token owner."""
 DECISIONS = {"approve": True, "refuse": False}
 
 
 def table(office: SitePageData) -> list[Row]:
-    """The routes. Their handlers are plain functions, which run outside the event loop."""
+    """Return the routes of the page. Handlers are plain functions, which run outside the event loop."""
     return [
         Row("/", lambda call: site.overview(office.overview())),
         Row("/requests", lambda call: site.requests(office.requests())),
@@ -282,7 +296,7 @@ def _reader(call: Call) -> Reader:
 def _decide(office: SitePageData, call: Call) -> Response:
     approves = DECISIONS.get(call.form("decision"))
     if approves is None:
-        raise Refusal(HTTPStatus.BAD_REQUEST, "neither approve nor refuse")
+        raise Refusal(HTTPStatus.BAD_REQUEST, "the decision must be to approve or to refuse")
     name, form = call.request.path_params["name"], call.form
     office.decide(name, approves, form("digest"), form("analyst"), form("seen"), call.caller.name)
     return RedirectResponse(f"/requests/{name}", HTTPStatus.SEE_OTHER)
@@ -302,12 +316,13 @@ ABOUT = About(
 
 
 def site_page(config: SitePageConfig, office: SitePageData, log: Any) -> WebApp:
-    """Create the page and listen. ConfigError if it cannot."""
+    """Create the web application of a site's page, and listen. Raises ConfigError if it cannot listen or the
+    token file is missing."""
     if not config.tokens.exists():
         raise ConfigError(
             "page-tokens-missing",
-            f"{config.tokens}: there is no such file, and readers of this site's page need a token: make one "
-            f"with `fedboost keys token NAME --role {OFFICER} --file {config.tokens}`",
+            f"{config.tokens}: there is no such file, but readers of this site's page need a token; create "
+            f"one with `fedboost keys token NAME --role {OFFICER} --file {config.tokens}`",
         )
     readers, refusals = "on this machine only; readers need a token", Refusals(log, None)
     where = config.listen, config.tokens, is_loopback_name, readers

@@ -1,11 +1,11 @@
-"""A site's own policy, the `[policy]` table of party.toml: its keys, its rules, and which terms break them.
+"""A site's policy, the `[policy]` table of party.toml: its keys, and the rules that terms must satisfy.
 
-Promises: `permit` runs before any row is read, whatever the aggregator claims about the terms. Every rule is
-checked against the terms and the verified signers of the model in them only. A person is asked last, about
-terms that all other rules allow. Until a site names parties, analysts and columns, or approves terms
-(`fedboost approve`), nothing is allowed.
-Refuses: terms that break a rule, with one sentence that names the site, the key, its value and the remedy
-(Refused). The names that a site allows never leave it: they are in the error's `detail`.
+Guarantees: `Policy.permit` runs before any row is read, whatever the aggregator claims. Every rule depends
+only on the terms and on verified signatures of the model in them. A person is asked last, about terms that
+break no other rule. By default everything is refused, until a site names parties, analysts and columns, or
+approves terms (`fedboost approve`).
+Raises: Refused for terms that break a rule, in one sentence with the site, the key, its value and the remedy.
+The names that a site allows never leave it: they are only in the error's `detail`.
 """
 
 import math
@@ -34,22 +34,22 @@ from fedboost.views.approval import APPROVE, columns_by_role, summary
 from fedboost.views.words import delimited, shown
 
 COMMAND = f"{APPROVE} --config party.toml"
-"""The command by which a site approves terms that its policy refuses."""
+"""Command with which a site approves terms that its policy refuses."""
 MAX_ROWS_PER_LEAF = 1_000_000_000
 MAX_BUDGET_EPSILON = 100.0
-"""A larger epsilon promises nothing."""
+"""Largest allowed budget; a larger epsilon gives no meaningful protection."""
 MIN_ROWS_PER_BIN = 10
-"""Fewest rows of a bin where labels are hidden, unless the policy sets another: the same as the default of
-`min_rows_per_leaf`. The loss in model quality is within the random variation (docs/vertical.md)."""
+"""Minimum number of rows per bin where labels are hidden, unless the policy sets another: the default of
+`min_rows_per_leaf`. The loss in model quality is within random variation (docs/vertical.md)."""
 PINNED = ("parties", "analysts", "columns")
-"""Keys with names, which every approval lists in full."""
+"""Keys whose values are names. Every approval lists them in full."""
 
 
-# ---- The keys, each with what it protects against -------------------------------------------------------
+# ---- The keys, each with what it sets and why -----------------------------------------------------------
 
 
 class ColumnRules(Frozen):
-    """The columns of its table that a site allows terms to name, by role."""
+    """Columns of a site's table that terms may use, by role."""
 
     label: tuple[Name, ...] = ()
     features: tuple[Name, ...] = ()
@@ -68,113 +68,118 @@ class ColumnRules(Frozen):
 
 
 class Policy(Frozen):
-    """The terms that a site accepts, as keys of its file. docs/policy.md explains each key.
+    """Limits on the terms that a site accepts: the keys of its `[policy]` table, see docs/policy.md.
 
-    A "min_" key is the least that terms may have, over all parties; a "max_" key is the most, where
-    docs/policy.md states it over all sessions of a dataset. A boolean key allows what it names. Keys of names
-    allow "any" or those listed; None, the default, allows none. None in other keys: min_rows_per_bin is
-    MIN_ROWS_PER_BIN where columns are hidden, else 1; max_label_epsilon also allows labels without noise;
-    colluding is the default for the number of parties; epsilon and delta set no budget (a budget refuses
-    terms without noise). evaluate = "own" requires that this site, or a party in evaluate_signers, signed the
-    measured model.
+    "min_" keys are compared with totals over all parties. Default of keys that are None: parties, analysts,
+    columns and label_holders allow no names; min_rows_per_bin is MIN_ROWS_PER_BIN if columns are hidden, else
+    1; max_label_epsilon does not require noise; colluding follows from the number of parties; epsilon and
+    delta set no budget (a budget refuses terms without noise).
     """
 
-    model_config = ConfigDict(use_attribute_docstrings=True)  # each states what its key protects against
+    model_config = ConfigDict(use_attribute_docstrings=True)  # first what the key sets, then why
 
     parties: Literal["any"] | tuple[Name, ...] | None = None
-    """Sums are over the rows of these parties: a party without rows, or with invented ones, hides nothing."""
+    """Parties that may take part. A party with no rows or fake rows adds no protection to the sums."""
     analysts: Literal["any"] | tuple[Name, ...] | None = None
-    """An analyst who may start sessions chooses the questions about the rows."""
+    """Analysts whose requests this site accepts. The analyst decides what is asked about the rows."""
     columns: Literal["any"] | ColumnRules | None = None
-    """Sessions reveal something about every column that they name, most of all about a label."""
+    """Columns the terms may use. Sessions reveal something about each, most of all about a label."""
     tasks: tuple[TaskName, ...] = Field(default=get_args(TaskName), min_length=1)
-    """Each kind of session reveals something else about the rows."""
+    """Session types that are allowed. Each type reveals different things about the rows."""
     protections: tuple[ProtectionName, ...] = Field(default=("masked",), min_length=1)
-    """Under "plain" the aggregator sees this site's own numbers."""
+    """Protections that terms may use. Under "plain", the aggregator sees this site's own values."""
     by_columns: bool = False
-    """Other parties learn which rows go left at each split, and every gradient of a label holder."""
+    """Allow sessions where parties hold different columns. The other parties then learn which rows go left at
+    each split and, under "plain", all gradients of the label holder."""
     label_holders: Literal["any"] | tuple[Name, ...] | None = None
-    """By its gradients a label holder chooses which rows splits separate, and it learns the result."""
+    """Parties that may hold the labels. A dishonest label holder can craft gradients to isolate rows."""
     rows: tuple[Rows, ...] = Field(default=("common", "in_order"), min_length=1)
-    """With "label_holder" the label holder learns for each of its rows whether this site has it."""
+    """Ways to match rows. With "label_holder", that party learns which of its rows this site has."""
     min_common_rows: int = Field(default=1000, ge=1)
-    """Among few matched rows, a single row that a split sends left can be identified."""
+    """Minimum number of matched rows. With few of them, a row that a split separates can be identified."""
     repeated_ids: bool = False
-    """Feature holders learn how many rows each matched id has; a leaf of many rows may be one person."""
+    """Allow ids that occur in several rows. Feature holders learn the number of rows per id, and all rows of
+    a leaf may belong to one person."""
     max_foreign_ids: int = Field(default=MAX_IDS, ge=1)
-    """A party that enters every possible id learns which of them this site has."""
+    """Maximum number of ids per party. A party that enters all possible ids learns which this site has."""
     max_predicted_rows: int = Field(default=0, ge=0)
-    """The label holder learns for each predicted row on which side of this site's splits it falls."""
+    """Maximum number of rows that this site helps to predict, over all sessions. For each row, the label
+    holder learns on which side of this site's splits it falls."""
     max_splits: int = Field(default=MAX_SPLITS, ge=1)
-    """Each split by this site's columns shows other parties which of a node's rows go left."""
+    """Maximum total of splits on this site's columns. Each one reveals to others which rows go left."""
     model: Literal["parties", "whole"] = "parties"
-    """A whole model contains the thresholds of this site's columns, and predicts without this site."""
+    """Models that may result: only "parties" (each party keeps its part), or also "whole". A whole model
+    contains the thresholds of this site's columns and predicts without this site."""
     min_alone_rounds: int = Field(default=0, ge=0)
-    """The gradients of the first trees are nearly the labels themselves."""
+    """Minimum `alone_rounds` of terms. The gradients of the first trees are nearly the labels themselves."""
     min_rows_per_bin: int | None = Field(default=None, ge=1, le=MAX_ROWS_PER_BIN)
-    """The sums of a bin with few rows are about those rows; with one row, they reveal its label."""
+    """Minimum number of rows per bin. The sums of a smaller bin reveal the labels of its rows."""
     max_label_epsilon: float | None = Field(default=None, gt=0)
-    """Gradients reveal labels; noise on the labels limits how much is revealed about each."""
+    """Maximum epsilon of noise on labels. Gradients reveal labels; the noise limits how much of each."""
     on_loss: tuple[Literal["wait", "shrink", "stop"], ...] = Field(default=("wait", "stop"), min_length=1)
-    """With "shrink", the difference of two sums may be that of one site, which left or came back."""
+    """Reactions to a disconnected party that are allowed. With "shrink", the difference between two sums can
+    reveal the values of a single site that left or returned."""
     placements: tuple[Placement, ...] = Field(default=("distributed", "local"), min_length=1)
-    """With "central", values leave this site without noise: the aggregator sees exact sums."""
+    """Where noise may be drawn. With "central", the aggregator draws it and sees exact sums."""
     min_parties: int = Field(default=MIN_GROUP_PARTIES, ge=1)
-    """A sum over few parties shows each of them something about the others."""
+    """Minimum number of parties with rows. A sum over few parties reveals much about each of them."""
     min_rows_per_leaf: int = Field(default=10, ge=1, le=MAX_ROWS_PER_LEAF)
-    """A leaf with few rows reveals their labels."""
+    """Minimum number of rows in a leaf, over all parties. A leaf with few rows reveals their labels."""
     quantile_leaves: bool = False
-    """The value of a leaf is about the label of one of its rows, however many rows it has."""
+    """Allow leaf values that are quantiles. Such a value is close to a row's label, even in a large leaf."""
     max_rounds: int = Field(default=1000, ge=1)
-    """Each round opens sums over further sets of rows."""
+    """Maximum number of rounds. Each round reveals sums over additional sets of rows."""
     max_depth: int = Field(default=8, ge=1)
-    """Deep trees have leaves with single rows."""
+    """Maximum depth of trees. Deep trees have leaves with single rows."""
     max_trees_per_round: int = Field(default=100, ge=1)
-    """Each tree opens sums over further sets of rows."""
+    """Maximum number of trees per round. Each tree reveals sums over additional sets of rows."""
     max_trials: int = Field(default=32, ge=0)
-    """Each candidate is one more training on the same rows."""
+    """Maximum number of candidates in tuning. Each candidate is one more training run on the same rows."""
     max_metrics: int = Field(default=8, ge=1)
-    """Each metric is a sum over the rows, in every round."""
+    """Maximum number of metrics. Each metric is another sum over the rows in every round."""
     max_category_levels: int = Field(default=32, ge=1)
-    """A level that only one person has reveals that person's label."""
+    """Maximum number of levels per column. A level that only one person has reveals that person's label."""
     target_means: bool = False
-    """The aggregator sees labels summed by level; the sum of a level with one row is that row's label."""
+    """Allow target means. The aggregator sees labels summed by level, and a level may have a single row."""
     metrics_at_thresholds: bool = False
-    """Metrics at two close thresholds differ by the few rows between them."""
+    """Allow metrics at a threshold. Results at two close thresholds differ by the few rows between them."""
     party_metrics: bool = False
-    """Metrics of this site's rows only are readable, even where its other sums are hidden."""
+    """Allow metrics per party. Metrics of this site's rows are then readable even if its sums are hidden."""
     validation: bool = False
-    """Metrics of each round, or of two sets that differ by one row, reveal labels of these rows."""
+    """Allow validation rows. Metrics of each round, or of sets that differ by a row, reveal their labels."""
     base_margin: bool = False
-    """Metrics show how the values of this column are distributed, down to the last row."""
+    """Allow a base margin column. Metrics reveal how its values are distributed, down to the last row."""
     continue_models: bool = False
-    """Trees made by others may put single rows into a leaf."""
+    """Allow continuing an existing model. Trees made by others may isolate single rows in a leaf."""
     evaluate: Literal["own", "any"] = "own"
-    """A model made by others may have leaves with single rows, about which its scores reveal something."""
+    """Models that may be evaluated: "own" (signed by this site or evaluate_signers) or "any". A model made by
+    others may have leaves with single rows, about which its scores reveal something."""
     evaluate_signers: tuple[Name, ...] = ()
-    """A named party vouches for the leaves of the models that it signed."""
+    """Parties whose signature on a model is accepted. The signer vouches for the leaves of the model."""
     min_count: int = Field(default=10, ge=1)
-    """Counts of few rows, by level or label, are about those few people."""
+    """Minimum `min_count` of terms. Counts of few rows, by level or label, are about those few people."""
     subgroups: bool = False
-    """Errors and rates by sex or ward are about one group of people, which may be small."""
+    """Allow results by subgroup. Errors and rates by sex or ward are about one group, which may be small."""
     vote_top_k: int = Field(default=0, ge=0)
-    """If all parties vote alike, the vote of each is known."""
+    """Maximum `vote_top_k` of terms. If all parties vote alike, the vote of each is known."""
     subsample: float = Field(default=1.0, gt=0, le=1)
-    """Sums over many known draws of the rows together reveal each single row."""
+    """Minimum share of rows drawn per round. Sums over many known samples together reveal single rows."""
     min_key_bits: int = Field(default=3072, ge=1)
-    """Shorter keys may be broken while the data that they hide still matter."""
+    """Minimum size of encryption keys. Shorter keys may be broken while the data is still sensitive."""
     colluding: int | None = Field(default=None, ge=0)
-    """This many parties may collude with the aggregator and learn nothing about this site by itself."""
+    """Minimum number of colluding parties that terms must tolerate. That many parties and the aggregator
+    together must not learn this site's own values."""
     epsilon: float | None = Field(default=None, gt=0, le=MAX_BUDGET_EPSILON)
-    """Limits how much all sessions together reveal about one row."""
+    """Privacy budget of the rows. It limits how much all sessions together reveal about one row."""
     delta: float | None = Field(default=None, gt=0, le=MAX_DELTA)
-    """The probability that the limit set by epsilon fails."""
+    """Delta of the privacy budget. It is the probability that the limit set by epsilon fails."""
     max_sessions: int = Field(default=MAX_SESSIONS, ge=1)
-    """Each session is one more set of sums over the same rows."""
+    """Maximum number of sessions with these rows. Each session reveals another set of sums over them."""
     similar_groups: bool = False
-    """Two sums over groups that differ by one party reveal that party's own sum."""
+    """Allow sessions with similar groups. Two sums over groups that differ by one party reveal its sum."""
     approval: Literal["auto", "ask"] = "auto"
-    """With "ask" a person decides on every session."""
+    """Whether a person is asked: "auto" (no) or "ask". With "ask", a person at this site decides on every
+    session."""
 
     @field_validator(
         "tasks", "protections", "rows", "on_loss", "placements", "evaluate_signers", mode="before"
@@ -189,7 +194,7 @@ class Policy(Frozen):
         if value is None or value == "any":
             return value
         if not isinstance(value, list | tuple) or not all(isinstance(name, str) and name for name in value):
-            raise ValueError('write a list of names, such as ["north", "south"], or "any"')
+            raise ValueError('specify a list of names, such as ["north", "south"], or "any"')
         return tuple(value)
 
     @field_validator("columns", mode="before")
@@ -199,13 +204,13 @@ class Policy(Frozen):
             return value
         if isinstance(value, dict):
             if "any" in value.values():
-                raise ValueError('"any" is for all columns of every role: write columns = "any"')
+                raise ValueError('"any" applies to all roles at once: use columns = "any"')
             try:
                 return read_model(ColumnRules, value, "")
             except ConfigError as error:
                 raise ValueError(str(error).removeprefix(": ")) from None
         raise ValueError(
-            'name columns by role, columns = { label = ["y"], features = ["age", "dose"] }, or write "any"'
+            'specify columns by role, e.g. { label = ["y"], features = ["age", "dose"] }, or "any"'
         )
 
     @field_validator("approval", mode="before")
@@ -213,16 +218,16 @@ class Policy(Frozen):
     def _no_digests(cls, value: object) -> object:
         if value in ("auto", "ask"):
             return value
-        raise ValueError(f'write "auto" or "ask"; single terms are approved by `{COMMAND}`')
+        raise ValueError(f'specify "auto" or "ask"; to approve particular terms, run `{COMMAND}`')
 
     def _faults(self) -> Iterator[str]:
         if (self.epsilon is None) != (self.delta is None):
             half, other = ("epsilon", "delta = 1e-5") if self.delta is None else ("delta", "epsilon = 3.0")
-            yield f"{half} is only half of a budget: add {other}"
+            yield f"{half} alone does not set a budget: add {other}"
 
     @property
     def budget(self) -> Budget | None:
-        """The privacy that all sessions together may spend; None if it is unlimited."""
+        """Privacy that all sessions together may spend; None if it is unlimited."""
         return None if self.epsilon is None or self.delta is None else Budget(self.epsilon, self.delta)
 
     def permit(
@@ -233,29 +238,35 @@ class Policy(Frozen):
         analyst: str = "",
         signers: "ModelSigners | None" = None,
     ) -> Limits:
-        """Check terms against this policy, and return its limits on all sessions of the dataset. Refused.
+        """Check terms against this policy, and return its limits on all sessions of the dataset. Raises
+        Refused if the terms break a rule or a person declines them.
 
-        party: this site's name in the terms; ask: called with a summary of the terms if approval is "ask",
-        returns whether the person agrees or raises Refused, None if no one can be asked; analyst: the signer
-        of the request, '' if unsigned; signers: of the model that the terms measure, None if not checked.
+        Args:
+            party: this site's name in the terms.
+            ask: called with a summary of the terms if approval is "ask"; returns whether the person agrees,
+                or raises Refused. None if no person can be asked.
+            analyst: who signed the request; '' if unsigned.
+            signers: verified signers of the model that the terms measure; None if not checked.
         """
         # All rules first: a person is asked only about terms that they allow, and cannot waive one here.
         if broken := [*self.breaches(terms, analyst, party, signers)]:
             raise broken[0].refusal(party, () if terms.task.by_analyst else broken)
         if self.approval == "ask":
-            refused = f'site {party} refuses: its policy has approval = "ask", and '
+            refused = f'site {party} refuses: its policy has approval = "ask", but '
             if ask is None:
-                raise Refused("approval-nobody-there", f"{refused}no one can be asked; run `{COMMAND}` there")
-            who = f"\nAnalyst {delimited(analyst)} asks for this session." if analyst else ""
+                raise Refused(
+                    "approval-nobody-there", f"{refused}no one can be asked; run `{COMMAND}` at that site"
+                )
+            who = f"\nAnalyst {delimited(analyst)} requests this session." if analyst else ""
             origin = origin_of(self, terms, party, signers or UNCHECKED)
             try:
                 agreed = ask(summary(terms, (analyst,) if analyst else (), origin=origin) + who)
             except Refused as error:
-                raise Refused(error.code, f"{refused}{error.public}; run `{COMMAND}` there") from None
+                raise Refused(error.code, f"{refused}{error.public}; run `{COMMAND}` at that site") from None
             if not agreed:
                 raise Refused(
                     "approval-declined",
-                    f"{refused}the person asked said no to the terms with digest {terms.digest}",
+                    f"{refused}the person who was asked declined the terms with digest {terms.digest}",
                 )
         return Limits(
             self.max_sessions, self.similar_groups, self.max_predicted_rows, self.max_splits, self.min_count
@@ -264,8 +275,8 @@ class Policy(Frozen):
     def breaches(
         self, terms: Terms, analyst: str = "", party: str = "", signers: "ModelSigners | None" = None
     ) -> Iterator["Breach"]:
-        """Yield every rule that the terms break, except approval by a person. party: this site's name in the
-        terms; signers: of the model in them."""
+        """Yield every rule that the terms break, except approval by a person. The arguments are those of
+        `permit`."""
         # In the order of refusals, for the first breach. Who takes part comes first: an analyst whom the site
         # does not know is refused before any limit is named. Then the columns, and last the settings.
         yield from filter(None, (_parties(self, terms), _analysts(self, terms, analyst), _tasks(self, terms)))
@@ -280,25 +291,25 @@ class Policy(Frozen):
 PROTECTS = {
     key: f"{why[0].lower()}{why[1:-1]}"
     for key, field in Policy.model_fields.items()
-    if (why := field.description)
+    if (why := " ".join((field.description or "").split()).partition(". ")[2])
 }
-"""What each key protects against."""
+"""Purpose of each key: the risk that it limits, as a clause without the final period."""
 
 
 # ---- Breaches of a site's policy as data, and the sentences with which a site refuses -------------------
 
 
 SHOWN_NAMES = 8
-"""Names in a refusal."""
+"""Maximum number of names listed in a refusal."""
 
 
 @dataclass(frozen=True)
 class Breach:
-    """A rule of a policy that terms break.
+    """A policy rule that some terms break.
 
-    key, value: the rule as written in the file; why: a clause about the terms; instead: a change of the terms
-    that would comply; allow: the value of the key that would allow the terms, or the names to add; None if no
-    approval can.
+    key, value: the rule as written in the file. why: a clause about the terms. instead: a change of the terms
+    that would comply. allow: the value of the key that would allow the terms, or a tuple of names to add;
+    None if no approval can allow them. detail: text for the site's own log only.
     """
 
     key: str
@@ -310,12 +321,12 @@ class Breach:
 
     @property
     def rule(self) -> str:
-        """The key as it appears under [policy]: `columns` for the columns of each role."""
+        """Key under [policy]: `columns` for a rule about the columns of any role."""
         return self.key.partition(".")[0]
 
     @property
     def setting(self) -> str:
-        """The change of the policy's file that would allow the terms; '' if there is none."""
+        """Change of the policy file that would allow the terms; '' if there is none."""
         if self.allow is None:
             return ""
         if not isinstance(self.allow, tuple):
@@ -325,29 +336,30 @@ class Breach:
         return f"add {named}{f' and {more} more' if more > 0 else ''} to {self.key}"
 
     def refusal(self, party: str, predicting: "Sequence[Breach]" = ()) -> Refused:
-        """The error with the sentence that the analyst reads. predicting: all breaches of terms that predict.
-        No file exists that a person could approve for those, so the policy itself must allow them."""
-        change = f"run `{COMMAND}` there" if self.allow is not None else ""
+        """Return the error that tells the analyst why the site refuses. predicting: for a prediction session,
+        all rules that it breaks. Such a session has no terms file to approve, so the only remedy is to change
+        the policy."""
+        change = f"run `{COMMAND}` at that site" if self.allow is not None else ""
         if predicting:
             settings = ", ".join(filter(None, (breach.setting for breach in predicting)))
-            change = f"{settings} in [policy] there and restart `fedboost party`" if settings else ""
+            change = f"{settings} in its [policy] and restart `fedboost party`" if settings else ""
         remedy = ", or ".join(filter(None, (self.instead, change)))
-        rule = f"site {party} refuses: its policy has {self.key} = {self.value}, and {self.why}; {remedy}"
+        rule = f"site {party} refuses: its policy has {self.key} = {self.value}, but {self.why}; {remedy}"
         return Refused("policy-rule-broken", rule, self.detail)
 
 
 def _brackets(names: tuple[str, ...] | None) -> str:
-    """A placeholder for names that are for the site's eyes only."""
+    """Return a placeholder for names that must not leave the site."""
     return "[...]" if names else "[]"
 
 
 def _allowing(names: tuple[str, ...] | None) -> str:
-    """The names that the policy allows, for the site's eyes only; '' if there are none."""
+    """Return the allowed names as a sentence for the site's own log; '' if there are none."""
     return f"the policy allows {', '.join(names)}" if names else ""
 
 
 def _not_chosen(key: str, allowed: tuple[str, ...], setting: str, value: str) -> Breach | None:
-    """The breach by a setting of the terms that the policy does not list; None for '' or a listed one."""
+    """Return the breach if the policy does not list this setting, else None. '' is always allowed."""
     if not value or value in allowed:
         return None
     instead = f'set {setting} = "{allowed[0]}"'
@@ -355,7 +367,7 @@ def _not_chosen(key: str, allowed: tuple[str, ...], setting: str, value: str) ->
 
 
 def _not_among(key: str, allowed: tuple[str, ...] | None, names: Sequence[str]) -> Breach | None:
-    """The breach by names in the terms that the policy does not list; None if it lists all."""
+    """Return the breach if the policy does not list all of these names, else None."""
     strange = [name for name in names if name not in set(allowed or ())]
     if not strange:
         return None
@@ -369,17 +381,17 @@ def _not_among(key: str, allowed: tuple[str, ...] | None, names: Sequence[str]) 
 
 
 # ---- The rules: one function each, which returns the breach of it by some terms, or None ----------------
-# Each is checked against the terms and this site's name in them only; for a model in the terms, also against
-# the parties whose signatures of it are valid. Rules about a label holder's demands on others do not apply to
-# the label holder's own site, and vice versa.
+# A rule depends only on the terms, this site's name in them, and the verified signers of a model in them.
+# Rules about what a label holder demands of others do not apply to its own site, and vice versa.
 
 
 Rule = Callable[[Policy, Terms, str], Breach | None]
-"""Takes a policy, terms, and the site's name in them."""
+"""Checks terms against one rule of a policy. Takes the policy, the terms, and the site's name in them."""
 
 
-def _forbids(key: str, found: Callable[[Terms], str], instead: str = "leave it out") -> Rule:
-    """A rule for a boolean key. found: the clause about terms that need the key; '' if they do not."""
+def _forbids(key: str, found: Callable[[Terms], str], instead: str = "remove it") -> Rule:
+    """Return a rule for a boolean key. found: returns a clause about terms that need the key; '' for other
+    terms."""
 
     def rule(policy: Policy, terms: Terms, party: str) -> Breach | None:
         why = "" if getattr(policy, key) else found(terms)
@@ -389,9 +401,9 @@ def _forbids(key: str, found: Callable[[Terms], str], instead: str = "leave it o
 
 
 def _limit(key: str, number_of: Callable[[Terms], int | None], found: str, instead: str = "") -> Rule:
-    """A rule for a numeric key: an upper limit, or a lower one for a min_ key. number_of: the number in the
-    terms, or None. found: the clause about the terms, with {} for it; instead: the remedy, with {} for the
-    limit; found alone: the name of a setting."""
+    """Return a rule for a numeric key: a lower limit for a min_ key, else an upper limit. number_of: returns
+    the number in the terms, or None. found: clause about the terms, with {} for the number. instead: remedy,
+    with {} for the limit; without it, `found` is the name of a setting."""
     has, change = (found, instead) if instead else (f"have {found} = {{}}", f"set {found} = {{}}")
 
     def rule(policy: Policy, terms: Terms, party: str) -> Breach | None:
@@ -422,7 +434,7 @@ def _tasks(policy: Policy, terms: Terms) -> Breach | None:
     name = terms.task.name
     if name in policy.tasks:
         return None
-    return Breach("tasks", to_toml(policy.tasks), f"the task of the session is {name}", allow=(name,))
+    return Breach("tasks", to_toml(policy.tasks), f"the session's task is {name}", allow=(name,))
 
 
 def _columns(policy: Policy, terms: Terms, party: str) -> Iterator[Breach]:
@@ -483,10 +495,10 @@ def _budget(policy: Policy, terms: Terms, party: str) -> Breach | None:
         return None
     epsilon, delta = f"{budget.epsilon:g}", f"{budget.delta:g}"
     if asked is None:
-        why = "the terms have no noise, which would cost more than any budget"
+        why = "the terms have no noise, so they would exceed any budget"
         return Breach("epsilon", epsilon, why, f"add noise with delta = {delta}")
     if asked.placement == "central":
-        why = "the aggregator draws the noise: values leave without it, which costs more than any budget"
+        why = "the aggregator draws the noise: values leave the site without it, which exceeds any budget"
         return Breach("epsilon", epsilon, why, 'set noise.placement = "distributed"')
     if asked.delta > budget.delta:
         why = f"the noise of the terms has delta = {asked.delta:g}"
@@ -495,8 +507,8 @@ def _budget(policy: Policy, terms: Terms, party: str) -> Breach | None:
 
 
 def _unless_noise_hides(rule: Rule) -> Rule:
-    """A rule about the rows of a leaf or level. It does not apply where noise hides them and a budget limits
-    how much is revealed."""
+    """Waive a rule about the rows of a leaf or level if noise hides them and a budget limits the loss of
+    privacy."""
 
     def own(policy: Policy, terms: Terms, party: str) -> Breach | None:
         hides = terms.noise is not None and terms.noise.placement != "central"
@@ -506,16 +518,14 @@ def _unless_noise_hides(rule: Rule) -> Rule:
 
 
 # ---- trees, leaves and levels ------------------------------------------------------------------------
-# What `min_rows_per_leaf` can and cannot do. The sum of hessians in both children of a split must reach
-# min_child_weight. If every row has weight 1 and scale_pos_weight is not set, no row has a hessian above 1/4
-# (binary:logistic) or 1/2 (multi:softprob), or other than 1 (reg:squarederror, reg:absoluteerror,
-# reg:quantileerror). The sums are of rounded hessians, but rounding adds nothing to these bounds: they are
-# multiples of the fixed-point unit, or at most half of a very coarse unit, which rounds to zero. So a split
-# under min_child_weight w leaves at least 4 w, 2 w or w rows on each side, over all parties. The rule cannot
-# stop an aggregator that lies about the sums or the splits, nor a party that adds rows of its own. It does
-# not cover a tree without splits, the rows of *this* site in a leaf, or the bins of a histogram, each of
-# which may have a single row. Row weights or a custom program leave nothing to rely on: with them the rule
-# refuses.
+# Why `min_rows_per_leaf` holds: the hessians of each child of a split sum to at least min_child_weight w.
+# With weights of 1 and without scale_pos_weight, a row's hessian is at most 1/4 (binary:logistic) or 1/2
+# (multi:softprob), or exactly 1 (squared, absolute, quantile error). Rounding adds nothing: these bounds are
+# multiples of the fixed-point unit, or at most half of a very coarse unit, which rounds to zero. So each side
+# of a split has at least 4 w, 2 w or w rows over all parties. The rule cannot stop an aggregator that lies
+# about sums or splits, nor a party that adds fake rows. It does not cover a tree without splits, *this*
+# site's rows in a leaf, or the bins of a histogram. Row weights or a custom program guarantee nothing, so the
+# rule refuses them.
 
 
 def _min_rows_per_leaf(policy: Policy, terms: Terms, party: str = "") -> Breach | None:
@@ -533,29 +543,29 @@ def _min_rows_per_leaf(policy: Policy, terms: Terms, party: str = "") -> Breach 
 
 
 def rows_per_leaf(terms: Terms) -> tuple[int, str]:
-    """The fewest rows of all parties in a leaf of a tree that splits; and why it is one, if no setting
-    guarantees more."""
+    """Return the minimum number of rows, over all parties, in a leaf of a tree that splits. If no setting
+    guarantees more than one, also return why, else ''."""
     weight = terms.columns.weight
     if weight is not None:
-        return 1, f"with the row weights of column {quoted(weight)!r} it is not guaranteed"
+        return 1, f"no minimum is guaranteed with the row weights of column {quoted(weight)!r}"
     if terms.objective.scale_pos_weight is not None:
-        return 1, "with a scale_pos_weight it is not guaranteed"
+        return 1, "no minimum is guaranteed with scale_pos_weight"
     if terms.draws.sampling_method != "uniform":
-        drawn = f'the rows that sampling_method = "{terms.draws.sampling_method}" draws weigh more than 1'
-        return 1, f"{drawn}: it is not guaranteed"
+        drawn = f'rows drawn by sampling_method = "{terms.draws.sampling_method}" have weights above 1'
+        return 1, f"no minimum is guaranteed: {drawn}"
     if terms.noise is not None:
-        return 1, "with noise it is not guaranteed, and only a budget (epsilon, delta) replaces it"
+        return 1, "no minimum is guaranteed with noise, unless the policy also has a budget (epsilon, delta)"
     per = _rows_per_hessian(terms)
     is_own = terms.task.trains and terms.session.is_built_in
     if not is_own or per is None:
         what = "objective" if is_own else "program"
-        return 1, f"{what} {quoted(terms.flat[what])!r} does not guarantee it"
+        return 1, f"no minimum is guaranteed with the {what} {quoted(terms.flat[what])!r}"
     rows = min(terms.trees.min_child_weight * per, float(MAX_ROWS_PER_LEAF))
     return max(1, math.ceil(rows)), ""
 
 
 def _rows_per_hessian(terms: Terms) -> int | None:
-    """Rows per unit of hessian for a registered objective; that of another package is not trusted."""
+    """Return rows per unit of hessian; None for other packages' objectives, which are not trusted."""
     return terms.objective.loss.rows_per_hessian if terms.objective.name in OBJECTIVES else None
 
 
@@ -565,7 +575,7 @@ def _subsample(policy: Policy, terms: Terms, party: str) -> Breach | None:
         return None
     why = f"the terms have subsample = {terms.draws.subsample:g}"
     if terms.draws.sampling_method == "bootstrap":
-        why += f" with a bootstrap, which draws {share:.2g} of the rows"
+        why += f" with bootstrap sampling, which draws {share:.2g} of the rows"
     return Breach("subsample", f"{policy.subsample:g}", why, "draw more rows", share)
 
 
@@ -582,13 +592,13 @@ def _max_category_levels(policy: Policy, terms: Terms, party: str) -> Breach | N
 def _min_count(policy: Policy, terms: Terms, party: str) -> Breach | None:
     limit = policy.min_count
     if terms.noise is not None and policy.budget is None and limit > 1:
-        why = "counts with noise are not rounded: without a budget, repeated sessions average the noise away"
+        why = "noisy counts are not rounded: without a budget, repeated sessions average the noise away"
         return Breach("min_count", str(limit), why, "describe without noise", 1)
     return _limit("min_count", lambda terms: terms.evaluation.min_count, "min_count")(policy, terms, party)
 
 
 def _few_rows(policy: Policy, terms: Terms, party: str) -> Breach | None:
-    """The breach by results of a training besides its trees: a reference, and means of levels."""
+    """Return the breach by training results other than trees: a reference distribution, target means."""
     tells = terms.evaluation.reference or have_folds(terms)
     return _min_count(policy, terms, party) if tells else None
 
@@ -599,11 +609,11 @@ def _few_rows(policy: Policy, terms: Terms, party: str) -> Breach | None:
 def _quantile(terms: Terms) -> str:
     name = quoted(terms.objective.name)
     has = terms.objective.loss.quantile is not None
-    return f"with {name} a leaf's value is about the label of one row" if has else ""
+    return f"with {name} a leaf's value is close to the label of one row" if has else ""
 
 
 def _levels_summed(terms: Terms) -> str:
-    """Labels that are summed by level. Other tasks read the means in an existing model."""
+    """Return a clause about labels summed by level. Other tasks only read the means in an existing model."""
     names = [quoted(name) for name in terms.columns.target_means]
     return f"the terms sum labels by level of {names[0]!r} (columns.target_means)" if names else ""
 
@@ -615,13 +625,13 @@ def _continues(terms: Terms) -> str:
 
 def _margin(terms: Terms) -> str:
     name = terms.columns.base_margin
-    return "" if name is None else f"the terms name the base margin {quoted(name)!r}"
+    return "" if name is None else f"the terms have the base margin column {quoted(name)!r}"
 
 
 def _at_threshold(terms: Terms) -> str:
     names, default = map(own_name, terms.metrics), terms.objective.loss.default_metric
     chosen = [name for name in names if is_at_threshold(name) and name != default]
-    return f"the terms ask for the metric {quoted(chosen[0])}" if chosen else ""
+    return f"the terms have the metric {quoted(chosen[0])}" if chosen else ""
 
 
 def _own_metrics(terms: Terms) -> str:
@@ -644,14 +654,14 @@ def _validates(terms: Terms) -> str:
 
 def _measures_some(terms: Terms) -> str:
     rows = terms.evaluation.evaluate_rows
-    return "" if rows == "all" else f"the terms measure a model on {rows} rows"
+    return "" if rows == "all" else f"the terms evaluate a model on {rows} rows"
 
 
 _metrics_at_thresholds = _forbids("metrics_at_thresholds", _at_threshold)
 
 
 def _threshold(policy: Policy, terms: Terms, party: str) -> Breach | None:
-    """The breach by what an evaluation reads at a threshold: rows on either side of it, or metrics."""
+    """Return the breach by an evaluation's threshold, which separates rows or selects metrics."""
     threshold = terms.evaluation.threshold
     if threshold in EDGES:
         return _metrics_at_thresholds(policy, terms, party)
@@ -659,7 +669,7 @@ def _threshold(policy: Policy, terms: Terms, party: str) -> Breach | None:
     rule = _forbids(
         "metrics_at_thresholds",
         lambda terms: f"the terms have threshold = {threshold:g}",
-        f"set {near:g}, an edge of its bins",
+        f"set threshold = {near:g}, an edge of its bins",
     )
     return rule(policy, terms, party)
 
@@ -668,7 +678,7 @@ def _threshold(policy: Policy, terms: Terms, party: str) -> Breach | None:
 
 
 def _helps(terms: Terms, party: str) -> bool:
-    """True for a feature holder: another party has the labels of its rows."""
+    """Return whether this party is a feature holder: another party has the labels of its rows."""
     return not terms.blocks.has_labels(party)
 
 
@@ -691,7 +701,7 @@ def _max_predicted_rows(policy: Policy, terms: Terms, party: str) -> Breach | No
     if limit:
         why, instead = f"the terms have predict_rows = {rows}", f"predict at most {limit}"
         return Breach("max_predicted_rows", str(limit), why, instead, rows)
-    why = f"the terms predict {rows} rows with this site's columns: predictions are disabled here"
+    why = f"the terms predict {rows} rows with this site's columns (0 disables predictions)"
     return Breach("max_predicted_rows", "0", why, "", rows)
 
 
@@ -701,7 +711,7 @@ def _max_splits(policy: Policy, terms: Terms, party: str) -> Breach | None:
         return None
     alone = terms.vertical.alone_rounds
     rounds = alone + limit * (terms.trees.rounds - alone) // splits
-    why = f"the terms allow {splits:,} splits by its columns"
+    why = f"the terms allow {splits:,} splits on its columns"
     instead = f"set rounds = {rounds}" if rounds > alone else "set a lower max_depth"
     return Breach("max_splits", str(limit), why, instead, splits)
 
@@ -722,7 +732,7 @@ def _max_label_epsilon(policy: Policy, terms: Terms, party: str) -> Breach | Non
     epsilon, limit = terms.vertical.label_epsilon, policy.max_label_epsilon
     if limit is None or _helps(terms, party) or (epsilon is not None and epsilon <= limit):
         return None
-    why = "labels get no noise" if epsilon is None else f"the terms have label_epsilon = {epsilon:g}"
+    why = "the labels get no noise" if epsilon is None else f"the terms have label_epsilon = {epsilon:g}"
     return Breach("max_label_epsilon", f"{limit:g}", why, f"set label_epsilon = {limit:g}", epsilon)
 
 
@@ -742,9 +752,9 @@ def _min_rows_per_bin(policy: Policy, terms: Terms, party: str) -> Breach | None
 _max_metrics = _limit(
     "max_metrics",
     lambda terms: len(terms.metrics) // max(1, len(terms.objective.candidates)),
-    *("ask for {} metrics", "remove some"),
+    *("have {} metrics", "remove some"),
 )
-_base_margin = _forbids("base_margin", _margin, "leave columns.base_margin out")
+_base_margin = _forbids("base_margin", _margin, "remove columns.base_margin")
 _party_metrics = _forbids("party_metrics", _own_metrics)
 _of_levels = _unless_noise_hides(_max_category_levels)
 _bits = _limit(
@@ -762,17 +772,17 @@ _OF_TRAINING: tuple[Rule, ...] = (
     ),
     _limit("max_trials", lambda t: len(t.objective.candidates), "have {} candidates", "remove some"),
     _limit("vote_top_k", lambda terms: terms.histograms.vote_top_k, "vote_top_k"),
-    *(_subsample, _forbids("continue_models", _continues, "leave xgb_model out"), _base_margin),
-    _forbids("quantile_leaves", _quantile, "choose another objective"),
+    *(_subsample, _forbids("continue_models", _continues, "remove xgb_model"), _base_margin),
+    _forbids("quantile_leaves", _quantile, "use a different objective"),
     *(_unless_noise_hides(_min_rows_per_leaf), _of_levels),
     _unless_noise_hides(_forbids("target_means", _levels_summed)),
     *(_max_metrics, _metrics_at_thresholds, _party_metrics),
-    *(_forbids("validation", _validates, "have no validation rows"), _few_rows),
+    *(_forbids("validation", _validates, "remove the validation rows"), _few_rows),
 )
 _OF_COUNTS: tuple[Rule, ...] = (*_OF_EVERY_TASK, _placements, _budget, _of_levels, _min_count)
 _OF_EVALUATIONS: tuple[Rule, ...] = (
     *(*_OF_COUNTS, _base_margin, _max_metrics, _threshold, _party_metrics),
-    _forbids("subgroups", _by_subgroups, "leave subgroups out"),
+    _forbids("subgroups", _by_subgroups, "remove subgroups"),
     _forbids("validation", _measures_some, 'set evaluate_rows = "all" (--rows all)'),
 )
 
@@ -784,9 +794,9 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "drift": (*_OF_COUNTS, _base_margin),
     "predict": _OF_EVERY_TASK,
 }
-"""The rules for each task, in the order of refusals: a site refuses for the first. Whether a model may be
-measured is decided by `_breaches_of_model`. Predictions are limited by max_predicted_rows only: they get no
-noise, and no budget of epsilon is charged."""
+"""Rules of each task, in the order in which they are checked: a refusal names the first one broken. Rules on
+measured models are in `_breaches_of_model`. Predictions have only the limit max_predicted_rows: they get no
+noise, and no budget is charged."""
 _by_columns = _forbids(
     "by_columns", lambda terms: f"the terms have {terms.vertical.key}", "give every party all columns"
 )
@@ -814,25 +824,24 @@ BY_COLUMNS: dict[str, tuple[Rule, ...]] = {
         *(_max_foreign_ids, _max_predicted_rows),
     ),
 }
-"""Further rules for each task possible where parties hold different columns; they come before the others."""
+"""Additional rules if parties hold different columns. They are checked before those in RULES."""
 
 
 # ---- Rules about a model that is measured ---------------------------------------------------------------
-# Promises: with evaluate = "own", a model is measured only if this site, or a party that it names, signed all
-# of its trees, and the signed terms guarantee min_rows_per_leaf. The scores would reveal something about the
-# row in a leaf of one row, however many rows a count is of.
+# Guarantees: with evaluate = "own", a model is measured only if this site or a party that it names signed all
+# trees, and the signed terms guarantee min_rows_per_leaf. Scores would reveal the row of a one-row leaf.
 
 
 @dataclass(frozen=True)
 class ModelSigners:
-    """The parties with a valid signature on the model in some terms. unknown: why signatures could not be
-    checked, '' if they were."""
+    """Parties whose signature on the model in some terms is valid. unknown: why signatures could not be
+    checked; '' if they were."""
 
     names: frozenset[str] = frozenset()
     unknown: str = ""
 
 
-UNCHECKED = ModelSigners(unknown="this site has no keys, so it cannot check the signatures of the model")
+UNCHECKED = ModelSigners(unknown="this site has no keys, so it cannot check the model's signatures")
 
 
 def _breaches_of_model(policy: Policy, terms: Terms, party: str, signers: ModelSigners) -> Iterator[Breach]:
@@ -842,14 +851,14 @@ def _breaches_of_model(policy: Policy, terms: Terms, party: str, signers: ModelS
     if not _accepted(policy, party, signers) or trained is None:
         others = " or of a party in evaluate_signers" if policy.evaluate_signers else ""
         why = f"the model has no signature of this site{others} that covers all of its trees"
-        instead = "choose a model that this site helped to train"
+        instead = "use a model that this site helped to train"
         if signers.unknown:
-            why, instead = signers.unknown, 'run it with keys, or set evaluate = "any" in its policy'
+            why, instead = signers.unknown, 'run that site with keys, or set evaluate = "any" in its policy'
         yield Breach("evaluate", '"own"', why, instead, "any", _allowing(policy.evaluate_signers))
         return
     if trained.earlier is not None and not policy.continue_models:
-        why = "the training of the model continued another, whose trees may isolate single rows"
-        yield Breach("continue_models", "false", why, "choose a model that continues no other", True)
+        why = "the model continued another one, whose trees may isolate single rows"
+        yield Breach("continue_models", "false", why, "use a model trained from scratch", True)
     if few := _min_rows_per_leaf(policy, trained):
         instead = few.instead and f"in its training {few.instead}"
         yield replace(few, why=f"in the training of the model {few.why}", instead=instead)
@@ -858,7 +867,7 @@ def _breaches_of_model(policy: Policy, terms: Terms, party: str, signers: ModelS
 
 
 def origin_of(policy: Policy, terms: Terms, party: str, signers: ModelSigners) -> ModelOrigin | None:
-    """Who made the model that terms measure, as shown to a person; None if they measure none."""
+    """Return who made the model that terms measure, to show to a person; None if they measure none."""
     if not terms.task.measures:
         return None
     accepted, rows = _accepted(policy, party, signers), 1
@@ -878,7 +887,7 @@ def _accepted(policy: Policy, party: str, signers: ModelSigners) -> frozenset[st
 
 
 def _contradiction(terms: Terms, trained: Terms) -> str:
-    """How the covers in the model file contradict its training's terms; '' if they do not."""
+    """Return how the covers in the model file contradict its training terms; '' if they do not."""
     assert terms.earlier is not None
     least = np.float32(trained.trees.min_child_weight)
     first = len(trained.roots) * trained.constant_rounds

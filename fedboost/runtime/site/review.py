@@ -1,11 +1,12 @@
-"""Requests of analysts at a site, and checks of terms: would the site take part?
+"""Analysts' preflight checks at a site (would it take part under these terms?), and their requests for its
+page.
 
-A check is answered without a session and not remembered as one; it is in the audit log.
+A check is answered outside a session. It is recorded in the audit log, but does not count as a session.
 
-Promises: an analyst named by the site's policy, or by its approval of these terms, learns everything that
-conflicts with the terms: rules, budget, missing columns, other types. Any other caller learns no more than
-the first sentence of a refusal. No answer depends on a value of a row: whether the rows fit shows in a
-session, where it is counted. No person is asked.
+Guarantees: an analyst named by the site's policy, or by its approval of these terms, learns everything that
+conflicts with the terms: rules, budget, missing columns, wrong types. Any other caller learns no more than
+the first sentence of a refusal. No answer depends on the value of a row; whether the rows fit the terms shows
+only in a session, where misfits are counted. No person is asked.
 """
 
 import asyncio
@@ -46,24 +47,33 @@ from fedboost.wire.codec import terms_of
 from fedboost.wire.messages import Objections, Review, decode_review, encode_objections
 
 # ---- Signatures of messages that an aggregator passes on to a site --------------------------------------
-# Refuses: unsigned or altered terms, before they are read (PeerError, Refused). Reading them may take long,
-# and an aggregator may send anything.
+# Rejects unsigned or altered terms before they are parsed (PeerError, Refused): parsing may take long, and an
+# aggregator may send anything.
 
 
 def check_unread(
     party: str, credentials: Credentials | None, text: str, request: Request | None, wish: bytes = SESSION
 ) -> None:
-    """Raise PeerError or Refused unless this text of terms is signed for this purpose. Without keys nothing
-    is checked."""
+    """Raise PeerError or Refused unless these terms are signed for this purpose. Without credentials nothing
+    is checked.
+
+    Args:
+        party: this site's name.
+        credentials: certificates that it trusts; None without keys.
+        text: canonical terms, not parsed yet.
+        request: the analyst's signed request, if any.
+        wish: purpose of the signature, SESSION or CHECK.
+    """
     if credentials is None:
         return
     if request is None:
-        raise Refused("terms-unsigned", f"party {party}: the terms are signed by no analyst")
+        raise Refused("terms-unsigned", f"party {party}: the terms are not signed by an analyst")
     key_exchange.check_unread(credentials, text, request, wish)
 
 
 def analyst_of(offer: Offer, credentials: Credentials | None) -> str:
-    """The analyst who signed an offer; '' if no valid signature is there, and the session leaves it."""
+    """Return the analyst who signed an offer; '' if it has no valid signature, in which case the session
+    leaves it."""
     if credentials is None or offer.request is None:
         return ""
     try:
@@ -78,11 +88,11 @@ def analyst_of(offer: Offer, credentials: Credentials | None) -> str:
 
 
 MAX_CHECKS_A_DAY = 100
-"""Different terms checked for one analyst in a day (UTC). Each is half a kilobyte in the audit log, and
-reveals a little of the site's policy and column names."""
+"""Maximum number of distinct terms checked for one analyst per day (UTC). Each takes half a kilobyte of the
+audit log, and reveals a little about the site's policy and column names."""
 
 Told = Callable[[Terms, str, Sequence[str]], None]
-"""Takes checked terms, the analyst who signed them, and this site's reasons against them."""
+"""Takes the checked terms, the analyst who signed them, and this site's reasons against them."""
 
 
 def today() -> str:
@@ -91,28 +101,30 @@ def today() -> str:
 
 @dataclass(eq=False)
 class CheckBook:
-    """The checks of one process, by analyst ('' where analysts have no keys). told: called with each."""
+    """Counts and records the checks that this process answers, by analyst ('' without keys). told: called
+    with each one."""
 
     _memory: FileMemory
     _told: Told
     _day: str = ""
     _answers: dict[str, dict[str, set[bool]]] = field(default_factory=dict)
-    """The answers of this day, by analyst and digest of the terms."""
+    """Today's answers, by analyst and digest of the terms."""
 
     def check(self, party: str, terms: Terms, analyst: str) -> None:
-        """Raise Refused if this analyst had too many different terms checked today."""
+        """Raise Refused if this analyst has had too many distinct terms checked today."""
         if (day := today()) != self._day:
             self._day, self._answers = day, {}
         answers = self._answers.setdefault(analyst, {})
         if terms.digest not in answers and len(answers) >= MAX_CHECKS_A_DAY:
             raise Refused(
                 "checks-spent",
-                f"party {party}: it answers checks of {MAX_CHECKS_A_DAY} different terms of an analyst in a "
-                f"day; ask again tomorrow, or begin a session",
+                f"party {party} checks at most {MAX_CHECKS_A_DAY} different terms per analyst and day, and "
+                f"this limit is reached; try again tomorrow, or start a session",
             )
 
     def note(self, terms: Terms, analyst: str, reasons: Sequence[str]) -> None:
-        """Note a check before it is answered. DurabilityError, Refused."""
+        """Record an analyst's check in the audit log before it is answered; the same answer once a day.
+        Raises DurabilityError or Refused if it cannot be written."""
         answers = self._answers.setdefault(analyst, {}).setdefault(terms.digest, set())
         if (would := not reasons) not in answers:
             self._memory.checked(terms.digest, analyst, would)
@@ -124,21 +136,21 @@ class CheckBook:
 
 
 MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.1, 10.0
-"""Shortest and longest pause in seconds between two checks. In between, it is as long as the check took: an
-aggregator could ask without end."""
+"""Shortest and longest pause between two checks. In between, the pause is as long as the check took, because
+an aggregator could ask indefinitely."""
 MAX_LOGGED = 8
-"""Most reasons of a check in the log; the analyst gets all."""
+"""Maximum number of reasons of a check in the log; the analyst gets all of them."""
 NO_LIMITS = Limits(NO_LIMIT, similar_groups=True, max_predicted_rows=NO_LIMIT, max_splits=NO_LIMIT)
-"""Limits with which only those rules refuse that no policy changes."""
-ASKED = "a person there is asked about each session"
-LATER = "it still works on the check before this one; ask again later"
+"""Limits under which only rules that no policy can change lead to a refusal."""
+ASKED = "a person at that site is asked about each session"
+LATER = "it is still working on the previous check; try again later"
 UNWRITTEN = "it cannot write its audit log; its own log says why"
 
 
 @dataclass(eq=False)
 class CheckStream:
-    """Answers checks at a site. credentials: returns its current ones, None without keys; busy: returns
-    whether a session is under way; book: counts and notes the checks."""
+    """Answers preflight checks at a site. credentials: returns its current ones, None without keys; busy:
+    returns whether a session is in progress; book: counts and records the checks."""
 
     _config: PartyConfig
     _rows: SiteRows
@@ -147,10 +159,11 @@ class CheckStream:
     _book: CheckBook
     _log: Any
     _answering: threading.Lock = field(default_factory=threading.Lock)
-    """Held while a check is answered: that of a lost connection may still be under way."""
+    """Held while a check is answered; one from a lost connection may still be in progress."""
 
     async def serve(self, opened: Any) -> None:
-        """Answer checks over a connection until it is lost, or cancelled."""
+        """Answer preflight checks until the connection is lost or the task is cancelled. opened: the gRPC
+        channel to the aggregator."""
         metadata = ((channel.PARTY_KEY, self._config.party.encode()), *channel.VERSIONS)
         call = opened.stream_stream(channel.ADVISE)(metadata=metadata)
         try:
@@ -161,24 +174,24 @@ class CheckStream:
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             pass  # an older aggregator; or its loss, which the stream of sessions reports
         except FedboostError as error:
-            self._log.warning("checks of terms are answered no more", reason=str(error))
+            self._log.warning("preflight checks are no longer answered", reason=str(error))
             call.cancel()
 
     def _answer(self, data: bytes) -> bytes:
-        """Answer one check, in a thread."""
+        """Answer one encoded check, in a thread; returns the encoded answer."""
         review = decode_review(data)
         if not self._answering.acquire(blocking=False):
             return encode_objections(Objections(review.number, (LATER,)))
         try:
             return encode_objections(self.objections(review))
         except (DurabilityError, Refused) as error:
-            self._log.warning("terms were checked and not answered", reason=str(error))
+            self._log.warning("a preflight check was not answered", reason=str(error))
             return encode_objections(Objections(review.number, (UNWRITTEN,)))
         finally:
             self._answering.release()
 
     def objections(self, review: Review) -> Objections:
-        """All reasons of this site against terms, as far as the analyst may know them."""
+        """Return all of this site's reasons against the terms, as far as the analyst may know them."""
         party, notes = self._config.party, list[str]()
         analyst, detail, known = "", "", None
         try:
@@ -209,7 +222,7 @@ class CheckStream:
         return Objections(review.number, short, () if short else tuple(notes))
 
     def _reasons(self, terms: Terms, policy: Policy, analyst: str, notes: list[str]) -> Iterator[str]:
-        """Yield the reasons; add other information for the analyst to the notes."""
+        """Yield this site's reasons against the terms. Adds other information for the analyst to `notes`."""
         party, rows = self._config.party, self._rows
         signers = signers_at(self._config, terms, self._credentials())
         breaches = [*policy.breaches(terms, analyst, party, signers)]
@@ -236,7 +249,7 @@ class CheckStream:
         if policy.approval == "ask":
             notes.append(ASKED)
             if not has_terminal():
-                reasons.append('its policy has approval = "ask", and no one can be asked there')
+                reasons.append('its policy has approval = "ask", but no one can be asked')
         if not self._busy() and (unread := _refusal(rows.refresh)):
             reasons.append(unread)
         if not any(breach.rule == "columns" for breach in breaches):
@@ -249,7 +262,7 @@ def pause_after(seconds: float) -> float:
 
 
 def _refusal(check: Callable[[], object]) -> str:
-    """The sentence with which a check refuses; '' if it does not."""
+    """Return the sentence with which a check refuses; '' if it does not."""
     try:
         check()
     except Refused as error:
@@ -262,37 +275,37 @@ def _terms_of(review: Review) -> Terms:
         return terms_of(review.terms)
     except FedboostError as error:
         raise ConfigError(
-            error.code, f"its version of fedboost, {VERSION}, cannot follow these terms: {error.public}"
+            error.code, f"its fedboost version, {VERSION}, does not support these terms: {error.public}"
         ) from None
 
 
 def _without_name(reason: str, party: str) -> str:
-    """A reason without the site's name, which is shown next to it."""
+    """Return a reason without the site's name, which is shown next to it."""
     for prefix in (f"site {party} refuses: ", f"party {party} refuses: ", f"party {party}: "):
         reason = reason.removeprefix(prefix)
     return f"it {rest}" if (rest := reason.removeprefix(f"party {party} ")) != reason else reason
 
 
-# ---- Requests at a site: those of analysts for a session, or for a check, in its store ------------------
-# There is one row for each terms and analyst, with the site's last answer. Number and bytes are bounded:
-# beyond that, the oldest request of the analyst with the most is dropped. A failure here does not end a
-# session; it is a warning in the log.
+# ---- Requests of analysts for sessions and checks, in the site's store ----------------------------------
+# There is one row per terms and analyst, with the site's last answer. Number and bytes are bounded: beyond
+# that, the oldest request of the analyst with the most is dropped. A failure here does not end a session; it
+# is a warning in the log.
 
 
 MAX_REQUESTS = 64
 MAX_TERMS_BYTES = 4 << 20
-"""Most bytes of one request's terms: as many as an analyst can send."""
+"""Maximum size in bytes of the terms in a stored request: as large as an analyst can send."""
 MAX_BYTES = 64 << 20
-"""Most bytes of all requests together."""
+"""Maximum total size in bytes of all stored requests."""
 MAX_ANSWER = 2000
-"""Most characters kept of an answer."""
+"""Maximum number of characters stored of an answer."""
 SAME_SECONDS = 60.0
 """Seconds after which the same request with the same answer is written again."""
 ANSWERING = "it has not been answered yet"
 
 
 class RequestLog:
-    """The kept requests of a site."""
+    """Stored requests of analysts at a site, each with the site's last answer."""
 
     def __init__(self, config: PartyConfig, store: Store, log: Any) -> None:
         self._config = config
@@ -307,10 +320,10 @@ class RequestLog:
             try:
                 self._known[name] = StoredRequest.model_validate_json(content)
             except ValueError as error:
-                log.warning("a request that was kept cannot be read", name=name, reason=quoted(str(error)))
+                log.warning("a stored request cannot be read", name=name, reason=quoted(str(error)))
 
     def all(self) -> list[StoredRequest]:
-        """The requests, the most recent first."""
+        """Return the requests, most recent first."""
         with self._lock:
             return sorted(self._known.values(), key=lambda entry: -entry.last)
 
@@ -319,7 +332,7 @@ class RequestLog:
             return self._known.get(name)
 
     def terms(self, entry: StoredRequest) -> Terms:
-        """The terms of a request. ConfigError if they were changed."""
+        """Return the terms of a request. Raises ConfigError if they were changed in the store."""
         with self._store.transaction(durable=False) as file:
             query = "SELECT terms FROM requests WHERE (party, name) = (?, ?)"
             row = file.execute(query, (self._store.party, entry.name)).fetchone()
@@ -327,17 +340,18 @@ class RequestLog:
         if terms.digest != entry.digest:
             raise ConfigError(
                 "request-altered",
-                f"{self._store.path}: request {entry.name} does not have the digest {entry.digest}",
+                f"{self._store.path}: request {entry.name} does not match its digest {entry.digest}",
             )
         return terms
 
     def note(self, terms: Terms, analyst: str, session: str, answer: str) -> None:
-        """Keep a request, or the answer to a kept one."""
+        """Store a request, or update the answer to a stored one. session: name of the session, '' for a
+        check; answer: why the site refuses, '' if it does not."""
         lacking = answer not in ("", ANSWERING)
         try:
             lacking = lacking and lacks_approval(self._config, terms, analyst)
         except ConfigError as error:
-            self._log.warning("not known if an approval is lacking", reason=str(error))
+            self._log.warning("cannot determine whether an approval is missing", reason=str(error))
         now = time.time()
         text = terms.canonical()
         entry = StoredRequest(
@@ -353,7 +367,7 @@ class RequestLog:
             lacks_approval=lacking,
         )
         if entry.bytes > MAX_TERMS_BYTES:
-            self._log.warning("a request is not kept: its terms are too long", terms=entry.digest)
+            self._log.warning("a request was not stored: its terms are too long", terms=entry.digest)
             return
         with self._lock:
             before = self._known.get(entry.name)
@@ -372,13 +386,13 @@ class RequestLog:
                         query = "DELETE FROM requests WHERE (party, name) = (?, ?)"
                         file.execute(query, (self._store.party, name))
             except DurabilityError as error:
-                self._log.warning("a request is not kept", terms=entry.digest, reason=str(error))
+                self._log.warning("a request was not stored", terms=entry.digest, reason=str(error))
                 return
             self._known = {name: each for name, each in known.items() if name not in too_many}
 
 
 def _beyond_room(known: Mapping[str, StoredRequest]) -> list[str]:
-    """The oldest requests of the analysts with the most, while there are too many."""
+    """Return the requests to drop: the oldest of the analysts with the most, until the limits are met."""
     left, drop = dict(known), list[str]()
     while len(left) > MAX_REQUESTS or sum(entry.bytes for entry in left.values()) > MAX_BYTES:
         sizes = Counter[str]()
@@ -395,7 +409,7 @@ def _beyond_room(known: Mapping[str, StoredRequest]) -> list[str]:
 
 
 class PageState:
-    """The state of a party as its page shows it. requests: None without a page."""
+    """Current state of a party, as shown by its page. requests: None without a page."""
 
     def __init__(self, config: PartyConfig, store: Store, log: Any) -> None:
         self.live = Activity()
@@ -408,12 +422,12 @@ class PageState:
         return self.live.session is not None
 
     def checked(self, terms: Terms, analyst: str, reasons: Sequence[str]) -> None:
-        """Keep a check of terms, from any thread."""
+        """Store a check of terms, from any thread."""
         if self.requests is not None:
             self.requests.note(terms, analyst, "", "; ".join(reasons))
 
     def observe(self, event: Event) -> None:
-        """Show an event, and keep how this site answered."""
+        """Update the state after an event, and store how this site answered."""
         session = self.live.session
         match event.kind:
             case "at hand" | "aggregator gone":
@@ -434,18 +448,19 @@ class PageState:
                 session.rounds = event.round
 
     def offered(self, offer: Offer, analyst: str) -> None:
-        """A session was offered. analyst: who signed it, '' if no one did or there are no keys."""
+        """Set the current session to one that was offered. analyst: who signed it; '' if it is unsigned or
+        there are no keys."""
         self.live.session = LiveSession(offer.session, analyst, offer.terms, time.time())
         self._note(ANSWERING)
 
     def ended(self, answer: str) -> None:
-        """The session is over. answer: why this site left it, '' otherwise."""
+        """Clear the current session. answer: why this site left it, '' otherwise."""
         self._note(answer)
         self.live.session = None
 
     def _note(self, answer: str) -> None:
-        """Keep this site's answer with the request for the current session. Where analysts sign, unsigned
-        requests are not kept."""
+        """Store this site's answer with the request for the current session. If analysts sign, unsigned
+        requests are not stored."""
         session = self.live.session
         if session is None or self.requests is None or self._party not in session.terms.parties:
             return

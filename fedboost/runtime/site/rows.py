@@ -1,8 +1,8 @@
-"""The rows of a site: a table read when its process starts, and again when its files have changed.
+"""The rows of a site: a table that is read when its process starts, and again when its files have changed.
 
-Promises: each reading is a line in the log. A session keeps the rows that it began with. Offers that the rows
-did not fit are counted for all analysts together. A check of terms learns the names and types of columns, and
-nothing that depends on a value of a row.
+Guarantees: each reading is a line in the log. A session keeps the rows that it started with. Offers that the
+rows did not fit are counted over all analysts together. A check of terms sees the names and types of columns,
+and nothing that depends on a value of a row.
 """
 
 import re
@@ -39,16 +39,16 @@ from fedboost.terms.reading import Table as Mapped
 from fedboost.terms.terms import Terms
 from fedboost.views.words import delimited, shown
 
-# ---- Names that a site gives its columns and levels in terms: a TOML file that stays at the site --------
-# Promises: terms can name only the columns and levels in the file, and others see only their names in the
+# ---- Names that a site gives its columns and levels in terms: a TOML file that is kept at the site ------
+# Guarantees: terms can use only the columns and levels in the file, and others see only the names used in
 # terms. What the site's own people read has both names.
 
 
 IDS = "\x1frow_id"
-"""The column of row ids until terms name it; no column in terms can have this name."""
+"""Name of the column of row ids until terms name it. No column in terms can have this name."""
 _QUOTED = re.compile(r"'[^']*'")
 _HEAD = """\
-# Names in terms of this table's columns and levels. Keep this file here: no one else needs it.
+# Names used in terms for this table's columns and levels. Keep this file at the site: no one else needs it.
 # In the site's file: names = {file}
 """
 
@@ -56,9 +56,9 @@ Level = Annotated[str, Field(min_length=1)]
 
 
 class Names(Frozen):
-    """A site's names. `row_id`: the column of row ids, whatever its name in the terms; `names`: the column in
-    the table, by name in the terms; `levels`: by column name in the terms, the levels in the table by their
-    names in the terms."""
+    """Names that a site uses in terms for its columns and levels. row_id: column of row ids in the table,
+    whatever its name in the terms. names: name in the terms -> column in the table. levels: column's name in
+    the terms -> level's name in the terms -> level in the table."""
 
     row_id: Name | None = None
     names: Mapped[Name] = Field(default_factory=dict)
@@ -67,20 +67,20 @@ class Names(Frozen):
     def _faults(self) -> Iterator[str]:
         for name, levels in self.levels.items():
             if name not in self.names:
-                yield f"levels has {name!r}, which is not under [names]"
+                yield f"levels has column {name!r}, which is not under [names]"
             counts = Counter(levels.values())
             if twice := next((level for level, count in counts.items() if count > 1), None):
                 yield f"level {twice!r} of {name!r} has two names: keep one"
 
     def here(self, columns: Schema) -> dict[str, str]:
-        """The names here of these columns, by name in the terms; only where they differ."""
+        """Return the names of these columns in the table, by name in the terms; only those that differ."""
         names = {name: self.names.get(name, name) for name in (*columns.others, *columns.features)}
         if self.row_id is not None and columns.row_id is not None:
             names[columns.row_id] = self.row_id
         return {name: own for name, own in names.items() if own != name}
 
     def told(self, columns: Schema) -> str:
-        """The columns that have other names here, with their levels, as text."""
+        """Return the columns with different names at this site, with their levels, as text."""
         words = []
         for name, own in self.here(columns).items():
             levels = self.levels.get(name, {})
@@ -107,7 +107,7 @@ class SiteTable:
     names: Names
 
     def under(self, row_id: str | None) -> Table:
-        """The table with the terms' name for the column of row ids."""
+        """Return the table with the terms' name for the column of row ids."""
         columns = dense_of(self.table).column_names
         if self.names.row_id is None:
             return self.table
@@ -115,31 +115,32 @@ class SiteTable:
         return renamed(self.table, rest | ({} if row_id is None else {row_id: IDS}), {})
 
     def both(self, name: str) -> str:
-        """A column's name in the terms, and the one in the table if it differs."""
+        """Return a column's name in the terms, followed by its name in the table if that differs."""
         own = self.names.names.get(name, name)
         return name if own == name else f"{name} ({own})"
 
     def explained(self, text: str) -> str:
-        """A text for the site's own people: each quoted name is followed by the one in the table."""
+        """Return a text for the site's own people: each quoted name is followed by the name in the table if
+        that differs."""
 
         def both(found: re.Match[str]) -> str:
             name = found[0][1:-1]
             own = self.names.names.get(name, name)
-            return found[0] if own == name else f"{found[0]} (here {own!r})"
+            return found[0] if own == name else f"{found[0]} (in the table {own!r})"
 
         return _QUOTED.sub(both, text)
 
 
 def names_of(config: PartyConfig) -> Names:
-    """The names in the file that the config points to. ConfigError."""
+    """Read the file of names that the configuration refers to. Raises ConfigError if it is invalid."""
     if config.names is None:
         return Names()
     return read_model(Names, read_toml(config.names, NAMES), str(config.names))
 
 
 def site_rows(config: PartyConfig, options: ReadOptions | None = None) -> SiteTable:
-    """Read the rows of a site, with its columns named as in terms. options: how to read the file, by default
-    as the config says. ConfigError."""
+    """Read the rows of a site, with columns named as in terms. options: how to read the file; None to use the
+    configuration. Raises ConfigError if they cannot be read."""
     names = names_of(config)
     assert config.data is not None
     table = site_table(config.data, config.scratch, config.read if options is None else options)
@@ -147,7 +148,8 @@ def site_rows(config: PartyConfig, options: ReadOptions | None = None) -> SiteTa
 
 
 def named(table: Table, names: Names, source: str) -> SiteTable:
-    """A table with its columns named as in terms. ConfigError that begins with `source`."""
+    """Return a table with its columns named as in terms. Raises ConfigError whose message starts with
+    `source`, the file of names."""
     columns = names.names or {name: name for name in dense_of(table).column_names}
     if names.row_id is not None:
         columns = {**columns, IDS: names.row_id}
@@ -163,19 +165,20 @@ def named(table: Table, names: Names, source: str) -> SiteTable:
 KeyOf = Callable[[Terms], bytes]
 ModelOf = Callable[[Terms], Booster]
 MAX_MISFITS = 10
-"""Offers that the rows did not fit, before all others are refused. Each revealed one bit about the rows, and
-by then a reader of the site's log knows what does not fit."""
+"""Number of offers that the rows did not fit, after which all others are refused. Each reveals one bit about
+the rows, and by then a reader of the site's log knows what does not fit."""
 SETTLED_SECONDS = 2.0
-"""Files that changed less than this long ago may still be being written."""
+"""Files that changed less than this long ago may still be in the course of being written."""
 MAX_READINGS = 5
-"""Readings of files that change meanwhile, before giving up."""
+"""Maximum number of times to read files that change meanwhile."""
 
 Stamp = tuple[tuple[str, int, int, int], ...]
-"""Path, modification time (ns), size and inode of each file that rows are read from."""
+"""Path, modification time (ns), size and inode of each file from which rows are read."""
 
 
 class SiteRows:
-    """A site's table; None for a key holder, which has no rows. ConfigError if it cannot be read."""
+    """A site's table, read when this is created. A key holder has none. Raises ConfigError if it cannot be
+    read."""
 
     def __init__(self, config: PartyConfig, log: Any) -> None:
         self._config = config
@@ -183,10 +186,10 @@ class SiteRows:
         self._log = log
         self._misfits = 0
         self.reading = threading.Lock()
-        """Held while rows are read or counted: two readings at a time would need twice the memory."""
+        """Held while rows are read or counted: two readings at once would need twice the memory."""
         self._stamp = self._stamp_now()
         self.table: SiteTable | None = None
-        """The rows as last read; None if there are none, and while they are read."""
+        """The table as last read; None if there is none, and while it is read."""
         if config.data is not None:
             self.table = self._read()
 
@@ -196,10 +199,10 @@ class SiteRows:
         return 0 if self.table is None else int(self.table.table.num_rows)
 
     def close(self) -> None:
-        """Does nothing: rows in this process end with it."""
+        """Do nothing: rows in this process end with it. Rows on workers override this."""
 
     def release(self) -> None:
-        """Does nothing: holders of rows in this process drop them."""
+        """Do nothing: holders of rows in this process drop them. Rows on workers override this."""
 
     def say(self, event: str = "rows read") -> None:
         """Log the file and its number of rows, if there are any."""
@@ -207,10 +210,8 @@ class SiteRows:
             self._log.info(event, file=shown_source(self._config.data), rows=self.rows)
 
     def refresh(self) -> SiteTable | None:
-        """The table as its files are now, read again if they have changed. Refused if they cannot be read.
-
-        Rows from a database or a URL are read once.
-        """
+        """Return the table as its files are now, and read it again if they have changed. Rows from a database
+        or a URL are read only once. Raises Refused if they cannot be read."""
         with self.reading:
             if self._config.data is None or (self.table is not None and self._stamp_now() == self._stamp):
                 return self.table
@@ -220,11 +221,11 @@ class SiteRows:
             except (ConfigError, OSError) as error:
                 reason = f"party {self._party}: its table has changed and cannot be read"
                 raise Refused("table-unreadable", f"{reason}; its own log says why", str(error)) from None
-            self.say("rows read again, for the file has changed")
+            self.say("rows read again, because the file has changed")
             return self.table
 
     def _read_again(self) -> SiteTable:
-        """Read files until they do not change meanwhile. ConfigError."""
+        """Read files until they do not change meanwhile. Raises ConfigError if they keep changing."""
         for _ in range(MAX_READINGS):
             self._stamp = self._stamp_now()
             latest = max((changed for _, changed, _, _ in self._stamp), default=0)
@@ -233,14 +234,15 @@ class SiteRows:
             if self._stamp == self._stamp_now():
                 return table
         raise ConfigError(
-            "table-changing", f"{shown_source(self._config.data)}: changes while it is read; try again later"
+            "table-changing",
+            f"{shown_source(self._config.data)} changes while it is being read; try again later",
         )
 
     def _read(self) -> SiteTable:
         return site_rows(self._config)
 
     def _stamp_now(self) -> Stamp:
-        """A value that changes with the files; empty if they are not on this machine."""
+        """Return a value that changes with the files; empty if they are not on this machine."""
         data, names = self._config.data, self._config.names
         if data is None or isinstance(data, Database):
             return ()
@@ -256,18 +258,27 @@ class SiteRows:
             )
 
     def read(self, terms: Terms, site: SiteTable | None = None) -> Shard:
-        """The rows as these terms need them. site: the table, by default the one read last. Refused."""
+        """Return the rows as these terms need them. site: the table, by default the one read last. Raises
+        Refused if the rows do not fit the terms, or are being read."""
         if (table := site or self.table) is None:
-            raise Refused("table-reading", f"party {self._party}: its table is being read; ask again later")
+            raise Refused("table-reading", f"party {self._party}: its table is being read; try again later")
         with self._counting_misfits():
             return self._fit(table, terms)
 
     def hold(
         self, terms: Terms, secret: bytes, key_of: KeyOf, model_of: ModelOf, table_of: TableOf
     ) -> Holder:
-        """Return the holder of a session's rows. It keeps them as they are now, even if their file changes,
-        since it may convert them again later. key_of: the secret of label noise; model_of: this party's part
-        of the model that terms predict with; table_of: the table on which the model in terms was trained."""
+        """Return the holder of a session's rows. It keeps the rows as they are now, even if their file
+        changes, since it may convert them again later. Raises Refused if the rows cannot be read or do not
+        fit the terms.
+
+        Args:
+            terms: the session's terms.
+            secret: the session's secret.
+            key_of: returns the secret for noise on labels.
+            model_of: returns this party's part of the model that terms predict with.
+            table_of: returns the table on which the model in terms was trained.
+        """
         read = with_label_noise(partial(self.read, site=self.refresh()), self._party, key_of)
         return holder_for(read, self._party, self._config.nthread, model_of, table_of)(terms, secret)
 
@@ -281,7 +292,7 @@ class SiteRows:
 
     @contextmanager
     def _explaining(self, site: SiteTable) -> Iterator[None]:
-        """Add the columns' names here to refusals, for the site's own people."""
+        """Add the columns' names in the table to refusals, for the site's own people."""
         try:
             yield
         except SchemaMismatch as error:
@@ -302,28 +313,28 @@ class SiteRows:
     def _warn(self, site: SiteTable, strange: Iterable[tuple[str, str, int]]) -> None:
         """Log each column with undeclared categories, with one of them and the number of rows."""
         for column, category, count in strange:
-            warning = "categories the terms do not declare count as missing"
+            warning = "categories that the terms do not declare count as missing"
             self._log.warning(warning, column=site.both(column), category=shown(category), rows=count)
 
     def names_under(self, terms: Terms) -> dict[str, str]:
-        """The columns' names in the table, by name in these terms; only where they differ."""
+        """Return the columns' names in the table, by name in these terms; only those that differ."""
         columns, site = terms.blocks.columns_of(self._party), self.table
         return {} if site is None else site.names.here(columns)
 
     def _renaming(self, site: SiteTable) -> str:
         if isinstance(site.table, SparseTable):
             return ""
-        where = f"the file that names in {self._config.file} points to, with all other columns"
+        where = f"the file set as `names` in {self._config.file}, with all other columns"
         if self._config.names is not None:
             where = str(self._config.names)
         return (
-            f"; if it has another name here, rename it in the table, or name it in {where}; if it is not "
-            f"here at all, ask the analyst to take it out of the terms"
+            f"; if the column has a different name at this site, rename it in the table, or map it in "
+            f"{where}; if the site does not have it, ask the analyst to remove it from the terms"
         )
 
     def faults(self, terms: Terms) -> list[str]:
-        """A sentence for each column in the terms that the table lacks, or has with a type that cannot be
-        read; no value is looked at."""
+        """Return a sentence for each column in the terms that the table lacks, or whose type cannot be read.
+        No value is looked at."""
         if (site := self.table) is None:
             return []
         table, schema = site.under(terms.columns.row_id), terms.blocks.columns_of(self._party)
@@ -331,7 +342,7 @@ class SiteRows:
 
 
 def _seen(file: Path) -> tuple[str, int, int, int]:
-    """The stamp of a file; zeros if it cannot be seen, or is not a regular file."""
+    """Return the stamp of a file; zeros if it does not exist or is not a regular file."""
     try:
         known = file.stat()
     except OSError:

@@ -1,13 +1,15 @@
-"""A site's store: one SQLite file per dataset with the audit log, the decisions and the parties' memory.
+"""A site's store: an SQLite file per dataset, with the audit log, the decisions and the parties' memory.
 
-The site names its datasets. Rows that are copied, moved or extended under one name stay one dataset.
-Several parties may share a file; each has its own chain of entries and its own counter.
+The site names its datasets. Rows that are copied, moved or extended under the same name remain the same
+dataset. Several parties may share a file; each has its own chain of log entries and its own counter.
 
-Promises: a file is created completely or not at all, readable by its owner only. A transaction is atomic and
-excludes other processes. A finished transaction survives a kill, a durable one also a power failure. Deleted
-content is overwritten. The counter next to the store reveals that the store was replaced without it.
-Refuses (ConfigError): a file with another schema, an altered file, a file that does not fit its counter. A
-failed write raises DurabilityError: nothing leaves the site, and the process must end.
+Guarantees: a file is created completely or not at all, readable by its owner only. A transaction is atomic
+and excludes other processes. A finished transaction survives a kill, a durable one also a power failure.
+Deleted content is overwritten. The counter next to the store reveals if the store was replaced by an older
+copy.
+Raises: ConfigError for a file with a different schema, an altered file, or a file that does not match its
+counter; DurabilityError if a write fails. After a DurabilityError, nothing may leave the site and the process
+must end.
 """
 
 import errno
@@ -43,15 +45,15 @@ from fedboost.terms.reading import Frozen
 
 
 BEFORE_THE_FIRST = "0" * 64
-"""The previous hash of the first entry."""
+"""Value of `previous` in the first entry."""
 Head = tuple[int, str]
 """Number and hash of a log's last entry."""
 NO_ENTRY: Head = 0, BEFORE_THE_FIRST
 
 
 class Decided(Frozen):
-    """A person's decision on terms. terms: their digest; analysts: those it covers now; content: SHA-256 of
-    the decision as the site keeps it, empty where it was withdrawn."""
+    """Log event: a person approved or refused terms, or withdrew an approval. terms: their digest. analysts:
+    analysts that the decision covers now. content: SHA-256 of the stored decision; '' if it was withdrawn."""
 
     kind: Literal["approved", "refused", "withdrawn"]
     terms: str
@@ -60,8 +62,8 @@ class Decided(Frozen):
 
 
 class Kept(Frozen):
-    """A person restored this store from a copy ("restored"), or wrote its entries to a file and removed them
-    ("exported"). known, last: number and hash of the last entry known before that."""
+    """Log event: a person restored this store from a copy ("restored"), or wrote its entries to a file and
+    removed them ("exported"). known, last: number and hash of the last entry before that."""
 
     kind: Literal["restored", "exported"]
     known: Annotated[int, Field(ge=0)]
@@ -73,7 +75,7 @@ Event = Annotated[Noted | Released | Sent, Field(discriminator="kind")]
 
 
 class Entry(Frozen):
-    """A line of the log. `time` is in UTC."""
+    """A line of the audit log. time: in UTC. previous: hash of the entry before it."""
 
     n: Annotated[int, Field(ge=1)]
     time: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
@@ -83,12 +85,12 @@ class Entry(Frozen):
 
     @property
     def due_hash(self) -> str:
-        """SHA-256 of the entry without its hash: 64 hex digits."""
+        """Hash that the entry must have: SHA-256 of everything else in it, as 64 hex digits."""
         return hashlib.sha256(_canonical(self._values(exclude={"hash"}))).hexdigest()
 
     @property
     def line(self) -> bytes:
-        """Canonical JSON and a line feed, as bytes."""
+        """The entry as canonical JSON with a final line feed."""
         return _canonical(self._values()) + b"\n"
 
     def _values(self, exclude: set[str] | None = None) -> dict[str, Any]:
@@ -100,7 +102,7 @@ _BEGINNING = b'{"n":'
 
 
 def canonical_event(event: Noted | Release | Relayed) -> str:
-    """The canonical JSON of an event in its entry; missing values are left out."""
+    """Return an event as the canonical JSON that its entry contains. Missing values are omitted."""
     if not isinstance(event, Release | Relayed):
         return _canonical(event.model_dump(mode="json", exclude_none=True)).decode()
     values: dict[str, Any] = {"kind": "relayed" if isinstance(event, Relayed) else "released"}
@@ -113,23 +115,26 @@ def canonical_event(event: Noted | Release | Relayed) -> str:
 
 
 def entry_line(n: int, time: str, event: str, previous: str) -> tuple[bytes, str]:
-    """The line of an entry with this canonical event, and its hash."""
+    """Return the line of an entry, and its hash. event: canonical JSON (`canonical_event`). previous: hash of
+    the entry before."""
     content = f'{{"n":{n},"time":"{time}","event":{event},"previous":"{previous}"'
     digest = hashlib.sha256(f"{content}}}".encode()).hexdigest()
     return f'{content},"hash":"{digest}"}}\n'.encode(), digest
 
 
 def parse_entry(line: bytes) -> Entry:
-    """The entry on a line. ValueError if the line is incomplete or was changed."""
+    """Parse a line of the log. Raises ValueError if it is incomplete or was changed."""
     if not line.endswith(b"\n") and line.startswith(_BEGINNING[: len(line)]):
-        raise ValueError("half-written; the writer was stopped in the middle (or is writing it right now)")
+        raise ValueError("the line is incomplete: its writer was stopped, or is still writing it")
     try:
         entry = Entry.model_validate_json(line, strict=True)
         whole = entry.line == line
     except ValidationError:
-        raise ValueError("not an entry of an audit log, or changed after it was written") from None
+        raise ValueError(
+            "the line is not an entry of an audit log, or was changed after it was written"
+        ) from None
     if not whole or entry.hash != entry.due_hash:
-        raise ValueError("changed after it was written: its hash does not match its content")
+        raise ValueError("the entry was changed after it was written: its hash does not match its content")
     return entry
 
 
@@ -141,13 +146,13 @@ def _canonical(values: Any) -> bytes:
 
 
 def now() -> str:
-    """The current time in UTC, as in an entry."""
+    """Return the current time in UTC, in the format of an entry."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 # ---- The counter of a party: number and hash of each of its entries, in a file that only grows ----------
-# A line may also contain promises: rows that must not be forgotten with the store, i.e. sessions, whether
-# their parties met, charges, noise on labels and decisions.
+# A line may also contain "promises": durable rows, which must survive the loss of the store, i.e. sessions,
+# whether their parties met, charges, noise on labels and decisions.
 # The counter is written after the store's commit. What a crash or a power failure leaves:
 # - before the commit: neither has the transaction. Nothing left the site.
 # - between commit and counter: the store is ahead. Nothing left the site; the next start counts the entry.
@@ -164,25 +169,27 @@ _RECORD = re.compile(rb"(\d+) ([0-9a-f]{64})(?: (.+))?")
 _TAIL_BYTES = 1 << 12
 Value = str | float | bytes | None
 DurableRow = tuple[str, tuple[Value, ...]]
-"""A table's name, and a row of it."""
+"""Name of a table, and one of its rows."""
 
 
 class Counter:
-    """The counter of a party, next to its store. file: name of the counter's file, if not by the party's."""
+    """The counter file of a party, next to the store: an append-only list with the number and hash of every
+    log entry. file: name of the file, if it is not derived from the party's name."""
 
     def __init__(self, store: Path, party: str, file: str = "") -> None:
         self.path = store.parent / (file or f"{folder_name(party)}.counter")
 
     @classmethod
     def others(cls, store: Path, parties: Iterable[str]) -> list["Counter"]:
-        """The counters next to a store that belong to other parties than these."""
+        """Return the counters next to a store that belong to parties other than these."""
         own = {cls(store, party).path for party in parties}
         return [
             cls(store, "", path.name) for path in sorted(store.parent.glob("*.counter")) if path not in own
         ]
 
     def last(self) -> Head | None:
-        """Its last record; None if there is no counter, `NO_ENTRY` if it has no record. ConfigError."""
+        """Return the entry in the last record: None if there is no counter, `NO_ENTRY` if it has no record.
+        Raises ConfigError if the counter cannot be read."""
         with self._reading() as file:
             if file is None:
                 return None
@@ -200,11 +207,13 @@ class Counter:
                 step *= 8
 
     def heads(self) -> set[Head]:
-        """All entries in its records. ConfigError."""
+        """Return number and hash of every recorded entry. Raises ConfigError if the counter cannot be
+        read."""
         return set(map(_head, self._all()))
 
     def promises(self) -> Iterator[DurableRow]:
-        """The rows that must not be forgotten, in the order of writing. ConfigError."""
+        """Yield the durable rows in the counter, in the order of writing: rows that must survive the loss of
+        the store. Raises ConfigError if the counter cannot be read."""
         for record in self._all():
             with suppress(ValueError, SyntaxError):  # a line that a crash cut short
                 yield from literal_eval((record[3] or b"[]").decode())
@@ -229,7 +238,8 @@ class Counter:
 
     @contextmanager
     def held(self) -> Iterator[int]:
-        """Lock the counter, and create it if missing; yields its file descriptor. DurabilityError."""
+        """Lock the counter within this context, and yield its file descriptor. A missing counter is created.
+        Raises DurabilityError if the file cannot be opened or locked."""
         with self.written():
             file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, OWNER_ALONE)
         try:
@@ -240,7 +250,14 @@ class Counter:
             os.close(file)
 
     def count(self, file: int, head: Head, promises: Sequence[DurableRow], durable: bool) -> None:
-        """Append a record to the locked file. DurabilityError."""
+        """Append a record to the locked counter. Raises DurabilityError if it cannot be written.
+
+        Args:
+            file: descriptor from `held`.
+            head: the store's last entry.
+            promises: durable rows of the transaction.
+            durable: whether to wait until the record is on the disk.
+        """
         with self.written():
             # A record that a crash cut short stays as an invalid line; the new one begins on its own line.
             torn = (size := os.fstat(file).st_size) and os.pread(file, 1, size - 1) != b"\n"
@@ -253,18 +270,18 @@ class Counter:
 
     @contextmanager
     def written(self) -> Iterator[None]:
-        """Turn an OSError of the counter's file into a DurabilityError."""
+        """Convert an OSError about the counter's file to a DurabilityError."""
         try:
             yield
         except OSError as error:
             raise DurabilityError(
-                f"{self.path}: cannot write this counter: {error.strerror}; fix that, then start this party "
-                f"again: the session goes on with it"
+                f"{self.path}: cannot write this counter: {error.strerror}; fix the cause and restart this "
+                f"party: its session then continues"
             ) from None
 
 
 def _records(data: bytes) -> list[re.Match[bytes]]:
-    """The complete lines that are records. A crash may have cut one short."""
+    """Return the complete, well-formed lines; a crash may have truncated one."""
     lines = data[: data.rfind(b"\n") + 1].splitlines()
     return [record for record in map(_RECORD.fullmatch, lines) if record]
 
@@ -274,13 +291,14 @@ def _head(record: re.Match[bytes]) -> Head:
 
 
 def head_of(file: sqlite3.Connection, party: str) -> Head:
-    """Number and hash of a party's last entry."""
+    """Return number and hash of a party's last log entry; `NO_ENTRY` if it has none."""
     query = "SELECT n, hash FROM entries WHERE party = ? ORDER BY n DESC LIMIT 1"
     return file.execute(query, (party,)).fetchone() or NO_ENTRY
 
 
 def follows(file: sqlite3.Connection, party: str, head: Head) -> bool:
-    """Return whether a party's chain has this entry, or continues right after it (the rest was exported)."""
+    """Return whether a party's chain contains this entry, or begins right after it because the rest was
+    exported."""
     if head == NO_ENTRY:
         return True
     query = "SELECT n, hash, line FROM entries WHERE party = ? AND n IN (?, ?) ORDER BY n"
@@ -294,14 +312,14 @@ def follows(file: sqlite3.Connection, party: str, head: Head) -> bool:
 
 
 def check_counter(path: Path, file: sqlite3.Connection, party: str, may_lack: bool = False) -> None:
-    """Raise ConfigError unless the store contains the last entry in the party's counter. may_lack: another
-    party's counter may be missing."""
+    """Raise ConfigError unless the store contains the last entry in the party's counter. may_lack: accept a
+    missing counter, as for other parties that share the store."""
     counter = Counter(path, party)
     known = counter.last()  # first: another process may append entries between the two reads
     if known is None:
         if head_of(file, party) == NO_ENTRY or may_lack:
             return
-        fault = f"there is no {counter.path.name} next to this memory: it was copied here without its counter"
+        fault = f"there is no {counter.path.name} next to this memory, which was copied without its counter"
     elif follows(file, party, known):
         return
     else:
@@ -312,14 +330,14 @@ def check_counter(path: Path, file: sqlite3.Connection, party: str, may_lack: bo
 def _older(path: Path, counter: Counter, lacks: str) -> ConfigError:
     return ConfigError(
         "memory-behind-counter",
-        f"{path}: this memory is older than {counter.path.name}: a copy was put back, or the power failed; "
-        f"it lacks {lacks}; {_PUT_BACK}",
+        f"{path}: this memory is older than {counter.path.name}: an older copy was restored, or the power "
+        f"failed. It lacks {lacks}; {_PUT_BACK}",
     )
 
 
 def lacking(file: sqlite3.Connection, promises: Iterable[DurableRow], ahead: bool) -> list[DurableRow]:
-    """The promised rows that a store does not have. ahead: the store has later entries than the counter, so
-    its decisions are the newer ones."""
+    """Return the durable rows that a store does not have. promises: rows in a counter. ahead: whether the
+    store has entries after the counter's last one; its decisions are then the newer ones."""
 
     def is_there(table: str, row: tuple[Value, ...]) -> bool:
         keys = _keys(table)
@@ -343,12 +361,12 @@ def _keys(table: str) -> list[str]:
 NAME = "memory.sqlite"
 VERSION = 5
 APPLICATION = 0x46424C31
-"""The application id in SQLite's header."""
+"""Application id in the header of the SQLite file."""
 LOG_PAGES = 4000
-"""Pages (4 KiB) of the write-ahead log before a checkpoint, which waits for the disk: those of about a
-thousand turns."""
+"""Size of the write-ahead log, in pages of 4 KiB, at which SQLite writes it back to the file (about a
+thousand turns). This checkpoint waits for the disk."""
 PATIENCE = 20.0
-"""Seconds to wait for another process that has the file locked."""
+"""Seconds to wait for a lock that another process has on the file."""
 
 TABLES = {
     "site": ("dataset", "secret"),
@@ -365,11 +383,10 @@ TABLES = {
     "tables": ("party", "session", "rows", "hash"),
     "row_sets": ("party", "session", "rows", "bits"),
 }
-"""Columns of each table. Values that change with each turn, and those deleted at a session's end, have tables
-of their own. `known`, `standing` and `question` are JSON of the classes in `fedboost.protocol.site`.
-`decisions` has approvals and refusals; withdrawn ones are empty. `labels` has the epsilon of noise on labels
-and a hash of its key, `tables` the number of rows and their hash, `row_sets` the rows that a session measured
-or held out."""
+"""Columns of each table. Values that change each turn, and those deleted at a session's end, have their own
+tables. `known`, `standing` and `question` are JSON of classes in `fedboost.protocol.site`. `decisions`
+contains approvals and refusals, empty if withdrawn; `labels` the epsilon of noise on labels and a hash of its
+key; `tables` the number of rows and their hash; `row_sets` the rows that a session measured or held out."""
 _KEYS = {
     "site": "dataset",
     "entries": "party, n",
@@ -381,13 +398,13 @@ _KEYS = {
     "labels": "party, label",
 }
 PROMISED = ("sessions", "standings", "charges", "labels", "decisions")
-"""Tables with rows that must not be forgotten: an ended session stays ended, spent privacy stays spent, and
-withdrawn or refused terms stay disallowed."""
+"""Tables with durable rows, which must survive the loss of the store: an ended session stays ended, spent
+privacy stays spent, and withdrawn or refused terms stay disallowed."""
 MEMORY = frozenset(TABLES) - {"entries", "terms", "requests"}
-"""All tables but the large ones, which other readers need not read: their rows have hashes of their own."""
+"""Tables that every reader checks: all but the large ones, whose rows have their own hashes."""
 _PUT_BACK = (
-    "put back the newest copy that you have (docs/operations.md, The site's memory); `fedboost privacy init "
-    "--restored --config FILE` goes on with what is there"
+    "restore the newest copy that you have (docs/operations.md, The site's memory), or run `fedboost privacy "
+    "init --restored --config FILE` to continue with this one"
 )
 _PUTS = {
     table: f"INSERT OR REPLACE INTO {table} VALUES ({', '.join('?' * (len(columns) + 1))})"
@@ -401,27 +418,26 @@ _SCHEMA = {
 
 
 class Store:
-    """An open store, to which one party writes."""
+    """An open store (the SQLite file of a dataset), to which one party writes."""
 
     def __init__(self, path: Path, party: str, restored: bool = False) -> None:
-        """Open and check an existing file. ConfigError if it cannot be used.
-
-        restored: accept a file that is older than its counter; the next entry records it.
-        """
+        """Open and check an existing file. restored: accept a file that is older than its counter; the next
+        entry records this. Raises ConfigError if the file cannot be used."""
         self.path, self.party = path, party
         self._counter = Counter(path, party)
         self._appended: Head | None = None
-        """Head of the transaction under way, once it appended an entry."""
+        """Last entry appended in the current transaction, if any."""
         self._promises: list[DurableRow] = []
-        """Promised rows of that transaction."""
+        """Durable rows written in the current transaction."""
         self._before = NO_ENTRY
-        """Head before that transaction."""
+        """Last entry before the current transaction."""
         self._file = open_database(path)
         self._durable = True
         self._inodes = self._now()
-        self._to_overwrite = False
+        # A process that was killed before it could overwrite deleted content left it in this log.
+        self._to_overwrite = os.path.getsize(f"{path}-wal") > 0
         self._counted: tuple[tuple[int, ...], Head] | None = None
-        """Where the counter ended when this process last wrote it, and the entry it wrote."""
+        """Where the counter ended when this process last wrote to it, and the entry that it wrote."""
         try:
             if not restored:
                 self._catch_up()
@@ -433,7 +449,8 @@ class Store:
         self._file.close()
 
     def _catch_up(self) -> None:
-        """Check all counters, and count what a crash left uncounted. ConfigError, DurabilityError."""
+        """Check all counters, and record entries that a crash left uncounted. Raises ConfigError if a counter
+        does not match the store, DurabilityError if it cannot be written."""
         check_counters(self.path, self._file)
         check_counter(self.path, self._file, self.party)
         with self._counter.held() as counter:
@@ -449,7 +466,7 @@ class Store:
                 sync_folder(self.path.parent)
 
     def _all_promises(self) -> list[DurableRow]:
-        """All promised rows of the party in the store: its counter may lack some."""
+        """Return all durable rows of the party; the counter may lack some."""
         return [
             (table, row)
             for table in PROMISED
@@ -460,7 +477,8 @@ class Store:
 
     @contextmanager
     def transaction(self, durable: bool = True) -> Iterator[sqlite3.Connection]:
-        """A transaction that excludes other processes and is rolled back on error. DurabilityError."""
+        """Run a transaction that excludes other processes; it is rolled back on error. durable: whether to
+        wait for the disk. Raises DurabilityError if it cannot be written."""
         # The lock orders this party's writers, threads of this process included: entries are chained and
         # counted in the same order.
         # A crash between COMMIT and the count leaves the store ahead:
@@ -471,8 +489,8 @@ class Store:
             # process, while the counter, which is opened by its name each time, would keep them.
             if self._inodes != self._now():
                 raise DurabilityError(
-                    f"{self.path}: this memory was removed or replaced while the party runs; put it back and "
-                    f"start this party again"
+                    f"{self.path}: this memory was removed or replaced while the party was running; put it "
+                    f"back and restart this party"
                 )
             self._appended, self._promises = None, []
             try:
@@ -518,13 +536,14 @@ class Store:
         self._appended = n + 1, digest
 
     def promise(self, file: sqlite3.Connection, table: str, *row: Value) -> None:
-        """Write a row that must not be forgotten with the store, within a transaction."""
+        """Write a durable row within a transaction: it also goes to the counter, so it survives the loss of
+        the store."""
         put(file, table, *row)
         self._promises.append((table, row))
 
     def overwrite(self) -> None:
-        """Overwrite deleted content on the disk: now or, while another process reads the file, after a later
-        transaction."""
+        """Overwrite deleted content on the disk: immediately or, if another process is reading the file,
+        after a later transaction. Raises DurabilityError if the disk cannot be written."""
         try:
             # secure_delete overwrites deleted rows in their pages, but the write-ahead log still has older
             # copies of these pages. The checkpoint writes all pages to the file and cuts the log to nothing.
@@ -535,23 +554,24 @@ class Store:
 
     def _cannot(self, error: sqlite3.Error) -> DurabilityError:
         return DurabilityError(
-            f"{self.path}: cannot write this memory: {error}; fix that, then start this party again: the "
-            f"session goes on with it"
+            f"{self.path}: cannot write this memory: {error}; fix the cause and restart this party: its "
+            f"session then continues"
         )
 
     def _now(self) -> tuple[tuple[int, int] | None, ...]:
-        """Device and inode of the file and its write-ahead log; None for a missing one."""
+        """Return device and inode of the file and of its write-ahead log; None for a missing one."""
         return _inode(f"{self.path}"), _inode(f"{self.path}-wal")
 
 
 def make_file(path: Path, dataset: str) -> None:
-    """Create an empty memory for a dataset, completely or not at all. ConfigError, also if one exists."""
+    """Create an empty memory for a dataset, completely or not at all. Raises ConfigError if one already
+    exists or cannot be created."""
     folder, left = path.parent, Path(f"{path}-wal")
     if left.exists():
         raise ConfigError(
             "memory-wal-left",
-            f"{left}: was left by a memory that was moved away, and SQLite would read it as part of the new "
-            f"one; move it away, too",
+            f"{left} was left behind by a memory that was moved, and SQLite would read it as part of the new "
+            f"one; move it, too",
         )
     try:
         make_folder(folder)
@@ -569,20 +589,20 @@ def make_file(path: Path, dataset: str) -> None:
             if mode != "wal":
                 raise ConfigError(
                     "memory-no-wal",
-                    f"{path}: SQLite keeps no write-ahead log there (a network file system?); set `state` to "
-                    f"a folder on a local disk",
+                    f"{path}: SQLite cannot use a write-ahead log in this folder (is it on a network file "
+                    f"system?); set `state` to a folder on a local disk",
                 )
             os.link(new, path)
         sync_folder(folder)
     except FileExistsError:
-        raise ConfigError("memory-exists", f"{path}: there is a memory already; it stays as it is") from None
+        raise ConfigError("memory-exists", f"{path} already exists and was not changed") from None
     except (OSError, sqlite3.Error) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise ConfigError("memory-not-created", f"{path}: cannot create this memory: {why}") from None
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder for its owner only, unless it exists. ConfigError."""
+    """Create a folder for its owner only, unless it exists. Raises ConfigError if it cannot be created."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -594,8 +614,8 @@ def make_folder(folder: Path) -> None:
 
 
 def open_database(path: Path, tables: Collection[str] = frozenset(TABLES)) -> sqlite3.Connection:
-    """Open an existing database and check every row of these tables. ConfigError for a damaged, altered or
-    other file."""
+    """Open an existing memory, and check every row of these tables. Raises ConfigError if the file is
+    damaged, altered or not a memory."""
     try:
         if path.stat().st_size == 0:
             raise ConfigError("memory-damaged", f"{path}: {_damaged('is an empty file')}")
@@ -618,7 +638,7 @@ def open_database(path: Path, tables: Collection[str] = frozenset(TABLES)) -> sq
     except (sqlite3.Error, UnicodeDecodeError):
         file.close()
         raise ConfigError(
-            "memory-damaged", f"{path}: {_damaged('is damaged, or another kind of file')}"
+            "memory-damaged", f"{path}: {_damaged('is damaged or not a memory file')}"
         ) from None
     except ConfigError:
         file.close()
@@ -627,8 +647,8 @@ def open_database(path: Path, tables: Collection[str] = frozenset(TABLES)) -> sq
 
 
 def _check(path: Path, file: sqlite3.Connection, tables: Collection[str]) -> None:
-    """Check a database without running anything in it: its schema, which may come from a stranger's backup,
-    must equal ours to the letter, without views or triggers."""
+    """Check a database without executing anything in it. Its schema, which may come from a stranger's backup,
+    must be identical to ours, without views or triggers. Raises ConfigError if it is not."""
     for setting in ("trusted_schema = OFF", "synchronous = FULL", "secure_delete = ON"):
         file.execute(f"PRAGMA {setting}")
     file.execute(f"PRAGMA wal_autocheckpoint = {LOG_PAGES}")
@@ -637,7 +657,9 @@ def _check(path: Path, file: sqlite3.Connection, tables: Collection[str]) -> Non
         "SELECT name, sql FROM sqlite_schema"
     ).fetchall()  # a trigger may have a table's name
     if about != (APPLICATION, VERSION) or sorted(schema) != sorted(_SCHEMA.items()):
-        raise ConfigError("memory-version", f"{path}: {_damaged('is not of this version of fedboost')}")
+        raise ConfigError(
+            "memory-version", f"{path}: {_damaged('was not written by this version of fedboost')}"
+        )
     parts = [""] if len(tables) == len(TABLES) else [f"({table})" for table in tables]
     intact = all(file.execute(f"PRAGMA integrity_check{part}").fetchall() == [("ok",)] for part in parts)
     for table in {*tables} - {"entries"}:
@@ -649,25 +671,27 @@ def _check(path: Path, file: sqlite3.Connection, tables: Collection[str]) -> Non
 
 def _damaged(fault: str) -> str:
     return (
-        f"this memory {fault}; put back the newest copy that you have (docs/operations.md, The site's "
-        f"memory); if there is none, move this one away and create an empty one with `fedboost privacy init "
-        f"--restored --config FILE`"
+        f"this memory {fault}; restore the newest copy that you have (docs/operations.md, The site's "
+        f"memory). If you have none, move this memory aside and run `fedboost privacy init --restored "
+        f"--config FILE` to create an empty one"
     )
 
 
 def put(file: sqlite3.Connection, table: str, *row: Value) -> None:
-    """Write a row, replacing the one with its key. Entries have no seal: their chain is one."""
+    """Write a row, replacing the one with the same key. Entries get no seal, since their chain protects
+    them."""
     file.execute(_PUTS[table], (*row, b"" if table == "entries" else _seal(row)))
 
 
 def dataset_of(file: sqlite3.Connection) -> tuple[str, bytes]:
-    """The dataset of a memory, and the secret key (32 bytes) under which its rows are hashed."""
+    """Return the name of a memory's dataset, and the secret key (32 bytes) under which its rows are
+    hashed."""
     ((name, secret),) = file.execute("SELECT dataset, secret FROM site")
     return name, secret
 
 
 def parties_of(file: sqlite3.Connection) -> list[str]:
-    """The parties with entries, found by the index without reading the entries."""
+    """Return the parties with log entries, using only the index."""
     found: list[str] = []
     while True:
         query = "SELECT min(party) FROM entries WHERE party > ?"
@@ -678,7 +702,7 @@ def parties_of(file: sqlite3.Connection) -> list[str]:
 
 
 def check_counters(path: Path, file: sqlite3.Connection) -> None:
-    """Raise ConfigError if the counter of any party does not fit the store. Another party that shares the
+    """Raise ConfigError if the counter of any party does not match the store. Another party that shares the
     store may have counted what the store has lost."""
     parties = parties_of(file)
     for party in parties:
@@ -690,8 +714,8 @@ def check_counters(path: Path, file: sqlite3.Connection) -> None:
 
 @contextmanager
 def reading(path: Path, tables: Collection[str] = MEMORY) -> Iterator[sqlite3.Connection | None]:
-    """Open a memory for reading these tables, possibly while a party writes it; yields None if there is none.
-    ConfigError."""
+    """Open a memory to read these tables, even while a party writes to it. Yields None if there is no memory.
+    Raises ConfigError if it cannot be read."""
     if not os.path.lexists(path):
         yield None
         return
@@ -704,13 +728,13 @@ def reading(path: Path, tables: Collection[str] = MEMORY) -> Iterator[sqlite3.Co
 
 
 def _seal(row: tuple[Value, ...]) -> bytes:
-    """SHA-256 of a row, which reveals accidental changes."""
+    """Return the SHA-256 of a row, which reveals accidental changes."""
     parts = (value if isinstance(value, bytes) else repr(value).encode() for value in row)
     return hashlib.sha256(packing.pack(*parts)).digest()
 
 
 def _extent(file: int) -> tuple[int, ...]:
-    """The identity and the size of an open file."""
+    """Return device, inode and size in bytes of an open file."""
     status = os.fstat(file)
     return status.st_dev, status.st_ino, status.st_size
 

@@ -1,5 +1,5 @@
-"""Web pages that a process serves itself: the listener, and the guard before every page.
+"""Web pages that a process serves itself, e.g. the aggregator's console.
 
-`serving` listens, `guard` checks every request before a page gets it, `logins` identifies the caller, and
-`app` makes an application from a table of routes.
+`serving` accepts connections, `guard` checks each request before it reaches a page, `logins` identifies the
+caller, and `app` builds an application from a table of routes.
 """

@@ -1,9 +1,9 @@
-"""A web application: a table of routes behind the guard, with log-in and log-out, style, icon and errors.
+"""Web applications: a table of routes behind the guard, with login and logout, style, icon and error pages.
 
-Promises: a route's rule about who may use it is checked before its handler is called. Where an application
-has keyed forms, a form is valid only with the key of the login that it was shown to. Plain functions run, and
-their results are rendered, in threads of the application; coroutine functions run in the event loop.
-Refuses: callers without permission, and too many requests of one reader at a time (Refusal).
+Guarantees: a route's access check runs before its handler. If an application has keyed forms, a form is only
+valid with the CSRF token of the login that it was shown to. Plain functions run, and their results are
+rendered, in threads of the application; coroutine functions run in the event loop.
+Raises: Refusal for callers without permission, and if a reader has too many requests at a time.
 """
 
 import asyncio
@@ -31,20 +31,20 @@ from fedboost.views.as_html import ICON, SERVED_STYLE, Served, refused
 from fedboost.views.document import Document
 
 MAX_FIELDS, MAX_LOGIN_FIELDS = 8, 4
-"""Most fields in the form of a page, and in the form for a token."""
+"""Maximum number of fields in the form of a page, and in the login form."""
 OFFICER = "officer"
-"""The role of those who decide at a site."""
+"""Role of the people who decide for a site."""
 THREADS = 2
-"""Threads for work that must not block the event loop; sessions do not need them."""
+"""Number of threads for work that must not block the event loop. Sessions do not use them."""
 
 NOBODY = Caller("", "viewer")
 Form = Callable[[str], str]
-"""Returns the first value of a field, '' if the form lacks it."""
+"""Function that returns the first value of a form field, or '' if the form does not have it."""
 
 
 @dataclass
 class Call:
-    """A request to a route. caller, form: filled in by the check of who may use it."""
+    """A request to a route. The access check of the route sets `caller` and, if a form was sent, `form`."""
 
     logins: Logins
     request: Request
@@ -53,7 +53,8 @@ class Call:
 
     @property
     def form_key(self) -> str:
-        """The key in the forms of this login's pages; '' unless a browser logged in."""
+        """CSRF token for the HTML forms shown to this login; '' unless the caller logged in with a
+        browser."""
         return self.logins.form_key(self.request.scope) if self.caller.by_cookie else ""
 
 
@@ -64,52 +65,57 @@ AccessCheck = Callable[[Call], Awaitable[None]]
 
 
 async def anybody(call: Call) -> None:
-    """Everyone."""
+    """Allow everyone."""
 
 
 async def reader(call: Call) -> None:
-    """Callers that may read pages."""
+    """Allow callers that may read pages. Raises Refusal for others."""
     call.caller = call.logins.caller(call.request.scope)
 
 
 async def analyst_program(call: Call) -> None:
-    """Programs with a token of the role analyst."""
+    """Allow programs that send a token with role analyst. Raises Refusal for others."""
     call.caller = call.logins.need(call.request.scope, "analyst")
     if call.caller.by_cookie:
-        reason = "a submission needs the token itself: Authorization: Bearer TOKEN"
+        reason = "a submission must send its token in the header Authorization: Bearer TOKEN"
         raise Refusal(HTTPStatus.FORBIDDEN, reason)
 
 
 async def any_form(call: Call) -> None:
-    """Everyone with a form."""
+    """Allow everyone who sends a form. Raises Refusal if the body is not a form."""
     call.form = await read_form(call.request)
 
 
 async def own_form(call: Call) -> None:
-    """Browsers that logged in, with a form from a page shown to this login."""
+    """Allow browsers that are logged in and send a form from a page shown to this login. Raises Refusal for
+    others."""
     await reader(call)
     if not call.caller.by_cookie:
         raise Refusal(HTTPStatus.FORBIDDEN, "to decide, log in with a browser")
     call.form = await read_form(call.request)
     if not hmac.compare_digest(call.form("key").encode(), call.form_key.encode()):
-        raise Refusal(HTTPStatus.FORBIDDEN, "this form is of no page of this login: read the page again")
+        raise Refusal(
+            HTTPStatus.FORBIDDEN, "this form does not belong to this login: reload the page and try again"
+        )
 
 
 async def officer_form(call: Call) -> None:
-    """Officers with a form from a page of their login, with the token of that login entered again."""
+    """Allow officers who send a form from a page of their login and enter the login's token again. Raises
+    Refusal for others."""
     await own_form(call)
     owner = call.logins.owner(call.form("token"), call.request.scope)
     if owner.role != OFFICER or owner.name != call.caller.name:
-        reason = f"to decide takes a token of the role {OFFICER}, the one of this login"
+        reason = f"to decide, enter the token with role {OFFICER} that was used to log in"
         raise Refusal(HTTPStatus.FORBIDDEN, reason)
 
 
 async def read_form(request: Request, most: int = MAX_FIELDS) -> Form:
-    """Return the fields of a form. Raises Refusal for other bodies, and for more fields than `most`."""
+    """Parse the form in a request's body. Raises Refusal if the body is not a form or has more than `most`
+    fields."""
     try:
         found = parse_qs((await request.body()).decode("latin-1"), max_num_fields=most)
     except ValueError:
-        raise Refusal(HTTPStatus.BAD_REQUEST, "this is not the form of a page") from None
+        raise Refusal(HTTPStatus.BAD_REQUEST, "the request does not contain a valid form") from None
     return lambda name: found.get(name, [""])[0]
 
 
@@ -118,8 +124,9 @@ async def read_form(request: Request, most: int = MAX_FIELDS) -> Form:
 
 @dataclass(frozen=True)
 class Row:
-    """A route. path: may have {parameters}; handler: answers a call with a Document, the bytes of JSON, a
-    response, or an ASGI application; max_body: most bytes of a request's body."""
+    """A route of an application. path: may contain {parameters}; handler: function from the call to a
+    Document, the bytes of JSON, a response or an ASGI application; who: access check; max_body: maximum size
+    of the request's body in bytes."""
 
     path: str
     handler: Callable[[Call], Any]
@@ -130,12 +137,18 @@ class Row:
 
 @dataclass(frozen=True)
 class About:
-    """The constants of an application.
+    """Constants of an application.
 
-    name: in errors and the log; served: log event once it is served; event: that of refusals, in the log and
-    in metrics; frame: of its pages; page: renders a document as a page; policy: content security policy of
-    pages (default: the guard's); readers: roles whose tokens may read (default: all); keyed: forms of its
-    pages have the key of the login; at_once: most calls of one reader in progress or waiting at a time.
+    Attributes:
+        name: used in errors and the log.
+        served: log event when the application is served.
+        event: name of refusals in the log and in metrics.
+        frame: header and navigation of its pages.
+        page: function that renders a document as a page.
+        policy: content security policy of its pages (default: the guard's).
+        readers: roles whose tokens may read (default: all).
+        keyed: True if forms contain the CSRF token of the login.
+        at_once: maximum number of a reader's requests in progress or waiting.
     """
 
     name: str
@@ -150,7 +163,8 @@ class About:
 
 
 class WebApp:
-    """An application at one address, from `start` to `stop`."""
+    """A web application (HTML pages with login) that listens on one address. Call `start` to serve and `stop`
+    to shut down."""
 
     def __init__(
         self,
@@ -165,18 +179,28 @@ class WebApp:
         is_open: bool = False,
         pair: tuple[Path, Path] | None = None,
     ) -> None:
-        """Listen. ConfigError if it cannot, or if the file of tokens cannot be read.
+        """Start listening.
 
-        names: returns whether a host's name is this process's own; readers: description of who may read, for
-        the log; is_open: everyone who reaches the pages may read them; pair: PEM files of the certificate and
-        key for TLS, None for plain HTTP.
+        Args:
+            about, table: constants and routes of the application.
+            listen: address, HOST:PORT.
+            tokens: path of the token file, or None.
+            names: function that checks whether a host name belongs to this process.
+            readers: description of who may read, for the log.
+            refusals: log of refused requests, limited in rate.
+            log: structlog logger.
+            is_open: True if everyone who can reach the pages may read them.
+            pair: paths of the certificate and key (PEM) for TLS; None for plain HTTP.
+
+        Raises:
+            ConfigError: the address cannot be listened on, or the token file cannot be read.
         """
         known = None if tokens is None else Tokens(tokens, log)
         self.logins = Logins(known, is_open, encrypted=pair is not None, readers=about.readers)
         self._about, self._log, self._readers = about, log, readers
         self._pool = ThreadPoolExecutor(THREADS, "page")
         self._at_once = Counter[str]()
-        """Requests in progress, by the name of the token's owner."""
+        """Number of requests in progress, by name of the token's owner."""
 
         def note(asker: RequestOrigin, refusal: Refusal) -> None:
             peer, end = f"a client from {asker.address}", f"{asker.address}:{asker.port}"
@@ -189,16 +213,16 @@ class WebApp:
 
     @property
     def url(self) -> str:
-        """The address for a browser."""
+        """URL to open in a browser."""
         return self._server.url
 
     async def start(self) -> None:
-        """Serve, in tasks of the running event loop."""
+        """Start to serve, in tasks of the running event loop."""
         await self._server.start()
         self._log.info(self._about.served, address=self.url, readers=self._readers)
 
     async def stop(self) -> None:
-        """End all connections and requests."""
+        """Stop serving, and end all connections and requests."""
         await self._server.stop()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
@@ -219,17 +243,18 @@ class WebApp:
         return Router(routes, redirect_slashes=False)  # pages of errors are the guard's
 
     def finished(self, call: Call, found: Any) -> App:
-        """The response for a handler's result."""
+        """Return the response for a handler's result."""
         if isinstance(found, Document):
             policy = {"Content-Security-Policy": self._about.policy} if self._about.policy else None
             return HTMLResponse(self._about.page(call, found), headers=policy)
         return Response(found, media_type="application/json") if isinstance(found, bytes) else found
 
     async def beside(self, call: Call, handler: Callable[[Call], Any]) -> App:
-        """Answer a call in a thread. Raises Refusal for too many of one reader."""
+        """Run a handler in a thread and return its response. Raises Refusal if the reader already has too
+        many requests in progress."""
         owner = call.caller.name
         if self._at_once[owner] >= self._about.at_once:
-            reason = f"{self._about.at_once} requests of {owner} are already in progress: wait for them"
+            reason = f"{self._about.at_once} requests of {owner} are already in progress; try again later"
             raise Refusal(HTTPStatus.TOO_MANY_REQUESTS, reason, {"Retry-After": "1"})
         self._at_once[owner] += 1
         loop = asyncio.get_running_loop()
@@ -240,7 +265,8 @@ class WebApp:
 
 
 async def _answer(logins: Logins, web: WebApp, methods: Mapping[str, Row], request: Request) -> App:
-    """Check who asks, then run the handler: a coroutine here, others in a thread."""
+    """Check the caller's access, then run the handler: coroutine functions in the event loop, others in a
+    thread."""
     row = methods["GET" if request.method == "HEAD" else request.method]
     call = Call(logins, request)
     await row.who(call)
@@ -253,7 +279,7 @@ async def _answer(logins: Logins, web: WebApp, methods: Mapping[str, Row], reque
 
 
 _ASSETS = {"/style.css": (SERVED_STYLE, "text/css"), "/icon.svg": (ICON, "image/svg+xml")}
-"""Content and media type of the files that pages load."""
+"""Maps path -> content and media type of the files that all pages load."""
 
 
 async def _log_in(call: Call) -> Response:
@@ -270,7 +296,7 @@ def _to_overview(cookie: str) -> Response:
 
 
 def asset(content: str, kind: str) -> Callable[[Call], Any]:
-    """Return the handler of a file that pages load. kind: its media type."""
+    """Return a handler that sends a fixed file. content: its text; kind: its media type."""
 
     async def answer(call: Call) -> Response:
         return Response(content, media_type=kind)

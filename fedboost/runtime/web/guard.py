@@ -1,10 +1,12 @@
-"""The guard before the pages of a process: checks host, origin, path, method and amount of each request.
+"""The guard in front of a process's web pages: checks host, origin, path, method, size and rate of each
+request.
 
-Promises: the application behind it gets requests for this process's own name only, from its own pages or from
-programs, with a plain path, GET, HEAD or POST, and a body of bounded size that arrives in time. Every answer
-has headers with which a browser runs no script but its own, never frames it and keeps nothing. Every refusal
-is noted. An exception of the application is answered with 500 and logged, up to a rate.
-Refuses: everything else, as JSON `{"error": ...}`, or as a page for browsers.
+Guarantees: the application only receives requests to this process's own host names, from its own pages or
+from programs, with a plain path and method GET, HEAD or POST. A body is limited in size and must arrive in
+time. Each response has headers that make browsers run only the page's own scripts, disallow framing and store
+nothing. Every refusal is recorded. If the application raises an exception, the response is 500, and the
+exception is logged, limited in rate.
+Rejects: all other requests, with a JSON body `{"error": ...}` or, for browsers, a page.
 """
 
 import asyncio
@@ -28,14 +30,15 @@ MAX_NAMES = 4096
 
 
 class Bucket:
-    """Tokens that return with time: `most` at first and at most, `per_second` of them a second."""
+    """Token bucket that limits a rate. It starts with `most` tokens, its maximum, and regains `per_second`
+    tokens per second. Callers pass the current time in seconds."""
 
     def __init__(self, per_second: float, most: float, now: float) -> None:
         self._per_second = per_second
         self._most = self._tokens = most
         self._then = now
         self.missed = 0
-        """How often there were too few tokens."""
+        """Number of times that there were too few tokens."""
 
     def tokens(self, now: float) -> float:
         self._tokens = min(self._most, self._tokens + max(now - self._then, 0.0) * self._per_second)
@@ -43,7 +46,7 @@ class Bucket:
         return self._tokens
 
     def take(self, now: float, tokens: float = 1.0) -> bool:
-        """Take some if there are enough; return whether there were."""
+        """Take tokens if there are enough, and return whether there were."""
         if self.tokens(now) < min(tokens, self._most):
             self.missed += 1
             return False
@@ -51,12 +54,13 @@ class Bucket:
         return True
 
     def is_full(self, now: float) -> bool:
-        """Return whether nothing was taken recently."""
+        """Return whether the bucket is full, i.e. nothing was taken recently."""
         return self.tokens(now) >= self._most
 
 
 class Buckets:
-    """A bucket for each name, e.g. an address, all alike; beyond `most_names` busy ones share one."""
+    """One token bucket per name, e.g. per address, all of the same size. If more than `most_names` names are
+    active, further ones share a bucket."""
 
     def __init__(self, per_second: float, most: float, most_names: int = MAX_NAMES) -> None:
         self._size = per_second, most
@@ -73,7 +77,7 @@ class Buckets:
         return self._buckets.setdefault(name, Bucket(*self._size, now))
 
     def clear(self) -> None:
-        """Fill all buckets."""
+        """Reset all buckets to full."""
         self._buckets.clear()
 
 
@@ -87,7 +91,8 @@ NETWORK_BITS = 64
 
 @lru_cache(4096)
 def address_in(text: str) -> IPv4Address | IPv6Address | None:
-    """The address of a client, an IPv4-mapped one as IPv4; None if it is not an address."""
+    """Parse a client's IP address, and convert an IPv4-mapped address to IPv4. Returns None if the text is
+    not an address."""
     try:
         known = ip_address(text.partition("%")[0])
     except ValueError:
@@ -96,7 +101,8 @@ def address_in(text: str) -> IPv4Address | IPv6Address | None:
 
 
 def group_of(address: str) -> str:
-    """The name of an address's group; other texts are groups of their own."""
+    """Return the name of the group that an address is counted in. Text that is not an address is a group of
+    its own."""
     known = address_in(address)
     if known is None:
         return address
@@ -116,20 +122,20 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 MAX_HEADERS = 64
 MAX_QUERY = 512
 MAX_BODY = 4096
-"""Most bytes of a body, unless the application accepts more."""
+"""Maximum size of a request's body in bytes, unless the application accepts more."""
 BODY_SECONDS = 20.0
-"""Seconds within which the whole body of a request must arrive."""
+"""Time in seconds within which the complete body of a request must arrive."""
 REQUESTS_PER_SECOND, REQUESTS_SAVED = 50.0, 1000.0
-"""Requests of one address: per second, and at once after a quiet time. The loopback addresses count as
-one."""
+"""Limits per address: requests per second, and size of a burst after a quiet time. All loopback addresses
+count as one."""
 ALL_PER_SECOND, ALL_SAVED = 200.0, 2000.0
-"""The same for all addresses together."""
+"""Limits for all addresses together: requests per second, and size of a burst after a quiet time."""
 FAILURES_PER_SECOND, FAILURES_SAVED = 1 / 60, 5.0
-"""Log lines about failed pages: per second, and at once after a quiet time."""
+"""Limits for log lines about failed pages: lines per second, and size of a burst after a quiet time."""
 LATE_SECONDS = 2.0
-"""Delay in seconds of a refusal beyond that, which slows down the next request."""
+"""Delay in seconds before a request that exceeds these limits is refused, to slow down the client."""
 CHANGES = ("POST",)
-"""Methods that change something: browsers may use them from the application's own pages only."""
+"""Methods that change something. Browsers may use them only from the application's own pages."""
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -143,15 +149,17 @@ HEADERS = {
     b"cross-origin-resource-policy": b"same-origin",
     b"cache-control": b"no-store",
 }
-"""Headers of every answer; an application may set its own policy for a page."""
+"""Headers of every response. An application may set its own content security policy for a page."""
 _HOST = re.compile(r"(?:([0-9A-Za-z](?:[0-9A-Za-z._-]*[0-9A-Za-z])?)|\[([0-9A-Fa-f:.]+)\])(?::[0-9]{1,5})?")
-"""Must match in full: a URL may have a user before the name, and a path after it."""
+"""Pattern of a Host header. It must match completely, because a URL may have a user before the host name and
+a path after it."""
 _PATH = re.compile(rb"/|(/[A-Za-z0-9_-][A-Za-z0-9._-]*)+")
-"""A plain path: nothing encoded, no empty segment, and none that begins with a dot."""
+"""Pattern of a plain path, without encoded characters, empty segments or segments that start with a dot."""
 
 
 class Refusal(Exception):
-    """A request that is refused. reason: one sentence for the client; headers: of the answer."""
+    """Raised to refuse a request. status: HTTP status; reason: one sentence for the client; headers: extra
+    headers of the response."""
 
     def __init__(self, status: int, reason: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(reason)
@@ -162,7 +170,7 @@ class Refusal(Exception):
 
 @dataclass(frozen=True)
 class RequestOrigin:
-    """The origin of a request, its address and port, and what it requests, for the log."""
+    """Where a request comes from, for the log: the client's address and port, and what it requests."""
 
     address: str
     port: int
@@ -170,16 +178,21 @@ class RequestOrigin:
 
 
 Note = Callable[[RequestOrigin, Refusal], None]
-"""Records a refusal."""
+"""Function that records a refusal."""
 ErrorPage = Callable[[int, str], str]
-"""Makes the page of a refusal from its status and reason."""
+"""Function that renders the page of a refusal from its status and reason."""
 
 
 class Guard:
-    """An ASGI application in front of another.
+    """ASGI application that checks requests before it passes them to another one.
 
-    names: returns whether a host's name is this process's own; note: records each refusal; log: a structlog
-    logger; error_page: for browsers; bodies: most bytes of a POST body by path, if more than MAX_BODY.
+    Args:
+        app: the application to protect.
+        names: function that checks whether a host name belongs to this process.
+        note: records each refusal.
+        log: structlog logger.
+        error_page: renders the page that a browser gets for a refusal.
+        bodies: maps path -> maximum size of a POST body in bytes, where it is more than MAX_BODY.
     """
 
     def __init__(
@@ -233,12 +246,12 @@ class Guard:
             if isinstance(error, self._hung_up):
                 return
             self._failed(asker_of(scope), error)
-            refusal = Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "this page failed; the log has the reason")
+            refusal = Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "this page failed; the reason is in the log")
         if not began:
             await self._refuse(scope, refusal, send)
 
     def _failed(self, asker: RequestOrigin, error: Exception) -> None:
-        """Log that a page failed, up to a rate."""
+        """Log that a page failed, limited in rate."""
         if not self._failures.take(time.monotonic()):
             return
         what = quoted(f"{type(error).__name__}: {error}".partition("\n")[0])
@@ -247,46 +260,48 @@ class Guard:
         self._failures.missed = 0
 
     def _max_body(self, scope: Scope) -> int:
-        """Most bytes of a request's body."""
+        """Return the maximum size of a request's body in bytes."""
         own = self._bodies.get(scope["path"], MAX_BODY)
         return own if scope["method"] == "POST" else MAX_BODY
 
     async def _share(self, scope: Scope) -> None:
-        """Raise Refusal if the address of a request, or all together, made too many."""
+        """Raise Refusal if there were too many requests from this address, or from all addresses together."""
         now, reason = time.monotonic(), ""
         if not self._requests.of(group_of(asker_of(scope).address), now).take(now):
-            reason = f"more than {REQUESTS_PER_SECOND:g} requests a second"
+            reason = f"there are more than {REQUESTS_PER_SECOND:g} requests per second from this address"
         elif not self._all.take(now):
-            reason = f"more than {ALL_PER_SECOND:g} requests a second from all addresses"
+            reason = f"there are more than {ALL_PER_SECOND:g} requests per second from all addresses"
         if reason:
             await asyncio.sleep(LATE_SECONDS)
             raise Refusal(HTTPStatus.TOO_MANY_REQUESTS, reason, {"Retry-After": "10"})
 
     def _check(self, scope: Scope) -> None:
-        """Raise Refusal for a request that no page should get."""
+        """Raise Refusal for a request that must not reach any page."""
         headers = scope["headers"]
         if len(headers) > MAX_HEADERS:
-            raise Refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"more than {MAX_HEADERS} headers")
+            raise Refusal(
+                HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"the request has more than {MAX_HEADERS} headers"
+            )
         host = only_header(scope, b"host")
         if host is None or not self._names(hostname_of(host)):
             raise Refusal(
                 HTTPStatus.MISDIRECTED_REQUEST,
-                "this is not a name of this process: use one of its own addresses, as in its log",
+                "this host name does not belong to this process: use the address in its log",
             )
         self._check_origin(scope, f"{scope['scheme']}://{host}".lower())
         if not _PATH.fullmatch(scope["raw_path"]) or len(scope["raw_path"]) > MAX_QUERY:
             raise Refusal(HTTPStatus.NOT_FOUND, "there is no such page")
         if len(scope["query_string"]) > MAX_QUERY:
-            raise Refusal(HTTPStatus.REQUEST_URI_TOO_LONG, "the query is too long")
+            raise Refusal(HTTPStatus.REQUEST_URI_TOO_LONG, "the query string is too long")
         length = only_header(scope, b"content-length") or "0"
         most = self._max_body(scope)
         if not length.isdigit() or int(length[:20]) > most:
-            raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"more than {most} bytes")
+            raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body has more than {most} bytes")
 
     def _check_origin(self, scope: Scope, own: str) -> None:
-        """Raise Refusal for what a page of another website requests in a browser."""
+        """Raise Refusal if a browser sends the request on behalf of another website's page."""
         origin, site = only_header(scope, b"origin"), only_header(scope, b"sec-fetch-site")
-        foreign = Refusal(HTTPStatus.FORBIDDEN, "requested by a page of another website")
+        foreign = Refusal(HTTPStatus.FORBIDDEN, "the request comes from a page of another website")
         if origin not in (None, "null") and origin.lower() != own:
             raise foreign
         navigates = only_header(scope, b"sec-fetch-mode") == "navigate" and scope["method"] == "GET"
@@ -297,7 +312,9 @@ class Guard:
             from_program = origin is None and site is None
             status = HTTPStatus.UNAUTHORIZED if from_program else HTTPStatus.FORBIDDEN
             needed = {"WWW-Authenticate": "Bearer"} if from_program else None
-            raise Refusal(status, "a program must give a token, and a browser its own origin", needed)
+            raise Refusal(
+                status, "a program must send a token, and a browser must use a page of this process", needed
+            )
 
     async def _refuse(self, scope: Scope, refusal: Refusal, send: Send) -> None:
         body, kind = refusal_body(scope, refusal, self._error_page)
@@ -309,7 +326,7 @@ class Guard:
 
 
 def refusal_body(scope: Scope, refusal: Refusal, error_page: ErrorPage) -> tuple[bytes, bytes]:
-    """The body of a refusal and its content type: a page for browsers, else JSON."""
+    """Return the body of a refusal and its content type: a page for browsers, else JSON."""
     wants_page = b"text/html" in b",".join(v for name, v in scope["headers"] if name == b"accept")
     if wants_page and not scope["path"].startswith("/api/"):
         return error_page(refusal.status, refusal.reason).encode(), b"text/html; charset=utf-8"
@@ -317,7 +334,8 @@ def refusal_body(scope: Scope, refusal: Refusal, error_page: ErrorPage) -> tuple
 
 
 class _Body:
-    """`receive` with a bound on the bytes of a body, and on the time until it is complete."""
+    """Wrapper of ASGI's `receive` that limits the size of a request's body and the time until it is
+    complete."""
 
     def __init__(self, receive: Receive, most: int) -> None:
         self._receive = receive
@@ -333,19 +351,21 @@ class _Body:
             async with asyncio.timeout_at(self._until):
                 message = await self._receive()
         except TimeoutError:
-            raise Refusal(HTTPStatus.REQUEST_TIMEOUT, f"no body within {BODY_SECONDS:g} s") from None
+            raise Refusal(
+                HTTPStatus.REQUEST_TIMEOUT, f"the body did not arrive within {BODY_SECONDS:g} s"
+            ) from None
         self._size += len(message.get("body", b""))
         self._ended = not message.get("more_body", False)
         if self._size > self._most:
-            raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"more than {self._most} bytes")
+            raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body has more than {self._most} bytes")
         return message
 
 
 def only_header(scope: Scope, name: bytes) -> str | None:
-    """The value of a header, or None; Refusal if it appears several times."""
+    """Return the value of a header, or None if it is missing. Raises Refusal if it occurs more than once."""
     values = [value for key, value in scope["headers"] if key == name]
     if len(values) > 1:
-        raise Refusal(HTTPStatus.BAD_REQUEST, f"{len(values)} headers {name.decode()}")
+        raise Refusal(HTTPStatus.BAD_REQUEST, f"the request has {len(values)} {name.decode()} headers")
     return values[0].decode("latin-1") if values else None
 
 
@@ -356,20 +376,21 @@ def asker_of(scope: Scope) -> RequestOrigin:
 
 
 def hostname_of(host: str) -> str:
-    """The name in a Host header, without the port and the brackets of IPv6; '' unless it is a name or an
-    address with an optional port."""
+    """Return the host name in a Host header, without the port and without IPv6 brackets. Returns '' if the
+    header is invalid."""
     found = _HOST.fullmatch(host)
     return (found[1] or found[2]).lower() if found else ""
 
 
 def is_loopback_name(name: str) -> bool:
-    """Return whether a host's name is one that only programs on this machine use, and no website can point
-    here."""
+    """Return whether a host name is localhost or a loopback address, i.e. one that only programs on this
+    machine use and no website can redirect to it."""
     return is_loopback(f"[{name}]:0" if ":" in name else f"{name}:0")
 
 
 def _refused_by_app(status: int, headers: Iterable[tuple[bytes, bytes]]) -> Refusal:
-    """The refusal for a missing page or an unsupported method, with the supported ones."""
+    """Return the refusal for a missing page or an unsupported method. In the latter case it lists the
+    supported methods."""
     reasons = {404: "there is no such page", 405: "this page does not support this method"}
     methods = (value.decode("latin-1") for name, value in headers if name.lower() == b"allow")
     allow = sorted({method.strip() for line in methods for method in line.split(",")})

@@ -1,8 +1,9 @@
-"""Who requests a page: the owner of a token, a browser that logged in, or a client on this machine.
+"""Identification of a page's caller: the owner of a token, a logged-in browser, or a client on this machine.
 
-Promises: a cookie contains a random login id, never a token. A login ends with its token, with the process,
-and after some hours. Logging in very often ends one's own earlier logins only.
-Refuses: callers with neither where one is needed, and callers with another role (Refusal).
+Guarantees: a cookie contains a random login id, never a token. A login ends when its token expires or is
+deleted, when the process ends, and after some hours. Frequent logins of a user only end that user's own
+earlier logins.
+Raises: Refusal for unidentified callers if identification is required, and for callers with a different role.
 """
 
 import hashlib
@@ -29,23 +30,23 @@ from fedboost.terms.reading import Frozen, Name, read_model
 
 # ---- Tokens: who may read pages of a process from elsewhere, and who may submit -------------------------
 # A file has the name, role, last day and SHA-256 of each token. The token itself is printed once, when it is
-# made, and stored nowhere. To revoke a token, delete its entry: the file is read again when it changes.
-# Promises: a token has 256 random bits; all entries are compared, in constant time; tokens are never printed.
-# Refuses: files that others can write, or that are not token files (ConfigError); wrong and expired tokens
-# (Refusal). A right token is accepted however many wrong ones came from its address: 256 bits cannot be
-# guessed.
+# created, and not stored. To revoke a token, delete its entry: the file is read again when it changes.
+# Guarantees: a token has 256 random bits; all entries are compared, in constant time; no token is logged.
+# Raises: ConfigError for files that others can write to or that are not token files; Refusal for wrong and
+# expired tokens. A correct token is accepted however many wrong ones came from its address, because 256 bits
+# cannot be guessed.
 
 
 Role = Literal["viewer", "analyst", "officer"]
 TOKEN_BYTES = 32
 TRIES_PER_SECOND, TRIES_SAVED = 0.1, 5.0
-"""Wrong tokens from one address: so many at once, then one per ten seconds."""
+"""Limits for wrong tokens from one address: one per ten seconds, after a burst of five."""
 MAX_TOKENS = 1000
 LONGEST_TOKEN = 128
 
 
 class Token(Frozen):
-    """An entry of the file. ends: its last valid day, UTC."""
+    """Entry of a token file. ends: last day on which the token is valid, UTC."""
 
     name: Name
     role: Role
@@ -58,10 +59,11 @@ class _File(Frozen):
 
 
 class Tokens:
-    """The tokens in a file, as it is now. log: reports a file that can no longer be read."""
+    """The tokens in a file, which is read again when it changes. log: reports if the file can no longer be
+    read."""
 
     def __init__(self, path: Path, log: Any) -> None:
-        """Read the file. ConfigError."""
+        """Read the token file. Raises ConfigError if it is not a token file or others can write to it."""
         self._path = path
         self._log = log
         self._tries = Buckets(TRIES_PER_SECOND, TRIES_SAVED)
@@ -69,7 +71,8 @@ class Tokens:
         self._tokens = read_tokens(path)
 
     def owner(self, offered: str, address: str) -> Token:
-        """The entry of a token offered from this address. Raises Refusal."""
+        """Return the file entry of a token. offered: the token; address: the client's address, used to limit
+        wrong attempts. Raises Refusal if the token is wrong or expired."""
         self.read_again()
         digest = hashlib.sha256(offered[:LONGEST_TOKEN].encode(errors="surrogatepass")).hexdigest()
         found = [token for token in self._tokens if hmac.compare_digest(token.sha256, digest)]
@@ -78,20 +81,24 @@ class Tokens:
             tries = self._tries.of(address, now)
             if tries.tokens(now) < 1.0:
                 wait = {"Retry-After": "10"}
-                raise Refusal(HTTPStatus.TOO_MANY_REQUESTS, "too many wrong tokens; wait ten seconds", wait)
+                raise Refusal(
+                    HTTPStatus.TOO_MANY_REQUESTS, "there were too many wrong tokens; wait ten seconds", wait
+                )
             tries.take(now)
-            raise Refusal(HTTPStatus.UNAUTHORIZED, "this is not a token of this process")
+            raise Refusal(HTTPStatus.UNAUTHORIZED, "this token is not valid for this process")
         if not is_current(found[0]):
-            raise Refusal(HTTPStatus.UNAUTHORIZED, f"this token ended on {found[0].ends}; ask for a new one")
+            raise Refusal(
+                HTTPStatus.UNAUTHORIZED, f"this token was valid until {found[0].ends}; ask for a new one"
+            )
         return found[0]
 
     def knows(self, token: Token) -> bool:
-        """Return whether an accepted token is still valid."""
+        """Return whether a token that was accepted earlier is still valid."""
         self.read_again()
         return token in self._tokens and is_current(token)
 
     def read_again(self) -> None:
-        """Read the file if it has changed; an unreadable one has no tokens."""
+        """Read the file again if it has changed. While it cannot be read, no token is valid."""
         if (stamp := self._stamp_of()) == self._stamp:
             return
         self._stamp, self._tokens = stamp, ()
@@ -114,30 +121,49 @@ def is_current(token: Token) -> bool:
 
 
 def read_tokens(path: Path) -> tuple[Token, ...]:
-    """Read the tokens in a file. ConfigError for other files, and files that others can write."""
+    """Read the entries of a token file. Raises ConfigError if it is missing, is not a token file or can be
+    written by others."""
     if not path.exists():
         raise ConfigError(
-            "tokens-missing", f"{path}: no such file; `fedboost keys token NAME --file {path}` writes it"
+            "tokens-missing",
+            f"{path} does not exist; create it with `fedboost keys token NAME --file {path}`",
         )
     entries = read_model(_File, read_toml(path), str(path)).tokens
     mode = path.stat().st_mode
     if os.name == "posix" and mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise ConfigError(
-            "tokens-writable", f"{path}: others can write it (mode {mode & 0o777:o}); run: chmod 600 {path}"
+            "tokens-writable",
+            f"other users can write to {path} (mode {mode & 0o777:o}); run: chmod 600 {path}",
         )
     return entries
 
 
 def add_token(path: Path, name: str, role: Role, days: int) -> tuple[str, date]:
-    """Make a token and append its entry to the file, which is created if missing. Returns the token and its
-    last day. ConfigError."""
+    """Create a token and append its entry to a token file, which is created if missing.
+
+    Args:
+        path: the token file.
+        name: name of the token's owner.
+        role: "viewer", "analyst" or "officer".
+        days: number of days that the token is valid.
+
+    Returns:
+        The token and the last day on which it is valid.
+
+    Raises:
+        ConfigError: the name already has a valid token, or the file cannot be used.
+    """
     known = read_tokens(path) if path.exists() else ()
     if any(token.name == name and is_current(token) for token in known):
         raise ConfigError(
-            "token-name-taken", f"{path}: has a token of {name!r}; delete its entry, or use another name"
+            "token-name-taken",
+            f"{path} already has a token for {name!r}; delete its entry, or use another name",
         )
     if len(known) >= MAX_TOKENS:
-        raise ConfigError("tokens-too-many", f"{path}: has {MAX_TOKENS} tokens; delete expired ones")
+        raise ConfigError(
+            "tokens-too-many",
+            f"{path} already has {MAX_TOKENS} tokens, which is the maximum; delete expired ones",
+        )
     token, ends = secrets.token_urlsafe(TOKEN_BYTES), datetime.now(UTC).date() + timedelta(days=days)
     digest = hashlib.sha256(token.encode()).hexdigest()
     read_model(Token, {"name": name, "role": role, "ends": ends, "sha256": digest}, "the token")
@@ -156,13 +182,13 @@ def add_token(path: Path, name: str, role: Role, days: int) -> tuple[str, date]:
 
 LOGIN_SECONDS = 12 * 3600.0
 MAX_LOGINS = 1024
-"""Beyond this, the oldest login of the owner with the most logins ends."""
+"""Maximum number of logins. Beyond it, the user with the most logins loses the oldest of them."""
 
 
 @dataclass(frozen=True)
 class Caller:
-    """Who requests a page. name: '' for a client on this machine without a token; by_cookie: a browser that
-    logged in."""
+    """The caller of a page. name: '' for a client on this machine without a token; by_cookie: True for a
+    logged-in browser."""
 
     name: str
     role: str
@@ -170,8 +196,14 @@ class Caller:
 
 
 class Logins:
-    """The callers of pages. tokens: None if there are none; is_open: everyone who reaches the pages may read
-    them; readers: roles that may read (default: all)."""
+    """Identifies callers by tokens and cookies, and manages browser logins.
+
+    Args:
+        tokens: the valid tokens, or None if no tokens are set up.
+        is_open: True if everyone who can reach the pages may read them.
+        encrypted: True if pages are served over TLS.
+        readers: roles whose tokens may read (default: all).
+    """
 
     def __init__(
         self, tokens: Tokens | None, is_open: bool, encrypted: bool, readers: Sequence[str] = ()
@@ -183,15 +215,17 @@ class Logins:
         self._tokens = tokens
         self._secret = secrets.token_bytes(32)
         self._logins: dict[str, tuple[Token, float]] = {}
-        """By hash of the cookie's value: the token, and the time when the login ends (monotonic seconds)."""
+        """Maps the hash of a cookie's value to the token and the time when the login ends (monotonic
+        seconds)."""
 
     def caller(self, scope: Scope) -> Caller:
-        """The caller of a request. Raises Refusal if it is unknown and must be known."""
+        """Identify the caller of a request. Raises Refusal if a token is required and is missing or
+        invalid."""
         offered = only_header(scope, b"authorization")
         if offered is not None:
             kind, _, token = offered.partition(" ")
             if kind.lower() != "bearer":
-                raise _unknown("give the token as: Authorization: Bearer TOKEN")
+                raise _unknown("send the token as Authorization: Bearer TOKEN")
             by_token = self.owner(token, scope)
             return Caller(by_token.name, by_token.role)
         login = self._logins.get(_hashed(self._cookie_of(scope)))
@@ -201,19 +235,20 @@ class Logins:
                 return Caller(owner.name, owner.role, by_cookie=True)
         if self.is_open:
             return Caller("", "viewer")
-        raise _unknown("this needs a token: log in, or give it as Authorization: Bearer TOKEN")
+        raise _unknown("a token is required: log in, or send it as Authorization: Bearer TOKEN")
 
     def need(self, scope: Scope, role: str) -> Caller:
-        """The caller, which must have a token of this role. Raises Refusal."""
+        """Identify the caller and check that it has a token with this role. Raises Refusal if not."""
         caller = self.caller(scope)
         if not caller.name:
-            raise _unknown(f"this needs a token of the role {role}: Authorization: Bearer TOKEN")
+            raise _unknown(f"a token with role {role} is required: send it as Authorization: Bearer TOKEN")
         if caller.role != role:
-            raise Refusal(HTTPStatus.FORBIDDEN, f"a token of the role {caller.role}; this needs {role}")
+            raise Refusal(HTTPStatus.FORBIDDEN, f"this token has role {caller.role}, but {role} is required")
         return caller
 
     def log_in(self, token: str, scope: Scope) -> str:
-        """Log in a browser that gave a token; returns the Set-Cookie header. Raises Refusal."""
+        """Log in a browser that sent a token, and return the Set-Cookie header. Raises Refusal if the token
+        is not valid."""
         owner, now = self.owner(token, scope), time.monotonic()
         self._logins = {key: login for key, login in self._logins.items() if login[1] > now}
         value = secrets.token_urlsafe(32)
@@ -225,23 +260,25 @@ class Logins:
         return self._set_cookie(value, int(LOGIN_SECONDS))
 
     def form_key(self, scope: Scope) -> str:
-        """The key in the forms of a login's pages, known only to those who can read them."""
+        """Return the CSRF token embedded in this login's HTML forms. Only a page served to the logged-in
+        browser contains it."""
         cookie = self._cookie_of(scope).encode("latin-1", "replace")
         return hmac.new(self._secret, cookie, hashlib.sha256).hexdigest()
 
     def log_out(self, scope: Scope) -> str:
-        """End a login; returns the Set-Cookie header."""
+        """End a browser's login, and return the Set-Cookie header."""
         self._logins.pop(_hashed(self._cookie_of(scope)), None)
         return self._set_cookie("", 0)
 
     def owner(self, token: str, scope: Scope) -> Token:
-        """The entry of the token in a request. Raises Refusal."""
+        """Return the entry of a token sent with a request. Raises Refusal if the token is not valid or its
+        role may not read."""
         if self._tokens is None:
-            raise _unknown("this process has no tokens")
+            raise _unknown("no tokens are set up for this process")
         owner = self._tokens.owner(token.strip(), asker_of(scope).address)
         if self._readers and owner.role not in self._readers:
             needed = " or ".join(self._readers)
-            raise Refusal(HTTPStatus.FORBIDDEN, f"a token of the role {owner.role}; this needs {needed}")
+            raise Refusal(HTTPStatus.FORBIDDEN, f"this token has role {owner.role}, but {needed} is required")
         return owner
 
     def _cookie_of(self, scope: Scope) -> str:

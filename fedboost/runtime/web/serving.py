@@ -1,9 +1,10 @@
-"""The listener of a process's own pages: uvicorn in the process's event loop.
+"""Web server for a process's own pages: uvicorn in the process's event loop.
 
-Promises: it handles no signals and writes no log of its own. The number of connections is bounded, in total
-and per address, and new ones replace the oldest idle ones. Connections that send nothing or read nothing are
-closed, before the TLS handshake and after it. A failure here is one line in the log, and the process goes on.
-Refuses: an address that it cannot listen on, a missing extra (ConfigError).
+Guarantees: the server installs no signal handlers and writes no log of its own. The number of connections is
+limited, in total and per address; new connections replace the oldest idle ones. Connections that send or read
+nothing are closed, both before and after the TLS handshake. If the server fails, this is one line in the log,
+and the process continues.
+Raises: ConfigError if the address cannot be listened on, or a required extra is not installed.
 """
 
 import asyncio
@@ -23,33 +24,33 @@ from fedboost.errors import ConfigError
 from fedboost.runtime.web.guard import App, Note, Refusal, RequestOrigin, group_of
 
 MAX_CONNECTIONS = 320
-"""Most open connections: each takes a file, which sessions need, too. Beyond this, the oldest without a
-request in progress is closed, so a client that opens many idle ones locks no one out."""
+"""Maximum number of open connections. Each uses a file descriptor, which sessions need, too. Beyond the
+limit, the oldest connection without a request in progress is closed, so that a client with many idle ones
+cannot lock others out."""
 MAX_OF_ADDRESS = 128
-"""Most open connections of one address. All loopback addresses together are one."""
+"""Maximum number of open connections per address. All loopback addresses count as one."""
 MAX_HEADER_BYTES = 16 * 1024
 KEEP_ALIVE_SECONDS = 5
 SILENT_SECONDS = 15.0
-"""A connection without a complete request is closed after this."""
+"""Time in seconds after which a connection without a complete request is closed."""
 HANDSHAKE_SECONDS = 10.0
-"""A connection without a complete TLS handshake is closed after this."""
+"""Time in seconds after which a connection without a complete TLS handshake is closed."""
 UNREAD_SECONDS = 30.0
-"""A client that reads nothing of what is sent is cut off after this."""
+"""Time in seconds after which a client that does not read its response is disconnected."""
 SWEEP_SECONDS = 1.0
 STOP_SECONDS = 1
-"""Seconds for open requests to finish when the process stops."""
+"""Time in seconds for requests in progress to finish when the process stops."""
 
 
 def need_extra(what: str, extra: str) -> None:
-    """Raise ConfigError with the command that installs an extra, if it is missing."""
+    """Raise ConfigError with the command that installs an extra, unless its packages are installed. what: the
+    setting that requires the extra."""
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
         raise ConfigError("extra-missing", f'{what} needs the extra {extra}: pip install "fedboost[{extra}]"')
 
 
 class WebServer:
-    """Pages at one address, from `start` to `stop`. what: their name in errors and in the log; note: records
-    what is refused before the application gets it; pair: PEM files of the certificate and key for TLS, None
-    for plain HTTP."""
+    """Web server for an ASGI application at one address. Call `start` to serve and `stop` to shut down."""
 
     def __init__(
         self,
@@ -60,7 +61,19 @@ class WebServer:
         note: Note,
         pair: tuple[Path, Path] | None = None,
     ) -> None:
-        """Listen. ConfigError if it cannot."""
+        """Start listening.
+
+        Args:
+            what: name of the pages in errors and in the log.
+            address: HOST:PORT.
+            app: the ASGI application.
+            log: structlog logger.
+            note: records connections that are refused before they reach the application.
+            pair: paths of the certificate and key (PEM) for TLS; None for plain HTTP.
+
+        Raises:
+            ConfigError: the address cannot be listened on.
+        """
         self._log = log
         self._what = what
         self._scheme = "http" if pair is None else "https"
@@ -75,18 +88,18 @@ class WebServer:
 
     @property
     def url(self) -> str:
-        """The address for a browser."""
+        """URL to open in a browser."""
         return f"{self._scheme}://{self.address}"
 
     async def start(self) -> None:
-        """Serve, in tasks of the running event loop."""
+        """Start to serve, in tasks of the running event loop."""
         self._task = asyncio.create_task(self._serve(), name=self._what)
         self._sweeper = asyncio.create_task(self._sweep(), name=f"{self._what} sweeper")
         while not self._server.started and not self._task.done():
             await asyncio.sleep(0.01)
 
     async def stop(self) -> None:
-        """Stop listening and end all connections, also if `start` was never called."""
+        """Stop listening and end all connections. May also be called if `start` was not."""
         self._server.should_exit = True
         if self._task is not None:
             await asyncio.wait([self._task], timeout=STOP_SECONDS + 2)
@@ -101,10 +114,10 @@ class WebServer:
         try:
             await self._server.serve(sockets=[self._socket])
         except Exception as error:  # noqa: BLE001 - failing pages must not end the process
-            self._log.error(f"{self._what}: is no longer served", reason=f"{type(error).__name__}: {error}")
+            self._log.error(f"{self._what} is no longer served", reason=f"{type(error).__name__}: {error}")
 
     async def _sweep(self) -> None:
-        """Close connections that send nothing, or read nothing, until cancelled."""
+        """Close connections that send nothing or read nothing, until cancelled."""
         loop = asyncio.get_running_loop()
         seen: weakref.WeakKeyDictionary[Any, tuple[float, int]] = weakref.WeakKeyDictionary()
         while True:
@@ -122,7 +135,8 @@ class WebServer:
                     connection.transport.abort()
 
     def _known(self) -> dict[int, Any]:
-        """The connections known to uvicorn, after their handshake, by file descriptor."""
+        """Return file descriptor -> connection for the connections that uvicorn has accepted, i.e. after the
+        TLS handshake."""
         return {
             opened.fileno(): connection
             for connection in self._server.server_state.connections
@@ -130,21 +144,21 @@ class WebServer:
         }
 
     def _busy(self) -> set[int]:
-        """The file descriptors of connections with a request in progress."""
+        """Return the file descriptors of connections with a request in progress."""
         return {file for file, connection in self._known().items() if _in_work(connection)}
 
     def _end_handshakes(self) -> None:
-        """Close connections whose handshake takes too long: uvicorn does not know them yet."""
+        """Close connections whose TLS handshake takes too long, which uvicorn does not know yet."""
         known = self._known()
         for opened, client in self._socket.older_than(HANDSHAKE_SECONDS):
             if opened.fileno() not in known:
-                reason = f"no TLS handshake within {HANDSHAKE_SECONDS:g} s"
+                reason = f"the TLS handshake was not complete within {HANDSHAKE_SECONDS:g} s"
                 self._note(_connection(client), Refusal(HTTPStatus.REQUEST_TIMEOUT, reason))
                 self._socket.end(opened)
 
 
 def _in_work(connection: Any) -> bool:
-    """Return whether a connection's last request has no complete response yet."""
+    """Return whether the response to a connection's last request is incomplete."""
     return connection.cycle is not None and not connection.cycle.response_complete
 
 
@@ -160,8 +174,8 @@ def _listen(what: str, host: str, port: int, note: Note) -> "_Listener":
         opened.close()
         raise ConfigError(
             "page-cannot-listen",
-            f"{what}: cannot listen on {host}:{port}: {error.strerror or error}; give `listen` another "
-            f"address of this machine, or end the process that listens there",
+            f"{what}: cannot listen on {host}:{port}: {error.strerror or error}; set `listen` to another "
+            f"address of this machine, or stop the program that uses this address",
         ) from None
     return opened
 
@@ -178,9 +192,9 @@ class _Client:
 
 
 class _Listener(socket.socket):
-    """A listening socket. When there are too many connections, it closes the oldest without a request in
-    progress, or else the new one. note: records each of these; busy: returns the file descriptors of
-    connections with a request in progress."""
+    """Listening socket that limits the number of connections. Beyond the limits, it closes the oldest
+    connection without a request in progress, which may be the new one. note: records each such case; busy:
+    returns the file descriptors of connections with a request in progress."""
 
     note: Note
     busy: Callable[[], Collection[int]]
@@ -190,7 +204,8 @@ class _Listener(socket.socket):
         self._open: weakref.WeakKeyDictionary[socket.socket, _Client] = weakref.WeakKeyDictionary()
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """Accept a client. BlockingIOError, as if no one were there, if the new connection was closed."""
+        """Accept a connection. Raises BlockingIOError, as if there were none, if the new connection had to be
+        closed."""
         opened, address = super().accept()
         group = group_of(address[0])
         for known in [known for known in self._open if known.fileno() < 0]:
@@ -207,7 +222,8 @@ class _Listener(socket.socket):
         return opened, address
 
     def _make_room(self, among: list[socket.socket], many: str) -> None:
-        """Close the oldest of these connections without a request in progress."""
+        """Close the oldest of these connections that has no request in progress. many: description of the
+        limit."""
         busy = self.busy()
         oldest = next(each for each in among if each.fileno() not in busy)
         refusal = Refusal(HTTPStatus.SERVICE_UNAVAILABLE, f"{many} are already open")
@@ -215,39 +231,39 @@ class _Listener(socket.socket):
         self.end(oldest)
 
     def end(self, opened: socket.socket) -> None:
-        """Close a connection, and count it no longer."""
+        """Close a connection and stop counting it."""
         self.forget(opened)
         with contextlib.suppress(OSError):  # the client closed it first
             opened.shutdown(socket.SHUT_RDWR)
 
     def older_than(self, seconds: float) -> list[tuple[socket.socket, Any]]:
-        """The open connections that are older, with their clients' addresses."""
+        """Return the open connections that are older than this, with their clients' addresses."""
         until = time.monotonic() - seconds
         return [(opened, client.address) for opened, client in self._open.items() if client.since < until]
 
     def forget(self, opened: socket.socket) -> None:
-        """Count a connection no longer."""
+        """Stop counting a connection."""
         self._open.pop(opened, None)
 
 
 def _server(app: App, note: Note, pair: tuple[Path, Path] | None) -> Any:
-    """uvicorn's server without its signal handlers and logs."""
+    """Return a uvicorn server without signal handlers and logs."""
     import uvicorn
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
     class Protocol(H11Protocol):
-        """A connection that reports clients that do not speak HTTP."""
+        """HTTP protocol that also records clients that do not use HTTP."""
 
         def send_400_response(self, msg: str) -> None:
             address, port = self.client or ("an unknown address", 0)
             note(
                 RequestOrigin(address, port, "no request"),
-                Refusal(400, "it does not speak HTTP, or too much of it"),
+                Refusal(400, "the client does not use HTTP, or its headers are too large"),
             )
             super().send_400_response(msg)
 
     class Server(uvicorn.Server):
-        """A server that leaves signals to the process."""
+        """Server that leaves signals to the process."""
 
         @contextlib.contextmanager
         def capture_signals(self) -> Iterator[None]:

@@ -1,1 +1,2 @@
-"""A site's rows on several workers of a cluster, whose answers are added before they leave the site."""
+"""Lets several workers of a cluster hold a site's rows. Their answers are added before they leave the
+site."""

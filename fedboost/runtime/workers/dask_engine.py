@@ -1,8 +1,9 @@
-"""The Dask engine: an existing cluster, or processes on this machine.
+"""The Dask engine: runs functions on the workers of an existing Dask cluster, or of one started on this
+machine.
 
-A function runs once, on the worker that it was given. The loss of a worker is noticed soon. The scheduler
-does not need fedboost; a worker without it, or with another version, reports that and survives. Dask's logs
-of this process do not reach the terminal.
+A function runs once, on the worker that was chosen for it. The loss of a worker is detected within about a
+second. The scheduler does not need fedboost; a worker without it, or with a different version, reports that
+and keeps running. Dask's logs of this process do not reach the terminal.
 """
 
 import asyncio
@@ -21,16 +22,23 @@ ANSWERS_WITHIN = 10.0  # seconds within which a scheduler must answer
 LOOKS_EVERY = 0.5  # seconds between two checks that a worker still exists
 MAX_LOOKS = 20  # answers without workers, from a scheduler that counts some, until they are believed
 _LOGGERS = "distributed", "distributed.client", "distributed.gc", "tornado", "tornado.application"
-"""Dask's loggers with handlers that write to the terminal."""
+"""Dask's loggers whose handlers write to the terminal."""
 _NEVER = logging.CRITICAL + 1  # level of a silent logger
-_INSTALL = 'Dask workers need an extra: pip install "fedboost[dask]"'
+_INSTALL = 'Dask workers require an extra; run pip install "fedboost[dask]"'
 
 
 class DaskEngine:
-    """A Dask cluster."""
+    """A connection to a Dask cluster, which runs functions on its workers."""
 
     def __init__(self, client: Any, name: str, own: Any = None, address: str = "") -> None:
-        """own: this process's cluster, which ends with it; address: of the scheduler, to reconnect."""
+        """Use a cluster through an existing client.
+
+        Args:
+            client: Dask client of the cluster.
+            name: description of the cluster for messages.
+            own: the cluster if this process started it; it is closed with this object.
+            address: of the scheduler, to reconnect.
+        """
         self.client = client
         self._own = own
         self._address = address
@@ -38,12 +46,13 @@ class DaskEngine:
 
     @classmethod
     def at(cls, address: str) -> Self:
-        """Connect to the cluster of a scheduler. Raises ConfigError."""
+        """Connect to the cluster of a scheduler. Raises ConfigError if it does not answer."""
         return cls(_client_at(address), f"the Dask cluster at {address}", address=address)
 
     @classmethod
     def local(cls, count: int, threads: int) -> Self:
-        """Start a cluster of processes on this machine, which its other users cannot call."""
+        """Start a cluster of processes on this machine. Other users of the machine cannot connect to it.
+        count: number of processes; threads: number of threads per process."""
         distributed = _distributed()
         _hush()
         cluster = distributed.LocalCluster(
@@ -60,20 +69,22 @@ class DaskEngine:
 
     @classmethod
     def of(cls, collection: Any) -> Self:
-        """Return the cluster of the current client. Raises ConfigError."""
+        """Return the cluster of the current Dask client. Raises ConfigError if there is no client."""
         try:
             client = _distributed().default_client()
         except ValueError:
             raise ConfigError(
                 "dask-no-client",
-                f"a Dask {type(collection).__name__} needs a client: dask.distributed.Client()",
+                f"a Dask {type(collection).__name__} needs a client; create one with "
+                f"dask.distributed.Client()",
             ) from None
         return cls(client, f"the Dask cluster at {client.scheduler.address}")
 
     def computed(self, partitions: Sequence[Any]) -> tuple[list[Any], list[int]]:
-        """Compute delayed partitions where Dask chooses, and return them with their row counts."""
+        """Compute delayed partitions on workers that Dask chooses, and return their futures and row counts.
+        Raises ConfigError if there are no workers or a partition cannot be computed."""
         if not self.workers():
-            raise ConfigError("workers-missing", f"{self.name} has no workers; start some")
+            raise ConfigError("workers-missing", f"{self.name} has no workers; start at least one")
         futures = self.client.compute(partitions)
         try:
             rows = self.client.gather(self.client.map(len, futures, pure=False))
@@ -83,14 +94,15 @@ class DaskEngine:
         return futures, [int(count) for count in rows]
 
     def compute(self, partition: Any, worker: Worker) -> Any:
-        """Compute a delayed partition, on this worker if possible."""
+        """Compute a delayed partition, on this worker if possible, and return its future."""
         return self.client.compute(partition, workers=[worker.address], allow_other_workers=True)
 
     def places(self, futures: Sequence[Any]) -> list[Worker]:
-        """Return a worker that has each of these results, or the first worker if none has it any more."""
+        """Return, for each future, a worker that has its result, or the first worker if none has it any more.
+        Raises ConfigError if there are no workers."""
         workers = {worker.address: worker for worker in self.workers()}
         if not workers:
-            raise ConfigError("workers-missing", f"{self.name} has no workers; start some")
+            raise ConfigError("workers-missing", f"{self.name} has no workers; start at least one")
         known = self.client.who_has(futures)
         first = next(iter(workers.values()))
         return [
@@ -99,7 +111,8 @@ class DaskEngine:
         ]
 
     def workers(self) -> list[Worker]:
-        """Return the current workers, sorted by address. Raises ConfigError."""
+        """Return the current workers, sorted by address. Raises ConfigError if the cluster does not
+        answer."""
         if self._address and self.client.status == "closed":  # the client gave up on an absent scheduler
             self.client = _client_at(self._address)
         try:
@@ -129,7 +142,15 @@ class DaskEngine:
     def run(
         self, worker: Worker, name: str, function: Callable[..., Any], *arguments: Any
     ) -> "RunningAtDask":
-        """Start a function on this worker. Partitions must be its last arguments. Raises WorkerLost."""
+        """Start a function on a worker, and return the running task. Raises WorkerLost if it cannot be
+        started.
+
+        Args:
+            worker: the worker.
+            name: start of the task's name.
+            function: function to call.
+            arguments: its arguments; futures of partitions must come last.
+        """
         parts = [argument for argument in arguments if hasattr(argument, "key")]
         rest = arguments[: len(arguments) - len(parts)]
         try:
@@ -144,26 +165,27 @@ class DaskEngine:
                 pure=False,
                 retries=0,
             )
-        except (OSError, RuntimeError) as error:  # the scheduler is gone
+        except (OSError, RuntimeError) as error:  # the scheduler is lost
             raise WorkerLost(str(error)) from None
         return RunningAtDask(self, worker, future)
 
     def close(self) -> None:
-        """Leave the cluster, and end it if this process started it."""
+        """Disconnect from the cluster, and stop it if this process started it."""
         self.client.close()
         if self._own is not None:
             self._own.close()
 
 
 class RunningAtDask:
-    """A Dask task."""
+    """A function that is running on a Dask worker."""
 
     def __init__(self, engine: DaskEngine, worker: Worker, future: Any) -> None:
         self._engine, self._worker, self._future = engine, worker, future
 
     def result(self) -> Any:
-        """Wait for the result. Raises WorkerLost."""
-        # Dask itself would wait without end for a worker that is gone, so its existence is checked regularly.
+        """Wait for the function to finish, and return its result. Raises WorkerLost if the worker goes away
+        first, ConfigError if it has a different fedboost version."""
+        # Dask itself would wait indefinitely for a lost worker, so its existence is checked regularly.
         distributed = _distributed()
         while True:
             try:
@@ -183,19 +205,19 @@ class RunningAtDask:
                 raise ConfigError(
                     "worker-version",
                     f"worker {self._worker.address} does not support fedboost {VERSION} ({error}); install "
-                    f"this version and its dependencies there",
+                    f"this version and its dependencies on it",
                 ) from None
 
     def _is_there(self) -> bool:
         try:
             return self._worker in self._engine.workers()
-        except ConfigError:  # the whole cluster is gone
+        except ConfigError:  # the whole cluster is lost
             return False
 
 
 def _by_value() -> Callable[..., Any]:
-    """Return the function that calls another at a worker. As a local function it is pickled by value; pickled
-    by name, it would end a worker or scheduler that cannot import it."""
+    """Return a function that calls another function on a worker. As a local function it is pickled by value;
+    pickled by name, it would crash a worker or scheduler that cannot import it."""
 
     def call(version: str, content: bytes, *parts: Any) -> Any:
         import pickle
@@ -211,7 +233,7 @@ def _by_value() -> Callable[..., Any]:
 
 
 def _client_at(address: str) -> Any:
-    """Return a client of the scheduler at an address. Raises ConfigError."""
+    """Return a client of the scheduler at an address. Raises ConfigError if it does not answer."""
     distributed = _distributed()
     _hush()
     try:
@@ -228,14 +250,14 @@ def _client_at(address: str) -> Any:
     except TypeError:  # Dask's error for TLS without a certificate
         raise ConfigError(
             "dask-no-certificate",
-            f"the Dask scheduler at {address} requires TLS, but Dask has no certificates here; set them "
-            f"in Dask's configuration (distributed.comm.tls)",
+            f"the Dask scheduler at {address} requires TLS, but Dask has no certificates on this machine; "
+            f"set them in Dask's configuration (distributed.comm.tls)",
         ) from None
 
 
 async def _call_at(address: str) -> None:
-    """Raise OSError unless a scheduler answers; a Dask client could wait long, or without end. TypeError if
-    certificates for TLS are missing."""
+    """Raise OSError unless a scheduler answers; a Dask client could wait long, or indefinitely. Raises
+    TypeError if certificates for TLS are missing."""
     distributed = _distributed()
     arguments = distributed.Security().get_connection_args("client")
     calling = distributed.comm.connect(address, timeout=ANSWERS_WITHIN, **arguments)
@@ -244,14 +266,14 @@ async def _call_at(address: str) -> None:
 
 
 def _cause(error: BaseException) -> str:
-    """Return the text of an error's root cause; '' for a timeout."""
+    """Return the first line of an error's root cause; '' for a timeout."""
     while error.__cause__ is not None:
         error = error.__cause__
     return "" if isinstance(error, TimeoutError) else str(error).partition("\n")[0]
 
 
 def _hush() -> None:
-    """Keep Dask's logs off the terminal: the site's own log has all that it needs to know."""
+    """Keep Dask's logs off the terminal; the site's own log has all that is needed."""
     for name in _LOGGERS:
         logging.getLogger(name).setLevel(_NEVER)
 

@@ -1,7 +1,7 @@
-"""The part that runs on a worker: it reads some of a site's rows, holds them, and answers queries about them.
+"""Code that runs on a worker: it reads some of a site's rows, holds them, and answers queries about them.
 
-Only the process that started it is served. Once that hangs up, or does not call within CALLED_WITHIN, the
-rows are dropped. Faults of rows or files are reported as they would be for a table at the site.
+It serves only the process that started it. If that process disconnects, or does not connect within
+CALLED_WITHIN seconds, the rows are dropped. Errors in rows or files are reported as for a table at the site.
 """
 
 import hmac
@@ -46,12 +46,13 @@ from fedboost.wire.messages import decode_to_party, encode_to_party
 
 
 class WorkerLost(Exception):
-    """A worker is gone, or no longer answers. The holder of its rows rebuilds them elsewhere."""
+    """Raised if a worker is lost or no longer answers. Its rows are then loaded on other workers."""
 
 
 @dataclass(frozen=True)
 class Worker:
-    """A worker. address: at the engine; memory: bytes that it may use, or 0 if unknown."""
+    """A worker of a cluster. address: its address in the engine; host: machine to call it at; memory: bytes
+    that it may use, or 0 if unknown."""
 
     address: str
     host: str
@@ -61,23 +62,24 @@ class Worker:
 
 # ---- A site's rows as workers read them: Parquet or CSV files by row range, or parts in memory ----------
 # Rows are in the order of file names, so a row's index in the whole table does not depend on its reader. Of
-# Parquet files, only the needed row groups and columns are read. Files with other columns than the first, and
-# CSV files that disagree on whether a column is text, are refused with the names of file and column.
+# Parquet files, only the needed row groups and columns are read. Files whose columns differ from the first's,
+# and CSV files that disagree on whether a column is text, are rejected with the names of file and column.
 
 
 _TEXT_FILES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".csv.zst", ".tsv.zst")
 
 
 class Range(NamedTuple):
-    """Rows of the whole table from `first` to before `last`."""
+    """A range of rows of the whole table: from `first` (inclusive) to `last` (exclusive)."""
 
     first: int
     last: int
 
 
 class Heads(NamedTuple):
-    """Facts about files before their rows are read. columns: the schema, serialised by Arrow; sizes: rows of
-    each file; fault: code, public and detail of the error if they cannot be read."""
+    """Facts about files, known before their rows are read. rows: total number of rows; columns: the schema,
+    serialised by Arrow; sizes: number of rows of each file; fault: code, public text and detail of the error
+    if they cannot be read."""
 
     rows: int = 0
     columns: bytes = b""
@@ -86,7 +88,8 @@ class Heads(NamedTuple):
 
 
 class Files:
-    """The files of a site. Raises ConfigError if there are none, or if they cannot be read."""
+    """Parquet or CSV files of a site, read by row range. Raises ConfigError if there are none, or if they
+    cannot be read."""
 
     def __init__(self, source: str, options: ReadOptions) -> None:
         self._options = options
@@ -96,7 +99,7 @@ class Files:
         if self._texts and others and not any(name.lower().endswith(TOGETHER) for name in others):
             raise ConfigError(
                 "workers-mixed-files",
-                f"{source}: has CSV files and {others[0]}; put the rows in a folder of their own",
+                f"{source} has CSV files and also {others[0]}; put the rows into a separate folder",
             )
         if not self._texts or others:
             self._texts = []
@@ -111,7 +114,7 @@ class Files:
                 )
 
     def heads(self) -> Heads:
-        """Return the number of rows and the columns. CSV files are read for this."""
+        """Return the number of rows and the columns. CSV files are read in full for this."""
         if self._parquet is not None:
             columns = self._parquet.head.schema.serialize().to_pybytes()
             return Heads(sum(self._parquet.sizes), columns, self._parquet.sizes)
@@ -123,13 +126,14 @@ class Files:
         return Heads(sum(sizes), _joint(schemas).serialize().to_pybytes(), tuple(sizes))
 
     def rows(self, ranges: Sequence[Range], sizes: Sequence[int] = ()) -> Table:
-        """Read these rows. sizes: known rows of each file, to skip CSV files and to refuse changed ones."""
+        """Read these row ranges. sizes: known number of rows of each file, used to skip CSV files and to
+        detect changed ones. Raises ConfigError if a file has changed."""
         if self._parquet is not None:
             if sizes and tuple(sizes) != self._parquet.sizes:
                 raise ConfigError(
                     "worker-rows-changed",
-                    f"{self._source}: has other files or rows here than where they were counted; all workers "
-                    f"must see the same files, and they must not change",
+                    f"{self._source}: this worker sees different files or rows from those that were counted; "
+                    f"all workers must see the same files, which must not change",
                 )
             return self._parquet.stored(None).share(ranges)
         pieces, end = [], 0
@@ -141,7 +145,7 @@ class Files:
             table = self._read(path)
             if sizes and table.num_rows != sizes[number]:
                 raise ConfigError(
-                    "worker-rows-changed", f"{path}: changed while the rows were read; try again"
+                    "worker-rows-changed", f"{path} changed while the rows were being read; try again"
                 )
             end += table.num_rows
             for first, last in ranges:
@@ -151,7 +155,8 @@ class Files:
         return pa.concat_tables(_as_one(pieces))
 
     def group_end(self, column: str, at: int) -> int:
-        """Return the first row from `at` on that begins a group, if the rows of a group are adjacent."""
+        """Return the first row >= `at` whose value in `column` differs from that of the row before, i.e. that
+        starts a group if the rows of a group are adjacent; the total number of rows if there is none."""
         before, rows, step = None, self.heads().rows, 1 << 12
         for first in range(at - 1, rows, step):
             table = self.rows([Range(first, min(first + step, rows))])
@@ -167,7 +172,7 @@ class Files:
 
 
 def heads_of(source: str, options: ReadOptions) -> Heads:
-    """Return the heads of a site's files, as a worker sees them."""
+    """Return the heads of a site's files, as this worker sees them."""
     try:
         return Files(source, options).heads()
     except ConfigError as error:
@@ -175,7 +180,7 @@ def heads_of(source: str, options: ReadOptions) -> Heads:
 
 
 def stamp_of(source: str) -> list[tuple[str, int, int, int]]:
-    """Return path, modification time, size and inode of each file, to notice changes."""
+    """Return path, modification time (ns), size and inode of each file, to detect changes."""
     texts, others = _sorted_out(source)
     paths = tuple(map(Path, texts)) if texts and not others else local_files(source)
     states = ((path, path.stat()) for path in paths if path.is_file())
@@ -187,7 +192,8 @@ def group_end_of(source: str, options: ReadOptions, column: str, at: int) -> int
 
 
 def _sorted_out(source: str) -> tuple[list[str], list[str]]:
-    """Return the CSV files of a folder or glob, sorted by name, and its other files, without hidden ones."""
+    """Return the CSV files in a folder or glob, sorted by name, and its other files. Hidden files are
+    ignored."""
     path = Path(source)
     if is_remote(source):
         return [], []
@@ -217,8 +223,8 @@ def _check_same(paths: Sequence[str], heads: "Sequence[pa.Schema]") -> None:
             (one, kind), (other, kind_there) = kinds.values()
             raise ConfigError(
                 "table-types-differ",
-                f"{one}: column {name!r} is {kind} here, but {kind_there} in {other}; write the rows as "
-                "Parquet, or all values as one type",
+                f"{one}: column {name!r} is {kind} in this file, but {kind_there} in {other}; write the rows "
+                "as Parquet, or all values as one type",
             )
 
 
@@ -232,7 +238,7 @@ def _joint(heads: "Sequence[pa.Schema]") -> "pa.Schema":
 
 
 def _as_one(tables: "Sequence[pa.Table]") -> "list[pa.Table]":
-    """Return the tables with columns in the same order and of common types."""
+    """Return the tables with their columns in the same order and of common types."""
     names = tables[0].column_names
     wide = pa.unify_schemas(
         [table.select(names).schema.remove_metadata() for table in tables], promote_options="permissive"
@@ -245,7 +251,7 @@ def _as_one(tables: "Sequence[pa.Table]") -> "list[pa.Table]":
 # travel as between aggregator and party, answers in the cells of the wire; nothing is unpickled. The call
 # ends with either side, so that each notices the end of the other. A worker on another machine is reached by
 # TLS, with a certificate for this one connection, and every caller needs the token that was sent with the
-# rows; others are hung up on.
+# rows; other calls are rejected.
 
 
 HOLD = "/fedboost.Workers/Hold"
@@ -262,14 +268,15 @@ OPTIONS = [
     ("grpc.enable_http_proxy", 0),
 ]
 ANSWER, HISTOGRAMS, GO_TO, HASH = b"A", b"H", b"G", b"R"
-"""Kinds of requests: answer a query, own histograms for a vote, go to a state, hash the rows."""
+"""Kinds of requests: answer a query, return own histograms for a vote, go to a state, hash the rows."""
 _DONE, _FAILED = b"\0", b"\1"
 _ERRORS = {kind.__name__: kind for kind in (PeerError, Refused, SchemaMismatch, ConfigError)}
 
 
 @dataclass(frozen=True)
 class Door:
-    """Where a holder waits to be called: HOST:PORT, token, and certificate (PEM; '' on the same machine)."""
+    """Address (HOST:PORT) at which a holder waits for its caller, the token to send, and the certificate to
+    expect (PEM; '' on the same machine)."""
 
     address: str
     token: str
@@ -289,13 +296,13 @@ def query_in(content: bytes) -> OfTurn:
 
 
 def packed(values: Int64, query: OfTurn) -> bytes:
-    """Encode an answer in the cells of the wire."""
+    """Encode an answer, int64 [query.cells], in cells as on the wire."""
     words: Words = query.to_cells(values).view(np.uint64)
     return _DONE + b"".join(chunk.packed(chunk.of(words)) for chunk in chunks_of(query.segments))
 
 
 def total(contents: Sequence[bytes], query: OfTurn) -> Int64:
-    """Return the sum of encoded answers: int64 [query.cells]."""
+    """Return the sum of encoded answers, int64 [query.cells]."""
     words = np.zeros(sum(cells for cells, _ in query.segments), np.uint64)
     for content in contents:
         view = memoryview(content)[1:]
@@ -316,14 +323,14 @@ def failed(error: FedboostError) -> bytes:
 
 
 def raise_failed(content: bytes) -> None:
-    """Raise the error in an answer, if it is one."""
+    """Raise the error that an answer contains, if it is one."""
     if content[:1] == _FAILED:
         words = json.loads(content[1:])
         raise _ERRORS[words["kind"]](*words["error"])
 
 
 class Link:
-    """The site's end of a connection to one holder."""
+    """The site's end of a connection to one holder on a worker."""
 
     def __init__(self, door: Door) -> None:
         self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -337,11 +344,12 @@ class Link:
         self._answers = call(iter(self._requests.get, None), metadata=((TOKEN, door.token),))
 
     def send(self, request: bytes) -> None:
-        """Send a request; its answer is read by `receive`."""
+        """Send a request. Its answer is returned by `receive`."""
         self._requests.put(request)
 
     def receive(self) -> bytes:
-        """Return the answer to the earliest unanswered request. Raises WorkerLost, or the holder's error."""
+        """Return the answer to the earliest unanswered request. Raises WorkerLost if the connection is lost,
+        or the error that the holder answered."""
         try:
             answer: bytes = next(self._answers)
         except StopIteration:
@@ -358,15 +366,24 @@ class Link:
 
 
 class HoldHandler(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """The holder's end of the connection: serves one caller, which must send the token."""
+    """The holder's end of the connection: a gRPC handler that serves one caller, which must send the
+    token."""
 
     def __init__(self, token: str, serve: Any, begun: Any, ended: Any) -> None:
-        """serve: returns the answer to a request; begun, ended: called when the caller arrives, leaves."""
+        """Prepare to serve a single caller.
+
+        Args:
+            token: token that the caller must send.
+            serve: returns the answer to a request.
+            begun: called when the caller connects.
+            ended: called when the caller disconnects.
+        """
         self._token, self._serve, self._begun, self._ended = token, serve, begun, ended
         self._called = False
 
     def service(self, details: Any) -> Any:
-        """Return the handler of a call; None, so that gRPC refuses it, without the token or a second time."""
+        """Return the handler for an incoming call. Returns None, which makes gRPC reject the call, if the
+        token is missing or wrong or if the holder has already been called."""
         said = dict(details.invocation_metadata).get(TOKEN, "")
         known = hmac.compare_digest(str(said).encode(), self._token.encode())
         if details.method != HOLD or not known or self._called:
@@ -390,13 +407,14 @@ class HoldHandler(grpc.GenericRpcHandler):  # type: ignore[misc]
 
 CALLED_WITHIN = 60.0  # seconds within which a holder must be called
 _held: dict[str, Any] = {}
-"""Token -> server, for all servers of this process: without a reference they would be garbage-collected."""
+"""Token -> server, for all servers of this process; without a reference they would be garbage-collected."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """Rows for a worker to hold, of a source or of given parts, for a party under terms. host: the worker's,
-    to call it at; keep: False to only check that the rows fit; sizes: rows of each file."""
+    """Task for a worker: the rows to hold, and the terms to hold them under. host: machine to call the worker
+    at; source: files to read, '' if the rows are passed as parts; keep: False to only check that the rows
+    fit; sizes: number of rows of each file."""
 
     party: str
     terms: str
@@ -412,9 +430,9 @@ class Load:
 
 @dataclass(frozen=True)
 class Held:
-    """A worker's report about its rows. undeclared: columns with undeclared categories, one of these, and the
-    rows that have any; labels: values of a label of two words; groups: group keys, uint64; fault: an answer
-    of `failed`, if it holds nothing."""
+    """A worker's report about its rows. door: where to call the holder; undeclared: columns with undeclared
+    categories, each with one category and the number of rows; labels: values of a two-valued text label;
+    groups: distinct group keys, uint64; fault: error as encoded by `failed`, if it holds nothing."""
 
     rows: int = 0
     door: Door | None = None
@@ -425,7 +443,8 @@ class Held:
 
 
 def hold(load: Load, *parts: Any) -> Held:
-    """Read rows and hold them until the caller hangs up."""
+    """Read rows and hold them until the caller disconnects. parts: tables with the rows, if they are not read
+    from files. Errors are returned in the report."""
     try:
         keep_freed_memory()
         terms, ranges = Terms.from_canonical(load.terms), load.ranges
@@ -437,7 +456,8 @@ def hold(load: Load, *parts: Any) -> Held:
             table = named(table, load.names, "names").under(terms.columns.row_id)
         if table.num_rows != (due := sum(last - first for first, last in ranges)):
             raise ConfigError(
-                "worker-rows-changed", f"found {table.num_rows} rows where {due} were counted; try again"
+                "worker-rows-changed",
+                f"the worker found {table.num_rows} rows, but {due} were counted; try again",
             )
         read = partial(to_shard, table, site=load.party, ranges=ranges)
         shard = read(terms)
@@ -470,7 +490,7 @@ def _answered(holder: Holder, request: bytes) -> bytes:
         if kind == ANSWER:
             return packed(finished(holder.answering(query)), query)
         if not isinstance(query, VoteQuery) or not isinstance(holder, HorizontalHolder):
-            raise PeerError("worker-request-invalid", "own histograms are requested without a vote")
+            raise PeerError("worker-request-invalid", "its own histograms were requested without a vote")
         return _DONE + holder.own_histograms(query).tobytes()
     except FedboostError as error:
         return failed(error)
@@ -481,20 +501,21 @@ def _answered(holder: Holder, request: bytes) -> bytes:
 def _of_library(error: Exception) -> Refused:
     return Refused(
         "worker-hold-failed",
-        "its rows cannot be held at a worker",
+        "its rows cannot be held by a worker",
         f"{type(error).__name__}: {quoted(str(error))}",
     )
 
 
 def finished(answering: Answering) -> Int64:
-    """Return the integers of an answer. PeerError if it needs something from other parties."""
+    """Return the integers of an answer, int64 [query.cells]. Raises PeerError if it needs something from
+    other parties."""
     try:
         next(answering)
     except StopIteration as end:
         values: Int64 = end.value
         return values
     raise PeerError(
-        "worker-request-invalid", "an answer needs relays of other parties, which workers do not get"
+        "worker-request-invalid", "the answer needs relays of other parties, which workers do not receive"
     )
 
 
@@ -530,7 +551,7 @@ def _serve(answered: Callable[[bytes], bytes], host: str) -> Door:
 
 
 def _certificate() -> tuple[bytes, str, str]:
-    """Return a key for one connection, its certificate, and the root of that, all in PEM."""
+    """Return a key for one connection, its certificate, and the root that signed it, all in PEM."""
     from cryptography.hazmat.primitives import serialization
 
     now = datetime.now(UTC)

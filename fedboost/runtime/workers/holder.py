@@ -1,9 +1,10 @@
-"""A holder of rows on workers, whose answer is the sum of theirs, and the rows of such a site.
+"""A holder of rows on workers, which adds up their answers, and the rows of a site that has workers.
 
-The answer equals that of a single holder of all rows, however they are shared out. Others replace a lost
-worker: they read its rows and catch up with the training, so that outside only the delay shows. Votes are the
-site's, by the sum of its workers' histograms. After WORKERS_WITHIN without a worker, DurabilityError ends the
-process, and a later one can go on. Files that changed before rows are read again are Refused.
+The answer equals that of a single holder of all rows, however they are distributed. Other workers replace a
+lost one: they read its rows and catch up with training, so only a delay is visible outside. The site votes
+once, by the sum of its workers' histograms. After WORKERS_WITHIN seconds without a worker, DurabilityError
+ends the process; a restarted process can continue. Raises Refused if files have changed before rows are read
+again.
 """
 
 import os
@@ -61,13 +62,13 @@ from fedboost.views.words import shorten
 
 WORKERS_WITHIN = 60.0  # seconds that a site waits for a worker when all are lost
 MAX_LOSSES = 50  # losses over one query, beyond which the query itself must be killing workers
-LISTED_SECONDS = 5.0  # for which a scheduler may still list a worker that is gone
+LISTED_SECONDS = 5.0  # for which a scheduler may still list a lost worker
 LOOKS_EVERY = 0.2  # seconds between two checks for a worker that is back
 
 
 @dataclass(frozen=True)
 class Share:
-    """Rows of the site on one worker. parts: their partition numbers, if they come in partitions."""
+    """Rows of the site on one worker. parts: their partition numbers, if the rows are Dask partitions."""
 
     ranges: tuple[Range, ...]
     parts: tuple[int, ...] = ()
@@ -91,11 +92,13 @@ class Placed:
 
 
 class WorkersHolder:
-    """The rows of a party in one session, on the workers of an engine.
+    """Holder of a party's rows in one session, on the workers of an engine. Implements `Holder` by adding up
+    the workers' answers.
 
-    A lost worker leaves a share without a holder, a query without its part of the answer, and an address that
-    the scheduler may list for a while. `_ask` keeps the answers of the others, `_replace` loads the share on
-    other workers, `_catch_up` moves these to the state of the training, and then only they get the query.
+    Losing a worker leaves a share without a holder, a query without part of its answer, and an address that
+    the scheduler may list for a while. `_ask` keeps the answers of the other workers, `_replace` loads the
+    share on them, `_catch_up` moves the new holders to the state of training, and then only these get the
+    query.
     """
 
     def __init__(
@@ -109,46 +112,47 @@ class WorkersHolder:
         self.state = INITIAL_STATE
         self._engine, self._load, self._terms, self._log = engine, load, terms, log
         self._lost: dict[str, float] = {}
-        """Address of a lost worker -> the time until which it is not used, even if listed."""
+        """Address of a lost worker -> time until which it is not used, even if listed."""
         self._key = b""
         self._hashes: dict[tuple[Range, ...], bytes] = {}
-        """Ranges of a share -> the keyed hash of its rows, once computed."""
+        """Ranges of a share -> keyed hash of its rows, once computed."""
         self._losses = 0
-        """Number of losses over the current query."""
+        """Number of workers lost during the current query."""
         self._placed: list[Placed] = []
         self.close = weakref.finalize(self, _close, self._placed)
-        """Has the workers drop the rows."""
+        """Makes the workers drop the rows."""
         self._placed += self._place(shares)
         self.rows = sum(placed.held.rows for placed in self._placed)
-        """Number of rows."""
+        """Total number of rows."""
 
     @property
     def held(self) -> list[Held]:
-        """The report of each worker about its rows."""
+        """Each worker's report about its rows."""
         return [placed.held for placed in self._placed]
 
     @property
     def table(self) -> None:
-        """None, as no later session needs it."""
+        """None, since no later session needs facts about the table."""
 
     def rows_hashed(self, key: bytes) -> bytes:
-        """Return the keyed hash of all rows, which equals that of the whole table."""
+        """Return the keyed hash of all rows. It equals the hash of the whole table."""
         hashes = [answer[1:] for answer in self._ask(hold.HASH + key)]
         self._key = key
         self._hashes = dict(zip((placed.share.ranges for placed in self._placed), hashes, strict=True))
         return add_hashes(hashes)
 
     def go_to(self, state: BoostingState) -> None:
-        """Move to this state, whatever came before."""
+        """Move to this state of training, whatever came before."""
         self._ask(hold.going_to(state))
         self.state = state
 
     def trees(self, rounds: int) -> tuple[Tree, ...]:
-        """Return no trees, as all parties receive the same ones."""
+        """Return an empty tuple: all parties receive the same trees, so there are none that only this party
+        has."""
         return ()
 
     def answering(self, query: OfTurn) -> Answering:
-        """Return the sum of the workers' integers: int64 [query.cells]."""
+        """Return the sum of the workers' answers, int64 [query.cells]."""
         yield from ()
         state = self.state
         for part in cast(tuple[Query, ...], query.parts):
@@ -170,7 +174,7 @@ class WorkersHolder:
         return votes(query, self._terms, self.rows, layout, own.reshape(len(query.nodes), layout.cells))
 
     def _ask(self, request: bytes) -> list[bytes]:
-        """Return the answers of all holders to a request, with replacements for lost ones."""
+        """Return the answers of all holders to a request. Lost holders are replaced."""
         waiting, answers = list(self._placed), []
         self._losses = 0
         # `answers` has each row exactly once: a lost holder's answer is missing, and its replacements, which
@@ -182,7 +186,7 @@ class WorkersHolder:
         return answers
 
     def _exchange(self, placed: Sequence[Placed], request: bytes) -> tuple[list[bytes], list[Placed]]:
-        """Return the answers of these holders to a request, and the holders lost over it."""
+        """Return the answers of these holders to a request, and the holders that were lost meanwhile."""
         answers, lost, fault = [], list[Placed](), None
         # All requests are sent before the first answer is read, so that workers compute at the same time.
         for each in placed:
@@ -204,14 +208,14 @@ class WorkersHolder:
         self._losses += 1
         if self._losses > MAX_LOSSES:
             raise DurabilityError(
-                f"{self._engine.name} lost a worker {self._losses} times over one query: see their logs for "
-                f"the cause, often too little memory; fix it, and start this again"
+                f"{self._engine.name} lost a worker {self._losses} times during one query: see the workers' "
+                f"logs for the cause (often too little memory), fix it, and start this process again"
             )
         self._lost[worker.address] = time.monotonic() + LISTED_SECONDS
-        self._log.warning("a worker is lost", worker=worker.address, reason=quoted(str(error)))
+        self._log.warning("a worker was lost", worker=worker.address, reason=quoted(str(error)))
 
     def _replace(self, lost: Sequence[Placed]) -> list[Placed]:
-        """Return new holders of the lost ones' shares, in the state of the training."""
+        """Return new holders of the lost ones' shares, in the current state of training."""
         # Workers may be lost while they load or catch up, so this goes on until every share is placed. Shares
         # are kept whole: `_catch_up` compares their hashes with those of the first holders.
         self._placed[:] = [placed for placed in self._placed if placed not in lost]
@@ -229,8 +233,8 @@ class WorkersHolder:
         return new
 
     def _catch_up(self, placed: Sequence[Placed]) -> list[Placed]:
-        """Move new holders to the state of the training, and return those lost over it. Refused if their rows
-        differ from the first ones."""
+        """Move new holders to the current state of training, and return those lost meanwhile. Raises Refused
+        if their rows differ from the original ones."""
         lost: list[Placed] = []
         if self._key:
             hashes, lost = self._exchange(placed, hold.HASH + self._key)
@@ -239,8 +243,8 @@ class WorkersHolder:
                 if told[1:] != self._hashes[each.share.ranges]:
                     raise Refused(
                         "worker-rows-changed",
-                        "its rows are no longer those that the session began with",
-                        "files changed while it ran, and were read again after a worker was lost",
+                        "its rows differ from those that the session started with",
+                        "files changed during the session, and were read again after a worker was lost",
                     )
         if self.state is not INITIAL_STATE:
             kept = [each for each in placed if each not in lost]
@@ -248,17 +252,17 @@ class WorkersHolder:
         return lost
 
     def _shared_out(self, shares: Sequence[Share]) -> list[tuple[Worker, Share]]:
-        """Assign each share to the worker with the fewest rows per thread. Waits for one if there is none;
-        DurabilityError if none comes."""
+        """Assign each share to the worker with the fewest rows per thread. If there are no workers, wait for
+        one; raises DurabilityError if none appears in time."""
         until, said = time.monotonic() + WORKERS_WITHIN, False
         while not (workers := self._workers()):
             if not said:
-                self._log.error("all workers are lost: waiting for one", cluster=self._engine.name)
+                self._log.error("all workers were lost: waiting for one", cluster=self._engine.name)
             said = True
             if time.monotonic() > until:
                 raise DurabilityError(
-                    f"{self._engine.name} has had no worker for {WORKERS_WITHIN:.0f} s; start some, and then "
-                    f"start this again"
+                    f"{self._engine.name} has had no worker for {WORKERS_WITHIN:.0f} s; start at least one, "
+                    f"and start this process again"
                 )
             time.sleep(LOOKS_EVERY)
         rows = {worker.address: 0 for worker in workers}
@@ -282,8 +286,8 @@ class WorkersHolder:
         return [one for one in known if self._lost.get(one.address, 0.0) < now]
 
     def _place(self, shares: Sequence[tuple[Worker, Share]]) -> list[Placed]:
-        """Load these shares in parallel, and those of workers lost meanwhile on others. Raises the first
-        fault of rows or files."""
+        """Load these shares in parallel; shares of workers lost meanwhile go to others. Raises the first
+        error in rows or files."""
         placed: list[Placed] = []
         while shares:
             running, left, fault = [], [], b""
@@ -317,25 +321,26 @@ def _close(placed: list[Placed]) -> None:
     placed.clear()
 
 
-# ---- Sharing out a site's rows among its workers, and checks over all of them ---------------------------
-# A share is contiguous rows, in proportion to the worker's threads. Groups stay whole if their rows are
-# adjacent. Checked here is what no single worker can see: a label with more than two values, or a group whose
-# rows are on two workers.
+# ---- Distributing a site's rows over its workers, and checks over all of them ---------------------------
+# A share is contiguous rows, in proportion to the worker's threads. Groups are kept whole if their rows are
+# adjacent. This section checks what no single worker can see: a label with more than two values, or a group
+# whose rows are on two workers.
 
 
 BYTES_A_VALUE, BYTES_A_ROW, BYTES_BESIDE = 6.6, 48, 280 << 20
-"""Most bytes that a worker needs to load Parquet files: measured with 50 columns, as are those below."""
+"""Maximum bytes that a worker needs to load Parquet files: per value, per row and in addition. Measured with
+50 columns, as are those below."""
 COLLECTED_A_VALUE = 20.0  # bytes per value for partitions of a DataFrame, with what is made of them
 GROWING_A_VALUE, GROWING_A_ROW, GROWING_BESIDE = 2.3, 32, 305 << 20
-"""Bytes while trees grow; the constant is mostly interpreter, libraries and compiled kernels."""
+"""The same while trees grow; the constant is mostly interpreter, libraries and compiled kernels."""
 USABLE = 0.8  # share of a worker's memory above which Dask pauses it
 
 
 def shares_of(
     rows: int, workers: Sequence[Worker], edge: Callable[[int], int] = lambda at: at
 ) -> list[tuple[Worker, Share]]:
-    """Return each worker's share, in proportion to its threads, unless empty. edge: row -> next allowed
-    cut."""
+    """Return each worker's share, in proportion to its threads; workers with an empty share are left out.
+    edge: maps a row number to the next one where the rows may be cut, e.g. between groups."""
     threads = np.cumsum([0, *(worker.threads for worker in workers)])
     cuts = [int(at) for at in rows * threads // threads[-1]]
     cuts = [0, *(edge(at) if 0 < at < rows else at for at in cuts[1:-1]), rows]
@@ -344,19 +349,19 @@ def shares_of(
 
 
 def loading_bytes(rows: int, features: int, a_value: float = BYTES_A_VALUE) -> int:
-    """Return the bytes of memory that a worker needs to load so many rows."""
+    """Return the bytes of memory that a worker needs to load this many rows. a_value: bytes per value."""
     return int(rows * (a_value * features + BYTES_A_ROW)) + BYTES_BESIDE
 
 
 def growing_bytes(rows: int, features: int) -> int:
-    """Return the bytes of memory that a worker needs while trees grow over so many rows."""
+    """Return the bytes of memory that a worker needs to train on this many rows."""
     return int(rows * (GROWING_A_VALUE * features + GROWING_A_ROW)) + GROWING_BESIDE
 
 
 def check_memory(
     terms: Terms, shares: Sequence[tuple[Worker, Share]], a_value: float = BYTES_A_VALUE
 ) -> None:
-    """Raise ConfigError if a worker has too little memory for its share. a_value: bytes per value."""
+    """Raise ConfigError if a worker has too little memory to load its share. a_value: bytes per value."""
     for worker, share in shares:
         features = len(terms.columns.features)
         needed = loading_bytes(share.rows, features, a_value)
@@ -364,13 +369,14 @@ def check_memory(
             raise ConfigError(
                 "worker-memory",
                 "its workers have too little memory for these rows",
-                f"{share.rows:,} rows of {features} features need {needed / 2**30:.1f} GiB at worker "
+                f"{share.rows:,} rows of {features} features need {needed / 2**30:.1f} GiB on worker "
                 f"{worker.address}, which may use {worker.memory * USABLE / 2**30:.1f}; add workers or RAM",
             )
 
 
 def check_together(terms: Terms, held: Sequence[Held], party: str) -> None:
-    """Raise SchemaMismatch if the rows of all workers together do not fit the terms."""
+    """Raise SchemaMismatch if the rows of all workers together do not fit the terms, though each worker's
+    rows do."""
     refusal = f"party {party}: its rows do not fit the terms"
     labels = dict.fromkeys(label for each in held for label in each.labels)
     try:
@@ -382,12 +388,13 @@ def check_together(terms: Terms, held: Sequence[Held], party: str) -> None:
         raise SchemaMismatch(
             "table-misfit",
             refusal,
-            f"rows of one {terms.columns.group!r} are on two workers; sort by it, each group in one file",
+            f"rows of one {terms.columns.group!r} are on two workers; sort by it, with each group in one "
+            f"file",
         )
 
 
 def undeclared_of(held: Sequence[Held]) -> Iterator[tuple[str, str, int]]:
-    """Yield each column with undeclared categories: its name, one of them, the number of rows."""
+    """Yield each column with undeclared categories: its name, one of them, and the number of rows."""
     rows: Counter[str] = Counter()
     example: dict[str, str] = {}
     for each in held:
@@ -402,12 +409,12 @@ def undeclared_of(held: Sequence[Held]) -> Iterator[tuple[str, str, int]]:
 
 
 def check_under_workers(terms: Terms, party: str) -> None:
-    """Raise Refused for terms that rows on workers do not support."""
+    """Raise Refused for terms that a site with workers does not support."""
     if terms.blocks:
         raise Refused(
             "workers-columns-apart",
-            f"party {party}: its rows are on workers, but parties with different columns need them on one "
-            f"machine; remove [workers] there",
+            f"party {party}: its rows are on workers, but where parties hold different columns they must be "
+            f"on one machine; remove [workers] at that site",
         )
 
 
@@ -421,10 +428,12 @@ def is_collection(data: object) -> bool:
 
 
 class CollectionRows:
-    """The rows of a Dask DataFrame, for a party. A call holds them on the workers that have them.
+    """Rows of a party in a Dask DataFrame. Calling it holds them for a session, on the workers that have
+    them.
 
-    Unless the user persists them, partitions are computed again for each session and after a loss: workers
-    keep only what is made of them."""
+    Unless the user persists the DataFrame, partitions are computed again for each session and after a loss:
+    workers keep only what is derived from them.
+    """
 
     def __init__(self, data: Any, party: str, threads: int) -> None:
         if not hasattr(data, "columns"):
@@ -439,7 +448,7 @@ class CollectionRows:
         self._holder: WorkersHolder | None = None
 
     def __call__(self, terms: Terms, secret: bytes) -> Holder:
-        """Hold the rows of a session, as a `Site.holder`."""
+        """Return the holder of the rows for a session, as a `Site.holder`."""
         import structlog  # late, as it imports rich: a site without workers needs neither
 
         self.close()
@@ -456,7 +465,7 @@ class CollectionRows:
         return self._holder
 
     def close(self) -> None:
-        """Have the workers drop what they made of the rows."""
+        """Make the workers drop what they derived from the rows."""
         self._computed.clear()
         if self._holder is not None:
             self._holder.close()
@@ -471,7 +480,7 @@ class CollectionRows:
 
 
 def _shares(places: Sequence[Worker], rows: Sequence[int]) -> list[tuple[Worker, Share]]:
-    """Return each worker's partitions as a share. ConfigError if there are no rows."""
+    """Return each worker's partitions as a share. Raises ConfigError if there are no rows."""
     by_worker: dict[Worker, list[tuple[Range, int]]] = {}
     begin = 0
     for number, (worker, count) in enumerate(zip(places, rows, strict=True)):
@@ -494,7 +503,8 @@ def _shares(places: Sequence[Worker], rows: Sequence[int]) -> list[tuple[Worker,
 
 
 def engine_of(config: WorkersConfig) -> DaskEngine:
-    """Connect to, or start, the cluster that a site's file names. Raises ConfigError."""
+    """Connect to the cluster in a site's configuration, or start a local one. Raises ConfigError if it does
+    not answer."""
     if config.dask != LOCAL:
         return DaskEngine.at(config.dask)
     threads = config.threads or 1
@@ -502,12 +512,14 @@ def engine_of(config: WorkersConfig) -> DaskEngine:
 
 
 def rows_of(config: PartyConfig, log: Any) -> SiteRows:
-    """Return the rows that a site's file names. Raises ConfigError."""
+    """Return the rows in a site's configuration, on workers if it has any. Raises ConfigError if they cannot
+    be read."""
     return SiteRows(config, log) if config.workers is None else WorkerRows(config, log)
 
 
 class WorkerRows(SiteRows):
-    """The rows of a site's files, on workers."""
+    """Rows of a site whose configuration has workers: only these read and hold the rows, never the site's
+    process."""
 
     def __init__(self, config: PartyConfig, log: Any) -> None:
         assert config.workers is not None
@@ -526,23 +538,23 @@ class WorkerRows(SiteRows):
         return self._heads.rows
 
     def close(self) -> None:
-        """Leave the cluster."""
+        """Drop the rows, and disconnect from the cluster."""
         self.release()
         self._engine.close()
 
     def release(self) -> None:
-        """Have the workers drop the rows of the last session."""
+        """Make the workers drop the rows of the last session."""
         if self._holder is not None:
             self._holder.close()
 
     def refresh(self) -> SiteTable | None:
-        """Return the table without its rows, as its files are now. Refused if they cannot be read."""
+        """Return the table without its rows, as its files are now. Raises Refused if they cannot be read."""
         with self._at_hand():
             return super().refresh()
 
     @contextmanager
     def _at_hand(self) -> Iterator[None]:
-        """Turn ConfigError, whose text must stay at this site, into Refused."""
+        """Convert a ConfigError, whose text must not leave this site, to Refused."""
         try:
             yield
         except ConfigError as error:
@@ -555,7 +567,8 @@ class WorkerRows(SiteRows):
     def hold(
         self, terms: Terms, secret: bytes, key_of: KeyOf, model_of: ModelOf, table_of: TableOf
     ) -> Holder:
-        """Hold the rows of a session on the current workers."""
+        """Return the holder of a session's rows, on the current workers. The arguments are those of
+        `SiteRows.hold`."""
         self.release()
         check_under_workers(terms, self._party)
         site = self.refresh()
@@ -569,7 +582,7 @@ class WorkerRows(SiteRows):
         return self._holder
 
     def faults(self, terms: Terms) -> list[str]:
-        """Return the faults of any table, and what rows on workers do not support."""
+        """Return the faults of any table, preceded by what a site with workers does not support."""
         try:
             check_under_workers(terms, self._party)
         except Refused as error:
@@ -577,8 +590,8 @@ class WorkerRows(SiteRows):
         return super().faults(terms)
 
     def looked(self, terms: Terms) -> list[Held]:
-        """Have workers read their rows under these terms and drop them. Refused if they do not fit;
-        ConfigError if workers cannot read them."""
+        """Let workers read their rows under these terms, drop them, and report. Raises Refused if the rows do
+        not fit, ConfigError if they cannot be read."""
         loading = [self._load(terms.canonical(), False, *each) for each in self._shares(terms)]
         held: list[Held] = []
         for each in loading:
@@ -594,12 +607,14 @@ class WorkerRows(SiteRows):
     def _lost(self, error: WorkerLost) -> ConfigError:
         return ConfigError(
             "worker-lost",
-            f"{self._engine.name}: a worker was lost while it read the rows; see its log (often low memory)",
+            f"{self._engine.name} lost a worker while it read the rows; see its log (often too little "
+            f"memory)",
             str(error),
         )
 
     def _shares(self, terms: Terms) -> list[tuple[Worker, Share]]:
-        """Share out the rows. ConfigError if they do not fit into a worker's memory."""
+        """Distribute the rows over the workers. Raises ConfigError if they do not fit into a worker's
+        memory."""
         workers = self._workers()
         edge = partial(self._group_end, workers[0], terms.columns.group) if terms.columns.group else int
         shares = shares_of(self.rows, workers, edge)
@@ -620,23 +635,23 @@ class WorkerRows(SiteRows):
 
     def _workers(self) -> list[Worker]:
         if not (workers := self._engine.workers()):
-            raise ConfigError("workers-missing", f"{self._engine.name} has no workers; start some")
+            raise ConfigError("workers-missing", f"{self._engine.name} has no workers; start at least one")
         return workers
 
     def _result(self, worker: Worker, name: str, function: Any, *arguments: Any) -> Any:
-        """Run a function on a worker. ConfigError if the worker is lost over it."""
+        """Run a function on a worker and return its result. Raises ConfigError if the worker is lost."""
         try:
             return self._engine.run(worker, name, function, *arguments).result()
         except WorkerLost as error:
             raise self._lost(error) from None
 
     def _read(self) -> SiteTable:
-        """Read the table without its rows, under the names that the site gives its columns."""
+        """Return the table without its rows, under the names that the site uses in terms."""
         worker = self._workers()[0]
         heads = Heads(*self._result(worker, f"look at files of {self._party}", heads_of, *self._files))
         if heads.fault[0]:
             code, public, detail = heads.fault
-            raise ConfigError(code, f"at worker {worker.address}, {public}", detail)
+            raise ConfigError(code, f"on worker {worker.address}, {public}", detail)
         if not heads.rows:
             raise ConfigError("table-empty", f"{shown(self._config.data)}: the table has no rows")
         self._heads = heads
@@ -646,7 +661,7 @@ class WorkerRows(SiteRows):
         return SiteTable(table, names) if named_file is None else named(table, names, str(named_file))
 
     def _stamp_now(self) -> Stamp:
-        """Return the state of the files, as a worker sees them; it changes with them."""
+        """Return the state of the files as a worker sees them; it changes when they change."""
         worker = self._workers()[0]
         states = self._result(worker, f"look at files of {self._party}", stamp_of, self._files[0])
         return tuple(map(tuple, states))
@@ -657,12 +672,13 @@ class WorkerRows(SiteRows):
 
 
 COLUMNS_ALONE = "checked only the columns; with --terms they also read the rows, unless a column is missing"
-ROWS_TOO = "read all rows and checked that they fit the terms; they did not look for other oddities"
+ROWS_TOO = "read all rows and checked that they fit the terms; they did not look for other problems"
 
 
 @contextmanager
 def workers_of(site: PartyConfig) -> Iterator[tuple[WorkerRows, SiteTable]]:
-    """Open the rows of a site's file, and the table without them. Raises ConfigError."""
+    """Yield the rows in a site's configuration, and the table without them. Raises ConfigError if they cannot
+    be read."""
     rows = WorkerRows(site, logger("check", log_level="warning"))
     try:
         assert rows.table is not None
@@ -674,7 +690,15 @@ def workers_of(site: PartyConfig) -> Iterator[tuple[WorkerRows, SiteTable]]:
 def check_workers(
     site: PartyConfig, terms: Terms | None, label: str | None, exclude: Sequence[str]
 ) -> Checked:
-    """Check the columns of a site's table, and with terms its rows. Raises ConfigError, Refused."""
+    """Check the columns of a site's table and, with terms, its rows. Raises ConfigError if they cannot be
+    read, Refused if the terms are not supported.
+
+    Args:
+        site: configuration of a site with workers.
+        terms: terms that the rows must fit; None to check only the columns.
+        label: name of the label column, if any.
+        exclude: names of columns that are not features.
+    """
     if terms is not None:
         check_under_workers(terms, site.party)
     with workers_of(site) as (rows, table):

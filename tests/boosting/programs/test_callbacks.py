@@ -140,7 +140,7 @@ def test_a_program_that_takes_no_notice_is_named():
 
     assert run(X, y, PARTS, callbacks=[after(2)], program=boosting, **settings).run.rounds == 2
     session = run(X, y, PARTS, callbacks=[after(2)], program=stubborn, **settings)
-    assert "program 'boosting' does not end before its last round" in str(session.error)
+    assert "program 'boosting' cannot stop before its last round" in str(session.error)
 
 
 def test_a_callback_that_fails_is_the_callers():

@@ -98,7 +98,7 @@ def test_an_aggregator_with_nothing_to_draw_from_does_not_begin():
     terms = terms_of(X, 3, levels=(3, 8), ranges=RANGES, protection="masked", noise=noise)
     session = AggregatorSession("s", terms, private.train, INITIAL_STATE)
     assert session.start() or session.error
-    assert "it has no randomness" in str(session.error)
+    assert "it has no source of randomness" in str(session.error)
 
 
 def told(party, terms, spending, state, query):

@@ -122,8 +122,8 @@ def test_the_version_of_the_package_is_part_of_the_terms(install, monkeypatch):
     with pytest.raises(ConfigError) as caught:
         fb.Terms.from_canonical(agreed.canonical())
     assert str(caught.value) == (
-        "terms: objective acme:expectile is from 'acme-objectives==1.2' in these terms, and from "
-        "acme-objectives==1.3 here: install the same package and version"
+        "terms: objective acme:expectile is from 'acme-objectives==1.2' in the terms, but from "
+        "acme-objectives==1.3 on this machine: install the package and version of the terms"
     )
 
 
@@ -143,11 +143,17 @@ def test_a_name_nobody_offers(install):
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"objective_params": {"ovr": 3.0}}, "acme:expectile has no parameter 'ovr'; it takes over"),
-        ({"objective_params": {"over": "x"}}, "acme:expectile: parameter over takes a number, not 'x'"),
+        (
+            {"objective_params": {"ovr": 3.0}},
+            "objective acme:expectile has no parameter 'ovr'; valid parameters: over",
+        ),
+        (
+            {"objective_params": {"over": "x"}},
+            "objective acme:expectile: parameter over must be a number, not 'x'",
+        ),
         (
             {"eval_metric": "auc"},
-            "eval_metric auc does not fit objective acme:expectile; use rmse, mae, mphe",
+            "eval_metric auc does not apply to objective acme:expectile; use one of: rmse, mae, mphe",
         ),
         ({"columns": {**COLUMNS, "positive": "yes"}}, "columns.positive needs objective binary:logistic"),
         (
@@ -157,7 +163,7 @@ def test_a_name_nobody_offers(install):
         ({"huber_slope": 2.0}, "huber_slope is for reg:pseudohubererror, not for acme:expectile: remove it"),
         (
             {"objective": "reg:gamma"},
-            "objective_params and objective_package are for objectives of packages, not for reg:gamma",
+            "objective_params and objective_package are only for objectives of packages, not for reg:gamma",
         ),
     ],
 )
@@ -172,12 +178,24 @@ def test_what_does_not_go_with_it(install, settings, says):
         (
             "import numpy as np",
             "import numpi",
-            "of acme-objectives==1.2 cannot be loaded: ModuleNotFoundError",
+            "from acme-objectives==1.2 cannot be loaded: ModuleNotFoundError",
         ),
-        ("@dataclass(frozen=True)", "", "of acme-objectives==1.2 is not an objective: it is not a dataclass"),
-        ("    def gradients(", "    def gradiants(", "is not an objective: it lacks gradients"),
-        ('"acme:expectile"', '"acme:other"', "is not an objective: it calls itself 'acme:other'"),
-        ("    metrics =", "    outputs = 2\n    metrics =", "is not an objective: it has several outputs"),
+        (
+            "@dataclass(frozen=True)",
+            "",
+            "from acme-objectives==1.2 is not a valid objective: it is not a dataclass",
+        ),
+        (
+            "    def gradients(",
+            "    def gradiants(",
+            "is not a valid objective: it does not define gradients",
+        ),
+        ('"acme:expectile"', '"acme:other"', "is not a valid objective: its name is 'acme:other'"),
+        (
+            "    metrics =",
+            "    outputs = 2\n    metrics =",
+            "is not a valid objective: it has several outputs",
+        ),
         (
             "    xgboost_equivalent = SquaredError()\n",
             "",
@@ -191,10 +209,10 @@ def test_what_does_not_go_with_it(install, settings, says):
         (
             "    def gradients(",
             "    def predict(self, margin):\n        return margin + 1\n\n    def gradients(",
-            "not those of reg:squarederror, which stands for it in XGBoost",
+            "differ from those of reg:squarederror, its xgboost_equivalent",
         ),
-        ("(Objective)", "", "is not an objective: it is not derived from Objective"),
-        ('    metrics = ("rmse",)\n', "", "is not an objective: AttributeError: "),
+        ("(Objective)", "", "is not a valid objective: it is not derived from Objective"),
+        ('    metrics = ("rmse",)\n', "", "is not a valid objective: AttributeError: "),
         ("over: float = 2.0", "over: float = 2.0\n    def __post_init__(self): 1 / 0", ": ZeroDivisionError"),
     ],
 )
@@ -210,7 +228,7 @@ def test_what_is_no_objective(install, old, new, says):
         ("return weight / 0 * (margin - label), hessian", "returned invalid gradients"),
         ("return hessian * (margin - label), -hessian", "returned invalid gradients"),
         ("return hessian[1:], hessian[1:]", "returned invalid gradients"),
-        ("raise KeyError('a value of a row')", "failed at its rows"),
+        ("raise KeyError('a value of a row')", "failed on this party's rows"),
     ],
 )
 def test_gradients_that_are_none_end_the_session_with_a_sentence(install, new, says):
@@ -225,7 +243,10 @@ def test_gradients_that_are_none_end_the_session_with_a_sentence(install, new, s
 def test_two_packages_of_one_name(install):
     install()
     install(name="acme-too")
-    assert "is offered by several packages here: acme-objectives, acme-too; keep one" in refusal()
+    assert (
+        "is offered by several installed packages: acme-objectives, acme-too; uninstall all but one"
+        in refusal()
+    )
 
 
 def test_a_command_without_the_package_says_so_in_a_line(install, tmp_path, monkeypatch):
@@ -267,8 +288,8 @@ def test_the_check_for_a_packages_own_tests(install):
             broken(lambda s, m, y, w: (m - y, w.astype(float))),
             "the gradient is not proportional to the weight",
         ),
-        (broken(lambda s, m, y, w: (w * (m - y), w * m)), "the hessian of row 0 is below 0"),
-        (broken(of, (3, 2)), "a gradient is 10, above 2**3"),
+        (broken(lambda s, m, y, w: (w * (m - y), w * m)), "the hessian of row 0 is negative"),
+        (broken(of, (3, 2)), "a gradient has magnitude 10, above its bound 2**3"),
     ):
         with np.errstate(divide="ignore"), pytest.raises(ConfigError) as caught:
             check_objective(loss, label)
@@ -285,6 +306,6 @@ def test_a_model_of_an_installed_objective_is_continued(install, tmp_path):
         assert model.fingerprint == whole.fingerprint
     assert fb.Model.from_bytes(model.to_bytes()).booster.loss == model.terms.objective.loss
     with pytest.raises(
-        ConfigError, match="its objective is reg:squarederror, and that of the terms is binary:logistic"
+        ConfigError, match="its objective is reg:squarederror, but the terms have binary:logistic"
     ):
         terms(objective="binary:logistic", objective_params={}, xgb_model=tmp_path / "first.json")

@@ -96,7 +96,7 @@ def test_a_disk_that_is_full_leaves_few_models_in_memory(tmp_path, monkeypatch):
     assert len(kept.ended) == archive.MAX_ENDED
     assert [kept.model(facts.name) is not None for facts in kept.ended[:5]] == [True] * 4 + [False]
     assert len(kept._models) == archive.MAX_IN_MEMORY
-    assert kept._log.named("a session is not kept")
+    assert kept._log.named("the session cannot be stored")
 
 
 def test_a_session_that_a_restart_ends_again_keeps_its_first_record(tmp_path):
@@ -118,11 +118,11 @@ def test_what_is_no_record_is_left_out(tmp_path, content):
     (tmp_path / FOLDER / "other.json").write_text("{}")
     kept = added(tmp_path)
     assert names(kept) == ["01"]
-    assert len(kept._log.named("not the record of a session")) == 1
+    assert len(kept._log.named("the file is not a record of a session")) == 1
 
 
 def test_a_folder_that_cannot_be_made_keeps_sessions_in_memory(tmp_path):
     (tmp_path / "state").write_text("a file")
     kept = added(tmp_path / "state", ended(1))
     assert names(kept) == ["01"]
-    assert kept._log.named("sessions that ended are not kept")
+    assert kept._log.named("ended sessions cannot be stored")

@@ -75,7 +75,7 @@ async def test_a_flood_of_calls_costs_its_peer_alone(folder, bundles, prompt):
     assert len(told) > 100
     (line,) = one.log.named("peer refused")
     assert line["peer"] == "party 'odd'"
-    assert "calls a second" in line["reason"] or "calls are open" in line["reason"]
+    assert "calls per second" in line["reason"] or "calls are open" in line["reason"]
 
 
 @pytest.mark.slow
@@ -98,8 +98,8 @@ async def test_a_flood_of_messages_costs_its_party_the_connection(folder, bundle
         await training
     assert end != grpc.StatusCode.OK
     assert again[0] == grpc.StatusCode.PERMISSION_DENIED
-    assert again[1].startswith("refused for 10 s after a flood: party 'odd' must wait")
-    reason = "it broke the protocol: it keeps sending what nobody asked for"
+    assert again[1].startswith("calls are refused for 10 s after a flood of messages: party 'odd' must wait")
+    reason = "it broke the protocol: it keeps sending messages that were not requested"
     assert [line["reason"] for line in one.log.named("party gone") if line["party"] == ODD] == [reason]
     assert one.log.named("peer refused") == [], "the flood is in the log already"
 
@@ -163,7 +163,7 @@ async def test_a_party_that_does_not_read_loses_its_connection_and_costs_no_memo
             while not gone(one):
                 await submit(one, analyst)
         (reason,) = gone(one)
-        assert reason.startswith("it does not read: 6 messages are unread")
+        assert reason.startswith("it does not read its messages: 6 messages of ")
         await right_model(one)
         call.cancel()
 
@@ -176,7 +176,7 @@ async def test_whoever_says_nothing_is_refused_and_has_few_calls_open(folder, bu
         silent = [opened.stream_stream(channel.TRAIN)(metadata=version) for _ in range(5)]
         ends, log = [await status_of(call) for call in silent], one.log
     details = sorted(text for _, text in ends)
-    assert details[2:] == ["no request for 0.5 s"] * 3
+    assert details[2:] == ["no request arrived for 0.5 s"] * 3
     assert all(text.startswith("3 calls are open") for text in details[:2])
     assert [line["peer"] for line in log.named("peer refused")] == ["party 'odd'"]
 
@@ -195,7 +195,7 @@ async def test_large_terms_in_a_row_count_as_many_calls(folder, prompt, monkeypa
         first, second, third = refused
     assert "for the sums of this training" in first
     assert "for the sums of this training" in second
-    assert "bytes so soon after the last" in third
+    assert "bytes came too soon after the last one" in third
 
 
 @pytest.mark.slow
@@ -330,6 +330,6 @@ def test_what_is_queued_is_bounded_in_bytes_but_a_single_message_always_goes(mon
         outgoing.put(b"x")
         outgoing.put(b"x")
         assert cuts == [1]
-        assert outgoing.fault.startswith("it does not read: 2 messages are unread, 100 bytes")
+        assert outgoing.fault.startswith("it does not read its messages: 2 messages of 100 bytes are unread")
 
     asyncio.run(scenario())

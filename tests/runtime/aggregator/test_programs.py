@@ -34,8 +34,8 @@ async def test_a_program_that_is_not_offered_is_refused(folder):
             await one.train(terms(TWO, program="os:system"))
         found = str(caught.value)
     assert found == (
-        "program 'os:system' is not offered here (offered: boosting, tune, describe, evaluate, drift, "
-        "sites:half_as_many)"
+        "program 'os:system' is not offered by this aggregator; use one of boosting, tune, describe, "
+        "evaluate, drift, sites:half_as_many"
     )
 
 
@@ -70,8 +70,8 @@ async def test_a_program_with_a_defect_ends_its_session_and_nothing_else(folder,
         ("sites:no_such_function", "cannot be loaded"),
         ("sites:not_even_a_function", "cannot be loaded"),
         ("broken_on_import:train", "cannot be loaded"),
-        ("sites", "write module:function"),
-        (":train", "write module:function"),
+        ("sites", "is not a valid name; write module:function"),
+        (":train", "is not a valid name; write module:function"),
     ],
 )
 def test_an_aggregator_does_not_start_with_a_program_it_cannot_load(tmp_path, monkeypatch, program, said):
@@ -97,7 +97,7 @@ async def test_terms_without_parties_are_refused_by_the_analyst_and_by_the_aggre
             connect(one.address, insecure_loopback=True).train(terms())
         code, details = await status_of(submit(opened, terms()))
         assert code == grpc.StatusCode.INVALID_ARGUMENT
-        assert "name no parties" in details
+        assert "do not name any parties" in details
 
 
 def test_a_port_that_is_taken_is_a_clear_error():

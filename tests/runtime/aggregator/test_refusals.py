@@ -32,7 +32,7 @@ def test_a_flood_is_a_few_lines_and_one_a_minute(monkeypatch):
     assert log.named("party refused")[-1] == {
         "peer": "party 'odd'",
         "reason": "still no",
-        "left_out": "195 since the line before",
+        "left_out": "195 since the previous line",
     }
     assert metrics.registry.get_sample_value("fedboost_refused_total", {"event": "party refused"}) == 202
 
@@ -58,9 +58,9 @@ async def test_who_was_refused_and_why(tmp_path):
     assert wrong_name["peer"] == "party 'south'"
     assert wrong_name["reason"] == "party 'north' uses the certificate of party 'south'"
     assert wrong_role["peer"] == "analyst 'analyst'"
-    assert "certificate of analyst 'analyst': it may not act as party" in wrong_role["reason"]
+    assert "certificate of analyst 'analyst' must not be used to act as party" in wrong_role["reason"]
     assert wrong_version["peer"] == "party 'south'"
-    assert "speaks wire version 4, the party 2" in wrong_version["reason"]
+    assert "the aggregator uses version 4, the party uses 2" in wrong_version["reason"]
     assert all(line["address"].startswith("127.0.0.1:") for line in (wrong_name, wrong_role, wrong_version))
 
 

@@ -141,4 +141,4 @@ async def test_a_party_that_reads_nothing_of_what_is_relayed_is_cut_off(monkeypa
             await asyncio.sleep(0.01)
         (gone,) = log.named("party gone")
         assert gone["party"] == "deaf"
-        assert gone["reason"].startswith("it does not read: ")
+        assert gone["reason"].startswith("it does not read its messages: ")

@@ -108,9 +108,9 @@ def test_what_waits_is_taken_up_unless_it_no_longer_counts(tmp_path):
         parts = (
             "24 hours",
             "signature",
-            "not signed by analyst",
+            "were not signed by analyst",
             "not signed terms",
-            "its name does not match its content",
+            "the file name does not match the content",
         )
         assert len(reasons) == len(parts)
         for part in parts:

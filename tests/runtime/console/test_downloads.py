@@ -47,7 +47,7 @@ def test_readers_that_are_slow_take_little_memory(console):
             assert opened[-1].recv(12) == b"HTTP/1.1 200"
         answer = console.ask(PATH)
         assert (answer.status, answer.headers["Retry-After"]) == (503, "10")
-        assert answer.json["error"] == "already sending 8 models; try again later"
+        assert answer.json["error"] == "8 downloads are already in progress; try again later"
         assert tracemalloc.get_traced_memory()[1] < SIZE
     finally:
         tracemalloc.stop()
@@ -64,4 +64,4 @@ def test_a_reader_that_takes_too_long_is_cut_off(console, monkeypatch):
     with console.open() as opened:
         opened.sendall(f"GET {PATH} HTTP/1.1\r\nHost: {console.host}\r\n\r\n".encode())
         wait_until(lambda: console.refused)
-    assert console.refused == [(f"GET {PATH}", "408: the model was not read within 0.05 s")]
+    assert console.refused == [(f"GET {PATH}", "408: the download took longer than 0.05 s")]

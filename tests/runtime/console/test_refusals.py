@@ -82,7 +82,7 @@ def test_whoever_is_on_this_machine_reads(console, path):
     ],
 )
 def test_a_website_whose_name_leads_here_is_told_nothing(console, host):
-    refused(console, 421, "GET /", "not a name of this process", "/", host=host)
+    refused(console, 421, "GET /", "does not belong to this process", "/", host=host)
 
 
 def test_a_request_has_one_host(console):
@@ -157,7 +157,7 @@ def test_a_page_is_not_posted_to(console):
 
 def test_what_is_too_much_is_refused(console):
     many = {f"X-{number}": "x" for number in range(guard.MAX_HEADERS)}
-    refused(console, 431, "GET /", "more than 64 headers", "/", **many)
+    refused(console, 431, "GET /", "the request has more than 64 headers", "/", **many)
     console.one.log.events.clear()
     refused(console, 414, "GET /", "too long", "/?" + "x" * 600)
     console.one.log.events.clear()
@@ -167,7 +167,9 @@ def test_what_is_too_much_is_refused(console):
     )
     console.one.log.events.clear()
     assert b" 400 " in console.raw(b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 40_000)
-    assert console.refused == [("no request", "400: it does not speak HTTP, or too much of it")]
+    assert console.refused == [
+        ("no request", "400: the client does not use HTTP, or its headers are too large")
+    ]
     console.one.log.events.clear()
     assert b" 400 " in console.raw(b"\x16\x03\x01\x02\x00\x01\x00 hello\r\n\r\n")
     assert len(console.refused) == 1
@@ -180,7 +182,7 @@ def test_a_body_that_grows_beyond_the_bound_is_refused(console, monkeypatch):
     head += f"Connection: close\r\nAuthorization: Bearer {console.token['analyst']}\r\n\r\n"
     answer = console.raw(head.encode() + b"7d0\r\n" + b"x" * 2000 + b"\r\n0\r\n\r\n")
     assert b" 413 " in answer
-    assert console.refused == [("POST /api/v1/sessions", "413: more than 1000 bytes")]
+    assert console.refused == [("POST /api/v1/sessions", "413: the body has more than 1000 bytes")]
 
 
 def test_refusals_are_counted_and_a_flood_has_few_lines(console):
@@ -205,7 +207,10 @@ def test_an_address_that_asks_without_end_has_to_wait(console, monkeypatch):
         console.one.server.pages.console._server._server.config.loaded_app, "_requests", flood
     )
     assert [console.ask("/api/v1/health").status for _ in range(5)] == [200] * 3 + [429] * 2
-    assert console.refused[0] == ("GET /api/v1/health", "429: more than 50 requests a second")
+    assert console.refused[0] == (
+        "GET /api/v1/health",
+        "429: there are more than 50 requests per second from this address",
+    )
 
 
 def test_an_address_has_one_share_under_all_its_names(console, monkeypatch):
@@ -230,7 +235,7 @@ def test_all_addresses_have_to_wait_where_they_ask_without_end(console, monkeypa
     app = console.one.server.pages.console._server._server.config.loaded_app
     monkeypatch.setattr(app, "_all", Bucket(0.0, 1.0, 0.0))
     assert [console.ask("/api/v1/health").status for _ in range(2)] == [200, 429]
-    assert console.refused[0][1] == "429: more than 200 requests a second from all addresses"
+    assert console.refused[0][1] == "429: there are more than 200 requests per second from all addresses"
 
 
 @pytest.mark.slow
@@ -309,7 +314,7 @@ def test_only_a_submission_has_a_large_body(console):
     own = {"Origin": console.url}
     for path in ("/login", "/logout", "/api/v1/health"):
         answer = console.ask(path, "POST", **own, **{"Content-Length": str(guard.MAX_BODY + 1)})
-        assert (answer.status, answer.json["error"]) == (413, "more than 4096 bytes")
+        assert (answer.status, answer.json["error"]) == (413, "the body has more than 4096 bytes")
     head = f"POST /login HTTP/1.1\r\nHost: {console.host}\r\nOrigin: {console.url}\r\n"
     head += "Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n2000\r\n"
     assert b" 413 " in console.raw(head.encode() + b"x" * 8192 + b"\r\n")

@@ -58,7 +58,8 @@ def test_signed_terms_train_a_model(tmp_path, bundles):
         page = console.ask(f"/sessions/{model['name']}", role="viewer").text
         assert f'href="/api/v1/models/{model["name"]}/report">Report</a>' in page
         wait_until(lambda: not [*state.glob("*.journal")])  # nobody is waited for who would fetch it
-        used = f"these signed terms were used for {session['name']}; sign again: fedboost sign"
+        name = session["name"]
+        used = f"these signed terms were already used for {name}; sign them again with `fedboost sign`"
         answer = submit(console, data)
         assert (answer.status, answer.json["error"]) == (422, used)
     assert (state / FOLDER).stat().st_mode & 0o777 == 0o700
@@ -68,7 +69,7 @@ def test_signed_terms_train_a_model(tmp_path, bundles):
     with served(tmp_path / "again", **settings) as console:
         assert ended(console) == [session]
         assert console.ask(f"{API}/models/{model['name']}", role="viewer").text == file.text
-        assert console.one.log.named("not the record of a session")
+        assert console.one.log.named("the file is not a record of a session")
         answer = submit(console, data)
         assert (answer.status, answer.json["error"]) == (422, used)
 
@@ -112,7 +113,7 @@ def test_who_did_not_sign_the_terms_submits_nothing(tmp_path, bundles):
         unsigned = json.dumps({"terms": values["terms"]}).encode()
         for wrong, said in (
             (json.dumps({**values, "terms": other["terms"]}).encode(), "signature"),
-            (unsigned, "not signed by analyst"),
+            (unsigned, "were not signed by analyst"),
             (json.dumps({**values, "terms": "{"}).encode(), "signature"),
             (json.dumps({**values, "more": 1}).encode(), "not signed terms"),
             (json.dumps({**values, "request": {}}).encode(), "not signed terms"),
@@ -135,7 +136,7 @@ def test_who_did_not_sign_the_terms_submits_nothing(tmp_path, bundles):
         assert len(console.one.server.analysts.waiters) == 1
         (session,) = console.ask(f"{API}/sessions", role="viewer").json
         assert (session["state"], session["analyst"], session["name"]) == ("waiting", "analyst", "")
-        assert "waits for" in console.ask("/", role="viewer").text
+        assert "waiting for" in console.ask("/", role="viewer").text
     assert fedboost("sign", tmp_path / "terms.toml", "--out", tmp_path / "no.json").code == 2
 
 
@@ -149,7 +150,7 @@ def test_a_token_of_another_analyst_submits_nothing(tmp_path, bundles):
         data = signed(tmp_path, terms(["away"]), "--keys", bundles["analyst"].folder)
         answer = submit(console, data)
         assert answer.status == 422
-        assert "not signed by analyst 'somebody'" in answer.json["error"]
+        assert "were not signed by analyst 'somebody'" in answer.json["error"]
 
 
 @pytest.mark.slow
@@ -160,11 +161,11 @@ def test_a_console_that_fails_ends_no_session(tmp_path, monkeypatch):
         monkeypatch.setattr("fedboost.runtime.console.ConsoleQueries.state", lambda self: 1 / 0)
         monkeypatch.setattr("fedboost.runtime.aggregator.archive.facts_of", lambda session: 1 / 0)
         answer = console.ask("/")
-        assert (answer.status, answer.json["error"]) == (500, "this page failed; the log has the reason")
+        assert (answer.status, answer.json["error"]) == (500, "this page failed; the reason is in the log")
         assert console.one.log.named("a page failed")[0]["reason"].startswith("ZeroDivisionError")
         training = console.run(console.one.train(terms(["north"])))
         assert len(training.history) == 3
-        wait_until(lambda: console.one.log.named("a session is not kept"))
+        wait_until(lambda: console.one.log.named("the session cannot be stored"))
         monkeypatch.undo()
         assert console.ask("/").status == 200
 

@@ -43,7 +43,8 @@ def test_signed_terms_begin_one_session(tmp_path):
     with served(tmp_path, {"north": rows()}, **settings) as console:
         assert submit(console, data).status == 202
         (session,) = wait_until(lambda: ended(console, "analyst"))
-        said = f"these signed terms were used for {session['name']}; sign again: fedboost sign"
+        name = session["name"]
+        said = f"these signed terms were already used for {name}; sign them again with `fedboost sign`"
         assert submit(console, data).json == {"error": said}
         assert submit(console, signed(tmp_path, odd, "--keys", key)).status == 202
         wait_until(lambda: len(ended(console, "analyst")) == 2)

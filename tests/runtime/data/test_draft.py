@@ -83,19 +83,19 @@ def test_columns_that_can_be_no_feature_are_left_out_with_the_reason() -> None:
     assert draft.columns.features == ("x", "few")
     assert len(draft.columns.categorical["few"]) == MAX_CATEGORIES
     assert draft.left_out == {
-        "many": "has 256 distinct values, above the limit of 255 categories",
-        "time": "is timestamp[us], neither numbers nor text",
-        "list": "is list, neither numbers nor text",
+        "many": "has 256 distinct values, more than the limit of 255 categories",
+        "time": "has type timestamp[us], neither numeric nor text",
+        "list": "has type list, neither numeric nor text",
         "null": "has no values",
         "blank": "has no values",
         "nan": "has no values",
         "huge": "has values that are infinite or too large for a 32-bit float",
         "": "has no name",
-        "n" * 257: "has a name of more than 256 characters",
+        "n" * 257: "has a name longer than 256 characters",
         "a[0]": "has the character '[' in its name and must be renamed",
         "a\nb": "has the character '\\n' in its name and must be renamed",
         "notes": "has the character '\\x00' in a value",
-        "__index_level_0__": "is a pandas index",
+        "__index_level_0__": "is the index of a pandas DataFrame",
     }
 
 
@@ -149,7 +149,7 @@ def test_the_label_decides_the_objective(label: list[Any], objective: str, posit
         ([1, 1, None], "label 'y' is constant: '1' in every row"),
         (["a", "a", ""], "label 'y' is constant: 'a' in every row"),
         ([None, None, None], "label 'y' has no values"),
-        ([datetime(2020, 1, 1)] * 3, "column 'y' is timestamp[us] here"),
+        ([datetime(2020, 1, 1)] * 3, "column 'y' has type timestamp[us],"),
     ],
 )
 def test_labels_no_objective_fits(label: list[Any], said: str) -> None:
@@ -173,8 +173,8 @@ def test_words_are_classes_in_their_order() -> None:
     many = [f"name {number}" for number in range(MAX_CLASSES)]
     assert drafted(many).objective.num_class == MAX_CLASSES
     assert config_error(lambda: drafted([*many, "one more"])) == (
-        "label 'y' has too many values for classes: 'name 0', 'name 1', 'name 2', … (101 in total); check "
-        "the column, or set columns.classes (up to 100 are drafted)"
+        "label 'y' has too many values to be classes: 'name 0', 'name 1', 'name 2', … (101 in total); check "
+        "the column, or set columns.classes (at most 100 are drafted)"
     )
 
 
@@ -214,7 +214,7 @@ def test_few_whole_numbers_may_be_meant_as_classes() -> None:
         (
             ["a", "b", "c"],
             "reg:squarederror",
-            "column 'y' is string here, but the terms declare it numeric: ",
+            "column 'y' has type string, but the terms declare it numeric: ",
         ),
         (["a", "a", None], "multi:softprob", "label 'y' is constant: 'a' in every row"),
         (
@@ -240,7 +240,7 @@ def test_absent_columns_are_named() -> None:
 def test_a_table_without_features() -> None:
     table = pa.table({"t": [datetime(2020, 1, 1)] * 2, "y": [0, 1]})
     assert config_error(lambda: draft_schema(table, "y")) == (
-        "no column can be a feature; 't' is timestamp[us], neither numbers nor text"
+        "no column can be a feature; 't' has type timestamp[us], neither numeric nor text"
     )
     assert config_error(lambda: draft_schema(table, "y", exclude=["t"])) == "no column can be a feature"
 
@@ -276,7 +276,7 @@ def test_every_row_has_one_site(sites: list[str]) -> None:
     [
         (["u", None, None], "column 'site' has no site in row 2; fill it in, or drop the row"),
         (["u", ""], "column 'site' has no site in row 2; fill it in, or drop the row"),
-        ([datetime(2020, 1, 1)], "column 'site' is timestamp[us] here"),
+        ([datetime(2020, 1, 1)], "column 'site' has type timestamp[us],"),
         (pa.array([], pa.string()), "the table has no rows"),
     ],
 )
@@ -331,12 +331,12 @@ def test_groups_are_shared_out_whole_and_in_their_order() -> None:
     ("names", "weights", "said"),
     [
         (["a", "b", "c"], [1, 1, 1], "cannot split 2 rows among 3 parties; each needs at least one"),
-        (["a", "a"], [1, 1], "each party needs a name and a weight"),
-        (["a", "b"], [1], "each party needs a name and a weight"),
-        ([], [], "each party needs a name and a weight"),
-        (["a", "b"], [1, 0], "the weights of parties must be positive numbers, got [1, 0]"),
-        (["a", "b"], [1, float("inf")], "the weights of parties must be positive numbers"),
-        (["a", "b"], [1, float("nan")], "the weights of parties must be positive numbers"),
+        (["a", "a"], [1, 1], "each party needs a unique name and a weight"),
+        (["a", "b"], [1], "each party needs a unique name and a weight"),
+        ([], [], "each party needs a unique name and a weight"),
+        (["a", "b"], [1, 0], "the weights of the parties must be positive numbers, not [1, 0]"),
+        (["a", "b"], [1, float("inf")], "the weights of the parties must be positive numbers"),
+        (["a", "b"], [1, float("nan")], "the weights of the parties must be positive numbers"),
     ],
 )
 def test_splits_that_cannot_be(names: list[str], weights: list[float], said: str) -> None:
@@ -346,5 +346,5 @@ def test_splits_that_cannot_be(names: list[str], weights: list[float], said: str
 def test_a_split_needs_a_seed_that_is_not_negative() -> None:
     table = pa.table({"x": [1, 2]})
     assert config_error(lambda: split_by_weights(table, ["a", "b"], [1, 1], -1)) == (
-        "the seed of a split must be 0 or more, got -1"
+        "the seed of a split must be at least 0, not -1"
     )

@@ -104,7 +104,7 @@ def test_texts_gives_codes_and_the_texts_they_stand_for() -> None:
         ({"c": ["red"]}, "new.csv: column 'x' is missing"),
         (
             {"x": ["u"], "c": ["red"]},
-            "new.csv: column 'x' is string here, but the terms declare it numeric: "
+            "new.csv: column 'x' has type string, but the terms declare it numeric: "
             "the first value that is not a number is 'u' in row 1",
         ),
         (
@@ -112,7 +112,7 @@ def test_texts_gives_codes_and_the_texts_they_stand_for() -> None:
             "new.csv: column 'x' has a value that is infinite or too large for a 32-bit float: "
             "it is inf in row 1",
         ),
-        ({"x": [1], "c": [[1]]}, "new.csv: column 'c' is list here"),
+        ({"x": [1], "c": [[1]]}, "new.csv: column 'c' has type list,"),
     ],
 )
 def test_rows_that_cannot_be_predicted(columns: dict[str, list[Any]], said: str) -> None:

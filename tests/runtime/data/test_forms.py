@@ -145,28 +145,28 @@ def test_cells_of_a_workbook(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "options", "said"),
     [
-        ("t.csv", b"a,b\n1,2\n", {"decimal": ","}, "',' cannot separate both columns and decimals; set"),
+        ("t.csv", b"a,b\n1,2\n", {"decimal": ","}, "',' cannot be both column separator and decimal"),
         ("t.csv", b"a,b\n1,2\n", {"encoding": "utf-16"}, "cannot be decoded as utf-16: "),
         ("t.csv", b"a,b\n1,\x81\n", {"encoding": "cp1252"}, "cannot be decoded as cp1252: "),
-        ("t.csv", b"a|b\n1|2\n", {"separator": ";"}, "bars separate the columns: --separator '|'"),
-        ("t.csv", b"a,b\n1,2\n", {"separator": ";"}, "commas separate the columns: --separator ,"),
-        ("t.parquet", b"x", {"na": ["-"]}, "na is an option for .csv, .tsv, .xlsx; leave it out"),
-        ("t.csv", b"x", {"sheet": "s"}, "sheet is an option for .xlsx; leave it out"),
+        ("t.csv", b"a|b\n1|2\n", {"separator": ";"}, "the columns are separated by bars; use --separator"),
+        ("t.csv", b"a,b\n1,2\n", {"separator": ";"}, "the columns are separated by commas; use --s"),
+        ("t.parquet", b"x", {"na": ["-"]}, "na applies only to .csv, .tsv, .xlsx files; remove it"),
+        ("t.csv", b"x", {"sheet": "s"}, "sheet applies only to .xlsx files; remove it"),
         ("t.csv.gz", CUT_OFF, {}, "cannot be read as CSV: Truncated"),
         ("t.jsonl", LINES + b"{", {}, "line 5 is not JSON: "),
-        ("t.jsonl", b'{"a": 1}\n{"a": "1"}\n', {}, "line 2 has text for 'a', but lines above have a number"),
+        ("t.jsonl", b'{"a": 1}\n{"a": "1"}\n', {}, "line 2 has text for 'a', but earlier lines have a"),
         ("t.jsonl", b'[{"a": 1}]\n', {}, 'line 1 is not an object; write {"column": value, ...}'),
         ("t.feather", b"x" * 20, {}, "cannot be read as Feather: "),
         ("t.xlsx", b"x", {}, "cannot be read as an Excel workbook: "),
         ("t.xlsx", in_excel(("one", [["a"]]), ("two", [])), {"sheet": "x"}, "has no sheet 'x'; its sheets"),
-        ("t.xlsx", in_excel(("one", []), ("two", [])), {}, "sheet 'one' is empty; choose one with --sheet"),
+        ("t.xlsx", in_excel(("one", []), ("two", [])), {}, "sheet 'one' is empty; choose another with"),
     ],
 )  # fmt: skip
 def test_files_and_options_that_do_not_fit(tmp_path, name, content, options, said):
     (tmp_path / name).write_bytes(content)
     known = ReadOptions(**options)
     whole = config_error(lambda: read_table(tmp_path / name, None, known))
-    assert whole.startswith(f"{tmp_path / name}: {said}")
+    assert whole.removeprefix(f"{tmp_path / name}").lstrip(": ").startswith(said)
 
     def in_parts():
         parts = source_at(tmp_path / name, known)
@@ -179,14 +179,17 @@ def test_files_and_options_that_do_not_fit(tmp_path, name, content, options, sai
 def test_a_workbook_without_the_extra(tmp_path, monkeypatch):
     (tmp_path / "t.xlsx").write_bytes(in_excel(("s", MARKED)))
     monkeypatch.setitem(sys.modules, "python_calamine", None)
-    said = "t.xlsx: a workbook needs python-calamine: pip install 'fedboost[excel]', or save the sheet as CSV"
+    said = (
+        "t.xlsx: reading a workbook requires python-calamine: run pip install 'fedboost[excel]', or save the "
+        "sheet as CSV"
+    )
     assert config_error(lambda: read_table(tmp_path / "t.xlsx")).endswith(said)
 
 
 def test_a_damaged_file_is_to_be_copied_again(tmp_path):
     (tmp_path / "t.csv.gz").write_bytes(CUT_OFF)
     assert config_error(lambda: read_table(tmp_path / "t.csv.gz")).endswith(
-        "truncated or damaged: copy it again"
+        "truncated or damaged, so copy it again"
     )
 
 

@@ -170,10 +170,10 @@ def test_dense_columns_of_a_sparse_table():
 )
 def test_other_types_are_refused(array, kind):
     error = str(refusal(pa.table({"id": array})))
-    assert error.startswith(f"id 'id' is {kind}")
+    assert error.startswith(f"id column 'id' has type {kind}")
     fraction = kind in ("float", "double")
-    gap = "numbers with a fraction (often caused by a missing value); write whole numbers"
-    assert error.endswith(gap if fraction else "whole numbers, text or dates; convert it to one of these")
+    gap = "which allows fractions (often because of a missing value); convert it to integers"
+    assert error.endswith(gap if fraction else "integers, text or dates; convert it to one of these")
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_other_types_are_refused(array, kind):
 def test_missing_ids_are_counted(array, form, count):
     error = refusal(pa.table({"id": array}), form=form)
     assert error.detail == count
-    assert error.public.startswith("id 'id' has rows without")
+    assert error.public.startswith("id column 'id' has rows without")
     assert "private" not in str(error)
 
 
@@ -219,5 +219,5 @@ def test_ids_in_several_rows_are_counted():
     with pytest.raises(ConfigError) as caught:
         check_distinct([b"anna", b"b", b"anna", b"c", b"c", b"anna"], "row_id 'id'")
     assert caught.value.public == "row_id 'id' must be unique, so keep one row per id"
-    assert caught.value.detail == "2 ids are in 5 rows"
+    assert caught.value.detail == "2 ids occur in 5 rows"
     assert "anna" not in str(caught.value)

@@ -50,12 +50,12 @@ def test_labels_the_objective_cannot_have() -> None:
 def test_words_as_labels_need_positive() -> None:
     table = pa.table({"x": [1, 2], "y": ["1", "yes"]})
     assert refusal(table, NUMERIC) == (
-        "label column 'y' is string here, but the terms declare it numeric; "
+        "label column 'y' has type string, but the terms declare it numeric; "
         "set positive under [columns] to the label value that counts as 1: "
         "the first value that is not a number is 'yes' in row 2"
     )
     assert refusal(table, REGRESSION) == (
-        "label column 'y' is string here, but the terms declare it numeric: "
+        "label column 'y' has type string, but the terms declare it numeric: "
         "the first value that is not a number is 'yes' in row 2"
     )
 
@@ -87,7 +87,7 @@ def test_labels_that_do_not_fit_positive() -> None:
     table = pa.table({"x": [1], "y": pa.array([STAMP])})
     assert (
         refusal(table, agreed)
-        == "column 'y' is timestamp[us] here, but a categorical column must be text, numbers or booleans"
+        == "column 'y' has type timestamp[us], but a categorical column must be text, numbers or booleans"
     )
 
 
@@ -110,8 +110,8 @@ def test_a_label_is_the_place_of_its_class(values: Any, label: list[int]) -> Non
 def test_labels_that_are_no_class() -> None:
     table = pa.table({"x": [1, 2, 3], "y": ["b", "a", "A"]})
     assert refusal(table, KINDS) == (
-        "column 'y' is the label, and has a value that is not in columns.classes ('b', 'a', '10', 'true'); "
-        "add it there, or drop these rows: it is 'A' in row 3"
+        "column 'y' is the label, but has a value that is not in columns.classes ('b', 'a', '10', 'true'); "
+        "add the value there, or drop these rows: it is 'A' in row 3"
     )
     for missing in (["b", None], ["b", ""], [10.0, NAN]):
         assert refusal(pa.table({"x": [1, 2], "y": missing}), KINDS) == (
@@ -130,6 +130,6 @@ def test_classes_that_are_numbers_or_words() -> None:
         "it is 3 in row 2"
     )
     assert refusal(pa.table({"x": [1], "y": ["u"]}), of) == (
-        f"label column 'y' is string here, but the terms declare it numeric{hint}: "
+        f"label column 'y' has type string, but the terms declare it numeric{hint}: "
         "the first value that is not a number is 'u' in row 1"
     )

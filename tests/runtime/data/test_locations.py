@@ -87,22 +87,21 @@ def test_what_can_go_wrong_by_https(https, monkeypatch):
     https.moved["file.csv"] = "file:///etc/passwd"
     https.files["empty.csv"] = b""
     faults = {
-        "/t.csv": "got only 6 of 12 bytes",
+        "/t.csv": "received only 6 of 12 bytes",
         "/none.csv": "the server returned 404 Not Found",
         "/away.csv": "http:// (example.org) is not encrypted; use https",
         "/file.csv": "the server returned 302 Found",
         "/empty.csv": "the file is empty",
-        "/t.txt": "unknown suffix '.txt'; known: .csv",
+        "/t.txt": "has the unknown suffix '.txt'; use one of .csv",
     }
     for path, said in faults.items():
-        assert config_error(lambda path=path: read_table(address + path)).startswith(
-            f"{address}{path}: {said}"
-        )
+        refusal = config_error(lambda path=path: read_table(address + path))
+        assert refusal.removeprefix(f"{address}{path}").lstrip(": ").startswith(said)
     monkeypatch.delenv("SSL_CERT_FILE")
     untrusted = config_error(lambda: read_table(f"{address}/t.csv"))
-    assert "its certificate is not trusted: self-signed certificate; set SSL_CERT_FILE" in untrusted
+    assert "the server's certificate is not trusted: self-signed certificate; set SSL_CERT_FILE" in untrusted
     monkeypatch.setattr("fedboost.runtime.data.locations.SILENT_SECONDS", 1.0)
-    assert "cannot be fetched: " in config_error(lambda: read_table("https://127.0.0.1:1/t.csv"))
+    assert "cannot be downloaded: " in config_error(lambda: read_table("https://127.0.0.1:1/t.csv"))
 
 
 @pytest.mark.parametrize(
@@ -113,11 +112,11 @@ def test_what_can_go_wrong_by_https(https, monkeypatch):
             "http://a:pass@example.org/t.csv?sig=f0rty",
             "http://***@example.org/t.csv?...: http:// is not encrypted",
         ),
-        ("https://host:port/t.csv", "https://host:port/t.csv: not a valid address"),
-        ("s3://bucket", "s3://bucket: has no object; write s3://BUCKET/FOLDER/FILE"),
+        ("https://host:port/t.csv", "https://host:port/t.csv is not a valid address"),
+        ("s3://bucket", "s3://bucket does not name an object; write s3://BUCKET/FOLDER/FILE"),
         (
             "s3://key:word@bucket/t.csv?sig=f0rty",
-            "s3://***@bucket/t.csv?...: unknown option 'sig'; known: region",
+            "s3://***@bucket/t.csv?... has the unknown option 'sig'; use one of region",
         ),
     ],
 )
@@ -139,7 +138,7 @@ def test_another_machine_redirects_not_to_this_one(https, monkeypatch):
     )  # its number is another
     https.moved["away.csv"] = f"https://localhost:{https.address.rpartition(':')[2]}/t.csv"
     said = config_error(lambda: read_table(f"https://{https.address}/away.csv"))
-    assert said.endswith("refused a redirect to this machine (localhost)")
+    assert said.endswith("a redirect to this machine (localhost) is not allowed")
     assert len(https.asked) == asked + 1
 
 
@@ -154,7 +153,7 @@ def test_addresses_are_shown_without_what_gives_access():
     assert shown("s3://key:wo/rd@bucket/x.csv") == "s3://***@bucket/x.csv"  # keys of AWS have slashes
     assert shown("https://h/a@b.csv") == "https://h/a@b.csv"
     said = config_error(lambda: read_table("s3://key:wo/rd@bucket/x.csv"))
-    assert said.startswith("s3://***@bucket/x.csv: not a valid address: the port must be a number")
+    assert said.startswith("s3://***@bucket/x.csv is not a valid address: the port must be a number")
     assert shown("data/x.csv") == "data/x.csv"
 
 
@@ -190,9 +189,9 @@ def test_an_object_and_a_folder_of_s3(s3, tmp_path, monkeypatch):
 
 def test_what_can_go_wrong_with_s3(s3, monkeypatch):
     faults = {
-        "s3://key:word@b/none.csv": "s3://***@b/none.csv: no such object, or no permission to read it",
+        "s3://key:word@b/none.csv": "s3://***@b/none.csv: the object does not exist, or you have ",
         "s3://key:word@b/all/*.csv": "s3://***@b/all/*.csv: no object matches this pattern",
-        "s3://key:word@b/*.csv": "s3://***@b/*.csv: only Parquet files can be read together; b/t.csv is ",
+        "s3://key:word@b/*.csv": "s3://***@b/*.csv: only Parquet files can be read together, but b/t.csv is ",
         "s3://key:word@b/t.csv?endpoint_override=a:1&scheme=http": "s3://***@b/t.csv?...: http:// (a) is not",
     }
     for address, said in faults.items():
@@ -251,18 +250,18 @@ def test_names_of_folders_are_columns_below_the_folder_that_is_named(tmp_path):
         ),
         (
             {"a.parquet": {"x": [1]}, "b.parquet": {"x": [1.5]}},
-            "b.parquet: column 'x' is double here, int64 in ",
+            "b.parquet: column 'x' has type double, but int64 in ",
         ),
-        ({"a.parquet": {"x": [1]}, "b.parquet": {"x": [1], "y": [1]}}, "b.parquet: has column 'y', but "),
+        ({"a.parquet": {"x": [1]}, "b.parquet": {"x": [1], "y": [1]}}, "b.parquet has column 'y', but "),
         (
             {"k=1/a.parquet": {"x": [1]}, "b.parquet": {"x": [1]}},
-            "b.parquet: is not in a folder k=..., but other",
+            "b.parquet is not in a folder k=..., but other",
         ),
         (
             {"x=1/a.parquet": {"x": [1]}},
-            "x=1/a.parquet: has a column 'x' and is in a folder of that name",
+            "x=1/a.parquet has a column 'x' and is in a folder of that name",
         ),
-        ({}, ": no Parquet files (*.parquet, *.pq)"),
+        ({}, ": there are no Parquet files (*.parquet, *.pq)"),
     ],
 )
 def test_files_that_are_no_single_table(tmp_path, files, said):

@@ -145,7 +145,7 @@ def test_what_cannot_be_is_said_when_the_party_starts(folder):
     with raised(ConfigError, "scratch-needs-parquet"):
         read_table(folder / "north.csv", folder / "scratch")
     parquet.write_table(rows(), folder / "north.parquet")
-    with raised(ConfigError, "scratch-missing", naming=[f"scratch folder {folder / 'none'}: does not exist"]):
+    with raised(ConfigError, "scratch-missing", naming=[f"scratch folder {folder / 'none'} does not exist"]):
         read_table(folder / "north.parquet", folder / "none")
     (folder / "broken.parquet").write_bytes(b"PAR1 nonsense")
     with raised(ConfigError, "source-unreadable"):
@@ -180,4 +180,4 @@ def test_a_file_that_is_gone_in_the_middle_of_a_session_is_said_to_the_site_alon
     (folder / "north.parquet").unlink()
     with raised(ConfigError, "table-file-changed") as caught:
         shard.columns[0][0:5]
-    assert caught.value.public == "its table can no longer be read"
+    assert caught.value.public == "the table can no longer be read"

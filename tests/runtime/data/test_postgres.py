@@ -93,7 +93,7 @@ def test_types_of_columns(uri):
 )
 def test_a_type_without_a_meaning_is_named_with_a_cast(uri, expression, kind, cast):
     message = error_of(uri, f"SELECT 1 AS a, {expression} AS odd")
-    assert f"column 'odd' is {kind}, " in message
+    assert f"column 'odd' has type {kind}, " in message
     assert f"write CAST(odd AS {cast}) in the query" in message
     read_table(Database(uri, f"SELECT CAST({expression} AS {cast}) AS odd"))
 

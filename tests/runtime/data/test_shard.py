@@ -27,7 +27,7 @@ def test_validation_rows_of_a_column(flags: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ([0, 2], "column 'v' must be 0 or 1, or false or true: it is 2 in row 2"),
+        ([0, 2], "column 'v' must contain only 0 and 1, or false and true: it is 2 in row 2"),
         (
             [0, None],
             "validation 'v' has missing values; fill them in or drop these rows: the first is in row 2",
@@ -90,12 +90,12 @@ def test_groups_have_the_key_of_their_name_whatever_stands_between_their_rows() 
         (
             "y",
             [0, 1.5, 0, 1],
-            "rank:ndcg, which takes whole numbers from 0 to 31; with ndcg_exp_gain = false any",
+            "rank:ndcg, which takes whole numbers from 0 to 31 (with ndcg_exp_gain = false, any",
         ),
         (
             "y",
             [0, 32, 0, 1],
-            "rank:ndcg, which takes whole numbers from 0 to 31; with ndcg_exp_gain = false any",
+            "rank:ndcg, which takes whole numbers from 0 to 31 (with ndcg_exp_gain = false, any",
         ),
     ],
 )
@@ -138,14 +138,14 @@ def test_weights() -> None:
             "weight 'w' has missing values; fill them in or drop these rows: the first is in row 2",
         ),
         ([1.0, NAN], "weight 'w' has missing values; fill them in or drop these rows: the first is in row 2"),
-        ([1.0, -0.5], "column 'w' has a weight below 0: it is -0.5 in row 2"),
+        ([1.0, -0.5], "column 'w' has a negative weight: it is -0.5 in row 2"),
         (
             [1.0, 1e39],
             "column 'w' has a value that is infinite or too large for a 32-bit float: it is 1e+39 in row 2",
         ),
         (
             ["1", "u"],
-            "column 'w' is string here, but the terms declare it numeric: "
+            "column 'w' has type string, but the terms declare it numeric: "
             "the first value that is not a number is 'u' in row 2",
         ),
     ],
@@ -186,7 +186,7 @@ def test_base_margins() -> None:
         ([1.0, 50.0], "column 'm' has a base margin that predicts more than 2**60: it is 50.0 in row 2"),
         (
             ["1", "u"],
-            "column 'm' is string here, but the terms declare it numeric: "
+            "column 'm' has type string, but the terms declare it numeric: "
             "the first value that is not a number is 'u' in row 2",
         ),
     ],
@@ -223,8 +223,8 @@ def test_labels_that_are_intervals(upper: list[Any]) -> None:
             [1, 3],
             [1, 2],
             "columns 'y' and 'z' are the label of survival:aft, which takes a lower bound from 0 to 2**60 "
-            "and an upper one above 0 that is not below it, or infinite or missing; not both 0 and infinity, "
-            "which carry no information: they are 3 and 2 in row 2",
+            "and an upper bound that is above 0 and not below the lower one (the upper bound may be infinite "
+            "or missing, but not if the lower one is 0): their values are 3 and 2 in row 2",
         ),
         (
             [1, None],
@@ -239,7 +239,7 @@ def test_labels_that_are_intervals(upper: list[Any]) -> None:
         (
             [1, 1],
             ["1", "later"],
-            "column 'z' is string here, but the terms declare it numeric: "
+            "column 'z' has type string, but the terms declare it numeric: "
             "the first value that is not a number is 'later' in row 2",
         ),
     ],

@@ -202,7 +202,7 @@ def test_a_driver_that_is_missing_is_named_with_its_extra(folder, uri, module, e
         with pytest.raises(ConfigError) as error:
             read_table(Database(uri, QUERY))
     assert end.code == 2
-    assert str(error.value).endswith(f" driver: pip install 'fedboost[{extra}]'")
+    assert str(error.value).endswith(f" driver: run pip install 'fedboost[{extra}]'")
 
 
 @pytest.mark.parametrize(
@@ -337,14 +337,14 @@ def test_nullable_types_of_pandas_keep_what_is_missing():
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (pl.LazyFrame({"a": [1]}), "a LazyFrame has no rows yet: pass its .collect()"),
+        (pl.LazyFrame({"a": [1]}), "a LazyFrame has no rows yet; pass the result of its .collect()"),
         (pl.Series([1]), "cannot read a table from polars"),
         (pa.chunked_array([[1]]), "cannot read a table from pyarrow"),
-        (pl.DataFrame({"a": [1]}).lazy(), "pass its .collect()"),
+        (pl.DataFrame({"a": [1]}).lazy(), "pass the result of its .collect()"),
         (pd.DataFrame({"a": [1, "x"]}), "Conversion failed for column a with type object"),
         (
             "postgresql://marie:s3cret@host/db",
-            "postgresql://marie:***@host/db: needs a query; in Python use",
+            "postgresql://marie:***@host/db is a database and needs a query; in Python, use",
         ),
     ],
 )

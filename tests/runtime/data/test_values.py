@@ -125,7 +125,7 @@ def test_the_first_text_that_is_no_number_is_found(size: int, chunks: int) -> No
         parts = [pa.array(part, pa.string()) for part in np.array_split(values, chunks)]
         table = pa.table({"x": pa.chunked_array(parts), "y": [0] * size})
         assert refusal(table, NUMERIC) == (
-            "column 'x' is string here, but the terms declare it numeric: "
+            "column 'x' has type string, but the terms declare it numeric: "
             f"the first value that is not a number is 'abc' in row {row}"
         )
 
@@ -144,16 +144,18 @@ def test_the_first_text_that_is_no_number_is_found(size: int, chunks: int) -> No
 )
 def test_other_types_are_named_with_what_the_terms_say(values: pa.Array, kind: str) -> None:
     message = refusal(pa.table({"x": values, "y": [1]}), NUMERIC)
-    assert message == f"column 'x' is {kind} here, but the terms declare it numeric; convert it to numbers"
+    assert message == f"column 'x' has type {kind}, but the terms declare it numeric; convert it to numbers"
     message = refusal(pa.table({"c": values, "y": [1]}), COLOURS)
-    assert message == f"column 'c' is {kind} here, but a categorical column must be text, numbers or booleans"
+    assert (
+        message == f"column 'c' has type {kind}, but a categorical column must be text, numbers or booleans"
+    )
 
 
 def test_long_names_of_types_are_shortened() -> None:
     values = pa.array([STAMP], pa.timestamp("us", "+00:00" * 20))
     message = refusal(pa.table({"x": values, "y": [1]}), NUMERIC)
-    advice = " here, but the terms declare it numeric; convert it to numbers"
-    shown = message.removeprefix("column 'x' is ").removesuffix(advice)
+    advice = ", but the terms declare it numeric; convert it to numbers"
+    shown = message.removeprefix("column 'x' has type ").removesuffix(advice)
     assert len(shown) == 40
     assert shown.startswith("timestamp[us, tz=+00:00")
 

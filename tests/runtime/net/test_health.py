@@ -74,10 +74,10 @@ def test_the_option_health(folder, bundles):
                 fedboost, "status", "--health", "--aggregator", one.address, "--keys", keys
             )
             assert ended.code == 2
-            assert "is the bundle of an aggregator; give an analyst's" in ended.err
+            assert "is the bundle of an aggregator; use an analyst's" in ended.err
             return one.address
 
     address = in_time(scenario())
     arguments = ("--aggregator", address, "--insecure-loopback", "--wait", "0.3")
     assert f"no aggregator answers at {address} (waited 0.3 s)" in refusal("status", "--health", *arguments)
-    assert "leave it out with --health" in refusal("status", "--health", "--json", *arguments)
+    assert "--json and --health cannot be combined" in refusal("status", "--health", "--json", *arguments)

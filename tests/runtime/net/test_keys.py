@@ -41,12 +41,12 @@ def test_a_bundle_reads_back(north):
 
 
 def test_a_bundle_of_another_role(north):
-    for role, said in [("aggregator", "give an aggregator's"), ("analyst", "give an analyst's")]:
+    for role, said in [("aggregator", "use an aggregator's"), ("analyst", "use an analyst's")]:
         refusal(lambda role=role: read_bundle(north, role), north, "the bundle of a party", said)
 
 
 def test_a_folder_that_is_not_there(tmp_path):
-    refusal(lambda: read_bundle(tmp_path / "no", "analyst"), "no such folder", "fedboost keys analyst")
+    refusal(lambda: read_bundle(tmp_path / "no", "analyst"), "does not exist", "fedboost keys analyst")
 
 
 @pytest.mark.parametrize("name", ["certificate.pem", "key.pem", "consortium.pem"])
@@ -62,13 +62,17 @@ def test_a_file_that_is_not_there_or_is_nonsense(north, name):
 def test_the_folder_of_the_root_is_no_bundle(north, tmp_path):
     root = north.parent
     (root / "consortium-key.pem").touch()
-    refusal(lambda: read_bundle(root, "party"), "is the root's folder; give that of a party, such as", north)
+    refusal(
+        lambda: read_bundle(root, "party"),
+        "is the folder of the root key; use the folder of a party, such as",
+        north,
+    )
 
 
 def test_anothers_key(north, tmp_path):
     south = made(tmp_path / "south", "south", "party")
     shutil.copy(south / "key.pem", north / "key.pem")
-    refusal(lambda: read_bundle(north, "party"), north / "key.pem", "does not belong to")
+    refusal(lambda: read_bundle(north, "party"), north / "key.pem", "does not match")
 
 
 @pytest.mark.parametrize("bits", [0o640, 0o604, 0o660, 0o700 | 0o010])

@@ -113,7 +113,7 @@ async def test_a_party_cannot_submit_terms_nor_an_analyst_of_others(tmp_path, bu
     stranger = read_bundle(bundle_from(tmp_path / "odd", "odd", "analyst"), "analyst")
     async with consortium(tmp_path / "c", TABLES, bundles=bundles) as one:
         for bundle, error, says in (
-            (bundles["north"], Refused, "certificate of party 'north': it may not act as analyst"),
+            (bundles["north"], Refused, "certificate of party 'north' must not be used to act as analyst"),
             (stranger, ConfigError, "to another consortium"),
         ):
             training = Connection(one.address, bundle).train(masked(TABLES), 5)
@@ -140,7 +140,7 @@ def test_bundles_that_cannot_be_used_are_one_line_at_the_command_line(tmp_path, 
     old = bundle_from(tmp_path / "old", "north", "party", ago=timedelta(days=5))
     for keys, says in (
         ("", "no keys"),
-        ('keys = "nowhere"', "no such folder"),
+        ('keys = "nowhere"', "does not exist"),
         (f'keys = "{old}"', "expired on"),
         (f'keys = "{bundle_from(tmp_path / "an", "ana", "analyst")}"', "is the bundle of an analyst"),
         (f'keys = "{bundle_from(tmp_path / "so", "south", "party")}"', "the bundle of 'south'"),

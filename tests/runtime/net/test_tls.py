@@ -74,8 +74,8 @@ def test_nobody_gets_in_with_a_certificate_of_another_root(hub, tmp_path):
     bundle = replace(bundle, roots=to_pem(OURS[1], THEIRS[1]))
     unavailable(hub, bundle, CLOSED)
     assert fault(hub, bundle) == (
-        f"the aggregator at ADDRESS refuses {tmp_path}/north/certificate.pem: it trusts another consortium, "
-        f"or its clock is wrong; compare the fingerprints that `fedboost keys show` prints there and here"
+        f"the aggregator at ADDRESS rejects {tmp_path}/north/certificate.pem: it trusts another consortium, "
+        f"or its clock is wrong; compare the fingerprints that `fedboost keys show` prints on both machines"
     )
 
 
@@ -86,7 +86,7 @@ def test_nobody_calls_an_aggregator_of_another_root(hub, tmp_path):
     unavailable(hub, bundle, UNTRUSTED)
     assert fault(hub, bundle) == (
         "the certificate of the aggregator at ADDRESS belongs to another consortium; compare the "
-        "fingerprints that `fedboost keys show` prints there and here"
+        "fingerprints that `fedboost keys show` prints on both machines"
     )
 
 
@@ -96,8 +96,8 @@ def test_nobody_gets_in_with_an_expired_certificate(hub, tmp_path):
     unavailable(hub, bundle, CLOSED)
     day = f"{NOW - 10 * DAY:%Y-%m-%d %H:%M} UTC"
     assert fault(hub, bundle) == (
-        f"{tmp_path}/north/certificate.pem: expired on {day}; issue a new bundle with `fedboost keys "
-        f"party` where the consortium's root key is, and replace this one by it"
+        f"{tmp_path}/north/certificate.pem expired on {day}; on the machine that has the consortium's root "
+        f"key, run `fedboost keys party` to issue a new bundle, then replace this one with it"
     )
 
 
@@ -133,7 +133,7 @@ def test_an_aggregator_that_may_be_a_client_is_known_for_what_it_is(tmp_path):
 
 
 NO_AGGREGATOR = (
-    "the certificate of the aggregator at ADDRESS is not an aggregator's: it lacks the DNS name "
+    "the certificate of the aggregator at ADDRESS is not for an aggregator: it lacks the DNS name "
     "aggregator.fedboost"
 )
 
@@ -229,7 +229,7 @@ def waits(taken):
 def test_what_listens_does_not_speak_tls(north):
     with listening(shouts) as address:
         seen = tls_fault(address, read_bundle(north, "party"))
-    said = f"the server at {address} does not use TLS like a fedboost aggregator with keys"
+    said = f"the server at {address} does not use TLS as a fedboost aggregator with keys does"
     assert seen == TlsFault(said)
 
 
@@ -243,7 +243,7 @@ def test_a_hang_up_says_nothing_of_tls(north, answer):
     with listening(answer) as address:
         seen = tls_fault(address, read_bundle(north, "party"))
     assert seen.passes
-    assert seen.reason.startswith(f"the server at {address} hangs up before TLS: ")
+    assert seen.reason.startswith(f"the server at {address} closes connections before the TLS handshake: ")
 
 
 def test_a_silence_says_nothing_of_tls(north, monkeypatch):
@@ -251,7 +251,7 @@ def test_a_silence_says_nothing_of_tls(north, monkeypatch):
     with listening(waits) as address:
         seen = tls_fault(address, read_bundle(north, "party"))
     assert seen.passes
-    assert seen.reason.startswith(f"the server at {address} does not answer: ")
+    assert seen.reason.startswith(f"the server at {address} does not respond: ")
 
 
 def test_an_aggregator_that_is_silent_may_be_busy(hub, north, monkeypatch):

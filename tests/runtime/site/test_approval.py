@@ -78,16 +78,16 @@ def site_file(folder, **policy):
     [
         (
             {"min_rows_per_leaf": 100},
-            "min_rows_per_leaf of its policy has changed since the approval of these",
+            "min_rows_per_leaf in its policy has changed since it approved these",
         ),
-        ({"min_rows_per_leaf": 9}, "min_rows_per_leaf of its policy has changed since the approval of these"),
+        ({"min_rows_per_leaf": 9}, "min_rows_per_leaf in its policy has changed since it approved these"),
         ({"max_depth": 2}, "its policy has max_depth = 2"),
-        ({"analysts": ["marie"]}, "its policy has analysts = [...], and the analyst is joe"),
-        ({"parties": ["north", "south"]}, "its policy has parties = [...], and the terms name 'east'"),
+        ({"analysts": ["marie"]}, "its policy has analysts = [...], but the analyst is joe"),
+        ({"parties": ["north", "south"]}, "its policy has parties = [...], but the terms name 'east'"),
         ({"parties": []}, "its policy has parties = []"),
         (
             {"columns": {**NAMED["columns"], "features": ["dose", "ward"]}},
-            "its policy has columns.features = [...], and the terms name 'age'",
+            "its policy has columns.features = [...], but the terms name 'age'",
         ),
     ],
 )
@@ -100,7 +100,7 @@ def test_what_a_site_takes_back_after_an_approval_does_not_count(folder, first, 
     site_file(folder, **{**NAMED, **then})
     sentence = permits(offered(), "joe")
     assert said in sentence
-    assert f"run `{COMMAND}` there" in sentence
+    assert f"run `{COMMAND}` at that site" in sentence
     assert len(sentence.splitlines()) == 1
     site_file(folder, **NAMED)  # names that the approval has, too, change nothing
     assert permits(offered(), "joe") == ""
@@ -114,9 +114,9 @@ def test_names_that_the_policy_has_not_are_a_rule_that_is_shown_and_relaxed(fold
     assert "The terms name 'ward', which is not among them; the policy allows age, dose." in text
     assert "analysts = [...] The analyst is ann; the policy allows marie, joe. Purpose of the rule: " in text
     assert permits(offered(), "ann") == ""
-    assert "analysts" in permits(offered(), "marie")
+    assert "does not name analyst marie" in permits(offered(), "marie")
     site_file(folder, **{**NAMED, "columns": {"label": ["y"], "features": ["age"]}})
-    assert "columns of its policy has changed since the approval" in permits(offered(), "ann")
+    assert "columns in its policy has changed since it approved" in permits(offered(), "ann")
 
 
 @pytest.mark.slow
@@ -127,10 +127,11 @@ def test_an_approval_names_an_analyst_where_the_policy_lets_any(folder, typed, m
     assert end.code == 0, end.err
     assert "analyst      marie: gets the model and the metrics" in end.out
     assert permits(offered(), "marie") == ""
-    assert "the analyst is joe" in permits(offered(), "joe")
+    assert "does not name analyst joe" in permits(offered(), "joe")
     monkeypatch.setattr(sys, "stdin", None)
     assert (
-        run("--yes").err == "fedboost: no analyst: name who may train under these terms with --analyst NAME\n"
+        run("--yes").err
+        == "fedboost: no analyst was named; specify who may use these terms with --analyst NAME\n"
     )
 
 
@@ -140,14 +141,14 @@ def test_analysts_of_sites_with_keys(folder, typed):
     assert run("--yes", "--analyst", "marie", "--analyst", "jo").code == 0
     assert [permits(offered(), name) for name in ("marie", "jo")] == ["", ""]
     assert permits(offered(), "mallory") == (
-        "site north refuses: its approval of these terms names other analysts, and the analyst is mallory; "
-        f"run `{COMMAND}` there"
+        "site north refuses: its approval of these terms does not name analyst mallory; "
+        f"run `{COMMAND}` at that site"
     )
     typed("bob", "y")
     end = run()
     assert end.code == 0, end.err
     assert "analyst      marie, jo, bob: get the model and the metrics" in end.out
-    assert re.search(r"\nApproved on \S+ \S+ UTC for marie, jo; an approval adds bob\.\n", end.out)
+    assert re.search(r"\nApproved on \S+ \S+ UTC for marie, jo; a new approval adds bob\.\n", end.out)
     assert [permits(offered(), name) for name in ("marie", "jo", "bob")] == ["", "", ""]
     end = run("--yes", "--analyst", "jo")
     assert re.search(r"\nApproved on \S+ \S+ UTC for marie, jo, bob\.\n", end.out)
@@ -170,13 +171,13 @@ def test_the_command_in_a_refusal_names_the_analyst_if_a_shell_reads_one_word(fo
     with pytest.raises(Refused) as error, naming_the_command(offered(), analyst):
         read_party(Path("party.toml")).policy.permit(offered(), "north")
     option = f" --analyst {analyst}" if named else ""
-    assert str(error.value).endswith(f"run `{COMMAND}{option}` there")
+    assert str(error.value).endswith(f"run `{COMMAND}{option}` at that site")
 
 
 def test_nobody_is_called_any(folder, typed):
     site_file(folder)
-    said = 'any: not the name of an analyst; write analysts = "any" in [policy], or name the analysts\n'
-    assert run("--yes", "--analyst", "any").err == f"fedboost: --analyst {said}"
+    said = "'any' is not an analyst; name the analysts, or set analysts = \"any\" under [policy]\n"
+    assert run("--yes", "--analyst", "any").err == f"fedboost: --analyst: {said}"
     typed("any")
     assert run("--yes").err.endswith(f"fedboost: {said}")
     assert approvals(folder) == []
@@ -215,7 +216,7 @@ def test_the_sessions_used_are_shown_and_one_more_is_approved(folder):
     (folder / "party.toml").write_text(SITE + "policy = { max_sessions = 3 }\n")
     assert "max_sessions = 3" in may_begin(offered())
     end = run("--yes")
-    assert f"\nmax_sessions = 3\n{'':13}3 sessions with these rows began.\n" in end.out
+    assert f"\nmax_sessions = 3\n{'':13}3 sessions with these rows started before.\n" in end.out
     assert may_begin(offered()) == ""
     remember(offered())
     assert "4 sessions" in may_begin(offered())
@@ -225,17 +226,18 @@ def test_groups_whose_sums_show_a_party_are_said_and_approved(folder):
     four = terms((*THREE, "west"), protection="masked", colluding=0)
     assert run("--yes").code == 0
     remember(four)
-    assert "would reveal fewer than 2 of them" in may_begin(offered())
+    assert "would reveal the sum of fewer than 2 of them" in may_begin(offered())
     end = run("--yes")
     assert (
-        "similar_groups = false With the sums of earlier sessions, those over these parties would reveal "
-        "fewer than 2 of them; they would reveal west. Purpose of the rule: "
+        "similar_groups = false Together with the sums of earlier sessions, the sums over these parties "
+        "would reveal the sum of fewer than 2 of them; the sum of west would be revealed. Purpose of the "
+        "rule: "
     ) in " ".join(end.out.split())
     assert may_begin(offered()) == ""
     (folder / "fedboost.state" / "north" / "memory.sqlite").write_text("none")
     end = run("--yes")
     assert end.code == 2
-    assert "memory.sqlite: this memory is damaged, or another kind of file" in end.err
+    assert "memory.sqlite: this memory is damaged or not a memory file" in end.err
 
 
 def test_terms_beyond_the_budget_are_not_approved(folder):
@@ -251,15 +253,15 @@ def test_terms_beyond_the_budget_are_not_approved(folder):
     end = run("--yes")
     assert (end.code, approvals(folder)) == (2, [])
     assert end.err.startswith(
-        "fedboost: not approved: party north: the terms ask for epsilon 2 at delta 1e-05, and its budget for "
-        "these rows, epsilon 1.2 at delta 1e-05, has 1.2 left; lower the epsilon of the noise to 1.2 at most"
+        "fedboost: not approved: party north: the terms ask for epsilon 2 at delta 1e-05, but its budget for "
+        "these rows (epsilon 1.2 at delta 1e-05) has only 1.2 left; lower the epsilon of the noise to at most"
     )
     assert "break no rule of this site's policy" not in end.out
     assert fedboost("privacy", "init", "--config", "party.toml").code == 0
     (folder / "terms.toml").write_text(terms_to_toml(noisy(1.0)))
     end = run("--yes")
     assert end.code == 0
-    said = "1.2 of epsilon 1.2 at delta 1e-05 is left; these terms need 1 at delta 1e-05"
+    said = "epsilon 1.2 of 1.2 at delta 1e-05 is left; these terms need 1 at delta 1e-05"
     assert said in " ".join(end.out.split())
     remember(noisy(1.0))
     path = memory_path(read_party(Path("party.toml")))
@@ -267,14 +269,14 @@ def test_terms_beyond_the_budget_are_not_approved(folder):
         put(file, "charges", "north", "session 0", "tree 1", noisy(1.0).plan.cost, "")
     end = run("--yes")
     assert end.code == 2
-    assert "has 0.6" in end.err
+    assert "has only 0.6" in end.err
 
 
 def test_files_in_each_others_place(folder):
     end = fedboost("approve", "party.toml", "--config", "terms.toml")
     assert (end.code, end.err) == (
         2,
-        "fedboost: party.toml: is a site's file; give terms instead\n",
+        "fedboost: party.toml is a site's file; specify terms instead\n",
     )
 
 
@@ -282,7 +284,7 @@ def test_an_approval_that_cannot_be_read_is_replaced(folder):
     assert run("--yes").code == 0
     rewrite(read_party(Path("party.toml"), None), "approved", offered().digest, '{"digest": 1}')
     end = run("--yes")
-    assert "! An earlier approval is not valid, and a new one replaces it: " in " ".join(end.out.split())
+    assert "! An earlier approval is not valid, and a new one will replace it: " in " ".join(end.out.split())
     assert permits(offered()) == ""
 
 
@@ -290,13 +292,13 @@ def test_an_approval_that_cannot_be_read_is_replaced(folder):
     ("file", "content", "said"),
     [
         ("terms.toml", None, "terms.toml: cannot read"),
-        ("terms.toml", "rounds = [", "terms.toml: not TOML"),
+        ("terms.toml", "rounds = [", "terms.toml is not valid TOML"),
         ("party.toml", None, "party.toml: cannot read"),
-        ("party.toml", SITE + "policy = { columns = ['age'] }\n", "name columns by role"),
+        ("party.toml", SITE + "policy = { columns = ['age'] }\n", "specify columns by role"),
         (
             "party.toml",
             SITE + "policy = { parties = 'all' }\n",
-            'parties: write a list of names, such as ["north", "south"], or "any"',
+            'parties: specify a list of names, such as ["north", "south"], or "any"',
         ),
         (
             "party.toml",
@@ -304,7 +306,7 @@ def test_an_approval_that_cannot_be_read_is_replaced(folder):
             "does not name party 'west' of party.toml; it names",
         ),
         ("party.toml", SITE.replace("rows.csv", "none.csv"), "none.csv"),
-        ("rows.csv", "age,dose,ward,y\n1,2,a,7\n", "its rows do not fit the terms"),
+        ("rows.csv", "age,dose,ward,y\n1,2,a,7\n", "the rows do not fit the terms"),
         ("rows.csv", "age,dose,y\n1,2,1\n", "column 'ward'"),
     ],
 )

@@ -142,7 +142,7 @@ def test_nothing_leaves_when_it_cannot_be_recorded(session, path, monkeypatch, f
         for module in (store, memory_module):
             patched.setattr(module, "put", fails)
         with pytest.raises(
-            DurabilityError, match="cannot write this memory: database or disk is full; fix that"
+            DurabilityError, match="cannot write this memory: database or disk is full; fix the cause"
         ):
             next(one.handle(ASK))
     assert read_log(path) == before
@@ -219,7 +219,10 @@ def test_a_line_written_in_another_way_is_found(path, file):
     lines = written(path)
     spaced = json.dumps(json.loads(lines[1])).encode() + b"\n"
     file.write_bytes(b"".join([lines[0], spaced, *lines[2:]]))
-    assert fault(file) == (2, "changed after it was written: its hash does not match its content")
+    assert fault(file) == (
+        2,
+        "the entry was changed after it was written: its hash does not match its content",
+    )
 
 
 def test_a_forged_entry_with_a_hash_of_its_own_does_not_fit_the_next(path, file):
@@ -229,7 +232,7 @@ def test_a_forged_entry_with_a_hash_of_its_own_does_not_fit_the_next(path, file)
     forged = second.model_copy(update={"event": less})
     forged = forged.model_copy(update={"hash": forged.due_hash})
     file.write_bytes(b"".join([lines[0], forged.line, *lines[2:]]))
-    assert fault(file) == (3, "does not follow from the line before: one of them was replaced")
+    assert fault(file) == (3, "the entry does not follow from the one before: one of them was replaced")
 
 
 def test_a_log_of_the_other_log_s_lines_is_found(path, file):
@@ -254,7 +257,7 @@ def test_a_half_written_last_line_is_found(path, file):
     for kept in range(1, len(lines[-1])):
         file.write_bytes(whole[:-kept])
         assert fault(file)[0] == len(lines)
-        assert fault(file)[1].startswith("half-written")
+        assert fault(file)[1].startswith("the line is incomplete")
 
 
 def test_a_log_cut_short_has_another_last_hash(path, file, capsys):
@@ -276,7 +279,7 @@ def test_the_hash_that_was_kept_is_found_again(path):
     written(path)
     end = fedboost("audit", path, "--expect", f" {kept.upper()}\n")
     assert end.code == 0
-    assert "\nEntry 5 of 10 has the expected hash: nothing up to it has changed.\n" in end.out
+    assert "\nEntry 5 of 10 has the expected hash: nothing up to that entry has changed.\n" in end.out
     assert "expected" not in fedboost("audit", path).out
     end = fedboost("audit", path, "--json", "--expect", kept)
     assert json.loads(end.out.splitlines()[-1])["expected"] == 5
@@ -313,5 +316,5 @@ def test_the_hash_of_an_empty_log_is_before_the_first_entry(path):
 def test_what_is_no_hash_cannot_be_expected(path, text):
     written(path)
     said = refusal("audit", path, "--expect", text)
-    assert said.startswith("fedboost: --expect: ")
+    assert said.startswith("fedboost: --expect must be a hash")
     assert "64 hex digits" in said

@@ -38,9 +38,9 @@ def test_what_does_not_fit_is_refused_when_it_is_offered_with_what_is_left(path)
             begun(memory, "t")
     left = BUDGET.left(cost_of(path))
     assert str(error.value) == (
-        "party north: the terms ask for epsilon 1 at delta 1e-05, and its budget for these rows, epsilon 1.2 "
-        f"at delta 1e-05, has {math.floor(left * 1e4) / 1e4:g} left; lower the epsilon of the noise to "
-        f"{math.floor(left * 1e4) / 1e4:g} at most at delta 1e-05, unless the site "
+        "party north: the terms ask for epsilon 1 at delta 1e-05, but its budget for these rows (epsilon 1.2 "
+        f"at delta 1e-05) has only {math.floor(left * 1e4) / 1e4:g} left; lower the epsilon of the noise to "
+        f"at most {math.floor(left * 1e4) / 1e4:g} at delta 1e-05, unless the site "
         "raises `epsilon` in its policy"
     )
     assert 0.2 < left < 1.0
@@ -52,7 +52,7 @@ def test_a_refusal_says_which_epsilon_fits_at_the_delta_of_the_terms(path):
         asked = noisy(noise={"epsilon": 1.0, "delta": 1e-7})
         with pytest.raises(Refused) as error:
             begun(memory, "t", asked)
-        fits = float(re.search(r"to (\S+) at most at delta 1e-07", str(error.value))[1])
+        fits = float(re.search(r"to at most (\S+) at delta 1e-07", str(error.value))[1])
         assert fits > BUDGET.left(cost_of(path))
         with pytest.raises(Refused):
             begun(memory, "u", noisy(noise={"epsilon": fits + 0.002, "delta": 1e-7}))
@@ -156,9 +156,9 @@ def test_of_two_that_were_admitted_the_later_is_refused_in_the_middle(path):
 def test_a_budget_refuses_what_has_no_noise_or_a_larger_delta():
     named = {"parties": "any", "columns": "any", "min_rows_per_leaf": 1}
     rules = read_model(Policy, {**named, "epsilon": 3.0, "delta": 1e-6}, "party.toml")
-    with pytest.raises(Refused, match=r"policy has epsilon = 3, and the terms have no noise"):
+    with pytest.raises(Refused, match=r"policy has epsilon = 3, but the terms have no noise"):
         rules.permit(terms(THREE, protection="masked"), "north")
-    with pytest.raises(Refused, match=r"policy has delta = 1e-06, and the noise .* has delta = 1e-05"):
+    with pytest.raises(Refused, match=r"policy has delta = 1e-06, but the noise .* has delta = 1e-05"):
         rules.permit(noisy(), "north")
     rules.permit(noisy(noise={"epsilon": 9.0, "delta": 1e-6}), "north")
     read_model(Policy, named, "party.toml").permit(noisy(), "north")
@@ -168,8 +168,8 @@ def test_a_budget_refuses_what_has_no_noise_or_a_larger_delta():
 @pytest.mark.parametrize(
     ("rules", "words"),
     [
-        ({"epsilon": 3.0}, "epsilon is only half of a budget: add delta = 1e-5"),
-        ({"delta": 1e-5}, "delta is only half of a budget: add epsilon = 3.0"),
+        ({"epsilon": 3.0}, "epsilon alone does not set a budget: add delta = 1e-5"),
+        ({"delta": 1e-5}, "delta alone does not set a budget: add epsilon = 3.0"),
         ({"epsilon": 0, "delta": 1e-5}, "greater than 0"),
         ({"epsilon": 1, "delta": 0.5}, "0.001"),
     ],

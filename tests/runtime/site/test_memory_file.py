@@ -3,6 +3,7 @@
 import math
 import os
 import resource
+import shutil
 import signal
 import sqlite3
 import stat
@@ -78,6 +79,22 @@ def test_a_secret_is_gone_from_the_disk_with_its_session(path):
                 late()
         with raised(Refused, "session-ended"):
             begun(memory)
+
+
+def test_a_secret_that_a_killed_process_left_in_the_log_is_overwritten_at_the_next_opening(
+    path, tmp_path, monkeypatch
+):
+    left = tmp_path / "left"
+    with opened(path) as memory:
+        session = begun(memory)
+        secret = session.secret
+        with monkeypatch.context() as patch:
+            patch.setattr(FileMemory, "overwrite", lambda self: shutil.copytree(path.parent, left))
+            session.end("")  # the copy is what a kill leaves here
+    assert files_with(left, secret) == [f"{NAME}-wal"]
+    with opened(left / NAME) as memory:
+        assert memory.sessions == 1
+        assert files_with(left, secret) == []
 
 
 def test_a_session_without_noise_has_its_secret_too_and_spends_nothing(path):
@@ -176,8 +193,8 @@ def test_a_session_goes_on_with_the_rows_it_began_with_and_no_others(path, noise
     for session, other in (("s", {"rows": fewer}), ("t", {"label": 1.0, "rows": fewer})):
         outside, own = joined(session, **other)
         assert outside == f"party north does not continue session {session}; train again"
-        assert "its rows are not those that the session began with" in own
-    assert "has ended here" in joined("s")[0]
+        assert "its rows differ from those that the session started with" in own
+    assert "has already ended session s" in joined("s")[0]
 
 
 def test_a_memory_that_cannot_be_written_lets_nothing_leave(path):

@@ -46,11 +46,11 @@ def held(file, name, turns, agreement=None, ends=True):
 def test_a_party_says_where_its_memory_is_and_what_it_knows(site):
     path = str(site.parent / "fedboost.state" / "patients" / "memory.sqlite")
     ((event, values),) = starts(site)
-    assert "a new memory of this site's sessions was begun" in event
+    assert "created a new memory of sessions" in event
     assert (values["path"], values["sessions"]) == (path, 0)
     held(site, "s", 2)
     ((event, values),) = starts(site)
-    assert event == "memory of this site's sessions"
+    assert event == "opened the memory of sessions"
     assert (values["path"], values["sessions"]) == (path, 1)
 
 
@@ -59,12 +59,12 @@ def test_under_a_budget_a_person_begins_the_memory(site):
     with pytest.raises(ConfigError) as error:
         starts(site)
     assert "\n" not in str(error.value)
-    assert f"`fedboost privacy init --config {site}` creates one" in str(error.value)
+    assert f"`fedboost privacy init --config {site}` to create one" in str(error.value)
     end = fedboost("privacy", "init", "--config", site)
     assert (end.code, end.err) == (0, "")
     assert "a new memory, for the rows patients; it has 0 sessions" in end.out
     starts(site)
-    assert "there is a memory already" in refused("privacy", "init", "--config", site)
+    assert "already exists and was not changed" in refused("privacy", "init", "--config", site)
     assert lines("privacy", "budget", "--config", site)[0]["left"] == pytest.approx(1.2, rel=1e-9)
 
 
@@ -85,8 +85,8 @@ def test_where_the_memory_is_gone_a_person_decides(site):
     for _ in range(2):
         with raised(ConfigError, "memory-gone"):
             starts(site)
-    assert "the memory of this site is gone" in refused("privacy", "budget", "--config", site)
-    assert "the memory of this site is gone" in refused("privacy", "init", "--config", site)
+    assert "this site's memory " in refused("privacy", "budget", "--config", site)
+    assert "this site's memory " in refused("privacy", "init", "--config", site)
     assert not path.exists()
     end = fedboost("privacy", "init", "--restored", "--config", site)
     assert "it has 1 sessions" in end.out
@@ -123,7 +123,9 @@ def test_a_memory_without_its_counter_is_not_gone_on_with(site):
     for _ in range(2):
         with raised(ConfigError, "memory-counter-missing"):
             starts(site)
-    assert "Its counter has no later entry" in fedboost("privacy", "init", "--restored", "--config", site).out
+    assert (
+        "Its counter has no later entries" in fedboost("privacy", "init", "--restored", "--config", site).out
+    )
     starts(site)
     assert counter.exists()
 
@@ -171,7 +173,7 @@ def test_a_copy_that_missed_nothing_is_gone_on_with(site):
 
 
 def test_a_restored_memory_is_there(site):
-    assert "there is no memory; put it back first" in refused(
+    assert "there is no memory; restore it first" in refused(
         "privacy", "init", "--restored", "--config", site
     )
 
@@ -184,9 +186,7 @@ def test_a_damaged_memory_without_a_backup_is_moved_away_and_another_begun(site,
     held(site, "s", 2)
     path = memory_path(read_party(site))
     path.write_bytes(content)
-    remedy = (
-        "move this one away and create an empty one with `fedboost privacy init --restored --config FILE`"
-    )
+    remedy = "move this memory aside and run `fedboost privacy init --restored --config FILE`"
     with pytest.raises(ConfigError) as error:
         starts(site)
     assert remedy in str(error.value)
@@ -202,7 +202,7 @@ def test_the_rest_of_a_memory_that_was_moved_away_does_not_get_into_a_new_one(si
     path.parent.mkdir(parents=True)
     rest = path.with_name(f"{path.name}-wal")
     rest.write_bytes(b"pages")
-    assert "was left by a memory that was moved away" in refused("privacy", "init", "--config", site)
+    assert "was left behind by a memory that was moved" in refused("privacy", "init", "--config", site)
     assert not path.exists()
     rest.unlink()
     starts(site)
@@ -222,7 +222,7 @@ def test_the_memory_of_other_rows_is_no_budget(site):
     folder = memory_path(read_party(site)).parent
     site.write_text(SITE.replace("patients", "others") + RULES)
     folder.rename(folder.with_name("others"))
-    said = "is the memory of the dataset 'patients', not of 'others'"
+    said = "is the memory of dataset 'patients', not of 'others'"
     with pytest.raises(ConfigError, match=said):
         starts(site)
     assert said in refused("privacy", "budget", "--config", site)
@@ -234,5 +234,5 @@ def test_the_command_that_is_logged_names_the_sites_file(site):
     node = PartyNode(read_party(file).model_copy(update={"aggregator": "127.0.0.1:1"}), log, None)
     with raised(ConfigError, "aggregator-unreachable"):
         asyncio.run(node.run(0.1, False))
-    (hint,) = [event for event, _ in log.events if "nothing is approved here" in event]
+    (hint,) = [event for event, _ in log.events if "has approved nothing" in event]
     assert f"--config {file}" in hint

@@ -103,7 +103,9 @@ def test_bins_of_free_choice_are_not_those_that_were_signed(model):
     assert names(asked(numeric, score)) == {"north"}
     moved = [[*numeric[0][:-1], numeric[0][-1] + 1e-6], *numeric[1:]]
     assert names(asked(moved, score)) == set()
-    with pytest.raises(ConfigError, match="its score bins are not those of its reference"):
+    with pytest.raises(
+        ConfigError, match="the score bins of xgb_model do not match its reference distribution"
+    ):
         asked(numeric, [score[0] + 1e-4, *score[1:]])
     with pytest.raises(ConfigError, match="not as fedboost writes it"):
         asked([[*range(40)], *numeric[1:]], score)
@@ -280,7 +282,8 @@ def test_weights_promise_no_rows_of_a_leaf():
     (breach,) = policy.breaches(asked, party="north", signers=ModelSigners(frozenset({"north"})))
     assert breach.key == "min_rows_per_leaf"
     assert (
-        breach.why == "in the training of the model with the row weights of column 'w' it is not guaranteed"
+        breach.why
+        == "in the training of the model no minimum is guaranteed with the row weights of column 'w'"
     )
 
 
@@ -305,9 +308,7 @@ def test_each_task_has_its_name(model):
     policy = read_model(Policy, {**OPEN, "tasks": "drift", "evaluate": "any"}, "party.toml")
     with pytest.raises(Refused) as error:
         policy.permit(evaluation_terms(model), "north")
-    assert 'its policy has tasks = ["drift"], and the task of the session is evaluate; run `' in str(
-        error.value
-    )
+    assert 'its policy has tasks = ["drift"], but the session\'s task is evaluate; run `' in str(error.value)
 
 
 # ---- what a person reads ----------------------------------------------------------------------------
@@ -347,8 +348,8 @@ def test_an_approval_says_who_signed_the_model_and_what_it_could_read(model, tmp
     unsigned = dataclasses.replace(model, attestations={})
     asked, text = approved(unsigned)
     assert "signed by neither this site nor a party whose signature it accepts (evaluate_signers)" in text
-    single = "this model may have leaves of single rows; the analyst can read at most"
-    assert f"{single} {rows_readable(asked):,} values of single people per session" in text
+    single = "some leaves of this model may contain a single row; the analyst can learn the values of at most"
+    assert f"{single} {rows_readable(asked):,} single people per session" in text
     assert 'evaluate = "own"' in text
     assert "THE ANALYST MAY READ VALUES OF SINGLE ROWS" in text
     assert permits(asked, "marie") == ""  # an approval by digest is above any rule
@@ -362,8 +363,8 @@ def test_a_named_signer_is_told_and_missing_keys_are_said(model, tmp_path, monke
     for file in (tmp_path / "keys").iterdir():
         file.unlink()
     _, text = approved(signed(model, SOUTH, NORTH))
-    assert "signed by not known: what this site trusts cannot be read: " in text
-    assert "this model may have leaves of single rows" in text
+    assert "signed by not known: this site's trusted certificates cannot be read: " in text
+    assert "some leaves of this model may contain a single row" in text
 
 
 def test_a_site_without_keys_refuses_and_says_so(model, tmp_path, monkeypatch):
@@ -372,7 +373,7 @@ def test_a_site_without_keys_refuses_and_says_so(model, tmp_path, monkeypatch):
     asked = evaluation_terms(model)
     assert signers_at(read_party(Path("party.toml"), None), asked).names == frozenset()
     assert (
-        "this site has no keys, so it cannot check the signatures of the model; run it with keys, or set "
+        "this site has no keys, so it cannot check the model's signatures; run that site with keys, or set "
         in (permits(asked))
     )
     site(tmp_path, keys=False, evaluate="any")
@@ -420,7 +421,7 @@ async def test_a_model_is_trained_and_measured_by_default_where_parties_have_key
             end = await asyncio.to_thread(fedboost, command, tmp_path / "lost.json", *options)
             assert end.code == 2
             assert (
-                'its policy has evaluate = "own", and the model has no signature of this site that' in end.err
+                'its policy has evaluate = "own", but the model has no signature of this site that' in end.err
             )
             assert "Traceback" not in end.err
         found = await asyncio.to_thread(one.analyst.evaluate, own)

@@ -86,7 +86,7 @@ def test_rows_by_names_are_those_of_a_table_renamed_by_hand(tmp_path, form):
     for column, expected in zip(shard.columns, wanted.columns, strict=True):
         np.testing.assert_array_equal(column[0:100], expected[0:100])
     assert shard.ids == wanted.ids
-    (warned,) = log.named("categories the terms do not declare count as missing")
+    (warned,) = log.named("categories that the terms do not declare count as missing")
     assert warned == {"column": "telco.2 (plan)", "category": "1 (not named)", "rows": 1}
 
 
@@ -136,10 +136,11 @@ def test_a_site_that_names_nothing_is_told_how_it_could(tmp_path):
         said[which.names is None] = str(refusal.value)
         assert "names in" not in refusal.value.public
     assert (
-        f"; if it has another name here, rename it in the table, or name it in {site.names}; " in said[False]
+        f"; if the column has a different name at this site, rename it in the table, or map it in {site.names}; "
+        in said[False]
     )
-    names = f"the file that names in {tmp_path / 'party.toml'} points to, with all other columns; "
-    assert f"name it in {names}if it is not here at all, ask the analyst to take it out of" in said[True]
+    names = f"the file set as `names` in {tmp_path / 'party.toml'}, with all other columns; "
+    assert f"map it in {names}if the site does not have it, ask the analyst to remove it from" in said[True]
 
 
 def test_others_read_names_of_the_terms_alone_and_the_site_both(tmp_path):
@@ -148,7 +149,7 @@ def test_others_read_names_of_the_terms_alone_and_the_site_both(tmp_path):
     rows = SiteRows(config(tmp_path, "csv", table=table), Log())
     with pytest.raises(SchemaMismatch) as refusal:
         rows.read(terms())
-    assert "column 'telco.1' (here 'minutes') is string here" in refusal.value.detail
+    assert "column 'telco.1' (in the table 'minutes') has type string," in refusal.value.detail
     assert "'many' in row 2 (line 3 of the file)" in refusal.value.detail
     assert "minutes" not in refusal.value.public
 

@@ -48,12 +48,12 @@ async def test_a_second_party_of_the_same_name_is_refused(folder):
 @pytest.mark.parametrize(
     ("greeting", "said"),
     [
-        ({"name": None}, "a party must give its name"),
-        ({"name": b""}, "a party must give its name"),
-        ({"name": b"x" * 257}, "a party must give its name"),
-        ({"name": b"\xff\xfe"}, "a party must give its name"),
-        ({"version": "5"}, "speaks wire version 4, the party 5"),
-        ({"version": None}, "speaks wire version 4, the party names none"),
+        ({"name": None}, "the party did not send a valid name"),
+        ({"name": b""}, "the party did not send a valid name"),
+        ({"name": b"x" * 257}, "the party did not send a valid name"),
+        ({"name": b"\xff\xfe"}, "the party did not send a valid name"),
+        ({"version": "5"}, "the aggregator uses version 4, the party uses 5"),
+        ({"version": None}, "the aggregator uses version 4, the party uses an unknown one"),
     ],
     ids=["none", "empty", "long", "no text", "newer", "no version"],
 )
@@ -70,7 +70,7 @@ async def test_an_analyst_of_another_version_is_told_so(folder):
     async with consortium(folder, {}) as one, channel_to(one) as opened:
         code, details = await status_of(submit(opened, terms(TWO), version="5"))
         assert code == grpc.StatusCode.INVALID_ARGUMENT
-        assert "speaks wire version 4, the analyst 5" in details
+        assert "the aggregator uses version 4, the analyst uses 5" in details
 
 
 async def test_a_party_of_another_version_ends_with_one_clear_error(folder, monkeypatch):
@@ -100,7 +100,7 @@ async def test_a_site_whose_rows_do_not_fit_is_named_and_all_live_on(folder):
     (left,) = one.log.named("left the session")
     assert left["party"] == "south"
     assert left["reason"].startswith(
-        f"party south: {said}: column 'age' is string here, but the terms declare it numeric"
+        f"party south: {said}: column 'age' has type string, but the terms declare it numeric"
     )
     assert "sixty" in left["reason"]
     assert training.model.to_bytes() == expected(tables, columns=fitting)

@@ -68,23 +68,23 @@ def test_without_a_token_nothing_is_read(patient, site):
         assert (status, headers["WWW-Authenticate"]) == (401, "Bearer")
         assert offered().digest[:12] not in body
         assert "north" not in body
-        assert site.refusals()[-1].startswith("401: this needs a token")
+        assert site.refusals()[-1].startswith("401: a token is required")
 
 
 def test_a_wrong_token_is_refused(patient, site):
     for count, given in enumerate(["wrong", "", "é", "x" * 999], 1):
         status, headers, body = Visitor(site.address).ask("POST", "/login", {"token": given})
         assert (status, headers["Set-Cookie"]) == (401, None)
-        assert "not a token of this process" in body
-        assert site.refusals() == ["401: this is not a token of this process"] * count
+        assert "is not valid for this process" in body
+        assert site.refusals() == ["401: this token is not valid for this process"] * count
 
 
 def test_an_analysts_token_is_of_no_use(site):
     token, _ = add_token(site.folder / "tokens.toml", "marie", "analyst", 1)
     status, _, body = Visitor(site.address).ask("POST", "/login", {"token": token})
-    assert (status, "a token of the role analyst" in body.lower()) == (403, True)
+    assert (status, "this token has role analyst" in body.lower()) == (403, True)
     status, _, body = Visitor(site.address).ask("GET", "/", Authorization=f"Bearer {token}")
-    assert (status, "a token of the role analyst" in body.lower()) == (403, True)
+    assert (status, "this token has role analyst" in body.lower()) == (403, True)
 
 
 def test_a_viewer_reads_all_and_is_offered_no_button(site, viewer):
@@ -92,7 +92,7 @@ def test_a_viewer_reads_all_and_is_offered_no_button(site, viewer):
     for path in (*PAGES, request):
         assert "kim: may read" in viewer.get(path)
     page = viewer.get(request)
-    assert "A token of the role officer can approve and refuse." in page
+    assert "A token with the role officer can approve and refuse." in page
     assert 'value="approve"' not in page
 
 
@@ -114,15 +114,15 @@ def approvals(site):
 
 
 ELSEWHERE = [
-    ({"Host": "evil.example"}, 421, "not a name of this process"),
+    ({"Host": "evil.example"}, 421, "does not belong to this process"),
     ({"Origin": "http://evil.example"}, 403, "another website"),
     ({"Origin": "http://127.0.0.1:1"}, 403, "another website"),
-    ({"Origin": None}, 401, "a browser its own origin"),
-    ({"Origin": "null"}, 403, "a browser its own origin"),
+    ({"Origin": None}, 401, "a browser must use a page of this process"),
+    ({"Origin": "null"}, 403, "a browser must use a page of this process"),
     ({"Origin": "null", "Sec_Fetch_Site": "cross-site"}, 403, "another website"),
     ({"Origin": "null", "Sec_Fetch_Site": "same-site"}, 403, "another website"),
-    ({"Cookie": None}, 401, "needs a token"),
-    ({"Cookie": "fedboost-site-1=x"}, 401, "needs a token"),
+    ({"Cookie": None}, 401, "token is required"),
+    ({"Cookie": "fedboost-site-1=x"}, 401, "token is required"),
 ]
 
 
@@ -148,15 +148,15 @@ def test_no_token_of_a_program_decides(site, officer):
 
 
 CHANGED = [
-    ({"key": ""}, 403, "of no page of this login"),
-    ({"key": "0" * 64}, 403, "of no page of this login"),
-    ({"token": ""}, 401, "not a token of this process"),
-    ({"token": "wrong"}, 401, "not a token of this process"),
-    ({"digest": "0" * 64}, 409, "of another request"),
-    ({"analyst": "mallory"}, 409, "of another request"),
+    ({"key": ""}, 403, "does not belong to this login"),
+    ({"key": "0" * 64}, 403, "does not belong to this login"),
+    ({"token": ""}, 401, "is not valid for this process"),
+    ({"token": "wrong"}, 401, "is not valid for this process"),
+    ({"digest": "0" * 64}, 409, "a different request"),
+    ({"analyst": "mallory"}, 409, "a different request"),
     ({"seen": "0" * 64}, 409, "have changed since"),
-    ({"decision": "maybe"}, 400, "neither approve nor refuse"),
-    ({"padding": "x" * 5000}, 413, "more than 4096 bytes"),
+    ({"decision": "maybe"}, 400, "the decision must be to approve or to refuse"),
+    ({"padding": "x" * 5000}, 413, "body has more than 4096 bytes"),
 ]
 
 
@@ -245,7 +245,7 @@ def test_approve_writes_what_the_command_writes_and_shows_what_it_shows(site, of
         assert theirs.pop(key)
     assert ours == theirs
     assert ours["analysts"] == ["marie"]
-    for word in ("min_rows_per_leaf = 10", "leaves 4 rows in a leaf", "(!) fewer than 10 rows here"):
+    for word in ("min_rows_per_leaf = 10", "leaves 4 rows in a leaf", "(!) fewer than 10 rows at this site"):
         assert (word in page) == (word in " ".join(said.split())), word
     (event,) = site.log.named("terms approved on the page")
     assert (event["by"], event["analyst"], event["terms"]) == ("jo", "marie", offered().digest)
@@ -283,7 +283,7 @@ def test_a_refusal_that_no_approval_mends_leaves_terms_approved(site, officer):
     assert officer.decide(path, "approve", site.token)[0] == 303
     assert "last answer, before the approval<" in officer.get(path)
     assert "before the approval: its policy says no" in officer.get("/requests")
-    used = "the analyst's request was used for another session; train again"
+    used = "the analyst's request was already used for another session; train again"
     site.asked_for(offered(), answer=(used,))
     page, listed = officer.get(path), officer.get("/requests")
     assert ">approved</span>, 20" in page
@@ -298,7 +298,7 @@ def test_a_refusal_that_no_approval_mends_leaves_terms_approved(site, officer):
 def test_a_refusal_that_no_approval_mends_leaves_terms_allowed_by_the_policy(tmp_path):
     named = 'parties = ["north", "south", "east"]\nanalysts = "any"\nmin_rows_per_leaf = 4\n'
     policy = f'[policy]\n{named}columns = {{ label = ["y"], features = ["age", "dose", "ward"] }}\n'
-    used = "the analyst's request was used for another session; train again"
+    used = "the analyst's request was already used for another session; train again"
     for approval, said in (("auto", "allowed by the policy"), ("ask", "not approved")):
         more = f'{policy}approval = "{approval}"\n'
         with SiteWithPage(tmp_path / approval, NOBODY, rows(), more=more).in_thread() as site:
@@ -370,7 +370,7 @@ def test_a_flood_of_requests_has_bounds_and_drops_its_own(site, officer, monkeyp
     monkeypatch.setattr(asked, "MAX_TERMS_BYTES", 10)
     site.node.watch.page_state.checked(offered(rounds=50), "marie", ("no",))
     assert len(request_paths(officer.get("/requests"))) == 6
-    assert site.log.named("a request is not kept: its terms are too long")
+    assert site.log.named("a request was not stored: its terms are too long")
 
 
 def config_of(folder):
@@ -408,7 +408,7 @@ def test_requests_outlive_the_process_and_a_damaged_one_harms_no_other(tmp_path)
     with SiteWithPage(tmp_path, NOBODY, rows()).in_thread() as again:
         officer = Visitor(again.address).log_in(again.token)
         assert request_paths(officer.get("/requests")) == [path]
-        assert again.log.named("a request that was kept cannot be read")
+        assert again.log.named("a stored request cannot be read")
 
 
 def test_a_damaged_audit_log_is_said_on_its_page(site, officer):
@@ -418,7 +418,7 @@ def test_a_damaged_audit_log_is_said_on_its_page(site, officer):
 
 
 def test_an_empty_audit_log_is_said_on_its_page(site, officer):
-    assert "The log is empty: nothing has left." in officer.get("/audit")
+    assert "The log is empty: nothing has left this site." in officer.get("/audit")
 
 
 @pytest.mark.parametrize(
@@ -472,7 +472,7 @@ def test_rows_are_not_counted_while_a_session_is_under_way(site, officer):
     assert ("label, rows</dt>" in page, " rows of north.parquet" in page) == (True, True)
     site.node.watch.page_state.live.session = LiveSession("session-1", "marie", offered(), 0.0)
     page = officer.get(path)
-    assert "The rows of this site were not counted: a session is under way." in page
+    assert "The rows of this site were not counted, because a session is in progress." in page
     assert ("label, rows</dt>" in page, " rows of north.parquet" in page) == (False, False)
     assert officer.decide(path, "approve", site.token)[0] == 303
 
@@ -497,7 +497,7 @@ def test_what_cannot_be_kept_is_a_line_in_the_log(tmp_path, monkeypatch):
         monkeypatch.setattr("fedboost.runtime.site.review.put", full)
         site.node.watch.page_state.checked(offered(), "marie", ("no",))
         assert "No requests." in Visitor(site.address).log_in(site.token).get("/requests")
-    assert "disk is full" in site.log.named("a request is not kept")[0]["reason"]
+    assert "disk is full" in site.log.named("a request was not stored")[0]["reason"]
 
 
 def test_decisions_that_cannot_be_read_are_said(site, officer):

@@ -19,7 +19,7 @@ from fedboost.runtime.tasks import terms_to_toml
 from fedboost.runtime.web import logins
 
 THREE = ("north", "south", "east")
-REFUSED = ("max_sessions of its policy has changed since",)
+REFUSED = ("max_sessions in its policy has changed since",)
 
 
 def offered(**settings):
@@ -94,7 +94,7 @@ def test_a_form_from_before_anothers_decision_is_refused(site, officer, first, t
     assert officer.decide(path, first, site.token)[0] == 303
     before = decisions(site.config)
     status, _, body = officer.ask("POST", path, {**stale, "decision": then, "token": site.token})
-    assert (status, "have changed since this was shown: read it again" in body) == (409, True)
+    assert (status, "have changed since this page was shown; reload it" in body) == (409, True)
     assert admits(site) == (first == "approve")
     assert decisions(site.config) == before
 

@@ -37,7 +37,7 @@ async def test_an_officer_approves_what_was_asked_and_the_session_goes_through(t
         site = SiteWithPage(tmp_path / "north", one.address, tables["north"], bundle=bundles["north"])
         async with site.running():
             officer = await asyncio.to_thread(Visitor(site.address).log_in, site.token)
-            assert f"run `{COMMAND} --analyst analyst` there" in await failed(one, offered())
+            assert f"run `{COMMAND} --analyst analyst` at that site" in await failed(one, offered())
             (path,) = request_paths(await asyncio.to_thread(officer.get, "/requests"))
             page = await asyncio.to_thread(officer.get, path)
             assert "analyst: gets the model and the metrics" in page
@@ -53,7 +53,7 @@ async def test_an_officer_approves_what_was_asked_and_the_session_goes_through(t
             assert "signed by</dt><dd>analyst, the analyst" in left
             await approved_for_a_name_with_a_typing_error(one, site, officer)
             said = await refused_on_the_page(one, site, officer)
-    assert said.count("a person there refused these terms") == 1
+    assert said.count("a person at that site refused these terms") == 1
 
 
 async def checked(one, agreement):
@@ -72,11 +72,11 @@ async def approved_for_a_name_with_a_typing_error(one, site, officer):
     options = "--config", site.file, "--analyst", "analist", "--yes"
     assert (await asyncio.to_thread(fedboost, "approve", path, *options)).code == 0
     told = " ".join((await checked(one, agreement)).split())
-    assert "its approval of these terms names other analysts, and the analyst is analyst; run `" in told
+    assert "its approval of these terms does not name analyst analyst; run `" in told
     assert f"`{COMMAND} --analyst analyst`" in told
     assert "analist" not in told
     (reason,) = site.log.named("terms checked")[-1]["reasons"]
-    assert reason.endswith(f"run `{COMMAND} --analyst analyst` there: it names analist")
+    assert reason.endswith(f"run `{COMMAND} --analyst analyst` at that site: it names analist")
     assert "it names analist" in await asyncio.to_thread(officer.get, "/requests")
 
 

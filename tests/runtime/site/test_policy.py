@@ -26,24 +26,24 @@ def weighted(**settings):
 def test_a_site_that_names_parties_and_columns_takes_part_where_masks_protect_it_and_nowhere_else():
     assert accepted(policy(), offered())
     assert refused(policy(), offered(protection="plain")) == (
-        'protections = ["masked"], and the terms have protection = "plain"'
+        'protections = ["masked"], but the terms have protection = "plain"'
     )
     assert refused(policy(), offered(THREE[:2], allow_two_parties=True)) == (
-        "min_parties = 3, and the terms name 2"
+        "min_parties = 3, but the terms name 2"
     )
 
 
 def test_protections():
     assert accepted(policy(protections=["plain"]), offered(protection="plain"))
     assert accepted(policy(protections=["plain", "masked"]), offered())
-    assert refused(policy(protections="plain"), offered()).startswith('protections = ["plain"], and')
+    assert refused(policy(protections="plain"), offered()).startswith('protections = ["plain"], but')
 
 
 def test_a_roster_that_changes_is_taken_part_in_where_the_site_says_so():
     """The difference of sums over two rosters is a sum over fewer parties than any of them."""
     five = ("north", "south", "east", "west", "centre")
     assert refused(policy(), offered(five, on_loss="shrink")) == (
-        'on_loss = ["wait", "stop"], and the terms have on_loss = "shrink"'
+        'on_loss = ["wait", "stop"], but the terms have on_loss = "shrink"'
     )
     assert accepted(policy(), offered(five, on_loss="stop"))
     assert accepted(policy(on_loss=["wait", "shrink"]), offered(five, on_loss="shrink"))
@@ -57,12 +57,12 @@ def test_a_roster_that_changes_is_taken_part_in_where_the_site_says_so():
 
 def test_min_parties():
     assert accepted(policy(min_parties=2), offered(THREE[:2], allow_two_parties=True))
-    assert refused(policy(min_parties=4), offered()) == "min_parties = 4, and the terms name 3"
+    assert refused(policy(min_parties=4), offered()) == "min_parties = 4, but the terms name 3"
 
 
 def test_subsample():
     """Sums over sets of rows that are known add up to single rows, masks or not."""
-    assert refused(policy(), offered(subsample=0.9)) == "subsample = 1, and the terms have subsample = 0.9"
+    assert refused(policy(), offered(subsample=0.9)) == "subsample = 1, but the terms have subsample = 0.9"
     assert accepted(policy(subsample=0.5), offered(subsample=0.5))
     assert refused(policy(subsample=0.5), offered(subsample=0.4)).startswith("subsample = 0.5")
     plain = policy(subsample=1, protections=["plain"])
@@ -76,7 +76,8 @@ def test_a_bootstrap_draws_rows_whatever_its_share():
     """Whoever knows how often each row counts has equations as many as trees."""
     terms = offered(sampling_method="bootstrap")
     assert refused(policy(), terms) == (
-        "subsample = 1, and the terms have subsample = 1 with a bootstrap, which draws 0.63 of the rows"
+        "subsample = 1, but the terms have subsample = 1 with bootstrap sampling, which draws 0.63 of the "
+        "rows"
     )
     assert accepted(policy(subsample=0.6), terms)
     assert refused(policy(subsample=0.6), offered(sampling_method="bootstrap", subsample=0.8))
@@ -89,25 +90,27 @@ def test_rows_that_weigh_more_than_one_promise_no_number_of_them(method):
     terms = {"subsample": 0.5, "min_child_weight": 5.0, "objective": "reg:squarederror"}
     assert accepted(rules, offered(**terms))
     assert refused(rules, offered(sampling_method=method, **terms)) == (
-        f'min_rows_per_leaf = 5, and the rows that sampling_method = "{method}" draws weigh more than 1: '
-        f"it is not guaranteed"
+        f"min_rows_per_leaf = 5, but no minimum is guaranteed: rows drawn by sampling_method = "
+        f'"{method}" have weights above 1'
     )
 
 
 def test_party_metrics():
     """A sum over the rows of one site is open, masks or not."""
     open_ones = offered(party_metrics=True)
-    assert refused(policy(), open_ones) == "party_metrics = false, and the terms have party_metrics = true"
+    assert refused(policy(), open_ones) == "party_metrics = false, but the terms have party_metrics = true"
     assert accepted(policy(party_metrics=True), open_ones)
     assert accepted(policy(protections=["plain"]), offered(party_metrics=True, protection="plain"))
-    assert "this site's own numbers, except its metrics other sites" in " ".join(summary(open_ones).split())
+    assert "this site's own numbers, except this site's own metrics other sites" in " ".join(
+        summary(open_ones).split()
+    )
     assert "but for" not in summary(offered())
 
 
 def test_max_rounds():
     assert accepted(policy(max_rounds=50), offered(rounds=50))
     assert refused(policy(max_rounds=50), offered(rounds=51)) == (
-        "max_rounds = 50, and the terms have rounds = 51"
+        "max_rounds = 50, but the terms have rounds = 51"
     )
 
 
@@ -127,7 +130,7 @@ def test_columns_are_allowed_by_role(role, forbidden):
     assert accepted(policy(columns=OF_ROLE, base_margin=True), weighted())
     fewer = {**OF_ROLE, role: [name for name in OF_ROLE[role] if name != forbidden]}
     assert refused(policy(columns=fewer, base_margin=True), weighted()) == (
-        f"columns.{role} = [...], and the terms name '{forbidden}', which is not among them"
+        f"columns.{role} = [...], but the terms name '{forbidden}', which is not among them"
     )
     without = {name: names for name, names in OF_ROLE.items() if name != role}
     assert refused(policy(columns=without, base_margin=True), weighted()).startswith(f"columns.{role} = [], ")
@@ -135,7 +138,7 @@ def test_columns_are_allowed_by_role(role, forbidden):
 
 def test_a_column_for_one_role_is_not_one_for_another():
     rules = policy(columns={"label": "age", "features": ["y", "dose", "ward", "age"]})
-    assert refused(rules, offered()).startswith("columns.label = [...], and the terms name 'y'")
+    assert refused(rules, offered()).startswith("columns.label = [...], but the terms name 'y'")
 
 
 def test_the_columns_a_site_allows_are_not_told_to_the_analyst():
@@ -158,7 +161,7 @@ def test_min_rows_per_leaf_wants_the_min_child_weight_that_guarantees_it(objecti
     too_little = (least - 1) * rows  # guarantees one row less
     assert accepted(rules, offered(objective=objective, min_child_weight=np.nextafter(too_little, enough)))
     assert refused(rules, offered(objective=objective, min_child_weight=too_little)) == (
-        f"min_rows_per_leaf = {least}, and the terms have min_child_weight = {too_little:g}, which with "
+        f"min_rows_per_leaf = {least}, but the terms have min_child_weight = {too_little:g}, which with "
         f"{objective} guarantees {least - 1} row{'s' * (least > 2)} in a leaf"
     )
     assert f"; set min_child_weight = {enough:g}, or run" in answer(
@@ -173,18 +176,18 @@ def test_min_rows_per_leaf_is_refused_where_the_terms_guarantee_nothing():
     again = offered(min_child_weight=9, xgb_model=continuation.written(first, columns))
     assert accepted(policy(continue_models=True), again)
     assert refused(rules, again) == (
-        "continue_models = false, and the terms continue a model (xgb_model), whose trees may isolate "
+        "continue_models = false, but the terms continue a model (xgb_model), whose trees may isolate "
         "single rows"
     )
     rules = policy(min_rows_per_leaf=2, base_margin=True)
     assert refused(rules, weighted(min_child_weight=1e300)) == (
-        "min_rows_per_leaf = 2, and with the row weights of column 'w' it is not guaranteed"
+        "min_rows_per_leaf = 2, but no minimum is guaranteed with the row weights of column 'w'"
     )
     assert refused(rules, offered(scale_pos_weight=2.0, min_child_weight=1e300)) == (
-        "min_rows_per_leaf = 2, and with a scale_pos_weight it is not guaranteed"
+        "min_rows_per_leaf = 2, but no minimum is guaranteed with scale_pos_weight"
     )
     assert refused(rules, offered(program="sites:other", min_child_weight=1e300)) == (
-        "min_rows_per_leaf = 2, and program 'sites:other' does not guarantee it"
+        "min_rows_per_leaf = 2, but no minimum is guaranteed with the program 'sites:other'"
     )
     assert accepted(policy(base_margin=True), weighted(program="sites:other", min_child_weight=0))
 
@@ -232,12 +235,12 @@ def test_no_rounded_hessian_is_above_its_bound_whatever_the_scale(bits):
         ({"min_parties": 0}, "min_parties: "),
         ({"min_rows_per_leaf": 0}, "min_rows_per_leaf: "),
         ({"max_rounds": 0}, "max_rounds: "),
-        ({"approval": "never"}, 'approval: write "auto" or "ask"'),
-        ({"approval": ["a" * 64]}, "single terms are approved by `fedboost approve"),
+        ({"approval": "never"}, 'approval: specify "auto" or "ask"'),
+        ({"approval": ["a" * 64]}, "to approve particular terms, run `fedboost approve"),
         ({"parties": [""]}, "parties"),
         ({"max_depth": 0}, "max_depth: "),
-        ({"columns": ["y", "age"]}, 'columns: name columns by role, columns = { label = ["y"], features = '),
-        ({"columns": "y"}, "columns: name columns by role"),
+        ({"columns": ["y", "age"]}, 'columns: specify columns by role, e.g. { label = ["y"], features = '),
+        ({"columns": "y"}, "columns: specify columns by role"),
         ({"columns": {"labels": ["y"]}}, "unknown key"),
         ({"columns": {"label": [""]}}, "columns"),
     ],
@@ -306,7 +309,7 @@ def test_a_refusal_for_splits_says_how_many_would_do(rounds, depth, remedy):
     terms = offered(**{**MATCHED, "rounds": rounds, "max_depth": depth})
     (breach,) = policy(**MATCHES, max_depth=20).breaches(terms, party="south")
     splits = rounds * ((1 << depth) - 1)
-    assert f"max_splits = 2000, and the terms allow {splits:,} splits by its columns; {remedy}" in str(
+    assert f"max_splits = 2000, but the terms allow {splits:,} splits on its columns; {remedy}" in str(
         breach.refusal("south").public
     )
 
@@ -323,11 +326,11 @@ def test_columns_that_are_held_apart_are_allowed_by_name():
         "columns.label"
     ]
     (breach,) = policy(**rules).breaches(apart, party="south")
-    assert "by_columns = false, and the terms have label_holder; give every party all columns, or run" in str(
+    assert "by_columns = false, but the terms have label_holder; give every party all columns, or run" in str(
         breach.refusal("south").public
     )
     text = " ".join(summary(apart).split())
     assert "label holder north has the labels; for the same rows, south age; east dose" in text
     assert (
-        "SENDS EVERY ROW'S GRADIENT, WHICH SHOWS ITS LABEL, to the other parties that hold its rows" in text
+        "SENDS EVERY ROW'S GRADIENT, WHICH REVEALS ITS LABEL, to the other parties that hold its rows" in text
     )

@@ -71,11 +71,11 @@ def test_predictions_are_off_until_the_site_says_how_many_rows():
     with pytest.raises(Refused) as off:
         policy(**NAMED).permit(predicting(), "north", analyst="south")
     assert off.value.public == (
-        "site north refuses: its policy has max_predicted_rows = 0, and the terms predict 500 rows with this "
-        "site's columns: predictions are disabled here; set max_predicted_rows = 500 in [policy] "
-        "there and restart `fedboost party`"
+        "site north refuses: its policy has max_predicted_rows = 0, but the terms predict 500 rows with this "
+        "site's columns (0 disables predictions); set max_predicted_rows = 500 in its [policy] and restart "
+        "`fedboost party`"
     )
-    with pytest.raises(Refused, match="max_predicted_rows = 499, and the terms have predict_rows = 500"):
+    with pytest.raises(Refused, match="max_predicted_rows = 499, but the terms have predict_rows = 500"):
         policy(**NAMED, max_predicted_rows=499).permit(predicting(), "north", analyst="south")
     limits = policy(**NAMED, max_predicted_rows=500).permit(predicting(), "north", analyst="south")
     assert limits == Limits(max_predicted_rows=500, min_difference=10)
@@ -87,8 +87,8 @@ def test_a_refused_prediction_names_all_that_the_policy_lacks():
     with pytest.raises(Refused) as error:
         strict.permit(predicting(), "north", analyst="south")
     assert error.value.public.endswith(
-        'add "north" to parties, add "age" to columns.features, set max_predicted_rows = 500 in [policy] '
-        "there and restart `fedboost party`"
+        'add "north" to parties, add "age" to columns.features, set max_predicted_rows = 500 in its '
+        "[policy] and restart `fedboost party`"
     )
 
 
@@ -132,9 +132,9 @@ def test_a_whole_model_is_for_sites_that_give_it():
     assert not keys(predicting(model="whole"))
     (breach,) = (b for b in policy(**NAMED).breaches(trained(model="whole"), "", "north") if b.key == "model")
     assert breach.refusal("north").public == (
-        'site north refuses: its policy has model = "parties", and the terms have model = "whole", which '
+        'site north refuses: its policy has model = "parties", but the terms have model = "whole", which '
         'gives the analyst the thresholds of all columns; set model = "parties", or run `fedboost '
-        "approve terms.toml --config party.toml` there"
+        "approve terms.toml --config party.toml` at that site"
     )
 
 
@@ -169,8 +169,8 @@ def test_bins_of_few_rows_are_refused_where_labels_are_hidden_unless_a_site_says
     assert not keys(Terms.read({"columns": {"label": "y", "numeric": ["age"]}}), min_rows_per_bin=2)
     (breach,) = (b for b in policy(**NAMED).breaches(trained(), "", "north") if b.key == "min_rows_per_bin")
     assert breach.refusal("north").public == (
-        "site north refuses: its policy has min_rows_per_bin = 10, and the terms allow bins with one row; "
-        "set min_rows_per_bin = 10, or run `fedboost approve terms.toml --config party.toml` there"
+        "site north refuses: its policy has min_rows_per_bin = 10, but the terms allow bins with one row; "
+        "set min_rows_per_bin = 10, or run `fedboost approve terms.toml --config party.toml` at that site"
     )
 
 
@@ -183,9 +183,9 @@ def test_bins_of_few_rows_are_refused_where_labels_are_hidden_unless_a_site_says
         ("south", "party", predicting(), None),
         ("marie", "analyst", trained(), None),
         ("south", "party", trained(), "signed by party south, not by an analyst"),
-        ("marie", "analyst", predicting(), "signed by analyst marie, but a prediction is requested by label"),
-        ("south", "analyst", predicting(), "signed by analyst south, but a prediction"),
-        ("north", "party", predicting(), "signed by party north, but a prediction is requested by label"),
+        ("marie", "analyst", predicting(), "signed by analyst marie, but label holder"),
+        ("south", "analyst", predicting(), "signed by analyst south, but label holder"),
+        ("north", "party", predicting(), "signed by party north, but label holder"),
     ],
 )
 def test_a_prediction_is_asked_for_by_the_label_holder_itself(name, role, agreement, fault):
@@ -246,12 +246,12 @@ def test_a_person_approves_predictions_row_by_row(tmp_path, monkeypatch):
     assert "predictions 500 of 700 rows used (max_predicted_rows)" in text
     assert "predicts 300 rows of south; nothing is trained" in text
     assert (
-        "max_predicted_rows = 700 This site helped to predict 500 rows so far, and the terms predict 300 more"
-        in text
+        "max_predicted_rows = 700 This site has helped to predict 500 rows so far, and the terms predict "
+        "300 more" in text
     )
     assert approvals(folder)
     assert permits(more, analyst="south") == ""
-    assert "which label holder south itself requests" in refusal(
+    assert "requested by label holder south, not by an analyst" in refusal(
         "approve", f"{more.digest}.toml", "--config", "party.toml", "--analyst", "marie", "--yes"
     )
 
@@ -278,5 +278,5 @@ def test_a_person_approves_more_splits_than_the_policy_has(tmp_path):
             memory.begin(SessionOffer("t", small), Limits())
     breaches = [breach for breach in review(config, small, ()).breaches if breach.key == "max_splits"]
     assert [(breach.allow, breach.why) for breach in breaches] == [
-        (3100, "sessions so far could have 1,550 splits by this site's columns, and this one 1,550 more")
+        (3100, "earlier sessions may have 1,550 splits on this site's columns, and this one 1,550 more")
     ]

@@ -16,7 +16,7 @@ from fedboost.runtime.site import rows as site_rows
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.rows import SiteRows
 
-READ, AGAIN = "rows read", "rows read again, for the file has changed"
+READ, AGAIN = "rows read", "rows read again, because the file has changed"
 
 
 @pytest.fixture(autouse=True)
@@ -148,12 +148,12 @@ def test_a_check_is_about_the_names_and_types_of_columns(tmp_path):
     parquet.write_table(dates, file)
     known.refresh()
     assert known.faults(terms(TWO)) == [
-        "column 'age' is date32[day] here, but the terms declare it numeric; convert it to numbers"
+        "column 'age' has type date32[day], but the terms declare it numeric; convert it to numbers"
     ]
     lacks = terms(TWO, columns={"label": "y", "numeric": ["height"], "categorical": {"age": ["old"]}})
     missing, kind = known.faults(lacks)
     assert missing == "column 'height' is missing"
-    assert kind.startswith("column 'age' is date32[day] here, but a categorical column must be")
+    assert kind.startswith("column 'age' has type date32[day], but a categorical column must be")
 
 
 async def test_the_next_session_has_the_rows_as_they_are_now(tmp_path):
@@ -201,5 +201,6 @@ def test_a_session_under_way_keeps_its_rows_and_one_that_is_resumed_refuses_othe
     assert in_time(scenario(False)).to_bytes() == expected(tables, rounds=60)
     (left,) = in_time(scenario(True))
     assert (
-        "its rows are not those that the session began with; put them back, or train again" in left["reason"]
+        "its rows differ from those that the session started with; restore them, or train again"
+        in left["reason"]
     )

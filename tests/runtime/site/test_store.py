@@ -134,7 +134,7 @@ def test_all_files_put_back_show_in_an_export_that_was_kept(site, tmp_path):
     shutil.rmtree(state(site))
     shutil.copytree(tmp_path / "copy", state(site))
     starts(site)
-    assert "was cut short or rewritten" in refused("audit", store, "--expect", kept)
+    assert "was truncated or rewritten" in refused("audit", store, "--expect", kept)
 
 
 def test_an_older_store_under_a_newer_write_ahead_log_is_noticed(site):
@@ -397,7 +397,7 @@ def test_whatever_of_the_unsynced_writes_is_on_the_disk_what_was_synced_is_known
             assert fedboost("privacy", "init", "--restored", "--config", site).code == 0
             starts(site)
             ends["asked"] += 1
-            with Running(site) as running, pytest.raises(Refused, match="has ended here"):
+            with Running(site) as running, pytest.raises(Refused, match="has already ended session s"):
                 running.begin("s", AGREED)
         with reading(store) as file:
             charged = {name for (name,) in file.execute("SELECT release FROM charges")}
@@ -489,7 +489,7 @@ def test_an_export_is_verified_without_fedboost(tmp_path):
     ):
         file.write_bytes(b"".join(changed))
         assert verify(file)[0] == 1
-    assert "not terms, or changed" in refused("audit", file)
+    assert "the line has no terms, or was changed" in refused("audit", file)
     assert "already exists" in refused("audit", path, "--export", file)
     assert "no entry was removed" in refused("audit", path, "--export", "/dev/null", "--remove")
     assert read_log(path) == entries
@@ -522,7 +522,7 @@ def test_a_log_of_several_parties_is_named(site):
     held(site)
     held(south, "t")
     store = memory_path(read_party(site))
-    assert "has logs of north, south: name one by --party" in refused("audit", store)
+    assert "has logs of north, south; select one with --party" in refused("audit", store)
     assert {entry.event.session for entry in read_log(store, "south")} == {"t"}
     assert "The log of party south." in fedboost("audit", store, "--party", "south").out
 
@@ -536,6 +536,4 @@ def test_decisions_are_in_the_log_and_its_audit(site):
     text = " ".join(fedboost("audit", memory_path(config)).out.split())
     assert f"approved {agreement.digest[:12]}" in text
     assert f"withdrawn {agreement.digest[:12]}" in text
-    assert "0 approvals of this site begin with this" in refused(
-        "approve", "ab", "--config", site, "--withdraw"
-    )
+    assert "0 approvals of this site start with " in refused("approve", "ab", "--config", site, "--withdraw")

@@ -29,12 +29,12 @@ def test_a_person_is_asked_about_terms_that_no_other_rule_refuses():
     assert accepted(rules, offered(), ask)
     assert asked == [summary(offered())]
     assert refused(rules, offered(), ask) == (
-        f'site north refuses: its policy has approval = "ask", and the person asked said no to the terms '
-        f"with digest {offered().digest}"
+        f'site north refuses: its policy has approval = "ask", but the person who was asked declined the '
+        f"terms with digest {offered().digest}"
     )
     assert refused(rules, offered(rounds=4), ask).startswith("max_rounds")
     assert len(asked) == 2
-    assert refused(rules, offered()) == 'approval = "ask", and no one can be asked'
+    assert refused(rules, offered()) == 'approval = "ask", but no one can be asked'
 
 
 def test_the_summary_counts_classes():
@@ -212,5 +212,5 @@ def test_nobody_is_asked_any_longer_once_the_session_is_over(terminal, capsys):
 def test_who_is_no_terminal_cannot_agree(standard_input, monkeypatch):
     monkeypatch.setattr(sys, "stdin", standard_input)
     assert refused(policy(approval="ask"), offered(), terminal_ask) == (
-        'approval = "ask", and its standard input is not a terminal, so no one can be asked'
+        'approval = "ask", but its standard input is not a terminal, so no one can be asked'
     )

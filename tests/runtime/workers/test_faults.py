@@ -60,6 +60,6 @@ def test_workers_that_do_not_come_back_are_one_line():
         north = shared_out(frame, cuts_of(frame, 5))
         with (
             killed(client, 3, "before", every=True),
-            pytest.raises(ConfigError, match=r"has had no worker for 2 s; start some"),
+            pytest.raises(ConfigError, match=r"has had no worker for 2 s; start at least one"),
         ):
             fb.simulate(agreed, {"north": north})

@@ -103,7 +103,7 @@ def test_rows_that_are_others_when_they_are_computed_again_are_refused():
     with (
         mock.patch.object(Link, "receive", lost),
         pytest.raises(
-            SessionFailed, match="party north left: its rows are no longer those that the session began with"
+            SessionFailed, match="party north left: its rows differ from those that the session started with"
         ),
     ):
         on_workers(terms(), {"north": rows}, 2)
