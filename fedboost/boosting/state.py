@@ -300,7 +300,8 @@ class BoostingState(HasSplits):
 
         The same sum over two rosters reveals their difference, which may be a single party. So every margin
         must have been moved in between, by a tree with different leaf values. The query must end a tree that
-        has split, or be about the root of the next tree. No leaf of that tree may be 0 (as with reg_alpha).
+        has split, or be about the root of the next tree. No leaf of that tree may have the value 0
+        (as with reg_alpha).
         """
         if isinstance(query, EndRoundQuery):
             return query.tree >= 0 and _moves_all(self.splits + query.splits, query.values)

@@ -395,7 +395,9 @@ class CommonRows:
             self._repeats = repeats
             self._hold(self._alignment.repeated(self._places, repeats))
         elif not np.array_equal(repeats, self._repeats):
-            raise PeerError("align-wrong-repeats", "the label holder repeats different row ids than before")
+            raise PeerError(
+                "align-wrong-repeats", "the label holder's counts of repeated row ids have changed"
+            )
 
     def compare(self) -> Exchange:
         """Compare the number of rows with the label holder's, which it relays. Raises Refused if they

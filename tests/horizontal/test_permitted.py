@@ -37,8 +37,8 @@ LEVELS = [
 @pytest.mark.parametrize(
     ("before", "query", "says"),
     [
-        ((), ROOT, "the query comes before the cut points"),
-        ((), CONSTANT, "the query comes before the cut points"),
+        ((), ROOT, "the query came before the cut points were sent"),
+        ((), CONSTANT, "the query came before the cut points were sent"),
         ((START,), START, "the cut points are already known"),
         ((START,), ROOT, "tree 0, but tree -1"),
         ((START, CONSTANT), CONSTANT, "tree -1, but tree 0"),
@@ -82,10 +82,10 @@ FULL = 2 << 6  # the nodes of a tree of depth 6, and one
     [
         (dataclasses.replace(ROOT, nodes=(2, 2)), "or one of them twice"),
         (dataclasses.replace(ROOT, widths=bytes(4 * [20])), "4 cell widths, not two for each of 1 nodes"),
-        (dataclasses.replace(ROOT, widths=bytes((0, 20))), "cell widths must be from 1 to 64 bits"),
-        (dataclasses.replace(ROOT, widths=bytes((20, 0))), "cell widths must be from 1 to 64 bits"),
-        (dataclasses.replace(ROOT, widths=bytes((65, 1))), "cell widths must be from 1 to 64 bits"),
-        (dataclasses.replace(ROOT, widths=bytes((1, 64))), "cell widths must be from 1 to 64 bits"),
+        (dataclasses.replace(ROOT, widths=bytes((0, 20))), "cell widths must be between 1 and 64 bits"),
+        (dataclasses.replace(ROOT, widths=bytes((20, 0))), "cell widths must be between 1 and 64 bits"),
+        (dataclasses.replace(ROOT, widths=bytes((65, 1))), "cell widths must be between 1 and 64 bits"),
+        (dataclasses.replace(ROOT, widths=bytes((1, 64))), "cell widths must be between 1 and 64 bits"),
         (
             dataclasses.replace(ROOT, splits=(Split(0, 0, 0, True, FULL),)),
             "a tree of depth 6 cannot have these splits",

@@ -191,7 +191,7 @@ def test_weights_of_residuals_that_do_not_add_up_fail_the_session():
     assert len(turns) == 3 * (SMALL["rounds"] + 1)
     for turn in (turns[1], turns[5]):
         session = run(X, y, parts, spoil=spoiling(turn, asked[turn], 3), **settings)
-        assert f"turn {turn}: residual weights in the parts of a cell do not sum" in str(session.error)
+        assert f"turn {turn}: the residual weights in a cell's parts do not sum" in str(session.error)
 
 
 @pytest.mark.slow

@@ -248,7 +248,7 @@ def journals(folder, *sessions):
                 Opened(1, RowsQuery().digest, np.zeros(COUNTS, np.int64)),
                 AttemptStarted(2, THREE),
             ],
-            "report 0 rows in total",
+            "impossible number of rows (0 in total)",
         ),
     ],
 )

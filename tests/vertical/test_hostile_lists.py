@@ -187,7 +187,7 @@ def test_a_count_of_ids_that_cannot_be_names_its_party():
 
 def test_a_label_holder_with_another_number_of_rows_is_refused():
     error = spoilt_answer(PlacesQuery, add(0, 1), "bank")
-    assert error.startswith("turn 3: the label holders do not have the ")
+    assert error.startswith("turn 3: the row counts of the label holders do not sum to the ")
 
 
 def test_a_check_value_of_other_ids_is_refused(monkeypatch):

@@ -231,7 +231,7 @@ def test_other_numbers_after_a_restart_are_refused(monkeypatch):
         return counts if attempt == 1 else np.roll(counts, 1)
 
     telling(monkeypatch, other)
-    assert "the label holder repeats different row ids than before" in refused(people().dying("bank", 6))
+    assert "the label holder's counts of repeated row ids have changed" in refused(people().dying("bank", 6))
 
 
 # ---- restarts -------------------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ class TrainingStart:
 
     Args:
         rows: number of rows of all parties.
-        first: exponent counts at the initial margins.
+        first: exponent counts (gradients, hessians and weights by binary exponent) at the initial margins.
         exponents: exponent counts after the constant.
         norms: counts of gradient norms after the constant.
         cut_points: cut points of all features.

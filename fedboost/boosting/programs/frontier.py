@@ -162,7 +162,7 @@ REASONS = {
     level_kernels.OTHER_ROWS: "the sums over the rows of a node differ from the sums over its bins",
     level_kernels.OTHER_TOTAL: "the sums of node {node} differ from the sums in its parent's split",
     level_kernels.NEGATIVE_POSITIVE: "a node has a larger sum of positive gradients than its parent",
-    level_kernels.OTHER_SIBLING: "the sums of a node are not those of its parent minus its sibling's",
+    level_kernels.OTHER_SIBLING: "the sums of a node differ from its parent's sums minus its sibling's sums",
 }
 
 FIRST_ROOM = 126

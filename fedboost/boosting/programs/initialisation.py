@@ -91,7 +91,8 @@ class QuantileSearch:
             self.total, self.inside = inside, inside.copy()
         if (cells < 0).any() or (inside != self.inside).any():
             raise PeerError(
-                "sums-inconsistent", "residual weights in the parts of a cell do not sum to those of the cell"
+                "sums-inconsistent",
+                "the residual weights in a cell's parts do not sum to the weight of the cell",
             )
         until = np.cumsum(cells, axis=1)
         self._width -= RESIDUAL_BITS
@@ -250,7 +251,10 @@ def count_rows(counts: Int64) -> int:
     are impossible."""
     rows = int(counts[0])
     if not 0 < rows < MAX_ROWS or (counts < 0).any():
-        raise PeerError("sums-inconsistent", f"the parties report {rows} rows in total, or a negative count")
+        raise PeerError(
+            "sums-inconsistent",
+            f"the parties report an impossible number of rows ({rows} in total) or a negative count",
+        )
     return rows
 
 
@@ -338,7 +342,8 @@ def check_start(terms: Terms, total: Int64) -> None:
             "data-nothing-to-learn",
             "there is nothing to learn: the row weights of all parties sum to zero"
             if terms.columns.base_margin is None and terms.earlier is None
-            else "the row weights of all parties sum to zero, or their margins leave nothing to learn",
+            else "there is nothing to learn: the row weights of all parties sum to zero, or the initial "
+            "margins already fit the labels",
         )
 
 
@@ -464,7 +469,9 @@ def find_levels(
     sums, *counts = parts_of(query, (yield query))
     totals = [own.sum(axis=0).tolist() for own in by_column(query, sums)]
     if any(total != totals[0] for total in totals):
-        raise PeerError("sums-inconsistent", "label sums of two target-mean columns have different totals")
+        raise PeerError(
+            "sums-inconsistent", "the label sums of two target-mean columns have different totals"
+        )
     check_start(terms, np.array(totals[0], np.int64))
     if any((each < 0).any() for each in counts) or any(
         own.sum() != rows for own in by_column(query, counts[0])
@@ -566,7 +573,7 @@ def align(terms: Terms) -> Generator[OfTurn, Int64, None]:
     if int((yield places)[0]) != places.total:
         raise PeerError(
             "sums-inconsistent",
-            f"row counts of the label holders do not sum to the {places.total} common rows",
+            f"the row counts of the label holders do not sum to the {places.total} common rows",
         )
 
 

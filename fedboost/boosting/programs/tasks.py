@@ -206,7 +206,8 @@ def describe(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcom
     if not 0 < rows < ROWS or (total < 0).any() or (total > rows).any():
         raise PeerError(
             "sums-inconsistent",
-            f"the parties report {rows} rows in total, or impossible counts for parts of them",
+            f"the parties report an impossible number of rows ({rows} in total), or impossible counts for "
+            f"parts of them",
         )
     if rows < terms.evaluation.min_count:
         raise ConfigError(
@@ -235,7 +236,7 @@ def _summary(
     """Return the result as JSON values, as documented in docs/lifecycle.md."""
     floor, schema = terms.evaluation.min_count, terms.columns
     if quantiles.missing.tolist() != [*missing, *[0] * (len(gridded(terms)) - len(missing))]:
-        raise PeerError("sums-inconsistent", "two counts of the missing values of a column differ")
+        raise PeerError("sums-inconsistent", "two counts of a column's missing values differ")
     unit = unit_of(floor)
     told = partial(part, total=rows, unit=unit)
     absent = [*map(told, quantiles.missing.tolist())]
@@ -609,10 +610,12 @@ class _Sums:
         own = self._part[ALL][-len(OUTCOMES) - 1 : -1]
         if (bins[:2] < 0).any() or (cells < 0).any() or halves != own.tolist():
             raise PeerError(
-                "sums-inconsistent", "row counts by score do not sum to the outcomes at the threshold"
+                "sums-inconsistent", "the row counts by score do not sum to the outcomes at the threshold"
             )
         if (cells.sum(axis=1) != bins[:2].sum(axis=1)).any():
-            raise PeerError("sums-inconsistent", "row counts by score and by bin do not have the same total")
+            raise PeerError(
+                "sums-inconsistent", "the row counts by score and by bin do not have the same total"
+            )
         sums = [(int(part[-1]), int(part[0])) for part in self._part.values()]
         sums += zip(bins[2].tolist(), bins[:2].sum(axis=0).tolist(), strict=True)
         if any(not 0 <= total <= count * metrics.PROBABILITIES.limit for total, count in sums):

@@ -353,7 +353,7 @@ class BaseQuery(HasSplits, Query, ABC):
             if terms.noise.method not in self.suits:
                 raise Refused(
                     "query-noise",
-                    "the query does not support noise, or not the noise.method of the terms",
+                    "the query does not support noise with the noise.method of the terms",
                 )
             # With noise the number of rows is secret. If the query contained one, accepting or refusing it
             # would reveal whether the party has more rows.
@@ -474,7 +474,7 @@ such values, fit into float64."""
 def check_started(state: Any) -> None:
     """Raise PeerError if the cut points are not known yet."""
     if state.start is None:
-        raise PeerError("query-order", "the query comes before the cut points")
+        raise PeerError("query-order", "the query came before the cut points were sent")
 
 
 def check_nodes(terms: Terms, tree: int, splits: Splits, nodes: tuple[int, ...]) -> None:
@@ -560,8 +560,8 @@ def check_splits(terms: Terms, splits: Splits) -> None:
     if reason == 1:
         raise Refused(
             "query-splits",
-            f"split {number + 1}, of node {split.node} into {split.left}, cannot be in a tree of depth "
-            f"{terms.trees.max_depth}",
+            f"split {number + 1} (node {split.node}, left child {split.left}) cannot occur in a tree of "
+            f"depth {terms.trees.max_depth}",
         )
     raise Refused("query-splits", f"split {number + 1} is not valid for feature {split.feature} of the terms")
 

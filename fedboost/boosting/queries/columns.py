@@ -113,7 +113,7 @@ class QuantileQuery(Counted, BaseQuery):
         if due != (None if self.weight is None else self.weight.bits):
             raise Refused(
                 "query-scale",
-                f"this query must count rows with weights of {due or 'no'} bits, as the terms require",
+                f"the row weights in this query do not match the terms (bits: {due or 'none'})",
             )
 
     def bytes_needed(self, parties: int) -> int:
@@ -123,10 +123,11 @@ class QuantileQuery(Counted, BaseQuery):
         # Finer and finer grids would eventually reveal single values: allow no more than cut points need.
         if state.start is not None or state.grids >= MAX_REFINEMENTS:
             raise PeerError(
-                "query-order", f"grids may be counted at most {MAX_REFINEMENTS} times, before the cut points"
+                "query-order",
+                f"grids may be counted at most {MAX_REFINEMENTS} times, before the cut points are sent",
             )
         if state.grids == 0 and self.grids.shape != Grids.first(self.grids.features).shape:
-            raise PeerError("query-order", "the first grid must be the coarse grid over all numbers")
+            raise PeerError("query-order", "the first grid must be the coarse grid over all float32 values")
 
 
 @dataclass(frozen=True)
@@ -164,7 +165,7 @@ class BinsQuery(Counted, BaseQuery):
 
     def check_order(self, terms: Terms, state: Any) -> None:
         if state.start is not None or state.grids:
-            raise PeerError("query-order", "bins may be counted once, before the cut points")
+            raise PeerError("query-order", "bins may be queried only once, before the cut points are sent")
 
 
 @dataclass(frozen=True)
@@ -204,7 +205,7 @@ class RangeQuery(Counted, BaseQuery):
 
     def check_order(self, terms: Terms, state: Any) -> None:
         if state.start is not None or state.grids:
-            raise PeerError("query-order", "ranges may be counted once, before the cut points")
+            raise PeerError("query-order", "ranges may be counted only once, before the cut points are sent")
 
 
 # ---- The query that counts the rows of all parties by bin of each feature and of the score --------------

@@ -88,7 +88,7 @@ class RowsQuery(Stateless, BaseQuery):
 
     def check_order(self, terms: Terms, state: Any) -> None:
         if state.start is not None:
-            raise PeerError("query-order", "rows must be counted before the cut points")
+            raise PeerError("query-order", "rows must be counted before the cut points are sent")
         if terms.vertical.aligns and state.places is None:
             raise PeerError("query-order", "rows must be matched before they are counted")
 
@@ -164,8 +164,8 @@ class StartQuery(BeforeTrees, BaseQuery):
         if (state.grids >= LEVELS_SUMMED) != bool(terms.columns.target_means):
             raise PeerError(
                 "query-order",
-                "labels must be summed by level before the cut points if the terms have target_means, "
-                "and must not be otherwise",
+                "labels must be summed by level before the cut points are sent if, and only if, the terms "
+                "have target_means",
             )
 
     def applied_to(self, state: Any) -> Any:
@@ -243,7 +243,9 @@ class LevelSumsQuery(Counted, BaseQuery):
 
     def check_order(self, terms: Terms, state: Any) -> None:
         if state.start is not None or state.grids >= LEVELS_SUMMED:
-            raise PeerError("query-order", "labels may be summed by level once, before the cut points")
+            raise PeerError(
+                "query-order", "labels may be summed by level only once, before the cut points are sent"
+            )
 
 
 # ---- The query of leaf renewal: weights of residuals in parts of a cell of keys -------------------------

@@ -198,7 +198,7 @@ class HistogramQuery(BaseQuery):
         # An unsigned hessian sum of h bits alone travels in a signed cell of h + 1 bits: so h < 64.
         gradients, hessians = self.widths[::2], self.widths[1::2]
         if not (min(self.widths) >= 1 and max(gradients) <= MAX_CELL_BITS > max(hessians)):
-            raise Refused("query-widths", f"cell widths must be from 1 to {MAX_CELL_BITS} bits")
+            raise Refused("query-widths", f"cell widths must be between 1 and {MAX_CELL_BITS} bits")
 
     def fits(self, answer: Int64) -> bool:
         marks = answer[answer.size - self.marks :]

@@ -193,8 +193,8 @@ async def test_large_terms_in_a_row_count_as_many_calls(folder, prompt, monkeypa
                 await one.train(large)
             refused.append(str(caught.value))
         first, second, third = refused
-    assert "for the sums of this training" in first
-    assert "for the sums of this training" in second
+    assert "for the sums of this session" in first
+    assert "for the sums of this session" in second
     assert "bytes came too soon after the last one" in third
 
 
@@ -260,10 +260,10 @@ async def test_a_long_refusal_reaches_the_analyst(folder, monkeypatch):
 @pytest.mark.slow
 async def test_sums_that_need_too_much_memory_end_their_session_and_nothing_else(folder):
     async with consortium(folder, shared_out(2, rows(2000)), memory=0.0006) as one:
-        with pytest.raises(SessionFailed, match=r"would need 0\.000\d+ GiB for the sums of this training"):
+        with pytest.raises(SessionFailed, match=r"would need 0\.000\d+ GiB for the sums of this session"):
             await one.train(terms(TWO, max_depth=16, max_bin=256, min_child_weight=0))
         columns = {"label": "y", "numeric": [f"c{number}" for number in range(20)]}
-        with pytest.raises(Refused, match="GiB for the sums of this training"):
+        with pytest.raises(Refused, match="GiB for the sums of this session"):
             await one.train(terms(TWO, columns=columns))
         assert await one.train(terms(TWO))
 
