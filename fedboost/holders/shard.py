@@ -163,7 +163,6 @@ class Shard:
         return replace(self, columns=columns, label=label, weight=self.weight[rows], ids=None, **beside)
 
     def first(self, rows: int) -> "Shard":
-        """Return the leading part of the table with this many rows."""
         return self if rows == self.rows else self.pick(np.arange(rows))
 
     def hashed(self, key: bytes, columns: Sequence[Column], software: str = "") -> bytes:

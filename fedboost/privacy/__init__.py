@@ -1,1 +1,2 @@
-"""Protections: how a party's vector is sealed, added and opened. Pure; independent of gbdt."""
+"""Protections: how a party's vector is hidden, added to the others' vectors, and opened as a sum. Pure code,
+independent of `gbdt`."""

@@ -1,8 +1,9 @@
-"""The two ends of each protection: `plain`, `masked` in one leg and in two legs, `paillier` over whole rows.
+"""The two ends (party and aggregator) of each protection: `plain`, `masked` with one or two messages per
+party (legs), and `paillier` where parties hold different rows.
 
-`plain` hides nothing: the aggregator sees every party's vector before adding it, as in an ordinary
-data-parallel allreduce. It is for benchmarks, tests, and parties that trust the aggregator. Where few bins of
-a node have rows, only their cells travel, so message lengths, which others see, depend on rows."""
+`plain` hides nothing: the aggregator sees every party's vector before it adds it, as in an ordinary
+data-parallel allreduce. It is for benchmarks, tests, and parties that trust the aggregator. If few bins of a
+node have rows, only the nonzero cells are sent, so message lengths, which others see, depend on the rows."""
 
 import contextlib
 import hashlib
@@ -41,13 +42,14 @@ if TYPE_CHECKING:
     from fedboost.privacy.paillier import PaillierSecret as Secret
 
 NAME_BYTES = 16
-"""Bytes of the public key's digest at the start of every sealed chunk."""
+"""Number of bytes of the public key's digest at the start of each sealed chunk."""
 
 
 class PlainSealer(Sealer):
-    """Packs a vector's integers into cells. sparsely: zeros may be left out."""
+    """Packs a party's integers into cells without hiding them. sparsely: if True, zeros may be left out to
+    shorten the message."""
 
-    unexpected_help = "received a request for help, which protection plain does not need"
+    unexpected_help = "the aggregator asked for help, but protection plain does not need it"
 
     def __init__(self, sparsely: bool = True) -> None:
         self._sparsely = sparsely
@@ -62,10 +64,10 @@ class PlainSealer(Sealer):
 
 
 class PlainOpener(Opener):
-    """Adds packed cells to one running sum."""
+    """Adds the parties' packed cells to a running sum at the aggregator."""
 
-    unexpected_note = "a note, which protection plain does not have"
-    unexpected_help = "help, which protection plain does not request"
+    unexpected_note = "it sent a note, but protection plain has no notes"
+    unexpected_help = "it sent help, but protection plain does not request any"
 
     def __init__(self, tag: Tag) -> None:
         self.chunks = len(tag.chunks)
@@ -82,8 +84,8 @@ class PlainOpener(Opener):
 
 # ---- Protection `masked`: pairwise masks in one leg, and in two legs where the roster may change --------
 # Designed for: an aggregator that is curious, or lies about the messages it relays, together with up to
-# `colluding` parties. In one leg a party answers for all parties of the session or not at all. So a vector is
-# never part of a smaller roster's sum, and nothing needs to be disclosed for the sum to open
+# `colluding` parties. In one leg, a party answers for all parties of the session or not at all. So a vector
+# is never part of a smaller roster's sum, and the sum opens without any further disclosure
 # (docs/decisions/0016-masks-in-one-leg.md).
 #
 # A turn in one leg, with ctx = everything both ends must agree on:
@@ -91,21 +93,22 @@ class PlainOpener(Opener):
 #     upload   each u: y_u = x_u + sum_{v > u} PRG(k_uv, ctx) - sum_{v < u} PRG(k_uv, ctx)
 #     open     the sum of y
 #
-# Promises: the sum over all parties opens, and no smaller sum. A sealed vector is treated as opened: it is
-# open once all others have sealed theirs, however late those arrive. No party is asked for help.
-# Refuses (PeerError): every roster other than all parties of the session, and the tags that `PairMasks.check`
-# lists; notes and help, which one leg does not use.
+# Guarantees: the sum over all parties opens, and no smaller sum. A sealed vector counts as opened: it is,
+# once all others have sealed theirs, however late those arrive. No party is asked for help.
+# Raises: PeerError for a roster other than all parties of the session, for the tags that `PairMasks.check`
+# rejects, and for notes and help, which one leg does not use.
 #
-# Why a smaller roster is refused, and not just unopenable: a party that sealed for all parties and later for
-# all but one would release two sums whose difference is that party. Nothing withholds the first sum
-# afterwards, since its masks need no help to cancel. So there is one roster, and a loss before the upload
-# costs the attempt.
-# Why an older or equal (turn, attempt) is refused: under one key and ctx two vectors have the same masks, and
-# their difference is that of this party's own integers. So a tag is sealed once, and its keys are replaced.
+# Why a smaller roster is rejected, although it could not be opened: a party that sealed for all parties and
+# later for all but one would release two sums whose difference is that party's vector. Nothing protects the
+# first sum afterwards, since its masks cancel without help. So there is one roster, and a disconnection
+# before the upload ends the attempt.
+# Why an older or equal (turn, attempt) is rejected: under one key and ctx two vectors have the same masks,
+# and their difference is that of this party's own integers. So a tag is sealed once, and its keys are
+# replaced.
 
 
 class _MaskingSealer(Sealer):
-    """Base of the party's ends that mask vectors with the streams of its pairs."""
+    """Base of the sealers that hide a party's vectors with masks, each shared with one other party."""
 
     way = ONE_LEG
 
@@ -123,13 +126,14 @@ class _MaskingSealer(Sealer):
 
 
 class OneLegSealer(_MaskingSealer):
-    """Masks one party's vectors with the streams of its pairs."""
+    """Masks a party's vectors with keystreams that it shares with other parties. The masks cancel in the sum
+    over all parties, so each party sends a single message (one leg)."""
 
-    unexpected_help = "received a request for help with masks that cancel without help"
+    unexpected_help = "the aggregator asked for help, but these masks cancel without help"
 
     def seal(self, values: Int64, tag: Tag) -> Iterator[bytes]:
-        # Check first, then replace keys, then yield: keys are gone before the first masked byte leaves, so no
-        # later request can make this party expand the same streams for another vector.
+        # Check first, then replace keys, then yield: the keys are erased before the first masked byte is
+        # sent, so no later request can make this party expand the same streams for another vector.
         # `seal` itself has no `yield`, so this happens in the call and not when the first chunk is taken.
         self._pairs.check(tag)
         check_whole(tag, self._group)
@@ -138,10 +142,11 @@ class OneLegSealer(_MaskingSealer):
 
 
 class OneLegOpener(Opener):
-    """Adds masked chunks to one running sum, in which the masks cancel."""
+    """Adds masked chunks to a running sum at the aggregator. The masks cancel once all parties' chunks are
+    added."""
 
-    unexpected_note = "a note, which masks in one leg do not have"
-    unexpected_help = "help, which masks in one leg do not request"
+    unexpected_note = "it sent a note, but masks in one leg have no notes"
+    unexpected_help = "it sent help, but masks in one leg do not request any"
 
     def __init__(self, tag: Tag, setup: AggregatorSetup) -> None:
         self.chunks = len(tag.chunks)
@@ -153,7 +158,8 @@ class OneLegOpener(Opener):
         pairwise.add(self._sum, self._tag, number, cells)
 
     def open(self) -> Int64:
-        """Return the sum, once every party's chunks are added. SessionFailed if the masks did not cancel."""
+        """Return the sum. All parties' chunks must have been added. Raises SessionFailed if the masks did not
+        cancel."""
         return pairwise.checked_sum(self._sum, self._tag)
 
 
@@ -161,35 +167,36 @@ class OneLegOpener(Opener):
 
 
 COMMIT, RECOVER = b"commit", b"recover"
-"""Kinds of requests for help."""
+"""The two kinds of requests for help: disclose your own self mask, or shares of lost parties' self masks."""
 NONCE = bytes(12)
-"""Constant, since each key encrypts one share."""
+"""The AES-GCM nonce. It can be constant, because each key encrypts only one share."""
 SEALED_SHARE = pairwise.SHARE_BYTES + 16
-"""Bytes of a share with its GCM tag."""
+"""Size in bytes of an encrypted share, including its GCM tag."""
 
 
 def commitment(mask: bytes, ctx: bytes, party: str) -> bytes:
-    """Hash that commits a party to its self mask of a context: 32 bytes."""
+    """Return the 32-byte hash by which a party commits to its self mask for this context."""
     return hashlib.sha256(packing.pack(b"fedboost/1/commitment", mask, ctx, party.encode())).digest()
 
 
 def name_of(field: bytes) -> str:
-    """Decode a party's name. Raises PeerError if the field is not text."""
+    """Decode a party's name. Raises PeerError if the bytes are not UTF-8."""
     try:
         return field.decode()
     except UnicodeDecodeError:
-        raise PeerError("help-name-invalid", "a party's name is not text") from None
+        raise PeerError("help-name-invalid", "a party's name is not valid UTF-8") from None
 
 
 def by_name(entries: list[bytes]) -> dict[str, bytes]:
-    """Return party -> bytes, from fields that alternate between the two."""
+    """Return a dictionary of party name -> bytes, from a list in which names and values alternate. Raises
+    PeerError if a value is missing or a name is repeated."""
     if len(entries) % 2 or len(set(entries[::2])) != len(entries) // 2:
-        raise PeerError("help-fields-invalid", "a list of fields that does not have one field for each party")
+        raise PeerError("help-fields-invalid", "a list must have exactly one field for each party it names")
     return {name_of(name): value for name, value in zip(entries[::2], entries[1::2], strict=True)}
 
 
 def self_stream(mask: bytes, ctx: bytes, party: str) -> Stream:
-    """Return the stream of a party's self mask under a context."""
+    """Return the keystream of a party's self mask (which only this party knows) for a context."""
     return Stream(derive(mask, b"self", ctx, party.encode()))
 
 
@@ -197,12 +204,16 @@ def self_stream(mask: bytes, ctx: bytes, party: str) -> Stream:
 
 
 class TwoLegSealer(_MaskingSealer):
-    """Seals one party's vectors, and helps to open the sums they went into.
+    """Masks a party's vectors for sessions that may continue without lost parties, and helps to open their
+    sums.
 
-    Refuses (PeerError): a roster that names unknown parties, lacks this party, is smaller than the threshold,
-    or differs from the one before; a turn or attempt that is not greater than the last; an upload after this
-    turn's commit; a commit of an old attempt, with a share missing or not authentic, or of a turn that
-    committed another attempt; a recovery before this party's own commit, or of too many parties."""
+    In addition to the masks shared with others, each vector has a self mask. The party discloses it in a
+    second message (leg), or the other parties recover it if the party is lost.
+
+    Raises PeerError for a roster that is too small, has unknown parties, lacks this party, or changed under
+    the same keys; for a tag that is not newer than the last, or whose turn was committed; for a commit with
+    an old context, or with missing, forged or changed shares; and for a recovery before this party's commit,
+    or of too many parties."""
 
     way = TWO_LEGS
 
@@ -212,9 +223,9 @@ class TwoLegSealer(_MaskingSealer):
         self._mask: bytes | None = None
         self._note = b""
         self._shares: dict[str, bytes] | None = None
-        """Other parties' shares of this turn, once this party has committed to them."""
+        """Other parties' shares for this turn; None until this party has disclosed its self mask."""
         self._share_keys: dict[tuple[str, str], bytes] = {}
-        """(sender, receiver) -> key of a share of this turn."""
+        """Maps (sender, receiver) -> key that encrypts a share of this turn."""
 
     def seal(self, values: Int64, tag: Tag) -> Iterator[bytes]:
         # What one turn looks like at this party, and what its state is after each message:
@@ -235,18 +246,19 @@ class TwoLegSealer(_MaskingSealer):
         self._share_keys = {way: self._pairs.derived(peer, b"share", *way) for peer, way in ways}
         streams = self._pairs.masks(tag)
         self._pairs.replace_keys()
-        # The new self mask overwrites that of an abandoned attempt, which this party then cannot disclose any
-        # more: the vector of that attempt stays shut under any roster.
+        # The new self mask overwrites that of an abandoned attempt, which this party then can no longer
+        # disclose: the vector of that attempt can never be opened, under any roster.
         mask = self._mask = self._draw(KEY_BYTES)
         self._note, self._shares = b"", None
         streams.append((self_stream(mask, self._pairs.ctx, self._me), True))
         return (chunk.packed(words) for chunk, words in masked_chunks(values, tag, streams))
 
     def note(self) -> bytes:
-        """Return the note of the last chunk: a commitment to the self mask, and a sealed share of it per
-        peer.
+        """Return the note sent with the last chunk: a commitment to the self mask, and an encrypted share of
+        it for each peer.
 
-        It is made once: encrypting other shares under the same keys and nonce would reveal both."""
+        It is created only once per vector: other shares encrypted under the same keys and nonce would reveal
+        both."""
         tag = self._pairs.tag
         assert tag is not None
         if self._note:
@@ -265,18 +277,21 @@ class TwoLegSealer(_MaskingSealer):
         return self._note
 
     def assist(self, request: bytes) -> bytes:
-        """Return this party's self mask, or its shares of lost parties' masks, as the request wants."""
+        """Return this party's self mask, or its shares of lost parties' self masks, depending on the request.
+        Raises PeerError if the request is not allowed."""
         try:
             kind, ctx, *rest = packing.unpack(request)
         except ValueError:
-            raise PeerError("help-request-empty", "an empty request for help") from None
+            raise PeerError("help-request-empty", "the aggregator sent an empty request for help") from None
         if self._pairs.tag is None or not hmac.compare_digest(ctx, self._pairs.ctx):
-            raise PeerError("help-stale", "a request for help with a turn or attempt that is not the last")
+            raise PeerError(
+                "help-stale", "the aggregator asked for help with a turn or attempt that is no longer current"
+            )
         if kind == COMMIT:
             return self._commit(by_name(rest))
         if kind == RECOVER:
             return self._recover([name_of(party) for party in rest])
-        raise PeerError("help-kind-unknown", "a request for an unknown kind of help")
+        raise PeerError("help-kind-unknown", "the aggregator asked for an unknown kind of help")
 
     def _check(self, tag: Tag) -> None:
         self._pairs.check(tag)
@@ -284,13 +299,13 @@ class TwoLegSealer(_MaskingSealer):
         if len(tag.roster) < self._group.min_roster:
             raise PeerError(
                 "roster-too-small",
-                f"a roster of {len(tag.roster)}, fewer than {self._group.min_roster} parties",
+                f"the roster has {len(tag.roster)} parties, but at least {self._group.min_roster} are needed",
             )
         if last is not None and tag.turn == last.turn and self._shares is not None:
-            raise PeerError("turn-committed", f"turn {tag.turn} was committed: no other attempt is sealed")
+            raise PeerError("turn-committed", f"turn {tag.turn} was committed, so it cannot be sealed again")
         # A roster changes only with the attempt, which has new keys and a new sealer.
         if last is not None and set(tag.roster) != set(last.roster):
-            raise PeerError("roster-changed", "the roster changed under the same keys")
+            raise PeerError("roster-changed", "the roster changed, but the keys did not")
 
     def _commit(self, sealed: dict[str, bytes]) -> bytes:
         assert self._pairs.tag is not None
@@ -303,7 +318,9 @@ class TwoLegSealer(_MaskingSealer):
         #     attempt 1             d    uploads late                                        a + b + c + d
         peers = set(self._pairs.tag.roster) - {self._me}
         if set(sealed) != peers:
-            raise PeerError("commit-shares-missing", "asked to commit without every party's share")
+            raise PeerError(
+                "commit-shares-missing", "the aggregator asked for the self mask without every party's share"
+            )
         # A share opens only if its sender derived the same key, so under this ctx and roster. Once all shares
         # open, every party of the roster has sealed for this attempt, and this party may disclose its mask.
         shares = {}
@@ -313,13 +330,15 @@ class TwoLegSealer(_MaskingSealer):
             except InvalidTag:
                 raise PeerError(
                     "share-not-authentic",
-                    f"the share of party {peer} is not authentic: it was sealed under another session, turn "
-                    f"or roster, or was changed in transit",
+                    f"the share from party {peer} is not authentic: it is for a different session, turn or "
+                    f"roster, or was changed in transit",
                 ) from None
         # Another authentic share in place of the first means that its sender sealed two. `_recover` must not
         # answer about both.
         if self._shares is not None and shares != self._shares:
-            raise PeerError("commit-repeated", "asked to commit twice with different shares")
+            raise PeerError(
+                "commit-repeated", "the aggregator asked for the self mask twice, with different shares"
+            )
         self._shares = shares
         return self._mask
 
@@ -327,14 +346,20 @@ class TwoLegSealer(_MaskingSealer):
         assert self._pairs.tag is not None
         roster = self._pairs.tag.roster
         if self._shares is None:
-            raise PeerError("recover-before-commit", "asked to recover before this party committed")
+            raise PeerError(
+                "recover-before-commit",
+                "the aggregator asked for shares of lost parties before this party disclosed its self mask",
+            )
         # Only after its own commit: before, this party does not know that all sealed for this attempt, and
         # its share could help to open an abandoned one. If fewer than `threshold` parties are left, no honest
         # recovery can succeed, so such a request is refused as well.
         left = len(roster) - len(lost)
         twice = len(set(lost)) != len(lost)
         if twice or not set(lost) <= set(self._shares) or left < self._group.threshold:
-            raise PeerError("recover-too-many", f"asked to recover {len(lost)} of {len(roster)} parties")
+            raise PeerError(
+                "recover-too-many",
+                f"the aggregator asked for shares of {len(lost)} of {len(roster)} parties: too many",
+            )
         answer = []
         for party in lost:
             answer += [party.encode(), self._shares[party]]
@@ -364,16 +389,16 @@ class TwoLegSealer(_MaskingSealer):
 # A party lost between upload and commit cannot disclose its b although its vector is in the sum, so its b is
 # recovered from shares. Pairwise keys are never shared: no request can reveal a b and the masks of its pairs.
 #
-# Promises: a tag is sealed once; a vector uploaded for an attempt that did not commit can never be opened;
+# Guarantees: a tag is sealed once; a vector uploaded for an attempt that did not commit can never be opened;
 # pairwise keys are replaced after each vector and never leave the party.
-# Refuses: see `TwoLegSealer`; each rule has a test named after it in tests/privacy/masked.
+# Raises: see `TwoLegSealer`; each rule has a test named after it in tests/privacy/masked.
 
 
 class TwoLegOpener(Opener):
-    """Adds masked chunks to one running sum, collects the help, and opens the sum.
+    """Adds masked chunks to a running sum, collects self masks or their shares, and opens the sum.
 
-    It can never open a sum over less than the whole roster: pairwise masks cancel only in the whole sum.
-    Raises RosterTooSmall when too few parties are left to recover a self mask."""
+    It can only open the sum over the whole roster, because the masks shared by pairs cancel only in that sum.
+    Raises RosterTooSmall if too few parties are left to recover a lost party's self mask."""
 
     def __init__(self, tag: Tag, setup: AggregatorSetup) -> None:
         self.chunks = len(tag.chunks)
@@ -387,13 +412,14 @@ class TwoLegOpener(Opener):
         self._shares: dict[str, dict[int, int]] = {}
         self._lost: set[str] = set()
         self._missing: set[str] = set()
-        """The parties whose masks the others were asked to recover."""
+        """Parties whose self masks the others were asked to recover."""
 
     def add(self, party: str, number: int, cells: bytes) -> None:
         pairwise.add(self._sum, self._tag, number, cells)
 
     def note(self, party: str, note: bytes) -> None:
-        """Take in a party's commitment to its self mask, and its sealed shares of the mask."""
+        """Store a party's commitment to its self mask, and its encrypted shares of the mask. Raises PeerError
+        if they are incomplete or malformed."""
         try:
             commitment, *sealed = packing.unpack(note)
         except ValueError:
@@ -412,8 +438,8 @@ class TwoLegOpener(Opener):
         if missing and len(present) < self._group.threshold:
             raise RosterTooSmall(
                 "roster-too-small",
-                f"{len(present)} of {len(self._tag.roster)} parties are left, {self._group.threshold} are "
-                f"needed to open the sum without {', '.join(missing)}",
+                f"only {len(present)} of {len(self._tag.roster)} parties are left, but "
+                f"{self._group.threshold} are needed to open the sum without {', '.join(missing)}",
             )
         uncommitted = [party for party in present if party not in self._masks]
         if uncommitted:
@@ -432,18 +458,21 @@ class TwoLegOpener(Opener):
         return dict.fromkeys(present, request)
 
     def lose(self, party: str) -> None:
-        """Note that a party disconnected after its upload: its mask is recovered from the others."""
+        """Record that a party disconnected after its upload. Its self mask is recovered from the others
+        unless it has disclosed it."""
         self._lost.add(party)
 
     def assist(self, party: str, answer: bytes) -> None:
-        """Take in a party's help. Raises PeerError if it does not answer the request, SessionFailed if the
-        shares do not recover a lost party's mask."""
+        """Store a party's help. Raises PeerError if it does not match the request, and SessionFailed if the
+        shares do not recover a lost party's self mask."""
         if party not in self._commitments:
-            raise PeerError("help-without-report", "it sent help without a report")
+            raise PeerError("help-without-report", "it sent help, but no report")
         # A party's first help is always its own mask, since only parties without one were asked to commit.
         if party not in self._masks:
             if not self._is_of(party, answer):
-                raise PeerError("self-mask-wrong", f"party {party} did not commit to this self mask")
+                raise PeerError(
+                    "self-mask-wrong", f"the self mask of party {party} does not match its commitment"
+                )
             self._masks[party] = answer
             return
         answered = by_name(packing.unpack(answer))
@@ -458,15 +487,16 @@ class TwoLegOpener(Opener):
                 self._masks[lost] = self._recovered(lost, shares)
 
     def _recovered(self, lost: str, shares: Mapping[int, int]) -> bytes:
-        """Recover a lost party's mask. If that fails, it is unknown who is at fault: not the last helper."""
+        """Recover a lost party's self mask from shares. If that fails, any party that dealt or disclosed a
+        share may be at fault, so no party is blamed."""
         with contextlib.suppress(PeerError, OverflowError):
             mask = pairwise.combine(shares).to_bytes(KEY_BYTES)
             if self._is_of(lost, mask):
                 return mask
         raise SessionFailed(
             "self-mask-unrecoverable",
-            f"the self mask of the lost party {lost} cannot be recovered: its shares do not match its "
-            f"commitment, so party {lost} dealt wrong shares, or a party that helped changed its share",
+            f"the self mask of lost party {lost} cannot be recovered: the shares do not match its "
+            f"commitment, so party {lost} sent wrong shares, or a party that helped changed its share",
         )
 
     def _is_of(self, party: str, mask: bytes) -> bool:
@@ -492,26 +522,26 @@ class TwoLegOpener(Opener):
 # A turn, with ctx = everything that both ends must agree on:
 #
 #     upload   each party: its cells plus its masks modulo the cell's 2**bits, encrypted under the session's
-# key
+#              key
 #     blind    the aggregator adds up the ciphertexts, adds a number drawn from all plaintexts to each, which
 #              also randomises it again, and sends them with ctx to the key holder
 #     assist   the key holder decrypts the blinded sum, which is uniform noise to it, once per turn, and
-# counts
+#              counts
 #     open     the aggregator subtracts its numbers, and drops what the masks carried above a cell's bits
 #
-# Promises: the key holder learns nothing about a sum except its number of cells. An aggregator that lies, or
-# has the key, learns no more than the sum over all parties, as long as two parties with rows do not collude
-# with it. A tag is sealed once; the same request gets the same answer, another one in the same turn gets
-# none.
-# Refuses (PeerError): rosters other than all parties; ciphertexts of another key, out of range, or not as
-# many as the cells need; keys that are too short or invalid; more openings than the terms have sums.
+# Guarantees: the key holder learns nothing about a sum except its number of cells. An aggregator that lies,
+# or has the key, learns only the sum over all parties, as long as two parties with rows do not collude with
+# it. A tag is sealed once. The same request gets the same answer; a different one in the same turn is
+# rejected.
+# Raises: PeerError for rosters other than all parties; for ciphertexts under another key, out of range, or of
+# the wrong number; for keys that are too short or invalid; and for more openings than the terms have sums.
 
 
 class KeyHolder:
-    """Opens blinded sums: only of the tag announced last, and only one per turn.
+    """Decrypts blinded sums with the secret key, at most one per turn.
 
-    Two sums of one turn could differ in a single party. So once a sum of a turn was opened, no other attempt
-    of that turn is opened."""
+    It decrypts only the sum announced last. Once a turn's sum is decrypted, no other attempt of that turn is,
+    because two sums of one turn could differ by a single party's vector."""
 
     def __init__(self, secret: "Secret", group: Group, session: bytes, max_openings: int) -> None:
         self._secret = secret
@@ -522,43 +552,57 @@ class KeyHolder:
         self._opened_turn = -1
         self._request, self._answer = b"", b""
         self.openings = 0
-        """Number of sums opened so far."""
+        """Number of sums decrypted so far."""
 
     def __repr__(self) -> str:
         return f"KeyHolder({self.openings} of at most {self._most} sums opened)"
 
     def announce(self, tag: Tag) -> None:
-        """Allow a request for this sum from now on. Raises PeerError if the tag is not newer than the last,
-        if its turn was opened, or if its roster is not all parties."""
+        """Allow requests for the sum of this tag, and for no other. Raises PeerError if the tag is not newer
+        than the last, its turn was opened, or its roster lacks parties."""
         check_newer(tag, self._tag)
         if tag.turn <= self._opened_turn:
-            raise PeerError("turn-opened", f"turn {tag.turn} was opened: no other attempt of it can be")
+            raise PeerError(
+                "turn-opened", f"the sum of turn {tag.turn} was opened, so the turn cannot be repeated"
+            )
         check_whole(tag, self._group)
         self._tag = tag
         self._request, self._answer = b"", b""
 
     def assist(self, request: bytes) -> bytes:
-        """Return the plaintexts of the blinded sum of the tag announced last."""
+        """Return the plaintexts of the blinded sum of the last announced tag. Raises PeerError if the request
+        is for a different sum, malformed, or exceeds the limit of openings."""
         if not request:
-            raise PeerError("help-request-empty", "an empty request for help")
+            raise PeerError("help-request-empty", "the aggregator sent an empty request for help")
         ctx, *sealed = packing.unpack(request)
         tag = self._tag
         if tag is None or not hmac.compare_digest(ctx, context(BENEATH, self._session, self._group, tag)):
-            raise PeerError("help-stale", "asked to open a sum that is not this session's last")
+            raise PeerError(
+                "help-stale", "the aggregator asked for a sum that is not the last one of this session"
+            )
         request_digest = hashlib.sha256(request).digest()
         if self._request:
             if not self._answer or not hmac.compare_digest(request_digest, self._request):
-                raise PeerError("opening-other", f"asked to open turn {tag.turn} again with another request")
+                raise PeerError(
+                    "opening-other",
+                    f"the aggregator asked twice for the sum of turn {tag.turn}, with different requests",
+                )
             return self._answer
         if self.openings >= self._most:
-            raise PeerError("openings-exceeded", f"asked to open more than the terms' {self._most} sums")
+            raise PeerError(
+                "openings-exceeded",
+                f"the aggregator asked for more than the {self._most} sums that the terms allow",
+            )
         if len(sealed) != len(tag.chunks):
-            raise PeerError("opening-parts", f"asked to open {len(sealed)} of {len(tag.chunks)} parts")
+            raise PeerError(
+                "opening-parts",
+                f"the aggregator asked for {len(sealed)} parts of a sum that has {len(tag.chunks)} parts",
+            )
         parties = len(self._group.members)
         ciphers = [self._secret.public.cipher(chunk, parties) for chunk in tag.checked]
         read = [cipher.read(chunk) for cipher, chunk in zip(ciphers, sealed, strict=True)]
         # A malformed request has raised by now, and costs nothing. From here on the turn counts as opened. If
-        # decryption fails, `_request` is set and `_answer` is empty: the turn stays shut.
+        # decryption fails, `_request` is set and `_answer` is empty: the turn cannot be opened any more.
         self._opened_turn = tag.turn
         self._request = request_digest  # no other request is answered from here on
         self.openings += 1
@@ -567,16 +611,16 @@ class KeyHolder:
 
 
 def name_of_key(public: "Public") -> bytes:
-    """Return the first NAME_BYTES bytes of a public key's digest."""
+    """Return the first NAME_BYTES bytes of the public key's digest, which identify the key."""
     return hashlib.sha256(packing.pack(b"fedboost/1/public", public.to_bytes())).digest()[:NAME_BYTES]
 
 
 class EncryptedSealer(_MaskingSealer):
-    """Masks one party's vectors and encrypts them under the session's key. With the secret key, it also helps
-    to open the sums.
+    """Masks a party's vectors and encrypts them with the session's public key. At the key holder, it also
+    decrypts blinded sums.
 
-    Refuses (PeerError): the tags that `PairMasks.check` refuses; a roster other than all parties; help
-    without the secret key, and the requests that `KeyHolder` refuses."""
+    Raises PeerError for tags rejected by `PairMasks.check`, rosters that lack parties, requests for help
+    without the secret key, and requests rejected by `KeyHolder`."""
 
     way = BENEATH
 
@@ -591,7 +635,7 @@ class EncryptedSealer(_MaskingSealer):
 
     @property
     def openings(self) -> int:
-        """Number of sums that this party helped to open."""
+        """Number of sums that this party has decrypted."""
         return self._holder.openings if self._holder else 0
 
     def seal(self, values: Int64, tag: Tag) -> Iterator[bytes]:
@@ -608,16 +652,20 @@ class EncryptedSealer(_MaskingSealer):
 
     def assist(self, request: bytes) -> bytes:
         if self._holder is None:
-            raise PeerError("secret-key-missing", "asked to open a sum without having the secret key")
+            raise PeerError(
+                "secret-key-missing",
+                "the aggregator asked this party to decrypt a sum, but it does not have the secret key",
+            )
         return self._holder.assist(request)
 
 
 class EncryptedOpener(Opener):
-    """Adds encrypted chunks to one running sum, has it opened by the key holder, and removes the blind.
+    """Adds encrypted chunks to a running sum, blinds it, has it decrypted by the key holder, and removes the
+    blind.
 
-    Raises RosterTooSmall when the key holder is lost: no other party can open the sum."""
+    Raises RosterTooSmall if the key holder is lost, because no other party can decrypt the sum."""
 
-    unexpected_note = "a note, which encrypted cells do not have"
+    unexpected_note = "it sent a note, but encrypted cells have no notes"
 
     def __init__(self, tag: Tag, setup: AggregatorSetup) -> None:
         public, group = setup.public, setup.group
@@ -645,10 +693,10 @@ class EncryptedOpener(Opener):
         if len(cells) < NAME_BYTES:
             raise PeerError(
                 "cells-length",
-                f"{len(cells)} bytes of cells, fewer than the key name's {NAME_BYTES}",
+                f"it sent {len(cells)} bytes of cells, but the key's digest alone has {NAME_BYTES}",
             )
         if not hmac.compare_digest(cells[:NAME_BYTES], self._name):
-            raise PeerError("cells-other-key", "cells encrypted under a key that is not this session's")
+            raise PeerError("cells-other-key", "it encrypted cells with a key that is not this session's")
         more, total = cipher.read(cells[NAME_BYTES:]), self._sums[number]
         self._sums[number] = more if total is None else cipher.add(total, more)
 
@@ -656,13 +704,16 @@ class EncryptedOpener(Opener):
         self._lost |= party == self._keyholder
 
     def requests(self) -> dict[str, bytes]:
-        """Return the request to the key holder, the same bytes in every call, until it has decrypted."""
+        """Return the request to the key holder, or an empty dictionary once it has decrypted the sum.
+        Repeated calls return the same bytes."""
         if self._opened is not None:
             return {}
         if self._lost:
-            raise RosterTooSmall("key-holder-lost", f"{self._keyholder} is lost: no one else can open sums")
+            raise RosterTooSmall(
+                "key-holder-lost", f"{self._keyholder} is lost, but only it can decrypt sums"
+            )
         if any(total is None for total in self._sums):
-            raise LocalProtocolError("sum-empty", "a sum to which no party has added cannot be opened")
+            raise LocalProtocolError("sum-empty", "a sum cannot be opened before a party has added to it")
         # Blinded once per sum: the key holder answers only one request per turn.
         if not self._request:
             blinded = [
@@ -674,13 +725,16 @@ class EncryptedOpener(Opener):
         return {self._keyholder: self._request}
 
     def assist(self, party: str, answer: bytes) -> None:
-        """Take in the plaintexts. Raises PeerError if they do not answer the request, SessionFailed if they
-        cannot be a sum of the parties: the fault of the key holder or of a party, it is unknown which."""
+        """Store the key holder's plaintexts, without the blinds. Raises PeerError if they do not match the
+        request. Raises SessionFailed if they cannot be a sum of the parties' vectors. It is then unknown
+        whether the key holder or another party is at fault."""
         if party != self._keyholder or not self._request or self._opened is not None:
-            raise PeerError("help-unexpected", "help that was not requested")
+            raise PeerError("help-unexpected", "it sent help that was not requested")
         answers = packing.unpack(answer)
         if len(answers) != self.chunks:
-            raise PeerError("opening-parts", f"{len(answers)} parts of plaintexts, expected {self.chunks}")
+            raise PeerError(
+                "opening-parts", f"it sent {len(answers)} parts of plaintexts instead of {self.chunks}"
+            )
         opened = pairwise.zeros(self._tag)
         for chunk, cipher, plain, blind in zip(
             self._tag.checked, self._ciphers, answers, self._blinds, strict=True

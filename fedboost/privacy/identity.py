@@ -1,4 +1,5 @@
-"""Identities: a consortium's X.509 certificates, how they are issued, and signatures."""
+"""Identities: a consortium's X.509 certificates (checking and issuing them), certificate requests, and
+signatures."""
 
 import hashlib
 import re
@@ -19,30 +20,30 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from fedboost.errors import ConfigError, PeerError, quoted
 
 # ---- Certificates of a consortium: names, roles, and chains to its root ---------------------------------
-# Promises: `identify` accepts a certificate only along a chain of signatures up to one of the given roots, at
-# the given time. The name is the subject's common name, the role its organizational unit. No certificate of
-# one role passes for another role: only the aggregator's carries `SERVER_NAME`, the name that clients require
-# when they connect. A signature covers its message under a prefix, so nothing signed for TLS with the same
-# key passes for a message. Private keys never print.
-# Refuses: certificates of another root, outside their validity, on the deny list, without a known role, that
-# are authorities themselves, or with constraints that are not understood here (PeerError). The deny list has
-# serial numbers, so a name can be issued again under another one.
-# Issuing draws keys and serial numbers from the cryptography library; nothing here reads a clock.
+# Guarantees: `identify` accepts a certificate only along a chain of signatures up to one of the given roots,
+# at the given time. The name is the subject's common name, the role its organizational unit. A certificate
+# cannot be used in another role: only the aggregator's contains `SERVER_NAME`, the name that clients require
+# when they connect. A signature covers its message after a prefix, so nothing signed for TLS with the same
+# key is a valid message signature. The repr never shows private keys.
+# Raises: PeerError for certificates of another root, outside their validity, on the deny list, without a
+# known role, of authorities, or with unsupported constraints. The deny list contains serial numbers, so a
+# denied member can get a new certificate under the same name.
+# Keys and serial numbers come from the cryptography library. No function here reads a clock.
 
 
 ROLES = ("party", "aggregator", "analyst")
 
 SERVER_NAME = "aggregator.fedboost"
-"""The DNS name in the aggregator's certificate and in no other."""
+"""DNS name in the aggregator's certificate, and in no other certificate."""
 
 MAX_NAME_BYTES = 64
-"""Longest common name (RFC 5280, ub-common-name), here in bytes of UTF-8."""
+"""Maximum length of a common name in bytes of UTF-8 (RFC 5280, ub-common-name)."""
 
 MAX_CHAIN_BYTES = 32 * 1024
-"""Largest presented chain: a leaf and its intermediates."""
+"""Maximum size in bytes of a certificate chain (leaf and intermediates) that a peer presents."""
 
 CLOCK_SKEW = timedelta(minutes=5)
-"""New certificates are valid from this long before now, since the sites' clocks differ."""
+"""New certificates are valid from this long before they are issued, because the sites' clocks differ."""
 
 PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | ed25519.Ed25519PrivateKey
 PublicKey = ec.EllipticCurvePublicKey | rsa.RSAPublicKey | ed25519.Ed25519PublicKey
@@ -61,7 +62,8 @@ _MALFORMED = (
 
 @dataclass(frozen=True)
 class Identified:
-    """The owner of a verified certificate. serial: the certificate's, in hex as in a deny list."""
+    """The owner of a verified certificate. serial: serial number of the certificate, in hexadecimal as in a
+    deny list."""
 
     name: str
     role: str
@@ -73,20 +75,22 @@ def identify(certificate: bytes, roots: bytes, now: datetime, denied: Collection
     """Verify a certificate and return its owner.
 
     Args:
-        certificate: one certificate in DER, or PEM with the leaf first, then each issuer of the one before.
-        roots: trusted roots, PEM.
-        now: the time, with a time zone.
-        denied: serial numbers in hex.
+        certificate: a single certificate in DER, or a PEM chain: the leaf first, then the issuer of each
+            certificate before.
+        roots: trusted root certificates, PEM.
+        now: current time, with a time zone.
+        denied: hexadecimal serial numbers of certificates that are not accepted.
 
     Raises:
-        PeerError: the certificate is not accepted; the message is one sentence.
-        ConfigError: `roots` or `denied` cannot be read."""
+        PeerError: The certificate is not accepted. The message says why.
+        ConfigError: `roots` or `denied` cannot be read.
+    """
     trusted = read_roots(roots)
     forbidden = {serial_of(text) for text in denied}
     if len(certificate) > MAX_CHAIN_BYTES:
         raise PeerError(
             "certificate-too-long",
-            f"a certificate chain of {len(certificate)} bytes; {MAX_CHAIN_BYTES} are allowed",
+            f"the certificate chain has {len(certificate)} bytes, but at most {MAX_CHAIN_BYTES} are allowed",
         )
     try:
         leaf, *others = _read(certificate)
@@ -96,8 +100,8 @@ def identify(certificate: bytes, roots: bytes, now: datetime, denied: Collection
     if name is None:
         raise PeerError(
             "certificate-without-name",
-            f"a certificate without a name: its subject must have one common name (CN) of 1 to "
-            f"{MAX_NAME_BYTES} bytes of printable characters in UTF-8",
+            f"the certificate has no valid name: its subject needs exactly one common name (CN), 1 to "
+            f"{MAX_NAME_BYTES} bytes of printable UTF-8",
         )
     fault = None
     for path in _paths(leaf, others, trusted):
@@ -111,54 +115,61 @@ def identify(certificate: bytes, roots: bytes, now: datetime, denied: Collection
         "certificate-untrusted",
         fault
         or f"the certificate of {name!r} was issued by another consortium: its issuer "
-        f"{leaf.issuer.rfc4514_string()[:100]!r} does not lead to a root that is trusted here "
+        f"{leaf.issuer.rfc4514_string()[:100]!r} is not certified by a trusted root "
         f"(fingerprint {', '.join(fingerprint(root)[:8] + '...' for root in trusted)})",
     )
 
 
 def role_of(certificate: x509.Certificate) -> str | None:
-    """Return the organizational unit of a certificate that is a role; None unless exactly one is."""
+    """Return the role in a certificate's subject (its organizational unit), or None unless there is exactly
+    one."""
     roles = [v for v in _attributes(certificate, NameOID.ORGANIZATIONAL_UNIT_NAME) if v in ROLES]
     return roles[0] if len(roles) == 1 else None
 
 
 def common_name(certificate: x509.Certificate) -> str | None:
-    """Return the common name of a certificate; None unless there is exactly one and it is allowed."""
+    """Return the common name in a certificate's subject, or None unless there is exactly one and it is
+    valid."""
     names = _attributes(certificate, NameOID.COMMON_NAME)
     return names[0] if len(names) == 1 and is_name(names[0]) else None
 
 
 def is_name(text: str) -> bool:
-    """True if a certificate, and so the terms, can contain this name."""
+    """Return True if a certificate can contain this name: 1 to MAX_NAME_BYTES bytes of printable
+    characters."""
     return text.isprintable() and 1 <= len(text.encode()) <= MAX_NAME_BYTES
 
 
 def fingerprint(certificate: x509.Certificate) -> str:
-    """Return the SHA-256 of a certificate, in groups of hex digits that people can compare."""
+    """Return a certificate's SHA-256 hash, in groups of hexadecimal digits that people can compare."""
     return certificate.fingerprint(hashes.SHA256()).hex(" ", 4)
 
 
 def key_fingerprint(key: PublicKey) -> str:
-    """Return the SHA-256 of a public key in hex, the same for every certificate of the key."""
+    """Return a public key's SHA-256 hash in hexadecimal. It is the same for every certificate of the key."""
     return hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
 
 
 def serial_of(text: str) -> str:
-    """Normalise a serial number in any usual form (AB:CD, 0xabcd, 00abcd) to the form used here (abcd)."""
+    """Normalise a serial number, e.g. AB:CD, 0xabcd or 00abcd, to lowercase hexadecimal digits (abcd). Raises
+    ConfigError if it is not a hexadecimal number."""
     if not re.fullmatch(r"(0[xX])?[0-9a-fA-F]+(:[0-9a-fA-F]+)*", text):
         raise ConfigError(
             "certificate-serial-invalid",
-            f"{quoted(text, 100)!r} is not a certificate's serial number; write it in hex, such as 4f:a0:17",
+            f"{quoted(text, 100)!r} is not a certificate's serial number; use hexadecimal, e.g. 4f:a0:17",
         )
     return f"{int(text.replace(':', ''), 16):x}"
 
 
 def read_roots(roots: bytes) -> tuple[x509.Certificate, ...]:
-    """Read the certificates in a consortium's PEM file. Raises ConfigError if there are none."""
+    """Read the certificates in a consortium's PEM file. Raises ConfigError if it contains none, or an invalid
+    one."""
     try:
         return tuple(_read(roots))
     except _MALFORMED:
-        raise ConfigError("roots-missing", "the consortium's file has no X.509 certificates in PEM") from None
+        raise ConfigError(
+            "roots-missing", "the consortium's file contains no valid X.509 certificates in PEM"
+        ) from None
 
 
 def to_pem(*certificates: x509.Certificate) -> bytes:
@@ -166,8 +177,8 @@ def to_pem(*certificates: x509.Certificate) -> bytes:
 
 
 def _read(data: bytes) -> Sequence[x509.Certificate]:
-    """Read one certificate in DER, or all in PEM, at least one. Raises one of _MALFORMED unless every field
-    used here can be read."""
+    """Read one certificate in DER, or one or more in PEM. Raises one of _MALFORMED if a field that this
+    module uses cannot be read."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # oddities either raise below or do not matter
         if b"-----BEGIN" in data:
@@ -178,7 +189,7 @@ def _read(data: bytes) -> Sequence[x509.Certificate]:
             _ = certificate.subject, certificate.issuer, certificate.extensions, certificate.public_key()
             _ = certificate.signature_hash_algorithm
             if certificate.serial_number <= 0:
-                raise ValueError("RFC 5280: a serial number is positive; a deny list has no others")
+                raise ValueError("RFC 5280: a serial number must be positive, as in a deny list")
     return certificates
 
 
@@ -199,8 +210,8 @@ def _extension(certificate: x509.Certificate, kind: type[_Value]) -> _Value | No
 def _paths(
     leaf: x509.Certificate, others: Sequence[x509.Certificate], roots: Sequence[x509.Certificate]
 ) -> Iterator[Sequence[x509.Certificate]]:
-    """Yield a chain of valid signatures from the leaf to each root that ends one. `others` are used as long
-    as each issued the one before; a root among them is left out."""
+    """Yield each chain of valid signatures that leads from the leaf to a root. `others` are intermediates in
+    order, and are used until one did not issue the certificate before it."""
     path = [leaf]
     for issuer in others:
         if issuer in roots or not _issued(path[-1], issuer):
@@ -220,7 +231,8 @@ def _issued(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
 
 
 def _fault_of_path(path: Sequence[x509.Certificate], now: datetime, denied: Collection[str]) -> str | None:
-    """Return the fault of a chain of valid signatures, leaf first and root last; None without any."""
+    """Return why a chain (leaf first, root last) is not accepted although its signatures are valid, or None
+    if it is accepted."""
     for depth, certificate in enumerate(path):
         is_root, serial = depth == len(path) - 1, f"{certificate.serial_number:x}"
         who = "the consortium's root" if is_root else f"the certificate of {_subject(certificate)!r}"
@@ -237,9 +249,9 @@ def _fault_of_path(path: Sequence[x509.Certificate], now: datetime, denied: Coll
             constrains = extension.critical or isinstance(extension.value, x509.NameConstraints)
             if constrains and not isinstance(extension.value, _UNDERSTOOD):
                 oid = extension.oid.dotted_string
-                return f"{who} has a constraint that fedboost does not know (extension {oid})"
+                return f"{who} has a constraint that fedboost does not support (extension {oid})"
         if depth > 0 and not _may_issue(certificate, depth - 1):
-            return f"{who} may not issue such certificates (basicConstraints, keyUsage)"
+            return f"{who} is not allowed to issue this certificate (basicConstraints, keyUsage)"
     return None
 
 
@@ -248,21 +260,23 @@ def _subject(certificate: x509.Certificate) -> str:
 
 
 def _weakness(certificate: x509.Certificate, is_root: bool) -> str | None:
-    """Return the weakness of a key, or of the signature over it unless it is a root's; None without any."""
+    """Return why a certificate's key, or the signature on it, is too weak, or None if both are strong. The
+    signature on a root is not checked."""
     key, digest = certificate.public_key(), certificate.signature_hash_algorithm
     if not isinstance(key, PublicKey):
         return "a key that is neither EC nor RSA nor Ed25519"
     if isinstance(key, rsa.RSAPublicKey) and key.key_size < 2048:
-        return f"an RSA key of {key.key_size} bits; 2048 are needed"
+        return f"an RSA key of {key.key_size} bits, but needs at least 2048"
     if isinstance(key, ec.EllipticCurvePublicKey) and key.key_size < 256:
-        return f"an EC key of {key.key_size} bits; 256 are needed"
+        return f"an EC key of {key.key_size} bits, but needs at least 256"
     if not is_root and digest is not None and not isinstance(digest, _STRONG_HASHES):
-        return f"a signature over {digest.name}, which is too weak; SHA-256 is needed"
+        return f"a signature with the weak hash {digest.name}, but needs SHA-256 or stronger"
     return None
 
 
 def _may_issue(certificate: x509.Certificate, below: int) -> bool:
-    """True if this is an authority for chains with `below` intermediates below it."""
+    """Return True if the certificate is an authority that may be followed by `below` intermediate
+    authorities."""
     constraints = _extension(certificate, x509.BasicConstraints)
     usage = _extension(certificate, x509.KeyUsage)
     if constraints is None or not constraints.ca or not (usage is None or usage.key_cert_sign):
@@ -271,13 +285,13 @@ def _may_issue(certificate: x509.Certificate, below: int) -> bool:
 
 
 def _fault_of_leaf(leaf: x509.Certificate, path: Sequence[x509.Certificate]) -> str | None:
-    """Return why a leaf with a valid chain is not a certificate of one of ROLES; None if it is."""
+    """Return why a leaf with a valid chain does not certify one of ROLES, or None if it does."""
     who = f"the certificate of {_subject(leaf)!r}"
     constraints, usage = _extension(leaf, x509.BasicConstraints), _extension(leaf, x509.KeyUsage)
     if constraints is not None and constraints.ca:
-        return f"{who} is a certificate authority's; a {' or '.join(ROLES)} needs one that is not"
+        return f"{who} belongs to a certificate authority, so a {' or '.join(ROLES)} cannot use it"
     if usage is not None and not usage.digital_signature:
-        return f"{who} may not sign (keyUsage lacks digitalSignature)"
+        return f"{who} does not allow signing (its keyUsage lacks digitalSignature)"
     role = role_of(leaf)
     if role is None:
         units = ", ".join(_attributes(leaf, NameOID.ORGANIZATIONAL_UNIT_NAME))[:100]
@@ -288,7 +302,7 @@ def _fault_of_leaf(leaf: x509.Certificate, path: Sequence[x509.Certificate]) -> 
     for certificate in path[:-1]:
         purposes = _extension(certificate, x509.ExtendedKeyUsage)
         if purposes is not None and purpose_of(role) not in purposes:
-            return f"{who} may not be used in the role {role!r} (extendedKeyUsage)"
+            return f"{who} does not allow the role {role!r} (extendedKeyUsage)"
     if role == "aggregator" and not _passes_as_server(leaf):
         return f"{who} has the role 'aggregator' but not the DNS name {SERVER_NAME}"
     if role != "aggregator" and _passes_as_server(leaf):
@@ -301,7 +315,8 @@ def purpose_of(role: str) -> x509.ObjectIdentifier:
 
 
 def _passes_as_server(certificate: x509.Certificate) -> bool:
-    """True if TLS accepts the certificate for SERVER_NAME, by common name without alternative names."""
+    """Return True if TLS would accept the certificate for SERVER_NAME. Without alternative names, TLS uses
+    the common name."""
     alternative = _extension(certificate, x509.SubjectAlternativeName)
     names = [] if alternative is None else alternative.get_values_for_type(x509.DNSName)
     names = names or _attributes(certificate, NameOID.COMMON_NAME)
@@ -310,7 +325,7 @@ def _passes_as_server(certificate: x509.Certificate) -> bool:
 
 
 def day(moment: datetime) -> str:
-    """Format a moment for people, in UTC."""
+    """Format a time for people, in UTC."""
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
@@ -324,7 +339,8 @@ PSS = padding.PSS(padding.MGF1(hashes.SHA256()), padding.PSS.DIGEST_LENGTH)
 
 @dataclass(frozen=True)
 class Signer:
-    """A name with its certificate and private key. certificate: PEM, the leaf first, then intermediates."""
+    """A member's identity for signing: name, role, certificate and private key. certificate: PEM, the leaf
+    first, then intermediates."""
 
     name: str
     role: str
@@ -333,11 +349,11 @@ class Signer:
 
     @property
     def der(self) -> bytes:
-        """The leaf certificate in DER."""
+        """The leaf certificate in DER encoding."""
         return x509.load_pem_x509_certificate(self.certificate).public_bytes(Encoding.DER)
 
     def sign(self, message: bytes) -> bytes:
-        """Sign a message so that `verify` accepts it: ECDSA or RSA-PSS over SHA-256, or Ed25519."""
+        """Sign a message so that `verify` accepts it, using ECDSA or RSA-PSS with SHA-256, or Ed25519."""
         data = SIGNED + message
         if isinstance(self.key, ec.EllipticCurvePrivateKey):
             return self.key.sign(data, ECDSA)
@@ -347,7 +363,8 @@ class Signer:
 
 
 def verify(identified: Identified, message: bytes, signature: bytes) -> None:
-    """Raise PeerError unless `signature` is that of `identified` over this message."""
+    """Raise PeerError unless `signature` is a valid signature of this message by the owner of the
+    certificate."""
     data, key = SIGNED + message, identified.public_key
     try:
         if isinstance(key, ec.EllipticCurvePublicKey):
@@ -361,22 +378,22 @@ def verify(identified: Identified, message: bytes, signature: bytes) -> None:
 
 
 # ---- Certificate signing requests (X.509 CSRs) ----------------------------------------------------------
-# A member generates its key itself, and the root's owner signs for it.
-# Promises: a request that `read_request` returns was signed with the key in it, and contains a name and a
-# role and nothing else. The certificate contains what the consortium wants, not what the request has.
-# Refuses: requests with an invalid signature, an unknown role, further names or attributes, extensions, and
-# keys that are too weak or that gRPC's TLS does not support (ConfigError).
+# A member generates its key itself, and the root's owner signs the request.
+# Guarantees: a request that `read_request` returns was signed with the key in it, and contains only a name
+# and a role. The consortium decides what the certificate contains; nothing else is copied from the request.
+# Raises: ConfigError for requests with an invalid signature, an unknown role, further names or attributes,
+# extensions, and keys that are too weak or that gRPC's TLS does not support.
 
 
 MAX_REQUEST_BYTES = 32 * 1024
 CURVES = ("secp256r1", "secp384r1")
-"""The elliptic curves that gRPC's TLS supports."""
+"""Elliptic curves that gRPC's TLS supports."""
 _HASHES_OF_REQUESTS = (hashes.SHA256, hashes.SHA384, hashes.SHA512)
 
 
 @dataclass(frozen=True)
 class CertificateRequest:
-    """A member's request for a certificate of its key."""
+    """A member's verified request for a certificate: its name, role and public key."""
 
     name: str
     role: str
@@ -384,19 +401,20 @@ class CertificateRequest:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the key, in groups of hex digits that people can compare."""
+        """SHA-256 hash of the key, in groups of hexadecimal digits that people can compare."""
         return bytes.fromhex(key_fingerprint(self.key)).hex(" ", 4)
 
 
 def new_request(name: str, role: str) -> tuple[ec.EllipticCurvePrivateKey, x509.CertificateSigningRequest]:
-    """Generate a P-256 key and the request for its certificate. ConfigError for an invalid name or role."""
+    """Generate a P-256 key and a certificate request signed with it. Raises ConfigError if the name or role
+    is invalid."""
     key = ec.generate_private_key(ec.SECP256R1())
     builder = x509.CertificateSigningRequestBuilder(subject_of(name, role))
     return key, builder.sign(key, hashes.SHA256())
 
 
 def subject_of(name: str, role: str) -> x509.Name:
-    """Build the subject of a member's certificate. ConfigError for an invalid name or role."""
+    """Build the subject of a member's certificate. Raises ConfigError if the name or role is invalid."""
     if role not in ROLES:
         raise ConfigError("role-unknown", f"{quoted(role, 70)!r} is not a role; use {', '.join(ROLES)}")
     unit = x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, role)
@@ -408,37 +426,45 @@ def checked_name(name: str) -> str:
     if not is_name(name):
         raise ConfigError(
             "certificate-name-invalid",
-            f"{name[:70]!r} cannot be a name in a certificate; a name has 1 to {MAX_NAME_BYTES} bytes of "
-            f"printable characters in UTF-8",
+            f"{name[:70]!r} cannot be a name in a certificate; use 1 to {MAX_NAME_BYTES} bytes of printable "
+            f"UTF-8",
         )
     return name
 
 
 def read_request(data: bytes) -> CertificateRequest:
-    """Read a request in PEM. Raises ConfigError for one that must not be signed."""
+    """Read and verify a certificate request in PEM. Raises ConfigError if it is malformed or must not be
+    signed."""
     if len(data) > MAX_REQUEST_BYTES:
-        raise ConfigError("csr-too-long", f"a request of {len(data)} bytes; {MAX_REQUEST_BYTES} are allowed")
+        raise ConfigError(
+            "csr-too-long",
+            f"the request has at least {len(data)} bytes, but at most {MAX_REQUEST_BYTES} are allowed",
+        )
     try:
         request = x509.load_pem_x509_csr(data)
         key, subject, extensions = request.public_key(), request.subject, [*request.extensions]
         signed, digest = request.is_signature_valid, request.signature_hash_algorithm
     except (ValueError, TypeError, UnsupportedAlgorithm, x509.DuplicateExtension, x509.InvalidVersion):
         raise ConfigError(
-            "csr-invalid", "not a PEM certificate request, as from `fedboost keys request`"
+            "csr-invalid", "this is not a PEM certificate request; create one with `fedboost keys request`"
         ) from None
     if not signed:
-        raise ConfigError("csr-signature-invalid", "its signature does not match its key")
+        raise ConfigError("csr-signature-invalid", "the request's signature does not match its key")
     if digest is None or not isinstance(digest, _HASHES_OF_REQUESTS):
-        raise ConfigError("csr-hash-weak", "its signature is not over SHA-256 or better")
+        raise ConfigError("csr-hash-weak", "the request's signature does not use SHA-256 or stronger")
     if extensions or [*request.attributes]:
         asked = ", ".join(extension.oid.dotted_string for extension in extensions) or "attributes"
-        raise ConfigError("csr-asks-more", f"it asks for more than a name and a role (extensions: {asked})")
+        raise ConfigError(
+            "csr-asks-more", f"the request asks for more than a name and a role (extensions: {asked})"
+        )
     values = {attribute.oid: str(attribute.value) for attribute in subject}
     role = values.get(NameOID.ORGANIZATIONAL_UNIT_NAME, "")
     name = values.get(NameOID.COMMON_NAME, "")
     wanted = subject_of(name, role)
     if sorted(_values(subject)) != sorted(_values(wanted)):
-        raise ConfigError("csr-subject-invalid", "its subject has more than one name (CN) and one role (OU)")
+        raise ConfigError(
+            "csr-subject-invalid", "the request's subject must have exactly one name (CN) and one role (OU)"
+        )
     _check_key(key)
     return CertificateRequest(name, role, key)  # type: ignore[arg-type]
 
@@ -452,18 +478,22 @@ def _check_key(key: object) -> None:
         return
     if isinstance(key, ec.EllipticCurvePublicKey) and key.curve.name in CURVES:
         return
-    raise ConfigError("csr-key-invalid", "its key is not P-256, P-384, or RSA of at least 2048 bits")
+    raise ConfigError(
+        "csr-key-invalid", "the request's key is not P-256, P-384, or RSA of at least 2048 bits"
+    )
 
 
 # ---- Issuing certificates: a consortium's root, and certificates of parties, aggregator and analysts ----
 
 
 MAX_HOST = 253
-"""Most characters of a host name."""
+"""Maximum number of characters of a host name."""
 
 
 def new_root(consortium: str, now: datetime, days: int) -> tuple[ed25519.Ed25519PrivateKey, x509.Certificate]:
-    """Generate a root: an Ed25519 key and its self-signed certificate, which issues only leaves."""
+    """Generate a consortium's root: an Ed25519 key and a self-signed CA certificate, valid for `days` days.
+    It may sign members' certificates, but no further CAs. Raises ConfigError if the consortium's name is
+    invalid."""
     key = ed25519.Ed25519PrivateKey.generate()
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, checked_name(consortium))])
     builder = _builder(name, name, key.public_key(), now, days)
@@ -481,8 +511,8 @@ def issue(
     days: int,
     hosts: Iterable[str] = (),
 ) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
-    """Generate a member's P-256 key and its certificate (gRPC's TLS does not support Ed25519 leaves). hosts:
-    as for `certify`. Raises ConfigError for names that a certificate cannot contain."""
+    """Generate a P-256 key for a member and issue its certificate. (gRPC's TLS does not support Ed25519 in
+    members' certificates.) The arguments and errors are as in `certify`."""
     key = ec.generate_private_key(ec.SECP256R1())
     return key, certify(root_key, root, key.public_key(), name, role, now, days, hosts)
 
@@ -497,18 +527,31 @@ def certify(
     days: int,
     hosts: Iterable[str] = (),
 ) -> x509.Certificate:
-    """Issue the certificate of a member's key.
+    """Issue a certificate for a member's public key.
 
-    Every leaf has an alternative name, since TLS would otherwise use its common name as a host name. The
-    aggregator's is SERVER_NAME. hosts: further names and IP addresses, under which browsers reach the
-    machine. Raises ConfigError for names that a certificate cannot contain."""
+    Every certificate has an alternative name, because TLS would otherwise use the common name as a host name.
+    The aggregator's is SERVER_NAME.
+
+    Args:
+        root_key: the root's private key.
+        root: the root certificate.
+        key: the member's public key.
+        name: the member's name.
+        role: one of ROLES.
+        now: current time, with a time zone.
+        days: validity of the certificate in days.
+        hosts: additional host names and IP addresses, at which browsers reach the machine.
+
+    Raises:
+        ConfigError: A name is invalid, or the root expires before the certificate would.
+    """
     subject = subject_of(name, role)
     if now + timedelta(days=days) > root.not_valid_after_utc:
         left = (root.not_valid_after_utc - now).days
         raise ConfigError(
             "certificate-root-expires",
             f"the consortium's root itself expires on {day(root.not_valid_after_utc)}: "
-            + (f"choose at most {left} days" if left > 0 else "set up a new consortium"),
+            + (f"use at most {left} days" if left > 0 else "set up a new consortium"),
         )
     names = [x509.DNSName(f"{role}.fedboost"), *map(_host, hosts)]
     alternative = x509.SubjectAlternativeName(names)
@@ -524,7 +567,8 @@ def certify(
 
 
 def in_memory(parties: Iterable[str], now: datetime) -> tuple[dict[str, Signer], bytes]:
-    """Create a one-day consortium in memory, for simulations: the signer of each party, the root's PEM."""
+    """Create a consortium for simulations, valid for one day and only in memory. Returns each party's signer,
+    and the root certificate in PEM."""
     root_key, root = new_root("in memory", now, 2)
     signers = {}
     for name in parties:
@@ -539,7 +583,9 @@ def _host(name: str) -> x509.GeneralName:
     except ValueError:
         pass
     if not re.fullmatch(r"[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*", name) or len(name) > MAX_HOST:
-        raise ConfigError("host-invalid", f"{quoted(name, 100)!r} is not a host name, e.g. fed.example.org")
+        raise ConfigError(
+            "host-invalid", f"{quoted(name, 100)!r} is not a host name; use e.g. fed.example.org"
+        )
     return x509.DNSName(name.lower())
 
 

@@ -1,13 +1,16 @@
-"""Compiled loops of the protections: cells of any number of bits, packed, added and subtracted.
+"""Compiled loops of the protections: they pack, add and subtract cells of 1 to 64 bits, and draw Gaussian
+noise.
 
-Promises: the same results as the references in tests/privacy/reference/kernels.py, without temporary arrays,
-at memory speed, and without holding the interpreter lock. Callers have validated the lengths.
+Guarantees: the results equal those of the references in tests/privacy/reference/kernels.py. The loops need no
+temporary arrays, run at memory speed, and do not hold the interpreter lock. Callers have validated the
+lengths.
 
-`pieces`, int64 [P, 2], has the cells and the bits of each piece. Pieces follow each other in `total` (uint64,
-one word per cell) and in `packed` (uint64, ceil(cells * bits / 64) words per piece). In a piece of 64 L + r
-cells, the first 64 L are 64 rows of L cells. Lane l is the cells l, L + l, 2 L + l, ...: a stream of bits,
-lowest first, whose word k is word k L + l of the piece. So one shift applies to a whole row, and processors
-handle several lanes at once. The other r cells are one more stream after the lanes."""
+`pieces`, int64 [P, 2], contains the number of cells and the bits per cell of each piece. Pieces are
+consecutive in `total` (uint64, one word per cell) and in `packed` (uint64, ceil(cells * bits / 64) words per
+piece). In a piece of 64 L + r cells, the first 64 L cells are 64 rows of L cells. Lane l consists of cells l,
+L + l, 2 L + l, ... It is a stream of bits, lowest first, whose word k is word k L + l of the piece. So one
+shift applies to a whole row, and processors handle several lanes at once. The other r cells are one more
+stream after the lanes."""
 
 import numpy as np
 
@@ -16,13 +19,13 @@ from fedboost.kernel_cache import kernel
 _loop = kernel(nogil=True)
 
 MANY_LANES = 16
-"""From this number of lanes on, processors are faster row by row than lane by lane."""
+"""Number of lanes from which processors are faster row by row than lane by lane."""
 
 
 @_loop
 def _add_lanes(total, packed, rows, lanes, bits):
-    """total += the first `rows` rows of `lanes` cells, lane by lane. Bits above a cell's are not cleared:
-    they only ever reach bits above, which `sign` discards."""
+    """Add the first `rows` rows of `lanes` packed cells to `total`, lane by lane. Bits above a cell's width
+    are not cleared: they only affect higher bits, which `sign` discards."""
     width, full = np.uint64(bits), np.uint64(64)
     for lane in range(lanes):
         word, used, held = lane - lanes, full, np.uint64(0)
@@ -41,7 +44,8 @@ def _add_lanes(total, packed, rows, lanes, bits):
 
 @_loop
 def _add_rows(total, packed, rows, lanes, bits):
-    """As `_add_lanes`, but row by row: several lanes at once where there are many."""
+    """Like `_add_lanes`, but row by row if there are many lanes, so that processors handle several lanes at
+    once."""
     if lanes < MANY_LANES:
         _add_lanes(total, packed, rows, lanes, bits)
         return
@@ -77,7 +81,7 @@ def _subtract_rows(total, packed, rows, lanes, bits):
 
 @_loop
 def _pack_lanes(total, packed, rows, lanes, bits):
-    """Pack the rows as streams of bits, lane by lane."""
+    """Pack the first `rows` rows of `lanes` cells as streams of bits, lane by lane."""
     mask = np.uint64(0xFFFFFFFFFFFFFFFF) >> np.uint64(64 - bits)
     width, full = np.uint64(bits), np.uint64(64)
     for lane in range(lanes):
@@ -96,7 +100,8 @@ def _pack_lanes(total, packed, rows, lanes, bits):
 
 @_loop
 def _pack_rows(total, packed, rows, lanes, bits):
-    """As `_pack_lanes`, but row by row: several lanes at once where there are many."""
+    """Like `_pack_lanes`, but row by row if there are many lanes, so that processors handle several lanes at
+    once."""
     if lanes < MANY_LANES:
         _pack_lanes(total, packed, rows, lanes, bits)
         return
@@ -120,7 +125,9 @@ def _pack_rows(total, packed, rows, lanes, bits):
 
 @_loop
 def add(total, packed, pieces):
-    """total += packed, cell by cell modulo 2**64: the low `bits` bits of each cell are right."""
+    """Add `packed` to `total` in place, cell by cell, modulo 2**64. Only the low `bits` bits of each result
+    are meaningful. total: uint64 [cells]; packed: uint64 [words]; pieces: int64 [P, 2], the number of cells
+    and the bits per cell of each piece."""
     cell, word = 0, 0
     for piece in range(pieces.shape[0]):
         cells, bits = pieces[piece, 0], pieces[piece, 1]
@@ -132,7 +139,7 @@ def add(total, packed, pieces):
 
 @_loop
 def subtract(total, packed, pieces):
-    """total -= packed; as `add`."""
+    """Subtract `packed` from `total` in place. The arrays, and the meaningful bits, are as in `add`."""
     cell, word = 0, 0
     for piece in range(pieces.shape[0]):
         cells, bits = pieces[piece, 0], pieces[piece, 1]
@@ -144,7 +151,8 @@ def subtract(total, packed, pieces):
 
 @_loop
 def pack(total, packed, pieces):
-    """packed = the low bits of each cell of total."""
+    """Write the low `bits` bits of each cell of `total` to `packed`, which is overwritten. The arrays are as
+    in `add`."""
     cell, word = 0, 0
     for piece in range(pieces.shape[0]):
         cells, bits = pieces[piece, 0], pieces[piece, 1]
@@ -156,9 +164,9 @@ def pack(total, packed, pieces):
 
 @_loop
 def _choose(total, pieces, bitmap, chosen, counts):
-    """Select the nonzero cells. Bit i of `bitmap` (uint64, zeros before) is set if cell i is nonzero;
-    `chosen` gets these cells in order and has one spare element; `counts`, int64 [P, 2], gets their number
-    and bits for each piece."""
+    """Select the nonzero cells. Sets bit i of `bitmap` (uint64, initially zero) if cell i is nonzero. Writes
+    these cells in order to `chosen`, which has one spare element, and their number and bits in each piece to
+    `counts`, int64 [P, 2]."""
     cell, count = 0, 0
     for piece in range(pieces.shape[0]):
         before = count
@@ -173,7 +181,7 @@ def _choose(total, pieces, bitmap, chosen, counts):
 
 @_loop
 def _count_chosen(bitmap, pieces, counts):
-    """Fill `counts` as `_choose` does, from its bitmap. Returns the number of chosen cells."""
+    """Fill `counts` like `_choose`, but from its bitmap. Returns the number of selected cells."""
     cell, count = 0, 0
     for piece in range(pieces.shape[0]):
         before = count
@@ -186,7 +194,8 @@ def _count_chosen(bitmap, pieces, counts):
 
 @_loop
 def _add_chosen(total, bitmap, chosen):
-    """Add the chosen cells at their positions. `chosen` has one spare element of any value at its end."""
+    """Add the selected cells at their positions in `total`. `chosen` has a spare element of any value at its
+    end."""
     count = 0
     for i in range(total.size):
         nonzero = (bitmap[i >> 6] >> np.uint64(i & 63)) & np.uint64(1)
@@ -195,7 +204,7 @@ def _add_chosen(total, bitmap, chosen):
 
 
 LONG_BITMAP = -(1 << 62)
-"""Returned by `add_sparsely` for a bitmap with bits beyond the cells."""
+"""Returned by `add_sparsely` if the bitmap has bits beyond the cells."""
 
 
 @_loop
@@ -208,8 +217,9 @@ def _count_words(pieces):
 
 @_loop
 def pack_sparsely(total, packed, pieces, most):
-    """packed = a bitmap of the nonzero cells, then those cells; or all cells if more than `most` are nonzero
-    or the bitmap saves nothing. Returns the number of words."""
+    """Pack a bitmap of the nonzero cells, followed by these cells. Packs all cells instead if more than
+    `most` are nonzero, or if the bitmap saves nothing. Returns the number of words written. packed: uint64
+    [words of all cells]; the other arrays are as in `add`."""
     nonzero = 0
     for cell in range(total.size):
         nonzero += np.int64(total[cell] != 0)
@@ -228,8 +238,9 @@ def pack_sparsely(total, packed, pieces, most):
 
 @_loop
 def add_sparsely(total, packed, pieces):
-    """Add what `pack_sparsely` wrote with a bitmap. Returns the number n of cells. Adds nothing and returns
-    LONG_BITMAP for bits beyond the cells, or ~n if the words after the bitmap are not those of n cells."""
+    """Add what `pack_sparsely` wrote with a bitmap. Returns the number n of nonzero cells. Adds nothing and
+    returns LONG_BITMAP if the bitmap has bits beyond the cells, or ~n if the number of words after the bitmap
+    does not match n. The arrays are as in `add`."""
     start, spare = (total.size + 63) >> 6, total.size & 63
     if spare and packed[start - 1] >> np.uint64(spare):
         return np.int64(LONG_BITMAP)
@@ -245,7 +256,8 @@ def add_sparsely(total, packed, pieces):
 
 @_loop
 def sign(cells, pieces):
-    """Sign-extend each cell from the highest of its bits, int64 in place."""
+    """Sign-extend each cell in place from the highest of its bits. cells: int64 [cells]; pieces: int64 [P,
+    2], as in `add`."""
     cell = 0
     for piece in range(pieces.shape[0]):
         spare = 64 - pieces[piece, 1]
@@ -256,15 +268,15 @@ def sign(cells, pieces):
 
 # ---- discrete Gaussians -----------------------------------------------------------------------------
 #
-# Every random choice draws a whole number uniformly below another. No float is involved, so the distribution
-# is exact (Canonne, Kamath and Steinke 2020, with t = sigma; their fractions are split so that no number
-# needs more than 64 bits). `at`, int64 [1], is the position of the next word. Once it is beyond the end, the
-# words have run out and the result is discarded.
+# Every random choice draws a uniform integer below another. No float is involved, so the distribution is
+# exact (Canonne, Kamath and Steinke 2020, with t = sigma; their fractions are split so that no number needs
+# more than 64 bits). `at`, int64 [1], is the position of the next word. Once it is beyond the end, the words
+# have run out and the result is discarded.
 
 
 @_loop
 def _below(words, at, bound):
-    """Return a uniform whole number below `bound`, by rejection: no modulo, so no bias."""
+    """Draw a uniform integer below `bound` by rejection. A modulo would be biased."""
     mask = np.uint64(bound - 1)
     for shift in (1, 2, 4, 8, 16, 32):
         mask |= mask >> np.uint64(shift)
@@ -279,7 +291,7 @@ def _below(words, at, bound):
 
 @_loop
 def _falls(words, at, part, whole):
-    """True with probability exp(-part / whole), 0 <= part <= whole.
+    """Return True with probability exp(-part / whole), where 0 <= part <= whole.
 
     The loop passes step k with probability x / k, x = part / whole, so it stops at an odd k with probability
     1 - x + x**2 / 2! - ... = exp(-x) (von Neumann)."""
@@ -291,7 +303,7 @@ def _falls(words, at, part, whole):
 
 @_loop
 def _falls_squared(words, at, part, whole):
-    """True with probability exp(-(part / whole)**2 / 2), 0 <= part <= whole."""
+    """Return True with probability exp(-(part / whole)**2 / 2), where 0 <= part <= whole."""
     k = 1
     while (
         at[0] <= words.size
@@ -305,8 +317,10 @@ def _falls_squared(words, at, part, whole):
 
 @_loop
 def _stays(words, at, off, sigma):
-    """True with probability exp(-(off / sigma)**2 / 2), factor by factor of off = q sigma + r:
-    (off / sigma)**2 / 2 = q * q / 2 + q * (r / sigma) + (r / sigma)**2 / 2."""
+    """Return True with probability exp(-(off / sigma)**2 / 2).
+
+    With off = q sigma + r, (off / sigma)**2 / 2 = q * q / 2 + q * (r / sigma) + (r / sigma)**2 / 2. Each term
+    is a factor of the probability, which is drawn separately."""
     times, rest = off // sigma, off % sigma
     for _ in range(times * times):
         if not _falls(words, at, 1, 2):
@@ -337,8 +351,9 @@ def _gaussian(words, at, sigma):
 
 @_loop
 def gaussians(words, sigma, out):
-    """Fill `out`, int64 [N], with discrete Gaussians from uint64 words until those run out. Returns the
-    numbers filled and the words used. sigma: a whole number, at most 2**61."""
+    """Fill `out`, int64 [N], with discrete Gaussians drawn from random uint64 words until those run out.
+    Returns how many were drawn and how many words they used. sigma: standard deviation, an integer of at most
+    2**61."""
     at = np.zeros(1, np.int64)
     for i in range(out.size):
         begin = at[0]

@@ -1,4 +1,5 @@
-"""Gaussian noise, the privacy loss of its releases, and noise on labels."""
+"""Differential privacy: discrete Gaussian noise for sums, the privacy loss of noisy sums, and noise on
+labels."""
 
 import hmac
 import math
@@ -15,28 +16,28 @@ from fedboost.privacy import kernels, packing
 # encryption, and the shares of several parties add up exactly in the opened sum. An integer sampler can also
 # be exact. A float sampler only reaches some of the floats around its value, and which ones it reaches
 # depends on the value that it should hide (Mironov, CCS 2012).
-# What sigma is measured against. A row changes a released vector only by its own integers. Those are rounded
-# toward zero, so their Euclidean norm is at most `UNITS * sensitivity`: rounding never adds to it. A row that
-# is in k sums of a release, one for each feature, say, has sqrt(k) times that norm. `terms.hiding.plan_of`
-# derives sigma from it.
-# Promises: noise is exactly distributed, drawn from a cryptographic stream (AES-256 in counter mode) of a
+# Sensitivity. A row changes a released vector only by its own integers. Those are rounded toward zero, so
+# their Euclidean norm is at most `UNITS * sensitivity`: rounding never adds to it. If a row is in k sums of a
+# release, e.g. one for each feature, the norm is sqrt(k) times as large. `terms.hiding.plan_of` derives sigma
+# from it.
+# Guarantees: noise is exactly distributed, drawn from a cryptographic stream (AES-256 in counter mode) of a
 # secret key. The same key yields the same noise, so a repeated answer has the same bytes in every process.
-# Refuses: a standard deviation that is not a whole number from 1 to MAX_SIGMA (ValueError).
+# Raises: ValueError if the standard deviation is not between 1 and MAX_SIGMA.
 
 
 MAX_SIGMA = 1 << 52
-"""Largest standard deviation. 63 bits then span 2**11 of them: no practical sum exceeds 64 bits."""
+"""Maximum standard deviation. 63 bits then span 2**11 of them: no practical sum exceeds 64 bits."""
 _WORDS = 48
-"""Words drawn per number; more are drawn where they do not suffice."""
+"""Number of random words reserved per drawn number. More are drawn if they do not suffice."""
 _MAX_WORDS = 1 << 20
 
 
 def noise_of(key: bytes, sigma: int, count: int) -> Int64:
-    """Return independent discrete Gaussians with this standard deviation, int64 [count].
-
-    key: 32 secret bytes, used for nothing else."""
+    """Draw `count` independent discrete Gaussians with standard deviation `sigma`. Returns int64 [count].
+    key: 32 secret bytes, used for nothing else; the same key yields the same noise. Raises ValueError if
+    sigma is not between 1 and MAX_SIGMA."""
     if not 1 <= sigma <= MAX_SIGMA:
-        raise ValueError(f"a standard deviation of {sigma}: it must be 1 to {MAX_SIGMA}")
+        raise ValueError(f"the standard deviation must be between 1 and {MAX_SIGMA}, not {sigma}")
     stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
     out, filled = np.empty(count, np.int64), 0
     words = np.empty(0, np.uint64)
@@ -55,19 +56,20 @@ def noise_of(key: bytes, sigma: int, count: int) -> Int64:
 # least as hard as N(0, 1) against N(mu, 1) (Dong, Roth and Su, 2022). Several releases, each chosen after
 # those before it, are as private as one whose mu is the root of the sum of their squared mu. So `cost`, mu
 # squared, adds.
-# Promises: `delta_of` is exact for that curve up to float rounding; `mu_of` and `epsilon_of` err toward
+# Guarantees: `delta_of` is exact for that curve up to float rounding; `mu_of` and `epsilon_of` err toward
 # claiming less privacy. The noise drawn is discrete. `sum_distance` in tests/privacy/noise bounds how far a
 # sum of it is from a Gaussian; `zcdp_epsilon` is valid for discrete noise without that bound (Bun and Steinke
 # 2016; conversion of Canonne, Kamath and Steinke 2020).
-# Refuses: epsilon and delta out of range (ValueError).
+# Raises: ValueError if epsilon or delta is out of range.
 
 
 TOLERANCE = 1e-12
-"""Relative precision of bisections."""
+"""Relative precision of the bisection in `_first`."""
 
 
 def delta_of(epsilon: float, mu: float) -> float:
-    """Return the smallest delta for which mu-Gaussian privacy is (epsilon, delta)-differential privacy."""
+    """Return the smallest delta for which mu-Gaussian differential privacy implies (epsilon,
+    delta)-differential privacy."""
     if mu == 0.0:
         return 0.0
     first = _normal(mu / 2.0 - epsilon / mu)
@@ -76,7 +78,8 @@ def delta_of(epsilon: float, mu: float) -> float:
 
 
 def epsilon_of(mu: float, delta: float) -> float:
-    """Return the smallest epsilon for which mu-Gaussian privacy is (epsilon, delta)-differential privacy."""
+    """Return the smallest epsilon for which mu-Gaussian differential privacy implies (epsilon,
+    delta)-differential privacy. Raises ValueError unless delta is between 0 and 1, both exclusive."""
     _check(1.0, delta)
     if delta_of(0.0, mu) <= delta:
         return 0.0
@@ -84,13 +87,16 @@ def epsilon_of(mu: float, delta: float) -> float:
 
 
 def mu_of(epsilon: float, delta: float) -> float:
-    """Return the largest mu that epsilon and delta allow."""
+    """Return the largest mu for which mu-Gaussian privacy implies (epsilon, delta)-differential privacy.
+    Raises ValueError unless epsilon is above 0 and finite, and delta between 0 and 1, both exclusive."""
     _check(epsilon, delta)
     return 1.0 / _first(lambda inverse: delta_of(epsilon, 1.0 / inverse) <= delta)
 
 
 def zcdp_epsilon(cost: float, delta: float) -> float:
-    """Return epsilon by zero-concentrated privacy, rho = cost / 2, also valid for discrete noise."""
+    """Return the epsilon that zero-concentrated differential privacy with rho = cost / 2 implies at this
+    delta. It is also valid for discrete noise. Raises ValueError unless delta is between 0 and 1, both
+    exclusive."""
     _check(1.0, delta)
     rho = cost / 2.0
     if rho == 0.0:
@@ -110,11 +116,12 @@ def zcdp_epsilon(cost: float, delta: float) -> float:
 
 def _check(epsilon: float, delta: float) -> None:
     if not (epsilon > 0.0 and math.isfinite(epsilon) and 0.0 < delta < 1.0):
-        raise ValueError(f"epsilon {epsilon} and delta {delta}: epsilon must be above 0, delta in (0, 1)")
+        raise ValueError(f"epsilon must be above 0 and delta between 0 and 1, not {epsilon} and {delta}")
 
 
 def _first(holds: Callable[[float], bool]) -> float:
-    """Return the smallest positive number from which on a condition holds, approached from above."""
+    """Return the smallest positive number at which a condition starts to hold, by bisection. The result is
+    rounded up."""
     high = 1.0
     while not holds(high):
         high *= 2.0
@@ -132,7 +139,8 @@ def _normal(x: float) -> float:
 
 
 def _log_normal(x: float) -> float:
-    """Logarithm of the normal distribution function; by Laplace's continued fraction far below 0."""
+    """Return the logarithm of the normal distribution function. Far below 0, it is computed with Laplace's
+    continued fraction."""
     if x > -30.0:
         return math.log(_normal(x))
     fraction = -x
@@ -142,29 +150,34 @@ def _log_normal(x: float) -> float:
 
 
 # ---- Noise on labels: randomised response, drawn once for each person and label -------------------------
-# A label stays as it is with probability e**epsilon / (e**epsilon + classes - 1); otherwise it becomes one of
-# the others, each equally likely. The draw follows from a secret of the site, the person's id and the label,
-# so it is the same in every session: noise drawn again each time would average out.
-# Promises: anything computed from only the result, in any number of sessions under one epsilon, is
-# epsilon-differentially private in the label of each id, toward anyone without the secret. The probability
-# of keeping a label is never above that formula, and that of each other label is within 2**-60 of its share.
+# A label is kept with probability e**epsilon / (e**epsilon + classes - 1). Otherwise it becomes one of the
+# others, each equally likely. The draw depends only on a secret of the site, the person's id and the label.
+# So it is the same in every session: noise drawn again each time would average out.
+# Guarantees: anything computed from only the result, in any number of sessions under one epsilon, is
+# epsilon-differentially private in the label of each id, toward anyone without the secret. The probability of
+# keeping a label is never above that formula. The probability of each other label is within 2**-60 of its
+# share.
 # Warner, Randomized response, https://doi.org/10.1080/01621459.1965.10480775.
 
 
 _WORD = 8
 _DOUBLE = 2.0**-50
-"""More than the rounding error of a double. It is subtracted from the probability that a label stays."""
+"""Exceeds the rounding error of a double. It is subtracted from the probability that a label is kept."""
 
 
 def randomise_labels(
     labels: Float32, ids: Iterable[bytes], classes: int, epsilon: float, key: bytes
 ) -> Float32:
-    """Return labels 0, 1, ..., classes - 1 with noise, float32 [rows].
+    """Apply randomised response: return the labels 0, 1, ..., classes - 1, some replaced at random, float32
+    [rows].
 
     Args:
-        ids: the id of each row.
-        epsilon: privacy of a single label; lower is noisier.
-        key: 32 secret bytes of the site."""
+        labels: true labels, float32 [rows].
+        ids: id of each row.
+        classes: number of classes.
+        epsilon: privacy of a single label; smaller values add more noise.
+        key: 32 secret bytes of the site.
+    """
     stays = math.floor((1 / (1 + (classes - 1) * math.exp(-epsilon)) - _DOUBLE) * 2.0**64)
     drawn = np.empty(len(labels), np.float32)
     for row, (label, row_id) in enumerate(zip(labels.astype(np.int64).tolist(), ids, strict=True)):

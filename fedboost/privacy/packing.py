@@ -1,7 +1,7 @@
-"""Packing: length-prefixed byte strings for hashes, signatures and seals, and integers of few bits.
+"""Packing: length-prefixed byte strings for hashes and signatures, and arrays of integers with few bits each.
 
-Promises: `unpack(pack(*fields)) == fields`, and different fields never pack to the same bytes.
-Refuses: bytes that `pack` cannot have written (PeerError)."""
+Guarantees: `unpack(pack(*fields)) == fields`, and different fields never pack to the same bytes. Raises:
+PeerError for bytes that `pack` cannot have written."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ from fedboost.fixedpoint import Int64
 from fedboost.privacy import kernels
 
 RandomBytes = Callable[[int], bytes]
-"""Returns the requested number of bytes from the operating system's cryptographic generator."""
+"""Function that returns this number of random bytes from the operating system's cryptographic generator."""
 LENGTH_BYTES, _SHORT = 4, 256
 _LENGTHS = tuple(size.to_bytes(LENGTH_BYTES) for size in range(_SHORT))
 """Encoded lengths of short fields."""
 
 
 def pack(*fields: bytes) -> bytes:
-    """Encode each field after its length (four bytes, big-endian)."""
+    """Encode fields as bytes. Each field follows its length (four bytes, big-endian)."""
     packed = bytearray()
     for field in fields:
         size = len(field)
@@ -33,20 +33,20 @@ def pack(*fields: bytes) -> bytes:
 
 
 def unpack(data: bytes) -> list[bytes]:
-    """Decode fields that `pack` wrote. Raises PeerError for bytes that end within a field."""
+    """Decode the fields that `pack` encoded. Raises PeerError if the bytes end within a field."""
     fields, offset = [], 0
     while offset < len(data):
         start = offset + LENGTH_BYTES
         end = start + int.from_bytes(data[offset:start])
         if start > len(data) or end > len(data):
-            raise PeerError("fields-cut-short", "bytes that end within a field")
+            raise PeerError("fields-cut-short", "the bytes end within a field")
         fields.append(data[start:end])
         offset = end
     return fields
 
 
 def number(value: int) -> bytes:
-    """Encode an integer of up to 64 bits as a field: eight bytes, big-endian, signed."""
+    """Encode an integer of up to 64 bits as eight bytes, big-endian, signed."""
     return value.to_bytes(8, signed=True)
 
 
@@ -54,18 +54,18 @@ def number(value: int) -> bytes:
 # A vector is a list of segments, each made of cells of one width. It is cut into chunks of CHUNK_CELLS cells,
 # wherever segments end. A masked chunk has one more cell, its check cell. Within a chunk, each segment is a
 # piece of whole 64-bit little-endian words, laid out as privacy/kernels.py describes.
-# Promises: adding residues and taking the sign once at the end yields the exact sum if it fits a cell. The
+# Guarantees: adding residues and taking the sign once at the end yields the exact sum if it fits a cell. The
 # query states how many bits that takes.
-# Refuses: bytes whose length is not that of the chunk (PeerError).
+# Raises: PeerError for bytes whose length is not that of the chunk.
 # A word of the running sum has 64 bits. 2**bits divides 2**64, so the wrap of uint64 changes no residue
-# modulo 2**bits; the bits above are garbage until `signed` cuts them off.
+# modulo 2**bits. The bits above are meaningless until `signed` cuts them off.
 
 
 CHUNK_CELLS = 1 << 16
-"""Integers in one chunk of a vector: half a megabyte at 8 bytes each, far below any message limit."""
+"""Number of cells in a chunk of a vector: half a megabyte at 8 bytes each, far below any message limit."""
 WORD_BITS, WORD_BYTES = 64, 8
 SPARSE = 0.5
-"""Largest share of nonzero cells for which a bitmap pays for its computing time."""
+"""Maximum share of nonzero cells for which a bitmap is worth its computing time."""
 
 Words = npt.NDArray[np.uint64]
 Bytes = npt.NDArray[np.uint8]
@@ -73,14 +73,15 @@ Packed = bytes | bytearray | memoryview
 
 
 class Segment(NamedTuple):
-    """Consecutive cells of one width, 1 to 64 bits."""
+    """Consecutive cells of one width. bits: 1 to 64."""
 
     cells: int
     bits: int
 
 
 class Chunk:
-    """A piece of a vector that travels by itself: its first cell, its number of cells, and their bytes."""
+    """A part of a vector that is sent as one message. start: index of its first cell; cells: number of cells;
+    size: number of bytes when packed."""
 
     def __init__(self, start: int, pieces: list[tuple[int, int]]) -> None:
         """pieces: (cells, bits) of each segment in the chunk."""
@@ -92,7 +93,7 @@ class Chunk:
 
     @property
     def pieces(self) -> Int64:
-        """Cells and bits of each segment in the chunk, int64 [P, 2]."""
+        """Number of cells and bits per cell of each segment in the chunk, int64 [P, 2]."""
         return self._pieces
 
     def of(self, vector: Words) -> Words:
@@ -100,50 +101,57 @@ class Chunk:
         return vector[self.start : self.start + self.cells]
 
     def add(self, total: Words, packed: Packed) -> None:
-        """Add packed cells of this chunk to its words of the sum, uint64 [cells]."""
+        """Add packed cells of this chunk to its words of the sum, uint64 [cells]. Raises PeerError if their
+        length is wrong."""
         kernels.add(total, self._read(packed), self._pieces)
 
     def subtract(self, total: Words, packed: Packed) -> None:
-        """Subtract packed cells of this chunk from its words of the sum, uint64 [cells]."""
+        """Subtract packed cells of this chunk from its words of the sum, uint64 [cells]. Raises PeerError if
+        their length is wrong."""
         kernels.subtract(total, self._read(packed), self._pieces)
 
     def packed(self, total: Words) -> bytes:
-        """Pack the words of this chunk, uint64 [cells], as they travel."""
+        """Pack the words of this chunk, uint64 [cells], into the bytes to send. Only the low bits of each
+        word are kept."""
         out = np.empty(self._words, np.uint64)
         kernels.pack(total, out, self._pieces)
         return out.tobytes()
 
     def packed_sparsely(self, total: Words) -> bytes:
-        """Pack a bitmap of the nonzero cells, then those cells; or all cells if that is not longer."""
+        """Pack a bitmap of the nonzero cells, followed by these cells, or all cells if that is not longer."""
         out = np.empty(self._words, np.uint64)
         words = kernels.pack_sparsely(total, out, self._pieces, int(SPARSE * self.cells))
         return out[:words].tobytes()
 
     def add_sparsely(self, total: Words, packed: Packed) -> None:
-        """Add the bytes of `packed_sparsely`, which are sparse if they are shorter than all cells."""
+        """Add what `packed_sparsely` returned to this chunk's words of the sum, uint64 [cells]. Raises
+        PeerError if the bytes are malformed."""
         if len(packed) >= self.size:
             return self.add(total, packed)
         start = -(-self.cells // WORD_BITS) * WORD_BYTES  # of the cells, behind a bit for each
         if len(packed) < start or len(packed) % WORD_BYTES:
             raise PeerError(
                 "cells-length",
-                f"{len(packed)} bytes of cells, not whole words after a bitmap of {start} bytes",
+                f"it sent {len(packed)} bytes of cells, not a bitmap of {start} bytes and whole words",
             )
         chosen = kernels.add_sparsely(total, self._words_in(packed), self._pieces)
         if chosen == kernels.LONG_BITMAP:
-            raise PeerError("cells-length", "a bitmap of cells with more bits than cells")
+            raise PeerError("cells-length", "it sent a bitmap with more bits than there are cells")
         if chosen < 0:
-            raise PeerError("cells-length", f"{len(packed) - start} bytes of cells for a bitmap of {~chosen}")
+            raise PeerError(
+                "cells-length",
+                f"it sent {len(packed) - start} bytes of cells, but a bitmap of {~chosen} cells",
+            )
         return None
 
     def residues(self, total: Words) -> Words:
-        """Return this chunk's words reduced to residues below 2**bits, uint64 [cells]."""
+        """Return each word of this chunk modulo 2**bits, uint64 [cells]."""
         bits = np.repeat(self._pieces[:, 1], self._pieces[:, 0]).astype(np.uint64)
         return total & (np.uint64(2**WORD_BITS - 1) >> (np.uint64(WORD_BITS) - bits))
 
     def _read(self, packed: Packed) -> Words:
         if len(packed) != self.size:
-            raise PeerError("cells-length", f"{len(packed)} bytes of cells, expected {self.size}")
+            raise PeerError("cells-length", f"it sent {len(packed)} bytes of cells instead of {self.size}")
         return self._words_in(packed)
 
     @staticmethod
@@ -156,7 +164,8 @@ class Chunk:
 
 
 def chunks_of(segments: tuple[Segment, ...], checked: bool = False) -> tuple[Chunk, ...]:
-    """Return a vector's chunks in order, at least one. checked: each ends with a check cell of 64 bits."""
+    """Return the chunks of a vector in order, at least one. checked: if True, each chunk has an additional
+    64-bit check cell at its end."""
     return _cut(segments, checked, CHUNK_CELLS)
 
 
@@ -178,7 +187,7 @@ def _cut(segments: tuple[Segment, ...], checked: bool, full: int) -> tuple[Chunk
 
 
 def signed(words: Words, segments: tuple[Segment, ...]) -> Int64:
-    """Return the cells of a whole vector as signed integers, int64 [cells]. Overwrites the words."""
+    """Convert the cells of a whole vector to signed integers, int64 [cells]. Overwrites `words`."""
     out: Int64 = words.view(np.int64)
     for chunk in chunks_of(segments):
         kernels.sign(out[chunk.start : chunk.start + chunk.cells], chunk.pieces)
@@ -191,20 +200,23 @@ def signed(words: Words, segments: tuple[Segment, ...]) -> Int64:
 # party adds a residue of at most 2**b - 1 and parties <= 2**g, so the sum over all parties is below
 # 2**(b + g): it never carries into the next slot. Residues are never negative, so nothing is borrowed either.
 # A row has (|n| - 1) // 8 bytes, so it is below 2**(|n| - 1) <= n and never wraps modulo n.
-# Promises: `unpack(pack(cells)) == cells`.
-# Refuses: slots with more than that many parties can have added (SessionFailed: the cause is unknown).
+# Guarantees: `unpack(pack(cells)) == cells`.
+# Raises: SessionFailed for a slot with more than that many parties can have added. The cause is unknown.
 
 
 IMPOSSIBLE = (
-    "the decrypted numbers are not sums of this session's cells: the key holder returned something else, or "
+    "the decrypted numbers cannot be sums of this session's cells: the key holder returned wrong numbers, or "
     "a party encrypted numbers that do not fit its cells"
 )
 
 
 @dataclass(frozen=True)
 class Block:
-    """A rectangle of slots: the cells from `start` on, in `rows` rows from `row`, `across` per row from byte
-    `column`. A cell has `bits` bits, a slot `width` bytes."""
+    """A rectangle of slots in the rows of a `Layout`. It contains the cells from `start` on, with `bits` bits
+    each.
+
+    The slots are in `rows` rows, starting at row `row`. Each row contains `across` slots of `width` bytes,
+    starting at byte `column`."""
 
     start: int
     row: int
@@ -219,7 +231,7 @@ class Block:
         return self.rows * self.across
 
     def of(self, rows: Bytes) -> Bytes:
-        """Return a view of this block's slots in the rows, uint8 [rows, across, width]."""
+        """Return a view of this block's slots, uint8 [rows, across, width]."""
         end = self.column + self.across * self.width
         return rows[self.row : self.row + self.rows, self.column : end].reshape(
             self.rows, self.across, self.width
@@ -227,10 +239,11 @@ class Block:
 
 
 class Layout:
-    """The positions of cells in rows of `row_bytes` bytes, with room for sums over `parties` parties."""
+    """The positions of cells in rows of `row_bytes` bytes. Each slot has room for the sum over `parties`
+    parties."""
 
     def __init__(self, pieces: Int64, parties: int, row_bytes: int) -> None:
-        """pieces: cells and bits (1 to 64) of each piece, int64 [P, 2]."""
+        """pieces: int64 [P, 2], number of cells and bits per cell (1 to 64) of each piece."""
         self.row_bytes = row_bytes
         self._parties = parties
         self._blocks = tuple(_blocks(pieces, (parties - 1).bit_length(), row_bytes))
@@ -238,7 +251,7 @@ class Layout:
         self.rows = max((block.row + block.rows for block in self._blocks), default=0)
 
     def pack(self, words: Words) -> Bytes:
-        """Pack cells below 2**bits, uint64 [cells], into rows, uint8 [rows, row_bytes]."""
+        """Pack cells below 2**bits, uint64 [cells], into rows. Returns uint8 [rows, row_bytes]."""
         rows = np.zeros((self.rows, self.row_bytes), np.uint8)
         numbers = words.astype("<u8", copy=False).view(np.uint8).reshape(-1, WORD_BYTES)
         for block in self._blocks:
@@ -248,7 +261,8 @@ class Layout:
         return rows
 
     def unpack(self, rows: Bytes) -> Words:
-        """Return the lowest 64 bits of each slot, uint64 [cells]."""
+        """Return the lowest 64 bits of each slot, uint64 [cells]. Raises SessionFailed if a slot contains
+        more than the parties can have added."""
         numbers = np.zeros((self.cells, WORD_BYTES), np.uint8)
         words = numbers.view("<u8").reshape(-1)
         for block in self._blocks:

@@ -1,18 +1,19 @@
-"""Paillier's scheme, with many cells per ciphertext. The only file that imports phe, which is under the
-GPLv3.
+"""The Paillier cryptosystem, with many cells per ciphertext. This is the only module that imports phe, which
+is licensed under the GPLv3.
 
-Promises: ciphertexts are phe's and decrypt with its keys; each is randomised by a power that is used only for
-it; keys and powers come from the operating system's generator.
-Refuses: keys of fewer than MIN_KEY_BITS bits, and numbers that are evidently not products of two large primes
-(PeerError, or ConfigError for a key to be generated here).
+Guarantees: ciphertexts are compatible with phe and its keys. Each is randomised by a power that is used only
+for it. Keys and powers come from the operating system's generator. Raises: PeerError (ConfigError for a key
+generated at this party) for keys of fewer than MIN_KEY_BITS bits, and PeerError for numbers that are
+evidently not products of two large primes.
 
 A ciphertext of m is (1 + n m) r**n modulo n**2. Computing r**n takes an exponent of |n| bits. Instead, a
 random power of a fixed h**n is used, h = -x**2. Its exponent has |n| / 2 bits and its base never changes, so
-a table of powers of the base leaves one product per byte of the exponent (Damgård, Jurik and Nielsen, "A
-generalization of Paillier's public-key system with applications to electronic voting", 2010; their primes are
-3 modulo 4, and so are those generated here). Decryption works modulo p**2 and q**2 separately, as phe's does,
-and computes powers in a time independent of the key: anyone who chooses ciphertexts may also measure time.
-Table lookups are not constant in time, but an exponent is used once, by a party on its own machine."""
+with a table of powers of the base it takes only one product per byte of the exponent (Damgård, Jurik and
+Nielsen, "A generalization of Paillier's public-key system with applications to electronic voting", 2010;
+their primes are 3 modulo 4, and so are those generated here). Decryption works modulo p**2 and q**2
+separately, like phe's. It computes powers in a time independent of the key: anyone who chooses ciphertexts
+may also measure time. Table lookups are not constant in time, but an exponent is used once, by a party on its
+own machine."""
 
 import math
 import secrets
@@ -32,13 +33,13 @@ from fedboost.errors import ConfigError, PeerError, SessionFailed
 from fedboost.privacy.packing import IMPOSSIBLE, Chunk, Layout, RandomBytes, Words
 
 MIN_KEY_BITS = 2048
-"""112 bits of security, the least that NIST SP 800-57 allows."""
+"""Minimum key size in bits: 112 bits of security, the minimum of NIST SP 800-57."""
 MAX_KEY_BITS = 8192
-"""Larger keys only cost time, so a peer that sends one is up to nothing else."""
+"""Maximum key size in bits. Larger keys only take more time, so no honest peer sends one."""
 POOL = 2048
-"""Powers kept in stock: a megabyte at 2048 bits, enough for 86,000 cells of 46 bits."""
+"""Number of powers computed in advance: a megabyte at 2048 bits, enough for 86,000 cells of 46 bits."""
 FACTOR_BITS = 16
-"""A valid key has no prime factor below 2**16."""
+"""A valid key has no prime factor below 2**FACTOR_BITS."""
 SMALL_PRIMES = gmpy2.primorial(1 << FACTOR_BITS)
 
 if not hasattr(gmpy2, "powmod_sec"):  # as in builds without GMP
@@ -50,10 +51,11 @@ if not hasattr(gmpy2, "powmod_sec"):  # as in builds without GMP
 
 
 class Paillier:
-    """An additively homomorphic encryption scheme: generates and reads keys."""
+    """Generates and reads keys of the Paillier cryptosystem, in which ciphertexts can be added."""
 
     def new_secret(self, bits: int) -> "PaillierSecret":
-        """Generate a key pair. ConfigError unless `bits` is a multiple of 16 in the allowed range."""
+        """Generate a key pair. Raises ConfigError unless `bits` is a multiple of 16 from MIN_KEY_BITS to
+        MAX_KEY_BITS."""
         if not MIN_KEY_BITS <= bits <= MAX_KEY_BITS or bits % 16:
             raise ConfigError(
                 "paillier-key-bits",
@@ -62,22 +64,23 @@ class Paillier:
         return generate(bits)
 
     def read_public(self, data: bytes, min_bits: int) -> "PaillierPublic":
-        """Read a key from the bytes of n. Raises PeerError if it is too short or not a valid key."""
+        """Decode a public key, the bytes of n. Raises PeerError if it has fewer than `min_bits` bits, or is
+        not valid."""
         n, least = mpz(int.from_bytes(data)), max(min_bits, MIN_KEY_BITS)
         if not least <= 8 * len(data) <= MAX_KEY_BITS:
             raise PeerError(
                 "paillier-key-bits",
-                f"a Paillier key of {8 * len(data)} bits; this session allows {least} to {MAX_KEY_BITS}",
+                f"the Paillier key has {8 * len(data)} bits; this session allows {least} to {MAX_KEY_BITS}",
             )
         if n.bit_length() != 8 * len(data):
-            raise PeerError("paillier-key-length", "a Paillier key with leading zero bits")
+            raise PeerError("paillier-key-length", "the Paillier key has leading zero bits")
         if gmpy2.gcd(n, SMALL_PRIMES) != 1 or gmpy2.is_power(n) or gmpy2.is_prime(n):
-            raise PeerError("paillier-key-invalid", "a Paillier key is not a product of two large primes")
+            raise PeerError("paillier-key-invalid", "the Paillier key is not a product of two large primes")
         return PaillierPublic(n)
 
 
 def generate(bits: int) -> "PaillierSecret":
-    """Generate a key pair of any size from primes p, q = 3 modulo 4 with gcd(p - 1, q - 1) = 2."""
+    """Generate a key pair of any size. Its primes p and q are 3 modulo 4, and gcd(p - 1, q - 1) = 2."""
     while True:
         p, q = (_prime(bits // 2) for _ in range(2))
         if p != q and (p * q).bit_length() == bits and math.gcd((p - 1) // 2, (q - 1) // 2) == 1:
@@ -96,7 +99,7 @@ def _prime(bits: int) -> int:
 
 
 class PaillierPublic:
-    """A public key n, with the powers that randomise ciphertexts under it."""
+    """A public key n, and a pool of powers that randomise ciphertexts."""
 
     def __init__(self, n: Any) -> None:
         self.n = mpz(n)
@@ -113,35 +116,36 @@ class PaillierPublic:
         return int(self.n).to_bytes(self.bytes)
 
     def cipher(self, chunk: Chunk, parties: int) -> "PaillierCipher":
-        """Return the encryption of one chunk, with room for the sum over this many parties."""
+        """Return an object that encrypts a chunk's cells, with room for the sum over this many parties."""
         return PaillierCipher(self, Layout(chunk.pieces, parties, (self.n.bit_length() - 1) // 8))
 
     def read(self, sealed: bytes, rows: int) -> list[Any]:
-        """Read `rows` ciphertexts. Raises PeerError unless all are units modulo n**2."""
+        """Decode `rows` ciphertexts. Raises PeerError unless all are units modulo n**2."""
         numbers = split(sealed, 2 * self.bytes, rows)
         if numbers and not 1 <= min(numbers) <= max(numbers) < self.square:
             raise PeerError("ciphertext-out-of-range", "a ciphertext is out of range")
         if not self.units(numbers):
-            raise PeerError("ciphertext-not-unit", "a ciphertext is not a unit, so not an encryption")
+            raise PeerError("ciphertext-not-unit", "a ciphertext is invalid: it is not a unit modulo n**2")
         return numbers
 
     def units(self, numbers: list[Any]) -> bool:
-        """True if none of these numbers has a factor in common with n."""
+        """Return True if none of these numbers has a factor in common with n."""
         product = mpz(1)
         for number in numbers:
             product = product * (number % self.n) % self.n
         return bool(gmpy2.gcd(product, self.n) == 1)
 
     def written(self, numbers: list[Any]) -> bytes:
-        """Encode ciphertexts as they travel: 2 * `bytes` bytes each, least significant first."""
+        """Encode ciphertexts as bytes to send: 2 * `bytes` bytes each, least significant byte first."""
         return b"".join([number.to_bytes(2 * self.bytes, "little") for number in numbers])
 
     def prepare(self) -> None:
-        """Start to fill the pool in the background."""
+        """Start filling the pool of powers in the background."""
         self.pool()
 
     def pool(self) -> "Pool":
-        """Return this process's pool: a fork that shared its parent's would use the same powers."""
+        """Return the pool of powers of this process. After a fork a new one is created, so that no power is
+        used twice."""
         with self._lock:
             if self._pool is None or not self._pool.alive:
                 self._pool = Pool(self.n, POOL)
@@ -156,7 +160,7 @@ class PaillierPublic:
 
 
 class Powers:
-    """Random powers of a base drawn for this object: n-th powers modulo n**2."""
+    """Computes random n-th powers modulo n**2, from a random base drawn for this object."""
 
     def __init__(self, n: Any) -> None:
         self._square = n * n
@@ -173,7 +177,7 @@ class Powers:
             self._tables.append(row)
 
     def next(self) -> Any:
-        """Return a power with a random exponent of half the bits of n."""
+        """Return a random power. Its exponent has half as many bits as n."""
         square, power = self._square, mpz(1)
         for table, digit in zip(self._tables, secrets.token_bytes(self._digits), strict=True):
             power = power * table[digit] % square
@@ -181,7 +185,8 @@ class Powers:
 
 
 class Pool:
-    """Powers computed in advance by a thread, each handed out once. The thread ends with the pool."""
+    """Powers that a thread computes in advance. Each is returned once. The thread ends when the pool is
+    closed or deleted."""
 
     def __init__(self, n: Any, max_ready: int) -> None:
         self._stock = _Stock(n, max_ready)
@@ -193,14 +198,14 @@ class Pool:
 
     @property
     def alive(self) -> bool:
-        """True if the pool has a thread in this process."""
+        """True if the pool's thread runs in this process. It does not after a fork."""
         return self._thread.is_alive()
 
     def __len__(self) -> int:
         return len(self._stock.ready)
 
     def take(self, count: int) -> list[Any]:
-        """Return `count` powers: those in stock, and others computed now."""
+        """Return `count` powers. Those that are not in the pool are computed now."""
         stock = self._stock
         taken: list[Any] = []
         while len(taken) < count:
@@ -212,12 +217,13 @@ class Pool:
         return taken
 
     def close(self) -> None:
-        """Stop the thread and discard the powers in stock."""
+        """Stop the thread and discard the powers in the pool."""
         self._finish()
 
 
 class _Stock:
-    """State shared by a pool and its thread. It does not reference the pool, which ends with its user."""
+    """State shared by a pool and its thread. It does not reference the pool, so the pool can be deleted while
+    the thread runs."""
 
     def __init__(self, n: Any, max_ready: int) -> None:
         self._n = n
@@ -259,14 +265,15 @@ def _finish(stock: _Stock, thread: threading.Thread) -> None:
 
 
 class PaillierCipher:
-    """Ciphertexts of a layout's rows: lists of numbers, which travel as bytes of equal length."""
+    """Encrypts and adds the rows of a layout (many cells per row), one ciphertext per row."""
 
     def __init__(self, public: PaillierPublic, layout: Layout) -> None:
         self._public = public
         self._layout = layout
 
     def encrypt(self, words: Words) -> bytes:
-        """Pack cells below 2**bits, uint64 [cells], into rows and encrypt each row."""
+        """Pack cells below 2**bits, uint64 [cells], into rows and encrypt each row. Returns the encoded
+        ciphertexts."""
         rows = self._layout.pack(words)
         return self._public.written(
             self._encrypted([mpz.from_bytes(row.tobytes(), "little") for row in rows])
@@ -281,19 +288,20 @@ class PaillierCipher:
         return self._public.read(sealed, self._layout.rows)
 
     def add(self, total: list[Any], more: list[Any]) -> list[Any]:
-        """Add two lists of ciphertexts: their products encrypt the sums."""
+        """Add the plaintexts of two lists of ciphertexts, by multiplying the ciphertexts in pairs."""
         square = self._public.square
         return [left * right % square for left, right in zip(total, more, strict=True)]
 
     def blind(self, total: list[Any], draw: RandomBytes) -> tuple[bytes, list[Any]]:
-        """Add a number below n, uniform to within 2**-128, to each row's sum. Its encryption also randomises
-        the sum again. Returns the ciphertexts and these numbers."""
+        """Add a random number below n, uniform to within 2**-128, to the plaintext of each row, which also
+        randomises the ciphertext again. Returns the encoded ciphertexts and the added numbers."""
         blinds = [below(self._public.n, draw) for _ in total]
         return self._public.written(self.add(total, self._encrypted(blinds))), blinds
 
     def unblind(self, answer: bytes, blind: list[Any]) -> Words:
-        """Subtract the blinds and return the lowest 64 bits of each sum, uint64 [cells]. Raises PeerError for
-        a wrong length, SessionFailed for numbers that cannot be sums."""
+        """Subtract the added numbers from the decrypted rows and return the lowest 64 bits of each cell,
+        uint64 [cells]. Raises PeerError if the answer's length is wrong, and SessionFailed if the numbers
+        cannot be sums."""
         n, row_bytes = self._public.n, self._layout.row_bytes
         opened = split(answer, self._public.bytes, self._layout.rows)
         plain = [(m - taken) % n for m, taken in zip(opened, blind, strict=True)]
@@ -304,21 +312,22 @@ class PaillierCipher:
 
 
 def below(n: Any, draw: RandomBytes) -> Any:
-    """Draw a number below n, uniform to within 2**-128."""
+    """Draw a random number below n, uniform to within 2**-128."""
     return mpz.from_bytes(draw((n.bit_length() + 7) // 8 + 16), "little") % n
 
 
 def unit(n: Any, draw: RandomBytes) -> Any:
-    """Draw a number as `below` that has no factor in common with n."""
+    """Draw a random number below n that has no factor in common with n."""
     while gmpy2.gcd(x := below(n, draw), n) != 1:
         pass
     return x
 
 
 def split(data: bytes, size: int, rows: int) -> list[Any]:
-    """Read numbers of `size` bytes, least significant byte first. Raises PeerError for another length."""
+    """Decode `rows` numbers of `size` bytes, least significant byte first. Raises PeerError if the total
+    length is wrong."""
     if len(data) != rows * size:
-        raise PeerError("numbers-length", f"{len(data)} bytes, expected {rows} numbers of {size} bytes")
+        raise PeerError("numbers-length", f"received {len(data)} bytes, not {rows} numbers of {size} bytes")
     return [mpz.from_bytes(data[at : at + size], "little") for at in range(0, len(data), size)]
 
 
@@ -326,7 +335,7 @@ def split(data: bytes, size: int, rows: int) -> list[Any]:
 
 
 class PaillierSecret:
-    """A key pair, in phe's form."""
+    """A key pair. The secret key is a phe object."""
 
     def __init__(self, key: PaillierPrivateKey) -> None:
         self._key = key
@@ -344,7 +353,8 @@ class PaillierSecret:
         return mpz(self._key.p), mpz(self._key.q)
 
     def decrypt(self, ciphertexts: list[Any]) -> bytes:
-        """Decrypt to numbers below n, each of `public.bytes` bytes, least significant first."""
+        """Decrypt ciphertexts. Returns the plaintexts, which are below n, as `public.bytes` bytes each, least
+        significant byte first."""
         key = self._key
         p, q, inverse = mpz(key.p), mpz(key.q), mpz(key.p_inverse)
         modulo_p = _residues(ciphertexts, p, mpz(key.hp))
@@ -353,7 +363,7 @@ class PaillierSecret:
         return b"".join([m.to_bytes(self.public.bytes, "little") for m in plain])
 
     def roots(self, numbers: list[Any]) -> list[Any]:
-        """Return the n-th roots modulo n of units below n: the r of a ciphertext (1 + n m) r**n."""
+        """Return the n-th roots modulo n of units below n. The root of a ciphertext (1 + n m) r**n is r."""
         key, n = self._key, self.public.n
         p, q, inverse = mpz(key.p), mpz(key.q), mpz(key.p_inverse)
         modulo_p, modulo_q = (_roots(numbers, n, prime) for prime in (p, q))
@@ -361,13 +371,14 @@ class PaillierSecret:
 
 
 def _residues(numbers: list[Any], prime: Any, h: Any) -> list[Any]:
-    """Return plaintexts modulo a prime; h: phe's. The exponent is secret: constant-time powers."""
+    """Return the plaintexts modulo a prime. h: phe's constant for this prime. Powers take constant time,
+    because the exponent is secret."""
     square = prime * prime
     powers = [gmpy2.powmod_sec(number % square, prime - 1, square) for number in numbers]
     return [(power - 1) // prime * h % prime for power in powers]
 
 
 def _roots(numbers: list[Any], n: Any, prime: Any) -> list[Any]:
-    """Return n-th roots modulo a prime. The exponent is secret: constant-time powers."""
+    """Return the n-th roots modulo a prime. Powers take constant time, because the exponent is secret."""
     exponent = gmpy2.invert(n, prime - 1)
     return [gmpy2.powmod_sec(number % prime, exponent, prime) for number in numbers]

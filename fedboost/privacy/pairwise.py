@@ -1,13 +1,14 @@
-"""Uses of the secret that two parties share: the masks of `masked` and `paillier`, and relays.
+"""Keys that two parties share, and their uses: the masks of `masked` and `paillier`, and relays (bytes for
+other parties that the aggregator passes on).
 
 The masked vector of party u, cell by cell modulo the cell's 2**bits, with ctx = everything that both ends
 must agree on:
 
     y_u = x_u + sum_{v > u} PRG(k_uv, ctx) - sum_{v < u} PRG(k_uv, ctx)
 
-Promises: the masks cancel in the sum over all parties of a tag, and in no smaller sum; a stream is used once;
-keys never leave the party, and are replaced after each vector.
-Refuses: invalid public keys, and the tags that `PairMasks.check` lists (PeerError)."""
+Guarantees: the masks cancel in the sum over all parties of a tag, and in no smaller sum. A stream is used
+once. Keys never leave the party, and are replaced after each vector. Raises: PeerError for invalid public
+keys, and for the tags that `PairMasks.check` rejects."""
 
 import hashlib
 import hmac
@@ -36,14 +37,14 @@ if TYPE_CHECKING:
     from fedboost.privacy.paillier import PaillierSecret as Secret
 
 # ---- Shamir's secret sharing over the integers modulo 2**521 - 1 ----------------------------------------
-# Promises: any `threshold` shares determine the secret; fewer reveal nothing about it.
-# Refuses: secrets and shares outside the field, and points that are not distinct (PeerError).
+# Guarantees: any `threshold` shares determine the secret; fewer reveal nothing about it.
+# Raises: PeerError for secrets and shares outside the field, and for points that are not distinct.
 # Source: A. Shamir, "How to share a secret", Communications of the ACM 22 (1979).
 
 
 PRIME = (1 << 521) - 1
 SHARE_BYTES = 66
-"""A number below the prime, big-endian."""
+"""Size in bytes of a share: a number below the prime, big-endian."""
 
 
 def draw_number(draw: RandomBytes) -> int:
@@ -55,9 +56,11 @@ def draw_number(draw: RandomBytes) -> int:
 
 
 def split(secret: int, threshold: int, points: Sequence[int], draw: RandomBytes) -> list[int]:
-    """Return the values at `points` of a random polynomial of degree threshold - 1 that is `secret` at 0."""
+    """Split a secret into one share per point, of which any `threshold` determine it. The shares are the
+    values of a random polynomial of degree threshold - 1 whose value at 0 is the secret. Raises PeerError if
+    the secret, threshold or points are invalid."""
     if not (0 <= secret < PRIME and 0 < threshold <= len(points)):
-        raise PeerError("share-threshold", f"cannot make {len(points)} shares with threshold {threshold}")
+        raise PeerError("share-threshold", f"cannot create {len(points)} shares with threshold {threshold}")
     # The share at 0 would be the secret. Two shares at one point are one equation, so `threshold` shares with
     # a repeated point would not determine the polynomial.
     if len(set(points)) != len(points) or any(not 0 < point < PRIME for point in points):
@@ -73,7 +76,8 @@ def split(secret: int, threshold: int, points: Sequence[int], draw: RandomBytes)
 
 
 def combine(shares: Mapping[int, int]) -> int:
-    """Recover the secret from point -> share: the polynomial through them, at 0."""
+    """Recover a secret from its shares, a dictionary of point -> share. The secret is the value at 0 of the
+    polynomial through them. Raises PeerError if a share is outside the field."""
     secret = 0
     for point, share in shares.items():
         if not (0 < point < PRIME and 0 <= share < PRIME):
@@ -99,25 +103,27 @@ def combine(shares: Mapping[int, int]) -> int:
 # Positions on the ring follow from hashes of the session digest, which contains a fresh nonce of every party:
 # more colluding parties, if chosen before, separate the others only by chance (`failure_bound`). The argument
 # is in docs/decisions/0017-a-graph-of-pairs.md.
-# Promises: the neighbours follow from the digest, the names and the number that may collude, so every party
-# computes the same graph, and neighbourhood is mutual.
+# Guarantees: the neighbours depend only on the digest, the names and the number that may collude. So every
+# party computes the same graph, in which neighbourhood is mutual.
 
 
 MAX_COMPLETE_PARTIES = 60
-"""Up to this many parties, every pair shares masks: any two that do not collude hide each other, and the
-masks of 59 others are not a burden for a party's own machine."""
+"""Maximum number of parties for which every pair shares masks. Any two parties that do not collude then hide
+each other, and each party can still compute the masks of 59 others."""
 MAX_GRAPH_PARTIES = 1_000
-"""The largest number tried. All greetings are about a gigabyte per attempt; for twice as many, four."""
+"""Maximum number of parties, the largest that was tested. All greetings take about a gigabyte per attempt;
+with twice as many parties, four."""
 MIN_SHARE = 3
-"""In larger groups, at least one in this many parties is assumed to collude, regardless of the terms."""
+"""In groups above MAX_COMPLETE_PARTIES, at least one in this many parties is assumed to collude, regardless
+of the terms."""
 MAX_FAILURE = 2.0**-100
-"""Largest probability that colluding parties separate the others. The last party to greet may try nonces
-until the ring suits it: 2**40 of them leave 2**-60."""
+"""Maximum probability that colluding parties separate the others. The last party to greet can try nonces
+until the ring suits it; with 2**40 of them, the probability is 2**-60."""
 
 
 def neighbours(me: str, members: tuple[str, ...], colluding: int, session: bytes) -> tuple[str, ...]:
-    """Return the parties with which party `me` shares masks, sorted. members: all parties, sorted; session:
-    the digest of the attempt."""
+    """Return the parties with which party `me` shares masks, sorted. members: all parties, sorted; colluding:
+    number of parties that may collude; session: digest of the attempt."""
     count = degree(len(members), colluding)
     if count == len(members) - 1:
         return tuple(member for member in members if member != me)
@@ -135,9 +141,11 @@ def neighbours(me: str, members: tuple[str, ...], colluding: int, session: bytes
 
 @lru_cache(maxsize=64)
 def degree(parties: int, colluding: int) -> int:
-    """Return the number of a party's neighbours: the smallest even number for which `colluding` parties, or a
-    third of all if that is more, separate the others with a probability of at most MAX_FAILURE. It is all
-    other parties in groups of up to MAX_COMPLETE_PARTIES, and where more than half may collude."""
+    """Return the number of parties with which each party shares masks.
+
+    It is the smallest even number for which `colluding` parties, or a third of all if that is more, separate
+    the others with a probability of at most MAX_FAILURE. In groups of up to MAX_COMPLETE_PARTIES, and if more
+    than half may collude, it is the number of all other parties."""
     bad = max(colluding, parties // MIN_SHARE)
     if parties <= MAX_COMPLETE_PARTIES or 2 * bad > parties:
         return parties - 1
@@ -148,14 +156,14 @@ def degree(parties: int, colluding: int) -> int:
 
 
 def failure_bound(parties: int, colluding: int, reach: int) -> float:
-    """Bound the probability that `colluding` parties, placed at random on a ring where each is a neighbour of
-    the `reach` before and after it, separate the others.
+    """Return an upper bound for the probability that `colluding` parties separate the others. The parties are
+    placed at random on a ring, where each shares masks with the `reach` parties before and after it.
 
-    They do if and only if the ring has two runs of at least `reach` of them. With two such runs, the others
-    lie in two arcs that no pair crosses. With at most one, the others are each a neighbour of the next, in
-    ring order from that run on. Two such runs begin with two disjoint windows, each of an honest party
-    followed by `reach` colluding ones. There are n (n - 2 reach - 1) / 2 pairs of disjoint windows, and each
-    has colluding parties in exactly those places with probability
+    The colluding parties separate the others if and only if the ring has two runs of at least `reach` of
+    them. With two such runs, the others lie in two arcs that no pair crosses. With at most one, the others
+    are each a neighbour of the next, in ring order from that run on. Two such runs begin with two disjoint
+    windows, each of an honest party followed by `reach` colluding ones. There are n (n - 2 reach - 1) / 2
+    pairs of disjoint windows, and each has colluding parties in exactly those places with probability
     binomial(n - 2 reach - 2, colluding - 2 reach) / binomial(n, colluding). The bound is the sum over all
     pairs. It grows with `colluding` up to half of all parties, so it also covers fewer."""
     if colluding < 2 * reach:
@@ -166,7 +174,8 @@ def failure_bound(parties: int, colluding: int, reach: int) -> float:
 
 @lru_cache(maxsize=1)
 def _ring(members: tuple[str, ...], session: bytes) -> tuple[dict[str, int], tuple[str, ...]]:
-    """Return each party's position, and the parties in ring order. Cached for the parties of a simulation."""
+    """Return each party's position on the ring, and the parties in ring order. Cached because all parties of
+    a simulation need it."""
     lots = {
         member: hashlib.sha256(packing.pack(b"fedboost/1/ring", session, member.encode())).digest()
         for member in members
@@ -176,13 +185,13 @@ def _ring(members: tuple[str, ...], session: bytes) -> tuple[dict[str, int], tup
 
 
 # ---- Check cells: each masked chunk ends with one more cell of 64 bits, which is 1 ----------------------
-# Promises: in the opened sum, a check cell is the number of parties if their masks cancelled there. If they
+# Guarantees: in the opened sum, a check cell is the number of parties if their masks cancelled there. If they
 # did not, it is another number, except with probability 2**-64. It proves nothing about the cells themselves.
-# Refuses: a sum with other check cells (SessionFailed: it is unknown who is at fault).
+# Raises: SessionFailed for a sum with other check cells. It is unknown who is at fault.
 
 
 CHECK = 1
-"""The value of every party's check cell."""
+"""Value of every party's check cell."""
 
 
 def zeros(tag: Tag) -> Words:
@@ -191,7 +200,7 @@ def zeros(tag: Tag) -> Words:
 
 
 def with_checks(values: Int64, tag: Tag) -> Words:
-    """Copy a vector into words with check cells, uint64 [cells + chunks]."""
+    """Copy a vector, int64 [cells], into words with check cells, uint64 [cells + chunks]."""
     # Two chunks, the first with cells a and b, the second with cell c:
     #
     #     whole    a  b  c
@@ -206,22 +215,23 @@ def with_checks(values: Int64, tag: Tag) -> Words:
 
 
 def add(total: Words, tag: Tag, number: int, packed: bytes) -> None:
-    """Add a masked chunk to a running sum. Raises PeerError for a wrong number or length."""
+    """Add a masked chunk to a running sum with check cells. Raises PeerError if its number or length is
+    wrong."""
     tag.chunk(number)
     checked = tag.checked[number]
     checked.add(checked.of(total), packed)
 
 
 def checked_sum(words: Words, tag: Tag) -> Int64:
-    """Verify the check cells and return the sum over all parties of a tag, int64 [cells]. Overwrites the
-    words. Raises SessionFailed if the masks did not cancel."""
+    """Verify the check cells of a finished sum and return the sum without them, int64 [cells]. Overwrites
+    `words`. Raises SessionFailed if the masks did not cancel."""
     due = CHECK * len(tag.roster)
     if any(int(checked.of(words)[-1]) != due for checked in tag.checked):
         raise SessionFailed(
             "masks-not-cancelled",
             f"the masks of the {due} parties did not cancel in turn {tag.turn}: a party sent a wrong vector, "
-            f"or it was changed in transit; train again, and if that fails too, check that all sites and the "
-            f"aggregator run the same version of fedboost",
+            f"or a vector was changed in transit; train again, and if that fails too, check that all sites "
+            f"and the aggregator run the same version of fedboost",
         )
     for chunk, checked in zip(tag.chunks, tag.checked, strict=True):
         # Chunk number i moves i words to the left, the first chunk first. It ends at or before the place
@@ -235,18 +245,21 @@ def checked_sum(words: Words, tag: Tag) -> Int64:
 
 KEY_BYTES = 32
 ONE_LEG, TWO_LEGS, BENEATH = b"one leg", b"two legs", b"beneath encryption"
-"""The uses of masks. The label is in ctx, so each use has separate streams."""
+"""Labels of the three uses of masks. The label is part of the context, so each use has separate streams."""
 
 MIN_GROUP_PARTIES = 3
-"""With two parties, each can subtract its own vector from any sum: masks hide nothing from the other."""
+"""Minimum number of parties. With two, each can subtract its own vector from any sum, so masks hide nothing
+from the other."""
 
 MAX_GROUP_PARTIES = 100
-"""Most parties where every pair has a key and a mask: beyond this, the work of all pairs is too much."""
+"""Maximum number of parties if every pair shares a key and a mask. The work grows with the number of
+pairs."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """The parties of a session, and how many of them may help the aggregator without learning anything.
+    """The parties of a session, and how many of them may collude with the aggregator without learning
+    anything.
 
     `threshold` answers open a lost party's self mask. An honest party answers for one roster of a turn, a
     colluding one for any. So opening two rosters takes at least 2 * threshold - colluding answers from
@@ -258,12 +271,13 @@ class Group:
 
     @classmethod
     def of(cls, parties: tuple[str, ...], colluding: int | None = None) -> "Group":
-        """Make a group. By default, one colluding party is tolerated from four parties on."""
+        """Create a group. The default for `colluding` is 1 with at least four parties, otherwise 0."""
         return cls(tuple(sorted(parties)), int(len(parties) >= 4) if colluding is None else colluding)
 
     @property
     def majority(self) -> int:
-        """Size of a set of parties such that any two sets share an honest party, and each has two of them."""
+        """Minimum size of sets of parties such that any two sets share an honest party, and each contains two
+        honest parties."""
         # With n members, c colluding and sets of m > (n + c) / 2, two sets have at least 2 m - n > c parties
         # in common, so one of these is honest. The second bound leaves two honest parties in each set: with
         # only one, the colluding parties could subtract their own vectors and keep its.
@@ -271,22 +285,24 @@ class Group:
 
     @property
     def threshold(self) -> int:
-        """Shares that recover a self mask."""
+        """Number of shares that recover a self mask."""
         return self.majority
 
     @property
     def min_roster(self) -> int:
-        """Fewest parties in a sum: enough to open it, and not two if the group has more."""
+        """Minimum number of parties in a sum: enough to open it, and at least MIN_GROUP_PARTIES if the group
+        has that many."""
         return max(self.threshold, min(MIN_GROUP_PARTIES, len(self.members)))
 
     @property
     def min_signers(self) -> int:
-        """Fewest parties that sign a model, so many that two different models cannot both have them."""
+        """Minimum number of parties that must sign a model. Two different models cannot both have that many
+        signatures."""
         return max(self.majority, min(MIN_GROUP_PARTIES, len(self.members)))
 
     def peers(self, me: str, session: bytes, every_pair: bool) -> tuple[str, ...]:
-        """Return the parties with which `me` shares masks: its neighbours in the graph of pairs, or all
-        others. session: the digest of the attempt."""
+        """Return the parties with which `me` shares masks: its neighbours in the graph of pairs or, if
+        every_pair is True, all others. session: digest of the attempt."""
         if every_pair:
             return tuple(member for member in self.members if member != me)
         return neighbours(me, self.members, self.colluding, session)
@@ -296,7 +312,7 @@ class Group:
         return self.members.index(party) + 1
 
     def digest(self) -> bytes:
-        """Encode the group, as session digests and contexts are bound to it."""
+        """Encode the group as bytes that are hashed into session digests and contexts."""
         names = (member.encode() for member in self.members)
         return packing.pack(packing.number(self.majority), packing.number(self.colluding), *names)
 
@@ -306,19 +322,20 @@ class Group:
 
 @dataclass(frozen=True)
 class PartySetup:
-    """The facts from which a sealer is made, once the parties were introduced.
+    """What a sealer needs to know about an attempt, once the parties have been introduced.
 
     Args:
-        me: the name of this party.
+        me: name of this party.
         group: all parties of the session.
-        session: the digest of the attempt.
-        pair_keys: returns the key shared with each of the given parties; may be called once.
-        draw: cryptographic randomness.
-        public: the key under which sums are encrypted.
+        session: digest of the attempt.
+        pair_keys: function that returns the key shared with each of the given parties. It may be called once.
+        draw: source of cryptographic randomness.
+        public: public key that encrypts sums.
         secret: its key pair, only at the key holder.
-        max_openings: most sums that the key holder opens.
-        sparse: zeros may be left out, so lengths depend on rows.
-        shrinks: the session may go on without parties that were lost."""
+        max_openings: maximum number of sums that the key holder decrypts.
+        sparse: True if zeros may be left out, so that message lengths depend on rows.
+        shrinks: True if the session may continue without lost parties.
+    """
 
     me: str
     group: Group
@@ -334,9 +351,8 @@ class PartySetup:
 
 @dataclass(frozen=True)
 class AggregatorSetup:
-    """The facts from which an opener is made besides the tag of its turn; fields as in `PartySetup`.
-
-    keyholder: the name of the party that has the secret key."""
+    """What an opener needs to know about an attempt, in addition to the turn's tag. Fields not listed are as
+    in `PartySetup`. keyholder: name of the party that has the secret key."""
 
     group: Group
     session: bytes
@@ -365,7 +381,8 @@ class AggregatorSetup:
 
 
 class Handshake:
-    """A party's fresh key pair of an attempt, kept only in memory until the pair keys are derived."""
+    """A party's key pair for one attempt. The private key is kept in memory only until the pair keys are
+    derived."""
 
     def __init__(self, draw: RandomBytes) -> None:
         self._private: X25519PrivateKey | None = X25519PrivateKey.from_private_bytes(draw(KEY_BYTES))
@@ -374,11 +391,20 @@ class Handshake:
     def pair_keys(
         self, me: str, publics: Mapping[str, bytes], session: bytes, peers: Collection[str]
     ) -> dict[str, bytes]:
-        """Derive the key shared with each of `peers` that greeted, bound to the session's digest and to both
-        names.
+        """Derive the key shared with each of `peers` that has sent a greeting.
 
-        Drops the private key, from which the keys could be derived again. Raises PeerError on a second call,
-        and for a peer's key that is not an X25519 key."""
+        The keys are bound to the session's digest and to both names. The private key is deleted, because it
+        could derive them again.
+
+        Args:
+            me: name of this party.
+            publics: party -> its X25519 public key.
+            session: digest of the attempt.
+            peers: names of the parties to share keys with.
+
+        Raises:
+            PeerError: The keys were derived before, or a public key is not an X25519 key.
+        """
         # A second derivation would return keys that `PairMasks.replace_keys` has erased since, and with them
         # the streams of vectors that were sealed already.
         private, self._private = self._private, None
@@ -400,10 +426,11 @@ class Handshake:
 
 @lru_cache(maxsize=1)  # all parties of a simulation need the same one
 def context(way: bytes, session: bytes, group: Group, tag: Tag) -> bytes:
-    """Hash everything both ends must agree on for masks to cancel and shares to open: 32 public bytes.
+    """Return a public 32-byte hash of everything both ends must agree on for masks to cancel and shares to
+    open.
 
-    session: the digest of the attempt, which covers session, attempt, terms and greetings. Check cells need
-    no field, since they follow from the shape."""
+    way: ONE_LEG, TWO_LEGS or BENEATH; session: digest of the attempt, which covers session, attempt, terms
+    and greetings. Check cells are not hashed, since they follow from the shape."""
     roster = packing.pack(*(party.encode() for party in sorted(tag.roster)))
     shape = (number for segment in tag.segments for number in (segment.cells, segment.bits))
     numbers = (tag.turn, tag.attempt, *shape)
@@ -421,7 +448,8 @@ def context(way: bytes, session: bytes, group: Group, tag: Tag) -> bytes:
 
 
 def derive(key: bytes, what: bytes, *about: bytes) -> bytes:
-    """Derive 32 bytes, one block of HKDF-Expand with SHA-256 (RFC 5869), for one use of a key."""
+    """Derive a 32-byte key for one use of `key`: a block of HKDF-Expand with SHA-256 (RFC 5869). what, about:
+    identify the use."""
     return _expand(key, packing.pack(what, *about))
 
 
@@ -430,11 +458,11 @@ def _expand(key: bytes, info: bytes) -> bytes:
 
 
 class Stream:
-    """The mask of one vector's chunks, in order: AES-256 in counter mode, under a key used for that vector
-    only.
+    """A mask for the chunks of a single vector, in order: AES-256 in counter mode, with a key used only for
+    that vector.
 
-    It is the counter mode inside GCM, without its tag: OpenSSL computes it faster than CTR itself
-    (docs/decisions/0006-masks-from-gcms-counter-mode.md). GCM allows 2**36 bytes under a key."""
+    It is the counter mode inside GCM, without its tag. OpenSSL computes it faster than CTR itself
+    (docs/decisions/0006-masks-from-gcms-counter-mode.md). GCM allows 2**36 bytes per key."""
 
     def __init__(self, key: bytes) -> None:
         # A vector has at most MAX_CELLS cells (protocol/contracts.py) of 8 bytes and one check cell per
@@ -442,7 +470,7 @@ class Stream:
         self._encryptor = Cipher(algorithms.AES(key), modes.GCM(_NONCE)).encryptor()
 
     def next(self, size: int, scratch: memoryview | None = None) -> memoryview:
-        """Return the next bytes of the mask, written to `scratch` if given."""
+        """Return the next `size` bytes of the mask, in `scratch` if it is given."""
         out = memoryview(bytearray(size)) if scratch is None else scratch[:size]
         self._encryptor.update_into(_ZEROS[:size], out)
         return out
@@ -452,19 +480,20 @@ _ZEROS = memoryview(
     bytes(8 * (CHUNK_CELLS + 1))
 )  # the largest chunk: all cells and its check cell in 64 bits
 _NONCE = bytes(12)
-"""Constant, since each key makes one stream or one encryption."""
+"""The AES-GCM nonce. It can be constant, because each key is used for only one stream or encryption."""
 
 
 def scratch_of(tag: Tag) -> memoryview:
-    """Allocate memory that holds the mask of any chunk."""
+    """Allocate memory for the mask of any chunk of a vector."""
     return memoryview(bytearray(max(chunk.size for chunk in tag.checked)))
 
 
 def masked_chunks(
     values: Int64, tag: Tag, streams: Iterable[tuple[Stream, bool]]
 ) -> Iterator[tuple[Chunk, Words]]:
-    """Yield each chunk with its masked cells and check cell, uint64 [cells]; only the lowest `bits` bits of a
-    cell are valid. streams: (stream, True if added, False if subtracted); no one else uses them."""
+    """Yield each chunk of a vector with its masked cells and check cell, uint64 [cells]. Only the lowest
+    `bits` bits of each cell are valid. streams: pairs of a stream and a flag, True if the stream is added and
+    False if it is subtracted; the caller must not use the streams."""
     # Chunks are masked lazily, when the consumer takes them, after the keys were replaced: each stream has
     # its own key. Invariant: before each chunk, all streams have advanced by the sizes of the chunks before
     # it. One scratch is enough, since its bytes are added before the next stream writes there.
@@ -478,7 +507,8 @@ def masked_chunks(
 
 
 class PairMasks:
-    """A party's keys with its peers, and its masks for one tag after the other."""
+    """A party's keys shared with its peers, and the masks made from them for one tag after another. way:
+    ONE_LEG, TWO_LEGS or BENEATH."""
 
     def __init__(self, setup: PartySetup, way: bytes) -> None:
         self._me, self._group, self._session = setup.me, setup.group, setup.session
@@ -487,38 +517,38 @@ class PairMasks:
         self._keys = setup.pair_keys(setup.group.peers(setup.me, setup.session, way != ONE_LEG))
         self._way = way
         self.tag: Tag | None = None
-        """The tag of the last masked vector."""
+        """Tag of the last masked vector."""
         self.ctx = b""
-        """Its context."""
+        """Context of the last masked vector."""
 
     def __repr__(self) -> str:
         return f"PairMasks({self._me!r})"
 
     def check(self, tag: Tag) -> None:
-        """Raise PeerError for a roster with parties outside the group, without this party, or with a repeated
-        party, and unless (turn, attempt) is greater than the last."""
+        """Raise PeerError if the roster has unknown parties, lacks this party or repeats one, or if the tag
+        is not newer than the last."""
         if self.tag is None or tag.roster != self.tag.roster:
             roster = set(tag.roster)
             if self._me not in roster or not roster <= set(self._group.members):
-                raise PeerError("roster-invalid", "the roster names unknown parties, or lacks this party")
+                raise PeerError("roster-invalid", "the roster has unknown parties, or lacks this party")
             if len(roster) != len(tag.roster):
-                raise PeerError("roster-repeats-party", "the roster names a party twice")
+                raise PeerError("roster-repeats-party", "the roster contains a party twice")
         check_newer(tag, self.tag)
 
     def streams(self, tag: Tag) -> list[tuple[Stream, bool]]:
-        """Move to a tag that `check` allows, and return its masks, each with True if it is added. Replaces
-        the keys that made them."""
+        """Start a tag that `check` accepted, and replace the keys. Returns its masks, each with a flag that
+        is True if the mask is added."""
         self.begin(tag)
         streams = self.masks(tag)
         self.replace_keys()
         return streams
 
     def begin(self, tag: Tag) -> None:
-        """Move to a tag that `check` allows."""
+        """Start a tag that `check` accepted."""
         self.tag, self.ctx = tag, context(self._way, self._session, self._group, tag)
 
     def masks(self, tag: Tag) -> list[tuple[Stream, bool]]:
-        """Return the masks of the last tag, each with True if it is added."""
+        """Return the masks of the current tag, each with a flag that is True if the mask is added."""
         streams = []
         for peer in sorted(self._keys.keys() & tag.roster):
             low, high = sorted((self._me, peer))
@@ -527,11 +557,12 @@ class PairMasks:
         return streams
 
     def derived(self, peer: str, what: bytes, *names: str) -> bytes:
-        """Derive a key for one use within the last tag from the key shared with a peer."""
+        """Derive a key for one use within the current tag from the key shared with a peer."""
         return derive(self._keys[peer], what, self.ctx, *(name.encode() for name in names))
 
     def replace_keys(self) -> None:
-        """Replace every key, so that this party's later memory opens no earlier vector."""
+        """Replace every key by a one-way function, so that reading this party's memory later opens no earlier
+        vector."""
         # The keys of one pair. Each arrow is one way, so an intruder with k_2 has neither k_1 nor the first
         # masks:
         #
@@ -546,10 +577,11 @@ class PairMasks:
 
 
 def check_whole(tag: Tag, group: Group) -> None:
-    """Raise PeerError unless the roster is all parties of the group, each once."""
+    """Raise PeerError unless the roster consists of all parties of the group, each once."""
     if len(tag.roster) != len(group.members) or set(tag.roster) != set(group.members):
         raise PeerError(
-            "roster-partial", f"a roster of {len(tag.roster)}, not all {len(group.members)} parties"
+            "roster-partial",
+            f"the roster has {len(tag.roster)} parties, but must have all {len(group.members)}",
         )
 
 
@@ -558,15 +590,15 @@ def check_whole(tag: Tag, group: Group) -> None:
 # derived from the secret of sender and receiver, with the ciphertext as associated data. So only the
 # receivers can read the bytes, and no receiver can replace them with others.
 #
-# A key is used for one encryption. Bytes open only for the receiver, sender and context for which they were
-# sealed, and are refused otherwise (PeerError).
+# A key is used for one encryption. Bytes can be decrypted only by the receiver, and with the sender and
+# context, for which they were sealed. Otherwise PeerError is raised.
 
 
 _TAG_BYTES = 16
 
 
 def sealed_size(content: int, receivers: Iterable[str]) -> int:
-    """Return the size of `content` bytes once `seal` has sealed them for these receivers."""
+    """Return the size in bytes of `content` bytes after `seal` encrypted them for these receivers."""
     wrapped = 2 * packing.LENGTH_BYTES + KEY_BYTES + _TAG_BYTES
     return (
         packing.LENGTH_BYTES
@@ -577,15 +609,19 @@ def sealed_size(content: int, receivers: Iterable[str]) -> int:
 
 
 MIN_SEALED_BYTES = sealed_size(0, ["a"])
-"""Fewest sealed bytes."""
+"""Minimum number of sealed bytes."""
 
 
 def seal(content: bytes, sender: str, keys: Mapping[str, bytes], context: bytes, draw: RandomBytes) -> bytes:
-    """Encrypt for the parties in `keys`.
+    """Encrypt bytes for the parties in `keys`, so that the aggregator can pass them on without reading them.
 
     Args:
-        keys: receiver -> secret that it shares with the sender.
-        context: everything both ends must agree on; never used twice."""
+        content: the bytes.
+        sender: name of this party.
+        keys: receiver -> key that it shares with the sender.
+        context: everything both ends must agree on; never used twice.
+        draw: source of cryptographic randomness.
+    """
     # Packed, each field after its length:
     #
     #     ciphertext | receiver a | key wrapped for a | receiver b | key wrapped for b | ...
@@ -602,7 +638,8 @@ def seal(content: bytes, sender: str, keys: Mapping[str, bytes], context: bytes,
 
 
 def open_sealed(sealed: bytes, sender: str, receiver: str, secret: bytes, context: bytes) -> bytes:
-    """Decrypt bytes that `seal` encrypted. Raises PeerError for another receiver, sender or context."""
+    """Decrypt bytes that `seal` encrypted. secret: key that sender and receiver share. Raises PeerError if
+    the bytes were changed, or sealed by another sender, for another receiver or in another context."""
     try:
         ciphertext, *wrapped = packing.unpack(sealed)
         keys = dict(zip(wrapped[::2], wrapped[1::2], strict=True))
@@ -612,8 +649,8 @@ def open_sealed(sealed: bytes, sender: str, receiver: str, secret: bytes, contex
     except (PeerError, ValueError, KeyError, InvalidTag):
         raise PeerError(
             "relay-not-authentic",
-            f"the bytes relayed by party {sender} cannot be opened: they were changed in transit, or belong "
-            f"to another turn or tree",
+            f"the bytes relayed by party {sender} cannot be decrypted: they were changed in transit, or are "
+            f"for a different turn or tree",
         ) from None
 
 

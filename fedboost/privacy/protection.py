@@ -1,15 +1,14 @@
-"""The contract of a protection, which decides who may see a single party's vector.
+"""The interface of a protection, which decides who may see a single party's vector.
 
-A **Sealer** lives at a party and turns its vector of integers into sealed chunks. An **Opener** lives at the
-aggregator, one per turn. It adds the sealed chunks of all parties to one running sum, never a copy per party,
-requests help from parties if the protection needs it, and opens the sum. Where vectors only fit together if
-all were sealed under the same context, both ends expose it as `ctx`, a public hash: a party with a different
-context is named before its vector is added.
+A **Sealer** belongs to a party and turns its vector of integers into sealed chunks. An **Opener** belongs to
+the aggregator, one per turn. It adds the sealed chunks of all parties to one running sum and does not store
+them per party. It requests help from parties if the protection needs it, and opens the sum. If vectors can
+only be added when all were sealed under the same context, both ends have it as `ctx`, a public hash. A party
+with a different context is reported before its vector is added.
 
-Every protection promises that the opened sum is the exact sum of the vectors, that messages of different
-parties may arrive in any order, and that a tag is sealed once.
-Refuses: a chunk whose length or number the vector does not have, and help that was not requested (PeerError).
-"""
+Guarantees of every protection: the opened sum is the exact sum of the vectors; messages of different parties
+may arrive in any order; a tag is sealed once. Raises: PeerError for a chunk with a wrong length or number,
+and for help that was not requested."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -23,13 +22,14 @@ from fedboost.privacy.packing import Chunk, Segment, chunks_of
 
 @dataclass(frozen=True)
 class Tag:
-    """The unique label of one sealed vector, and the vector's shape.
+    """Unique label of a sealed vector, and the vector's shape.
 
     Args:
-        turn, attempt: a pair that grows strictly.
-        roster: the parties whose vectors go into the sum.
+        turn, attempt: numbers that increase as a pair, from one tag to the next.
+        roster: names of the parties whose vectors are added.
         transcript: hash of all queries of the session up to and including this one.
-        segments: number and width of the cells."""
+        segments: number of cells, and bits per cell, of each segment.
+    """
 
     turn: int
     attempt: int
@@ -38,7 +38,7 @@ class Tag:
     segments: tuple[Segment, ...]
 
     chunks: tuple[Chunk, ...] = field(init=False, repr=False, compare=False)
-    """The chunks in which the vector travels, at least one."""
+    """The chunks in which the vector is sent, at least one."""
     cells: int = field(init=False, repr=False, compare=False)
     """Number of integers in the vector."""
 
@@ -49,18 +49,20 @@ class Tag:
 
     @cached_property
     def checked(self) -> tuple[Chunk, ...]:
-        """The same chunks, each with a check cell after its cells."""
+        """The same chunks, each with a check cell at its end."""
         return chunks_of(self.segments, checked=True)
 
     @property
     def size(self) -> int:
-        """Total bytes of all chunks."""
+        """Total size of all chunks in bytes."""
         return sum(chunk.size for chunk in self.chunks)
 
     def chunk(self, number: int) -> Chunk:
         """Return the chunk with this number. Raises PeerError if there is none."""
         if not 0 <= number < len(self.chunks):
-            raise PeerError("chunk-number", f"part {number} of a vector of {len(self.chunks)} parts")
+            raise PeerError(
+                "chunk-number", f"it sent part {number} of a vector with {len(self.chunks)} parts"
+            )
         return self.chunks[number]
 
 
@@ -69,13 +71,14 @@ class HiddenSums:
     """Gradient sums that some parties report encrypted.
 
     Args:
-        limit: largest magnitude of a row's gradient and hessian.
-        rows: largest number of rows in a sum.
-        places: party -> index of the answer cell with the gradient sum of each of its pairs, int64 [pairs].
-            The hessian sum is in the next cell.
-        cells: cells of the answer.
-        to_cells: maps an answer to the cells that are sealed.
-        marks: party -> answer cells that this party alone reports, unencrypted, int64 [marks]."""
+        limit: maximum magnitude of a row's gradient and hessian.
+        rows: maximum number of rows in a sum.
+        places: party -> index of the answer's element that contains the gradient sum of each pair, int64
+            [pairs]. The hessian sum is the next element.
+        cells: number of elements of the answer.
+        to_cells: function that maps an answer to the cells that are sealed.
+        marks: party -> indices of elements that only this party reports, unencrypted, int64 [marks].
+    """
 
     limit: int
     rows: int
@@ -86,68 +89,70 @@ class HiddenSums:
 
 
 def check_newer(tag: Tag, last: Tag | None) -> None:
-    """Raise PeerError unless (turn, attempt) is greater than that of the last tag."""
+    """Raise PeerError unless the pair (turn, attempt) of `tag` is greater than that of the last tag."""
     if last is not None and (tag.turn, tag.attempt) <= (last.turn, last.attempt):
-        raise PeerError("tag-used", f"turn {tag.turn}, attempt {tag.attempt} was already sealed, or is older")
+        raise PeerError("tag-used", f"turn {tag.turn}, attempt {tag.attempt} is not newer than the last one")
 
 
 class Sealer(ABC):
-    """The party's end of a protection."""
+    """The party's end of a protection. It seals vectors, and helps to open sums."""
 
-    unexpected_help = "received a request for help that is not needed"
+    unexpected_help = "the aggregator asked for help that is not needed"
 
     @property
     def ctx(self) -> bytes:
-        """The context of the last sealed vector: 32 bytes, or empty if the protection has none."""
+        """The context of the last sealed vector, 32 bytes, or empty if the protection has none."""
         return b""
 
     @abstractmethod
     def seal(self, values: Int64, tag: Tag) -> Iterator[bytes]:
-        """Yield the sealed chunks of a vector, in order. Raises PeerError if this tag must not be sealed."""
+        """Yield the sealed chunks of a vector in order. Raises PeerError if this tag must not be sealed."""
 
     def note(self) -> bytes:
-        """Return the bytes for the opener that travel with the last chunk of the last vector."""
+        """Return additional bytes for the opener, which are sent with the last chunk of the last vector."""
         return b""
 
     def assist(self, request: bytes) -> bytes:
-        """Help to open the sum of the last turn. Raises PeerError if no sum needs it, or it is forbidden."""
+        """Return this party's help to open the sum of the last turn. Raises PeerError if the protection needs
+        no help, or if the request is not allowed."""
         raise PeerError("help-unexpected", self.unexpected_help)
 
 
 class Opener(ABC):
-    """The aggregator's end of a protection, one object per turn."""
+    """The aggregator's end of a protection, one object per turn. It adds sealed vectors and opens their
+    sum."""
 
-    unexpected_note = "a note, where the protection has none"
-    unexpected_help = "help that was not requested"
+    unexpected_note = "it sent a note, but the protection has no notes"
+    unexpected_help = "it sent help that was not requested"
 
     ctx = b""
-    """The context under which each party's vector must be sealed, as in `Sealer`."""
+    """The context under which each party must have sealed its vector, as in `Sealer`."""
     chunks: int
-    """Chunks in which each party's vector arrives."""
+    """Number of chunks in which each party's vector arrives."""
 
     @abstractmethod
     def add(self, party: str, number: int, cells: bytes) -> None:
-        """Add one chunk of a party's vector. Raises PeerError if the bytes cannot be that chunk."""
+        """Add a chunk of a party's vector. Raises PeerError if the number or the bytes are not valid."""
 
     def note(self, party: str, note: bytes) -> None:
-        """Take in the note with a party's last chunk, empty unless the sum needs more than the vectors."""
+        """Store the note that a party sent with its last chunk. Raises PeerError if it is malformed, or not
+        empty although the protection has no notes."""
         if note:
             raise PeerError("note-unexpected", self.unexpected_note)
 
     def lose(self, party: str) -> None:  # noqa: B027 - most sums need nothing then
-        """Note that a party disconnected after its whole vector was added. Its vector stays in the sum."""
+        """Record that a party disconnected after its whole vector was added. Its vector stays in the sum."""
 
     def requests(self) -> dict[str, bytes]:
-        """Return party -> its request for help, empty once the sum can be opened.
-
-        Raises RosterTooSmall if it never can."""
+        """Return a dictionary of party -> request for its help. It is empty once the sum can be opened.
+        Raises RosterTooSmall if the sum can never be opened."""
         return {}
 
     def assist(self, party: str, answer: bytes) -> None:
-        """Take in a party's help. Raises PeerError if it does not answer the request, and SessionFailed if
-        the help of all parties can never open the sum."""
+        """Store a party's help. Raises PeerError if it does not match the request, and SessionFailed if the
+        help of all parties cannot open the sum."""
         raise PeerError("help-unexpected", self.unexpected_help)
 
     @abstractmethod
     def open(self) -> Int64:
-        """Return the sum, once every party's chunks are added and `requests` is empty."""
+        """Return the sum. All parties' chunks must have been added, and `requests` must be empty."""

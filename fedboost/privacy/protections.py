@@ -1,9 +1,8 @@
-"""The protections, one row each: what a protection hides, its limits, and how its two ends are made.
+"""Table of the protections: what each hides, its limits, and how its two ends are created.
 
-Promises: nothing else in fedboost branches on a protection's name, and every fact about one is looked up
-here. Importing this module does not import the packages that only encryption needs.
-Refuses: names that are not in the table (ValueError), and encryption whose package is not installed
-(ConfigError)."""
+Guarantees: all facts about a protection are in this table, and nothing else in fedboost branches on its name.
+Importing this module does not import the packages that only encryption needs. Raises: ValueError for names
+that are not in the table, and ConfigError for encryption whose package is not installed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,30 +36,33 @@ if TYPE_CHECKING:
     from fedboost.privacy.paillier import PaillierSecret as Secret
 
 MAX_ENCRYPTED_CELLS = 200_000
-"""Most cells of a sum that a key holder opens: its answer is a single message."""
+"""Maximum number of cells of a sum that a key holder decrypts. Its answer is a single message."""
 _SUMS = "sums over the parties, never this site's own numbers"
 
 
 @dataclass(frozen=True)
 class Protection:
-    """A way to keep a party's vector from the aggregator.
+    """A way to hide a party's vector from the aggregator.
 
     Args:
-        hides: the aggregator sees only sums, never a party's vector.
+        hides: True if the aggregator sees only sums, never a party's vector.
         aggregator_observes: what the aggregator sees, in words for people.
-        sealer, opener: make the two ends.
-        min_parties: fewest parties with rows.
-        max_parties, max_cells: most parties of a session and most cells of a sum, None for no limit.
-        max_shrinking: as max_parties, where the roster may shrink.
-        sealed_size: bytes of a tag's sealed chunks, None where they are unknown until they are made.
-        may_shrink: a session may continue without parties that were lost.
-        min_roster: fewest parties of a group in a sum, where the roster may shrink.
-        min_signers: fewest parties that sign a model.
-        scheme: loads the encryption whose key the key holder has, None where no one holds a key.
-        may_be_vertical: no other party needs to have the same columns.
-        by_columns: the row used where parties hold different columns, None for this one.
-        proves_key: the key holder proves that its key hides what is blinded.
-        sample_cells: cells that a speed estimate seals."""
+        sealer, opener: functions that create the two ends.
+        min_parties: minimum number of parties with rows.
+        max_parties: maximum number of parties in a session, or None.
+        max_shrinking: maximum number of parties if the roster may shrink, or None.
+        max_cells: maximum number of cells in a sum, or None.
+        sealed_size: function that returns the size of a tag's sealed chunks in bytes, or None if it depends
+            on the vector.
+        may_shrink: True if a session may continue without lost parties.
+        min_roster: function that returns the minimum number of parties in a sum if the roster may shrink.
+        min_signers: function that returns the minimum number of parties that sign a model.
+        scheme: function that loads the encryption scheme, or None if there is no key holder.
+        may_be_vertical: True if no other party needs to have the same columns.
+        by_columns: the protection used instead if parties hold different columns, or None for this one.
+        proves_key: True if the key holder proves that its key hides what is blinded.
+        sample_cells: number of cells that a speed estimate seals.
+    """
 
     name: str
     hides: bool
@@ -83,11 +85,12 @@ class Protection:
 
     @property
     def uses_key_holder(self) -> bool:
-        """True if sums are encrypted and only one party can decrypt them."""
+        """True if sums are encrypted, and only one party can decrypt them."""
         return self.scheme is not None
 
     def encryption(self) -> "Paillier":
-        """Load the scheme of a protection with a key holder. ConfigError if its package is not installed."""
+        """Load the encryption scheme of a protection with a key holder. Raises ConfigError if its package is
+        not installed."""
         assert self.scheme is not None
         try:
             return self.scheme()
@@ -99,8 +102,9 @@ class Protection:
             ) from None
 
     def key_greeting(self, agreement: bytes, secret: "Secret | None", context: bytes) -> bytes:
-        """Return the public keys in a party's greeting: its X25519 key, and the key holder's encryption key.
-        context: the attempt and party to which a proof of the key is bound."""
+        """Return the public keys for a party's greeting: its X25519 key `agreement` and, at the key holder,
+        its encryption key. secret: the key holder's key pair, None for others; context: the attempt and party
+        that a proof of the key is bound to."""
         if not self.uses_key_holder:
             return agreement
         key = b"" if secret is None else secret.public.to_bytes()
@@ -111,12 +115,13 @@ class Protection:
         return greeting_of(agreement, key)
 
     def agreement_key(self, greeted: bytes) -> bytes:
-        """Return the X25519 key in a party's greeting. Raises PeerError if there is none."""
+        """Return the X25519 key in a party's greeting. Raises PeerError if encrypted sums need two keys and
+        it does not have both."""
         return greeted_keys(greeted)[0] if self.uses_key_holder else greeted
 
     def read_public(self, greeted: bytes, key_bits: int, context: bytes) -> "Public":
-        """Return the key that sums are encrypted under, from the key holder's greeting. Raises PeerError for
-        an invalid key, one with fewer bits, or one without a required proof."""
+        """Return the encryption key in the key holder's greeting. Raises PeerError if the key is invalid, has
+        fewer than `key_bits` bits, or lacks a required proof. context: as in `key_greeting`."""
         key, scheme = greeted_keys(greeted)[1], self.encryption()
         if not self.proves_key:
             return scheme.read_public(key, key_bits)
@@ -129,33 +134,34 @@ class Protection:
 
 
 def greeting_of(agreement: bytes, key: bytes) -> bytes:
-    """Pack the public keys of a greeting: an X25519 key for masks, and the encryption key of the key holder,
-    empty for other parties."""
+    """Pack the public keys of a greeting. agreement: X25519 key for masks; key: the key holder's encryption
+    key, empty for other parties."""
     return packing.pack(agreement, key)
 
 
 def greeted_keys(greeted: bytes) -> list[bytes]:
-    """Unpack the two keys of a greeting. Raises PeerError if there are not two."""
+    """Unpack the two keys of a greeting. Raises PeerError if there are not exactly two."""
     keys = packing.unpack(greeted)
     if len(keys) != 2:
-        raise PeerError("greeting-keys-missing", "a greeting without the two keys that encrypted sums need")
+        raise PeerError("greeting-keys-missing", "the greeting lacks the two keys that encrypted sums need")
     return keys
 
 
 def check_name(name: str) -> str:
-    """Return the name of a protection. Raises ValueError if it is unknown."""
+    """Return the name if a protection has it. Raises ValueError otherwise."""
     if name not in PROTECTIONS:
         raise ValueError(f"unknown protection {quoted(name)!r}; known: {', '.join(PROTECTIONS)}")
     return name
 
 
 def scheme_of(name: str) -> "Paillier":
-    """Load a protection's encryption. ConfigError if it has none, or its package is not installed."""
+    """Load the encryption scheme of the protection with this name. Raises ConfigError if the protection has
+    none, or if its package is not installed."""
     known = [row.name for row in PROTECTIONS.values() if row.uses_key_holder]
     if name not in known:
         raise ConfigError(
             "protection-without-encryption",
-            f"protection {quoted(name)!r} has no encryption; those that do: {', '.join(known)}",
+            f"protection {quoted(name)!r} does not use encryption; choose one of: {', '.join(known)}",
         )
     return PROTECTIONS[name].encryption()
 
@@ -181,7 +187,7 @@ def _columns_opener(tag: Tag, setup: AggregatorSetup) -> Opener:
 _PAILLIER_BY_COLUMNS = Protection(
     "paillier",
     hides=False,
-    aggregator_observes="sums of gradients over groups of rows, by the columns that the terms name",
+    aggregator_observes="sums of gradients over groups of rows, by the columns in the terms",
     sealer=_columns_sealer,
     opener=_columns_opener,
     may_shrink=False,
@@ -231,4 +237,4 @@ _ROWS = (
 )
 
 PROTECTIONS: dict[str, Protection] = {row.name: row for row in _ROWS}
-"""Name -> protection, for each name that terms can give."""
+"""Maps name -> protection, for each name allowed in terms."""

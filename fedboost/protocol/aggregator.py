@@ -170,8 +170,8 @@ class Turn:
         self._opener.lose(party)
 
     def requests(self) -> dict[str, bytes]:
-        """Return party -> request for help that is due. It is empty once the sum can be opened. Raises
-        RosterTooSmall if too few parties are left to open the sum."""
+        """Return a dict: party -> request for help that is due. It is empty once the sum can be opened.
+        Raises RosterTooSmall if too few parties are left to open the sum."""
         requests = self._opener.requests()
         self.helping = set(requests)
         return requests

@@ -10,6 +10,7 @@ its data."""
 
 import hashlib
 import hmac
+import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -43,7 +44,8 @@ class Bound:
     """Limits on a field of a wire message, in addition to its type; used with `Annotated`. They apply to the
     value of a number, and to the length of anything else.
 
-    least, most: the limits, both inclusive; what: noun that follows the value in the error message."""
+    least, most: the limits, both inclusive; what: what is counted, as it follows "the number of" in the error
+    message."""
 
     most: float
     what: str
@@ -53,8 +55,10 @@ class Bound:
         """Raise PeerError if the value, or its length, is outside the limits."""
         size = len(value) if hasattr(value, "__len__") else value
         if not self.least <= size <= self.most:
-            allowed = f"{self.least} to {self.most}" if self.least else f"at most {self.most}"
-            raise out_of_bounds(f"{size} {self.what}, but {allowed} are allowed")
+            least, most = self.least, self.most
+            range_ = f"{least} to {most}" if least else f"at most {most}"
+            allowed = f"{least} or more" if most == math.inf else range_
+            raise out_of_bounds(f"the number of {self.what} is {size}; allowed: {allowed}")
 
 
 @dataclass(frozen=True)
@@ -257,7 +261,7 @@ class TrainingState(Protocol):
         """Return True if the roster of this query may lack a party of the terms."""
 
     def structure(self, rounds: int, terms: Terms) -> bytes:
-        """Return a hash of what the model predicts with after this number of rounds."""
+        """Return a hash of the model after this number of rounds: everything that predictions depend on."""
 
     def to_record(self) -> list[Any]:
         """Return the growing tree as JSON values for the journal."""
@@ -356,7 +360,7 @@ class Holder(Protocol):
         """Return the HMAC, under `key`, of everything that answers are computed from."""
 
     def go_to(self, state: Any) -> None:
-        """Move to a training state, the one that the other parties are in."""
+        """Move to a training state, so that this party continues where the others are."""
 
     def trees(self, rounds: int) -> tuple[Tree, ...]:
         """Return the trees of the first `rounds` rounds as this party sees them. If parties hold different

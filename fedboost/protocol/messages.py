@@ -23,7 +23,7 @@ MAX_GREETING = 512 << 10
 public key."""
 CONTEXT_BYTES = 32
 """Size in bytes of the context in the first part of a report, if it has one."""
-SESSION_NAME = Bound(256, "characters of a session's name")
+SESSION_NAME = Bound(256, "characters in the session name")
 Parties = Annotated[tuple[str, ...], Bound(MAX_PARTIES, "parties")]
 """Party names in a message."""
 
@@ -61,7 +61,7 @@ class Join:
     session: str
     digest: str
     attempt: int = 1
-    greeting: Annotated[bytes, Bound(MAX_GREETING, "bytes of a greeting")] = b""
+    greeting: Annotated[bytes, Bound(MAX_GREETING, "bytes in the greeting")] = b""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,9 @@ class Report:
     part: int
     cells: bytes = b""
     note: bytes = b""
-    ctx: Annotated[bytes, Only(lambda ctx: len(ctx) in (0, CONTEXT_BYTES), "a context was cut short")] = b""
+    ctx: Annotated[
+        bytes, Only(lambda ctx: len(ctx) in (0, CONTEXT_BYTES), "its context has an invalid length")
+    ] = b""
 
     def __repr__(self) -> str:
         size = len(self.cells) + len(self.note)
@@ -112,7 +114,7 @@ class Relay:
     turn: int
     attempt: int
     number: int
-    content: Annotated[bytes, Bound(PART_BYTES, "bytes in a part of a relay")]
+    content: Annotated[bytes, Bound(PART_BYTES, "bytes in this part of the relay")]
     last: bool
     to: Parties = ()
     sender: str = ""

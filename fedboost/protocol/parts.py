@@ -59,9 +59,9 @@ def model_id(session: str, terms: Terms, structure: bytes) -> str:
 
 
 def numbers_for(terms: Terms, booster: Booster) -> dict[str, bytes]:
-    """Return the node values that the label holder receives if parties keep model parts, as a dict with its
-    name. They are little-endian float32: the base score, then the gains, covers and values of each tree's
-    nodes. The dict is empty if parties do not keep parts."""
+    """Return the node values that the label holder receives if parties keep model parts, as a dict: label
+    holder -> values. They are little-endian float32: the base score, then the gains, covers and values of
+    each tree's nodes. The dict is empty if parties do not keep parts."""
     holder = terms.vertical.label_holder
     if not terms.keeps_parts or holder is None:
         return {}

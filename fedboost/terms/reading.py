@@ -196,7 +196,7 @@ class Frozen(BaseModel):
 
     @classmethod
     def file_keys(cls) -> Mapping[str, FieldInfo]:
-        """Return each key, as spelt in the file -> its field."""
+        """Return a dict: key, as spelt in the file -> its field."""
         return cls.model_fields
 
     @classmethod
@@ -403,7 +403,7 @@ class Flat(Frozen):
 
     @classmethod
     def groups(cls) -> Mapping[str, type[Group]]:
-        """Return each field that is a group -> its class, in the order of the fields."""
+        """Return a dict: name of each field that is a group -> its class, in the order of the fields."""
         groups = {name: _group_of(field) for name, field in cls.model_fields.items()}
         return {name: group for name, group in groups.items() if group is not None}
 
@@ -427,7 +427,7 @@ class Flat(Frozen):
 
     @property
     def flat(self) -> dict[str, Any]:
-        """Each key of the flat table -> its value."""
+        """The settings as a dict: key of the flat table -> its value."""
         return {
             key: getattr(getattr(self, home), name) if name else getattr(self, home)
             for key, (home, name, _) in self._homes().items()
@@ -436,7 +436,7 @@ class Flat(Frozen):
     @classmethod
     @cache
     def _homes(cls) -> Mapping[str, tuple[str, str, FieldInfo]]:
-        """Return flat key -> (own field, field in that group or '', definition of the latter)."""
+        """Return a dict: flat key -> (own field, field in that group or '', definition of the latter)."""
         homes: dict[str, tuple[str, str, FieldInfo]] = {}
         for home, own in cls.model_fields.items():
             group = _group_of(own)

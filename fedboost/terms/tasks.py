@@ -64,9 +64,9 @@ def gridded(terms: Terms) -> tuple[str, ...]:
 
 
 def terms_to_describe(terms: Terms, min_count: int | None = None) -> Terms:
-    """Return the terms of a session that describes the rows of a training session's terms. Terms that already
-    describe rows are kept. min_count: replaces the setting of that name. Raises ConfigError if parties hold
-    different columns."""
+    """Return the terms of a session that describes rows, derived from the terms of a training session. Terms
+    that already describe rows are kept. min_count: replaces the setting of that name. Raises ConfigError if
+    parties hold different columns."""
     if terms.vertical.is_used:
         raise ConfigError(
             "terms-vertical-task",
@@ -119,7 +119,7 @@ class LevelRows:
 
 
 def level_sets(terms: Terms) -> dict[str, tuple[LevelRows, ...]]:
-    """Return each column in `subgroups` -> its sets of rows, one per level and one for rows without a
+    """Return a dict: column in `subgroups` -> its sets of rows, one per level and one for rows without a
     declared level."""
     sets = {}
     for name in terms.evaluation.subgroups:

@@ -403,7 +403,7 @@ each."""
 
 
 def slots_of(terms: Terms) -> dict[str, Slots]:
-    """Return each target-mean column -> its slots (buckets and folds). With noise there are no folds: the
+    """Return a dict: target-mean column -> its slots (buckets and folds). With noise there are no folds: the
     noise already hides a row's part in the mean of its level, and each fold would need its own noise."""
     folds = 1 if terms.noise is not None else FOLDS + 1
     return {name: Slots(buckets, folds) for name, buckets in terms.columns.target_means.items()}
@@ -456,7 +456,7 @@ KEPT = (2, 3)
 
 
 def stages(terms: Terms) -> dict[int, int]:
-    """Return each number of rounds after which candidates are dropped -> the number of candidates that
+    """Return a dict: number of rounds after which candidates are dropped -> number of candidates that
     continue."""
     left, ends = len(terms.objective.candidates), {}
     for share in SHARES:

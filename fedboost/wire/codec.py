@@ -1,13 +1,11 @@
-"""Converts messages to protobuf and back, by field names and within bounds.
+"""Converts dataclasses to protobuf messages and back, by field names, and checks the limits of fields.
 
-A protobuf message has the field names of its dataclass; types in `HAND_WRITTEN` travel in other forms. The
-allowed values of a field are annotated on its type (`Bound`, `Only`). They are checked before anything is
-copied, because an item of two bytes on the wire takes about a hundred in memory.
+A protobuf message has the same field names as its dataclass; types in `HAND_WRITTEN` are converted by
+functions. The allowed values of a field are annotated on its type (`Bound`, `Only`). They are checked before
+anything is copied, because an item of two bytes on the wire takes about a hundred in memory.
 
-Promises: every repeated field has a bound, and every dataclass field a field in its message; otherwise
-importing this module fails.
-Refuses: values out of their bounds (PeerError).
-"""
+Guarantees: every repeated field has a limit, and every dataclass field has a field in its message. Otherwise
+importing this module fails. Raises: PeerError for values outside their limits."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, is_dataclass, replace
@@ -38,24 +36,31 @@ from fedboost.terms.terms import Terms
 from fedboost.wire.v1 import fedboost_pb2 as pb
 
 Fields = dict[str, Any]
-"""Fields of a message by name; nested messages are dictionaries of the same kind."""
+"""Fields of a message by name. Nested messages are dictionaries of the same kind."""
 
 WIRE_VERSION = 4
 MAX_TO_AGGREGATOR = 4 << 20
-"""Most bytes of a message to the aggregator. A part of a report takes at most half a megabyte."""
+"""Maximum size in bytes of a message to the aggregator. A part of a report takes at most half a megabyte."""
 MAX_FROM_AGGREGATOR = 64 << 20
-"""Most bytes of a message from the aggregator. The largest are grids of wide tables."""
+"""Maximum size in bytes of a message from the aggregator. The largest ones contain grids of wide tables."""
 MAX_TERMS = 16 << 20
-"""Most characters of terms. An analyst's terms fit in MAX_TO_AGGREGATOR; escapes make them longer later."""
+"""Maximum length of terms in characters. An analyst's terms fit in MAX_TO_AGGREGATOR; escaped characters make
+them longer later."""
 MAX_REQUEST = 64 << 10
-"""Most bytes of an analyst's request; its certificate chain is the largest part."""
+"""Maximum size in bytes of an analyst's request. Its certificate chain is the largest part."""
 
 
 @dataclass(frozen=True)
 class FieldCodec:
-    """How a type travels. write, read: convert a value to that of a protobuf field, and back once `checks`
-    have passed. flat: the value is several fields of the enclosing message: it is written as a dictionary of
-    these, and read from that message."""
+    """Converts values of a type to a protobuf field and back.
+
+    Args:
+        write: converts a value to a field's value.
+        read: converts a field's value back, after all checks have passed.
+        flat: True if the value consists of several fields of the enclosing message. `write` then returns a
+            dictionary of them, and `read` gets the enclosing message.
+        checks: functions that raise PeerError if a field's value is not allowed.
+    """
 
     write: Callable[[Any], Any]
     read: Callable[[Any], Any]
@@ -70,19 +75,19 @@ def serialised(message: Any) -> bytes:
 
 def parsed(kind: Any, data: bytes, limit: int) -> Any:
     if len(data) > limit:
-        raise out_of_bounds(f"a message of {len(data)} bytes; {limit} are allowed")
+        raise out_of_bounds(f"it has {len(data)} bytes, but at most {limit} are allowed")
     try:
         return kind.FromString(data)
     except DecodeError:
-        raise PeerError("wire-not-message", "received bytes that are not a message of fedboost") from None
+        raise PeerError("wire-not-message", "received bytes that are not a valid fedboost message") from None
 
 
 def terms_of(text: str) -> Terms:
-    Bound(MAX_TERMS, "characters of terms").check(text)
+    Bound(MAX_TERMS, "characters in the terms").check(text)
     try:
         return Terms.from_canonical(text)
     except RecursionError:
-        raise ConfigError("terms-too-deep", "terms: tables and lists are nested too deeply") from None
+        raise ConfigError("terms-too-deep", "the terms nest tables and lists too deeply") from None
 
 
 def require(condition: bool, what: str) -> None:
@@ -98,11 +103,12 @@ def _itself(value: Any) -> Any:
 
 
 SAME = FieldCodec(_itself, _itself)
-"""The pair of numbers, strings and bytes, which travel unchanged."""
+"""Codec of numbers, strings and bytes, which are not converted."""
 
 
 def pair_of(kind: Any, message: Any) -> FieldCodec:
-    """The pair of a dataclass or named tuple, by field names. message: descriptor of its protobuf message."""
+    """Return the codec of a dataclass or named tuple, which converts by field names. message: descriptor of
+    its protobuf message."""
     hints = get_type_hints(kind, include_extras=True)
     members = [(name, _pair(hints[name], message.fields_by_name.get(name))) for name in kind.__match_args__]
     getters = [_itself if pair.flat else attrgetter(name) for name, pair in members]
@@ -130,7 +136,8 @@ def pair_of(kind: Any, message: Any) -> FieldCodec:
 
 
 def one_of(kinds: Any, fields: Any) -> FieldCodec:
-    """The flat pair of a union of classes: each is the oneof field whose message type has its name."""
+    """Return the flat codec of a union of classes. Each class uses the field of the oneof whose message type
+    has the same name."""
     named = {kind.__name__: kind for kind in get_args(kinds)}
     by_kind = {}
     for field in fields.fields:
@@ -149,7 +156,7 @@ def one_of(kinds: Any, fields: Any) -> FieldCodec:
         if name is None:
             raise PeerError(
                 "wire-unknown-message",
-                f"received an empty {fields.name}, or one of a newer version of fedboost",
+                f"received an empty {fields.name}, or one that only a newer version of fedboost knows",
             )
         return readers[name](getattr(message, name))
 
@@ -157,7 +164,7 @@ def one_of(kinds: Any, fields: Any) -> FieldCodec:
 
 
 def _pair(hint: Any, field: Any, bounds: Iterable[Any] = ()) -> FieldCodec:
-    """The pair of a type in a protobuf field. bounds: the annotations of the type."""
+    """Return the codec of a type in a protobuf field. bounds: annotations of the type."""
     origin, of = get_origin(hint), get_args(hint)
     if hint in HAND_WRITTEN:
         return HAND_WRITTEN[hint]
@@ -171,19 +178,19 @@ def _pair(hint: Any, field: Any, bounds: Iterable[Any] = ()) -> FieldCodec:
         return _optional(_pair(of[0], field), field.name)
     if isinstance(hint, type) and issubclass(hint, Enum):
         known = {each.value: each for each in hint}
-        unknown = Only(known.__contains__, f"an unknown {field.name}")
+        unknown = Only(known.__contains__, f"its {field.name} is unknown")
         return FieldCodec(attrgetter("value"), known.__getitem__, checks=(unknown.check,))
     if is_dataclass(hint):
         return pair_of(hint, field.message_type)
     if not bounds:
-        raise TypeError(f"{field.full_name} may repeat, and has no bound")
+        raise TypeError(f"{field.full_name} may repeat, but has no bound")
     if origin is tuple:
         return _repeated(_pair(of[0], field))
     return _table([each.name for each in field.message_type.fields])
 
 
 def _optional(pair: FieldCodec, name: str) -> FieldCodec:
-    """The pair of a message that may be absent (None)."""
+    """Return the codec of a message that may be absent (None)."""
     return FieldCodec(
         lambda value: {} if value is None else {name: pair.write(value)},
         lambda message: pair.read(getattr(message, name)) if message.HasField(name) else None,
@@ -205,7 +212,8 @@ def _repeated(pair: FieldCodec) -> FieldCodec:
 
 
 def _table(names: list[str]) -> FieldCodec:
-    """The pair of a mapping: the first field is the key, the others are its value (or tuple of values)."""
+    """Return the codec of a mapping. The first field is the key, and the others are its value, a tuple if
+    there are several."""
     first, *others = names
     key, value = attrgetter(first), attrgetter(*others)
 
@@ -233,7 +241,7 @@ def _terms_from_pb(text: str) -> Terms:
 
 
 def _request_from_pb(request: Any) -> Request:
-    Bound(MAX_REQUEST, "bytes of a request").check(request.ByteSize())
+    Bound(MAX_REQUEST, "bytes in the request").check(request.ByteSize())
     return Request(request.nonce, request.time, request.certificate, request.signature)
 
 
@@ -243,7 +251,7 @@ def _scale_from_pb(scale: Any) -> Scale:
 
 @lru_cache(maxsize=64)
 def _scale(exponent: int, bits: int) -> Scale:
-    require(abs(exponent) <= 256 and 1 <= bits <= 32, "a scale out of range")
+    require(abs(exponent) <= 256 and 1 <= bits <= 32, "the scale is out of range")
     return Scale(exponent, bits)
 
 
@@ -253,21 +261,24 @@ def _splits_to_pb(splits: Splits) -> Fields:
 
 
 def _splits_from_pb(splits: Any) -> Splits:
-    """Splits of any nodes, features and bins: the state checks later whether they are possible."""
+    """Decode splits of any nodes, features and bins. The training state checks later whether they are
+    possible."""
     data, levels = splits.columns, splits.categories
     if not data and not levels:
         return NO_SPLITS
     number, rest = divmod(len(data), _INT32.itemsize * SPLIT_COLUMNS)
     if rest or number > MAX_NODES:
-        raise out_of_bounds(f"{len(data)} bytes of splits")
+        raise out_of_bounds(f"its splits have {len(data)} bytes, which is not a valid size")
     if len(levels) not in (0, number * BITMAP_BYTES):
-        raise out_of_bounds(f"{len(levels)} bytes of levels")
+        raise out_of_bounds(
+            f"its categories have {len(levels)} bytes, which is not valid for {number} splits"
+        )
     missing_left = data[12 * number : 16 * number]
     flags = missing_left.count(0) + missing_left[::4].count(1)
     # isascii: the high byte of each little-endian int32 is below 128, so that no number is negative. The
     # count of zero bytes, plus low bytes that are 1, is the length only if each missing_left is 0 or 1.
     if not data[3::4].isascii() or flags != len(missing_left):
-        raise out_of_bounds("a split out of range")
+        raise out_of_bounds("a split is out of range")
     columns = np.frombuffer(data, _INT32).astype(np.int32, copy=False).reshape(SPLIT_COLUMNS, number)
     if not levels:
         return Splits(columns)
@@ -276,23 +287,23 @@ def _splits_from_pb(splits: Any) -> Splits:
 
 def _places_from_pb(q: Any) -> Int64:
     places = _array(q.places, _INT32, "places")
-    require(places.size == sum(q.sizes), f"{places.size} places of {sum(q.sizes)}")
+    require(places.size == sum(q.sizes), f"it has {places.size} places instead of {sum(q.sizes)}")
     told: Int64 = places.astype(np.int64)
     return told
 
 
 def _means_from_pb(means: Any) -> Float32:
-    """The target means of a column, float32 [buckets, folds]."""
-    require(means.folds in (1, FOLDS + 1), f"means of {means.folds} folds")
-    values = _array(means.values, _FLOAT32, "means of levels")
-    require(values.size % means.folds == 0 and values.size <= MAX_SLOTS, f"{values.size} means of levels")
+    """Decode the target means of a column. Returns float32 [buckets, folds]."""
+    require(means.folds in (1, FOLDS + 1), f"it has target means for {means.folds} folds")
+    values = _array(means.values, _FLOAT32, "target means")
+    require(values.size % means.folds == 0 and values.size <= MAX_SLOTS, f"it has {values.size} target means")
     by_bucket: Float32 = values.reshape(-1, means.folds)
     return by_bucket
 
 
 def _array(data: bytes, kind: np.dtype[Any], what: str) -> Any:
-    """The numbers in these bytes, in native byte order."""
-    require(len(data) % kind.itemsize == 0, f"{len(data)} bytes of {what}")
+    """Return the numbers encoded in these bytes, in native byte order."""
+    require(len(data) % kind.itemsize == 0, f"it has {len(data)} bytes of {what}, which is not a valid size")
     return np.frombuffer(data, kind).astype(kind.newbyteorder("="))
 
 
@@ -305,8 +316,10 @@ def _cut_points_to_pb(cut_points: CutPoints) -> Fields:
 
 def _cut_points_from_pb(q: Any) -> CutPoints:
     sizes, kinds = _array(q.sizes, _BYTE, "sizes"), _array(q.kinds, _BYTE, "kinds")
-    require(sizes.size <= MAX_FEATURES, f"{sizes.size} features; {MAX_FEATURES} are allowed")
-    require(sizes.size == kinds.size and bool((kinds < 4).all()), "features of unknown kinds")
+    require(
+        sizes.size <= MAX_FEATURES, f"it has {sizes.size} features, but at most {MAX_FEATURES} are allowed"
+    )
+    require(sizes.size == kinds.size and bool((kinds < 4).all()), "a feature has an unknown kind")
     cut_points = CutPoints(
         _array(q.cuts, _FLOAT32, "cuts"),
         sizes.astype(np.int64),
@@ -314,9 +327,9 @@ def _cut_points_from_pb(q: Any) -> CutPoints:
         tuple(np.flatnonzero(kinds & _CATEGORICAL).tolist()),
     )
     cuts, ends = cut_points.values, cut_points.offsets
-    require(int(ends[-1]) == cuts.size, f"{cuts.size} cut points of {int(ends[-1])}")
+    require(int(ends[-1]) == cuts.size, f"it has {cuts.size} cut points instead of {int(ends[-1])}")
     increase = _within_features(cuts[1:] > cuts[:-1], ends)
-    require(bool(np.isfinite(cuts).all() and increase), "cut points that do not increase")
+    require(bool(np.isfinite(cuts).all() and increase), "the cut points do not increase")
     return cut_points
 
 
@@ -332,8 +345,8 @@ def _grids_to_pb(grids: Grids) -> Fields:
 
 
 def _grids_from_pb(q: Any) -> Grids:
-    sizes = _array(q.sizes, _UINT32, "sizes of grids").astype(np.int64)
-    require(sizes.size <= MAX_FEATURES, f"{sizes.size} grids; {MAX_FEATURES} are allowed")
+    sizes = _array(q.sizes, _UINT32, "grid sizes").astype(np.int64)
+    require(sizes.size <= MAX_FEATURES, f"it has {sizes.size} grids, but at most {MAX_FEATURES} are allowed")
     grids = Grids(
         np.concatenate([[0], np.cumsum(sizes)]),
         _array(q.starts, _UINT32, "starts"),
@@ -342,18 +355,19 @@ def _grids_from_pb(q: Any) -> Grids:
     )
     starts, widths, subdivisions = grids.starts, grids.widths, grids.subdivisions
     lengths = {starts.size, widths.size, subdivisions.size, int(grids.offsets[-1])}
-    require(len(lengths) == 1, "grids with columns of different lengths")
-    require(bool((subdivisions <= widths).all() and (widths <= KEY_BITS).all()), "a grid out of range")
+    require(len(lengths) == 1, "the arrays of the grids have different lengths")
+    require(bool((subdivisions <= widths).all() and (widths <= KEY_BITS).all()), "a grid is out of range")
     first = starts.astype(np.int64)
     ends = first + (np.int64(1) << widths.astype(np.int64))  # at most 2**33, as widths are checked above
     apart = _within_features(first[1:] >= ends[:-1], grids.offsets)
-    require(bool(apart and (ends <= 1 << KEY_BITS).all()), "overlapping cells")
-    require(bool((subdivisions < 24).all()), "a grid with too many subcells")
+    require(bool(apart and (ends <= 1 << KEY_BITS).all()), "cells of a grid overlap")
+    require(bool((subdivisions < 24).all()), "a grid has too many subcells")
     return grids
 
 
 def _within_features(holds: Any, offsets: Any) -> bool:
-    """True if `holds`, of all neighbouring numbers, is true for each pair of the same feature."""
+    """Return True if `holds`, which has a flag for each pair of neighbouring numbers, is True for all pairs
+    within a feature. offsets: index of each feature's first number, then the total."""
     begins = offsets[(offsets > 0) & (offsets <= holds.size)]
     holds[begins - 1] = True
     return bool(holds.all())
@@ -374,7 +388,7 @@ HAND_WRITTEN: dict[Any, FieldCodec] = {
     CutPoints: FieldCodec(_cut_points_to_pb, _cut_points_from_pb, flat=True),
     Grids: FieldCodec(_grids_to_pb, _grids_from_pb, flat=True),
 }
-"""Pairs of types that are not converted by field names."""
+"""Codecs of types that are not converted by field names."""
 
 
 # ---- The queries of a turn, and the state that parties are introduced to --------------------------------
@@ -383,7 +397,8 @@ _HISTOGRAMS = pair_of(HistogramQuery, pb.HistogramQuery.DESCRIPTOR)
 
 
 def _histograms_from_pb(q: Any) -> HistogramQuery:
-    """A fast path for the query that parties read most; unusual ones are read by field names."""
+    """Decode the query that parties receive most often. It is a fast path; unusual queries are converted by
+    field names."""
     rows, nodes, widths = q.rows, q.nodes, q.widths
     within = 0 < rows < MAX_ROWS and len(nodes) <= MAX_NODES and len(widths) <= 2 * MAX_NODES
     if not within or len(widths) % 2 or q.elected:
@@ -400,13 +415,14 @@ _SCALES = pair_of(Scales, pb.Introduce.DESCRIPTOR)
 
 
 def _turn_to_pb(query: Any) -> Fields:
-    """The fields of an Ask, for all queries of a turn (`OfTurn`)."""
+    """Return the fields of an Ask for the queries of a turn (`OfTurn`)."""
     first, *further = map(_QUERY.write, query.parts)
     return {**first, "then": further}
 
 
 def _turn_from_pb(ask: Any) -> OfTurn:
-    """All queries of an Ask. Raises PeerError for too many, and for one that is unknown or out of bounds."""
+    """Decode all queries of an Ask. Raises PeerError if there are too many, or if one is unknown or exceeds
+    its limits."""
     first: Query = _QUERY.read(ask)
     if not ask.then:
         return first

@@ -1,10 +1,9 @@
-"""Encodes and decodes messages of sessions, and messages between analysts, sites and aggregator.
+"""Encodes and decodes the messages of sessions, and messages between analysts, sites and the aggregator.
 
-Promises: `decode(encode(m)) == m` for every message (floats bit for bit). Decoding any bytes returns a
-message or raises PeerError.
-Refuses: bytes that are not a message of this version, values out of range, oversized messages, and too many
-items: an item of two bytes on the wire takes about a hundred in memory.
-"""
+Guarantees: `decode(encode(m)) == m` for every message (floats bit for bit). Decoding arbitrary bytes returns
+a message or raises PeerError. Raises: PeerError for bytes that are not a message of this version, values out
+of range, oversized messages, and too many items (an item of two bytes on the wire takes about a hundred in
+memory)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -32,11 +31,12 @@ T = TypeVar("T")
 Coded = tuple[Callable[[T], bytes], Callable[[bytes], T]]
 """An encoder, and a decoder that returns the message or raises PeerError."""
 Vouched = Callable[[str, Request | None], None]
-"""Called with the text of terms, and the request for a session under them."""
+"""Function that is called with the text of terms, and with the request for a session under them."""
 
 
 def _coded(kind: type[T] | UnionType, message: Any, limit: int) -> Coded[T]:
-    """Encoder and decoder of a dataclass or union. message: of protobuf; limit: most bytes to decode."""
+    """Return the encoder and decoder of a dataclass or union. message: its protobuf class; limit: maximum
+    number of bytes to decode."""
     oneofs = message.DESCRIPTOR.oneofs
     pair = one_of(kind, *oneofs) if oneofs else pair_of(kind, message.DESCRIPTOR)
     return (
@@ -68,7 +68,8 @@ def encode_to_party(message: ToParty) -> bytes:
 
 
 class UnreadOffer(PeerError):
-    """An offer of a session whose terms were not read."""
+    """Raised for the offer of a session whose terms were not parsed, because `vouched` rejected them. It has
+    the session's name."""
 
     def __init__(self, session: str, error: FedboostError) -> None:
         super().__init__(error.code, error.public)
@@ -78,8 +79,8 @@ class UnreadOffer(PeerError):
 def decode_to_party(data: bytes, vouched: Vouched = lambda text, request: None) -> ToParty:
     """Decode a message from the aggregator. Raises PeerError if it is not valid.
 
-    vouched: raises a FedboostError unless the terms of an offer may be parsed, which takes long for large
-    terms; the offer then raises UnreadOffer."""
+    vouched: function that raises a FedboostError if the terms of an offer must not be parsed, since parsing
+    large terms takes long. In that case UnreadOffer is raised."""
     message = parsed(pb.ToParty, data, MAX_FROM_AGGREGATOR)
     if message.WhichOneof("message") == "admit":
         _check_vouched(message.admit, vouched)
@@ -101,15 +102,15 @@ def _check_vouched(admit: Any, vouched: Vouched) -> None:
 MODEL_PART = 1 << 20
 
 Traffic = Annotated[Mapping[str, tuple[int, int]], Bound(MAX_PARTIES, "parties")]
-"""Maps party -> bytes that it sent and received."""
+"""Maps party -> number of bytes that it sent and received."""
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """The session waits for these parties, or for another session to end if there are none.
+    """Reports that the session waits for these parties or, if there are none, for another session to end.
 
-    `absent` maps those that are not connected -> when they last were, in seconds since 1970 (0: never). It is
-    empty if the aggregator is older."""
+    absent: maps each of them that is not connected -> when it was last connected, in seconds since 1970 (0:
+    never). It is empty if the aggregator runs an older version."""
 
     parties: Parties
     absent: Annotated[Mapping[str, int], Bound(MAX_PARTIES, "parties")] = field(default_factory=dict)
@@ -117,7 +118,8 @@ class Waiting:
 
 @dataclass(frozen=True)
 class RoundDone:
-    """A finished round: its number from 0, its metrics, and seconds and traffic since the session began."""
+    """Reports a finished round. round: its number, starting at 0; seconds, traffic: time and bytes since the
+    session began."""
 
     round: int
     metrics: Annotated[dict[str, float], Bound(MAX_FIGURES, "metrics")]
@@ -127,7 +129,7 @@ class RoundDone:
 
 @dataclass(frozen=True)
 class ModelPart:
-    """A piece of the model file. The last one has the session's traffic."""
+    """Carries a piece of the model file. The last piece also has the session's traffic."""
 
     data: bytes = field(repr=False)
     last: bool
@@ -136,7 +138,7 @@ class ModelPart:
 
 @dataclass(frozen=True)
 class Failed:
-    """The session ended without a model."""
+    """Reports that the session ended without a model."""
 
     reason: str
 
@@ -145,10 +147,10 @@ TrainEvent = Waiting | RoundDone | ModelPart | Failed
 
 
 class TrainCommand(Enum):
-    """An analyst's command for the session under some terms.
+    """An analyst's command for the session with given terms.
 
-    FOLLOW: start it, or follow it if it exists. RETURN: follow it after a lost connection, even if it has
-    failed. STOP: stop it. FINISH: end it after the current round, with the model so far."""
+    FOLLOW: start it, or follow it if it exists. RETURN: follow it after a disconnection, even if it has
+    failed. STOP: stop it. FINISH: end it after the current round, with the model trained so far."""
 
     FOLLOW = 0
     RETURN = 1
@@ -157,7 +159,8 @@ class TrainCommand(Enum):
 
 
 class TrainRequest(NamedTuple):
-    """An analyst's signed command (wish). terms: unparsed JSON as sent, see `codec.terms_of`."""
+    """Carries an analyst's command. terms: unparsed JSON as sent, see `codec.terms_of`; wish: the command;
+    request: signed request, or None if analysts have no keys."""
 
     terms: str
     wish: TrainCommand = TrainCommand.FOLLOW
@@ -172,17 +175,17 @@ encode_train_event, decode_train_event = _TRAIN_EVENT
 # ---- The status of an aggregator: who is connected, and which sessions there are ------------------------
 
 MAX_MEMBERS = 8192
-"""Most members in a status: those connected and those remembered."""
+"""Maximum number of members in a status: those connected now and those seen before."""
 MAX_SESSIONS = 64
-"""Most sessions in a status: one is active, others wait or are finished."""
+"""Maximum number of sessions in a status: one is active, others wait or are finished."""
 
 
 @dataclass(frozen=True)
 class Member:
-    """A party or an analyst. Times are seconds since 1970.
+    """A party or an analyst in a status. Times are in seconds since 1970.
 
-    since: connected since, 0 if not connected; seen: last connected, 0 for never; version: version of its
-    software as it reports it, or ''."""
+    since: when it connected, 0 if it is not connected; seen: when it was last connected, 0 for never;
+    version: its software version as it reports it, or ''."""
 
     role: str
     name: str
@@ -192,7 +195,7 @@ class Member:
 
 
 class SessionState(Enum):
-    """The state of a session. FINISHED: it has ended, but its analyst has not fetched the result."""
+    """State of a session. FINISHED: it has ended, but its analyst has not fetched the result."""
 
     WAITING = 0
     RUNNING = 1
@@ -201,9 +204,21 @@ class SessionState(Enum):
 
 @dataclass(frozen=True)
 class SessionStatus:
-    """A session. name: '' while it waits to begin; analyst: '' if analysts have no keys; terms: their digest;
-    done: finished rounds; since: when it was requested, in seconds since 1970; awaited: parties that it waits
-    for, none if it waits for another session to end."""
+    """A session in a status.
+
+    Args:
+        state: whether it waits, runs or is finished.
+        name: '' while it waits to begin.
+        analyst: name of its analyst, '' if analysts have no keys.
+        terms: digest of its terms.
+        program: name of its algorithm.
+        protection: name of its protection.
+        done: number of finished rounds.
+        rounds: planned number of rounds.
+        since: when it was requested, in seconds since 1970.
+        parties: names of its parties.
+        awaited: parties that it waits for; empty if it waits for another session to end.
+    """
 
     state: SessionState
     name: str
@@ -220,8 +235,9 @@ class SessionStatus:
 
 @dataclass(frozen=True)
 class Status:
-    """The status of an aggregator, as far as a caller may see it. version: of its software; since: when it
-    was started; now: its clock; others: number of sessions that the caller may not see."""
+    """What a caller may see of an aggregator's state. version: its software version; since: when it started;
+    now: its current time; others: number of sessions that the caller may not see. Times are in seconds since
+    1970."""
 
     version: str
     since: int
@@ -232,7 +248,7 @@ class Status:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """The status as JSON. Times are seconds since 1970, or 0 for never."""
+        """The status as JSON. Times are in seconds since 1970, or 0 for never."""
         sessions = [{**asdict(session), "state": session.state.name.lower()} for session in self.sessions]
         return {**asdict(self), "sessions": sessions}
 
@@ -241,24 +257,26 @@ encode_status, decode_status = _coded(Status, pb.StatusReply, MAX_FROM_AGGREGATO
 
 
 # ---- Checks of terms, outside of sessions ---------------------------------------------------------------
-# An analyst sends terms to the aggregator, which forwards them to each party and returns their objections.
+# An analyst sends terms to the aggregator, which forwards them to each party and returns the parties'
+# objections.
 
 MAX_SENTENCES = 64
-"""Most reasons, or notes, of one site."""
+"""Maximum number of reasons, and of notes, of one site."""
 MAX_SENTENCE_LENGTH = 1000
-"""Most characters of a reason or note."""
+"""Maximum length of a reason or note in characters."""
 MAX_OBJECTIONS = 4 * 2 * MAX_SENTENCES * (MAX_SENTENCE_LENGTH + 8)
-"""Most bytes of a site's reasons and notes: four bytes per character, and eight extra characters each."""
+"""Maximum size in bytes of a site's reasons and notes: four bytes per character, and eight extra characters
+each."""
 Sentences = Annotated[
-    tuple[Annotated[str, Bound(MAX_SENTENCE_LENGTH, "characters of a sentence")], ...],
+    tuple[Annotated[str, Bound(MAX_SENTENCE_LENGTH, "characters in a sentence")], ...],
     Bound(MAX_SENTENCES, "sentences"),
 ]
 
 
 @dataclass(frozen=True)
 class Review:
-    """A check that the aggregator forwards to a party. terms: JSON as the analyst sent it; request: the
-    analyst's signed request, None if analysts have no keys."""
+    """Asks a party whether it would accept terms; the aggregator forwards it for an analyst. terms: JSON as
+    the analyst sent it; request: the analyst's signed request, or None if analysts have no keys."""
 
     number: int
     terms: str
@@ -267,7 +285,7 @@ class Review:
 
 @dataclass(frozen=True)
 class Objections:
-    """A party's answer to a review. reasons: why it would not take part; notes: other remarks."""
+    """A party's answer to a `Review`. reasons: why it would not take part; notes: other remarks."""
 
     number: int
     reasons: Sentences = ()
@@ -276,7 +294,8 @@ class Objections:
 
 @dataclass(frozen=True)
 class SiteReply:
-    """A site's part of a check. answered: reasons are its own, else the aggregator's for the lack of them."""
+    """A site's answer in a `CheckReply`. answered: True if the site gave these reasons, False if the
+    aggregator says why there is no answer."""
 
     party: str
     answered: bool
@@ -295,14 +314,15 @@ class SiteReply:
 
 
 class CheckRequest(NamedTuple):
-    """An analyst's check. terms: unparsed JSON as sent; request: signed, if analysts have keys."""
+    """Asks all sites whether they would accept terms. terms: unparsed JSON as sent; request: signed request,
+    or None if analysts have no keys."""
 
     terms: str
     request: Request | None = None
 
 
 class CheckReply(NamedTuple):
-    """The answers of all sites to a check."""
+    """The answers of all sites to a `CheckRequest`."""
 
     sites: Annotated[tuple[SiteReply, ...], Bound(MAX_PARTIES, "sites")]
 
@@ -314,7 +334,7 @@ encode_check_reply, decode_check_reply = _coded(CheckReply, pb.CheckReply, MAX_F
 
 
 def encode_objections(objections: Objections) -> bytes:
-    """Encode a party's answer. Sentences are cut to the allowed number and length."""
+    """Encode a party's answer to a review. Excess sentences, and the ends of long ones, are cut off."""
     cut = _cut(objections.reasons), _cut(objections.notes)
     return _encode_objections(Objections(objections.number, *cut))
 

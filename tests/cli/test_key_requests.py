@@ -132,7 +132,7 @@ def forged():
 
 
 BAD = {
-    "changed after it was signed": (forged, "its signature does not match its key"),
+    "changed after it was signed": (forged, "the request's signature does not match its key"),
     "another role": (
         lambda: request_of((NORTH[1], (NameOID.ORGANIZATIONAL_UNIT_NAME, "root"))),
         "'root' is not a role; use party, aggregator, analyst",
@@ -140,11 +140,11 @@ BAD = {
     "no role": (lambda: request_of(NORTH[1:]), "'' is not a role; use party, aggregator, analyst"),
     "two roles": (
         lambda: request_of((*NORTH, (NameOID.ORGANIZATIONAL_UNIT_NAME, "analyst"))),
-        "its subject has more than one name (CN) and one role (OU)",
+        "the request's subject must have exactly one name (CN) and one role (OU)",
     ),
     "more in the subject": (
         lambda: request_of((*NORTH, (NameOID.ORGANIZATION_NAME, "Clinic"))),
-        "its subject has more than one name (CN) and one role (OU)",
+        "the request's subject must have exactly one name (CN) and one role (OU)",
     ),
     "a name that cannot be": (
         lambda: request_of((NORTH[0], (NameOID.COMMON_NAME, "nor\nth"))),
@@ -153,7 +153,7 @@ BAD = {
     "the aggregator's host name": (lambda: request_of(extension=HOST), "(extensions: 2.5.29.17)"),
     "an authority": (
         lambda: request_of(extension=x509.BasicConstraints(True, None)),
-        "it asks for more than a name and a role (extensions: 2.5.29.19)",
+        "the request asks for more than a name and a role (extensions: 2.5.29.19)",
     ),
     "an attribute": (
         lambda: request_of(attribute=(AttributeOID.CHALLENGE_PASSWORD, b"secret")),
@@ -161,15 +161,21 @@ BAD = {
     ),
     "a weak key": (
         lambda: request_of(key=rsa.generate_private_key(65537, 1024)),
-        "its key is not P-256, P-384, or RSA of at least 2048 bits",
+        "the request's key is not P-256, P-384, or RSA of at least 2048 bits",
     ),
     "a key that TLS does not take": (
         lambda: request_of(key=ed25519.Ed25519PrivateKey.generate()),
-        "its signature is not over SHA-256 or better",
+        "the request's signature does not use SHA-256 or stronger",
     ),
-    "a weak hash": (lambda: request_of(hash_with=hashes.SHA224()), "not over SHA-256 or better"),
-    "no request": (lambda: b"hello", "not a PEM certificate request, as from `fedboost keys request`"),
-    "too long": (lambda: b"x" * 40_000, "a request of 32769 bytes; 32768 are allowed"),
+    "a weak hash": (lambda: request_of(hash_with=hashes.SHA224()), "does not use SHA-256 or stronger"),
+    "no request": (
+        lambda: b"hello",
+        "not a PEM certificate request; create one with `fedboost keys request`",
+    ),
+    "too long": (
+        lambda: b"x" * 40_000,
+        "the request has at least 32769 bytes, but at most 32768 are allowed",
+    ),
 }
 
 

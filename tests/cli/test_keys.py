@@ -207,7 +207,7 @@ def test_a_root_key_with_a_passphrase(here):
 
 def test_a_certificate_does_not_outlive_its_root(here):
     run("init-consortium", "--days", "30")
-    assert "choose at most 29 days" in fails("party", "north", "--days", "31")
+    assert "use at most 29 days" in fails("party", "north", "--days", "31")
     run("party", "north", "--days", "29")
 
 

@@ -126,7 +126,7 @@ def test_lists_of_distinct_points_pass():
         (written(5, 6), 3, "has 2 points instead of 3"),
         (written(5, 6), 1, "has 2 points instead of 1"),
         (written(5, 0, 6), 3, "a zero"),
-        (written(5, 7, 6, 7), 4, "a point twice"),
+        (written(5, 7, 6, 7), 4, "a duplicate point"),
         (written(5, PRIME), 2, "not below the prime"),
         (written(5, PRIME + 18), 2, "not below the prime"),
         (written(5, 5 + (1 << 255)), 2, "not below the prime"),

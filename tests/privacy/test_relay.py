@@ -15,8 +15,8 @@ from fedboost.privacy.pairwise import MIN_SEALED_BYTES, derive, open_sealed, sea
 SECRET, OTHER = b"s" * 32, b"o" * 32
 KEYS = {"shop": SECRET, "telco": OTHER}
 REFUSED = (
-    "^the bytes relayed by party bank cannot be opened: they were changed in transit, or belong to another "
-    "turn or tree$"
+    "^the bytes relayed by party bank cannot be decrypted: they were changed in transit, or are for a "
+    "different turn or tree$"
 )
 
 

@@ -265,4 +265,4 @@ def test_there_is_an_end_to_what_a_key_holder_opens(monkeypatch):
     monkeypatch.setattr(party, "MAX_OPENINGS_PER_TURN", 0)
     aggregator = watched(*consortium())
     assert aggregator.phase == "failed"
-    assert "asked to open more than the terms' 0 sums" in str(aggregator.ends["p0"].ended)
+    assert "asked for more than the 0 sums that the terms allow" in str(aggregator.ends["p0"].ended)

@@ -276,7 +276,7 @@ def test_a_request_for_help_that_names_a_party_again_and_again():
     liar = begun()
     liar.ask(RowsQuery())
     _, ctx, *_ = packing.unpack(liar.requests["p0"])
-    with pytest.raises(Left, match="asked to recover 100000 of 4 parties"):
+    with pytest.raises(Left, match="asked for shares of 100000 of 4 parties"):
         liar.say("p0", OpenRequest(1, 1, packing.pack(b"recover", ctx, *[b"p1"] * 100_000)))
 
 

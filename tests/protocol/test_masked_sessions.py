@@ -179,7 +179,7 @@ def test_a_lost_party_whose_shares_are_wrong_is_named_and_no_helper(monkeypatch)
     session = Played(5, on_loss="shrink").play(after_report(2, "p1"))
     assert session.phase == "failed"
     said = str(session.error)
-    assert said.startswith("turn 2: the self mask of the lost party p1 cannot be recovered: ")
+    assert said.startswith("turn 2: the self mask of lost party p1 cannot be recovered: ")
     assert not any(party in said for party in ("p0", "p2", "p3", "p4"))
 
 

@@ -81,7 +81,7 @@ def test_help_is_refused(kind):
     liar = Liar()
     liar.gather()
     liar.ask(RowsQuery())
-    with pytest.raises(Left, match="masks that cancel without help"):
+    with pytest.raises(Left, match="masks cancel without help"):
         liar.say("p0", OpenRequest(1, 1, kind.encode()))
 
 

@@ -289,7 +289,7 @@ def test_marks_of_others_are_nobody_elses_to_tell_where_sums_are_hidden(monkeypa
 
     monkeypatch.setattr(OwnBins, "with_marks", tell)
     session = played(**HIDDEN)
-    assert session.error.startswith(f"party {party} broke the protocol: its cells lack encryption in turn")
+    assert session.error.startswith(f"party {party} broke the protocol: it sent unencrypted sums in turn")
 
 
 def within_a_group(query):

@@ -179,7 +179,7 @@ def test_an_opening_of_something_else_names_the_label_holder(monkeypatch):
     monkeypatch.setattr(ends, "open_blinded", steered)
     apart = play("two holders", table=pooled(60))
     assert apart.session.booster is None
-    assert "bank opened number 1 of" in apart.error
+    assert "bank sent a wrong plaintext for number 1 of" in apart.error
 
 
 def test_a_key_without_proof_is_refused(monkeypatch):
@@ -204,7 +204,7 @@ def test_the_label_holder_opens_a_turn_once():
         return None
 
     apart = play("two holders", table=pooled(60), down=twice)
-    assert "with another request" in str(apart.left("bank"))
+    assert "with different requests" in str(apart.left("bank"))
     assert len(apart.said(OpenShare, "bank")) == 1
 
 
@@ -224,7 +224,7 @@ def test_more_sums_than_one_answer_holds_are_refused():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ends, "MAX_OPENING_BYTES", 511)
         apart = play("two holders", table=table)
-    assert "encrypted sums in a turn, but the label holder opens at most 0" in apart.error
+    assert "encrypted sums, but the label holder decrypts at most 0" in apart.error
 
 
 @pytest.mark.parametrize(

@@ -61,17 +61,20 @@ BAD_LISTS = {
     "a longer list": (lambda content, ask: content + point(9), "party telco relayed "),
     "a doubled point": (
         lambda content, ask: 2 * content[:POINT_BYTES] + content[2 * POINT_BYTES :],
-        OF + "a point twice",
+        OF + "a duplicate point",
     ),
     "a zero": (first_is(point(0)), OF + "a zero"),
-    "a point beyond the prime": (first_is(point(PRIME + 9)), OF + "one that is not below the prime"),
-    "a point with its highest bit": (first_is(point(9 + (1 << 255))), OF + "one that is not below the prime"),
-    "a point of order 4": (first_is(point(1)), OF + "one of small order: its product is zero"),
+    "a point beyond the prime": (first_is(point(PRIME + 9)), OF + "a number that is not below the prime"),
+    "a point with its highest bit": (
+        first_is(point(9 + (1 << 255))),
+        OF + "a number that is not below the prime",
+    ),
+    "a point of order 4": (first_is(point(1)), OF + "a point of small order, whose product is zero"),
     "a point of small order of the twist": (
         first_is(point(PRIME - 1)),
-        OF + "one of small order: its product is zero",
+        OF + "a point of small order, whose product is zero",
     ),
-    "two points with one product": (and_its_sum_with_a_small_point, OF + "a point twice"),
+    "two points with one product": (and_its_sum_with_a_small_point, OF + "a duplicate point"),
 }
 
 
@@ -150,7 +153,7 @@ def tokens_at(party, change):
     return of_cells
 
 
-TWICE = "turn 2: row ids of parties bank, telco, shop: list {} of 3 has a token twice"
+TWICE = "turn 2: row ids of parties bank, telco, shop: list {} of 3 has a duplicate token"
 BAD_TOKENS = {
     "others": ("shop", lambda tokens: tokens + 1, "have 0 rows in common"),
     "none": ("shop", lambda tokens: 0 * tokens, TWICE.format(3)),

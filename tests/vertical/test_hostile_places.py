@@ -211,7 +211,7 @@ def test_sizes_that_differ_between_parties_open_nothing(rows):
         return AlignQuery((*query.sizes[:2], query.sizes[2] + 1))
 
     apart = SESSIONS[rows]().asking("telco", ALIGN, other)
-    assert "cannot be opened: they were changed in transit" in refused(apart)
+    assert "cannot be decrypted: they were changed in transit" in refused(apart)
     assert not [report for report in apart.said(Report) if report.turn == ALIGN]
 
 

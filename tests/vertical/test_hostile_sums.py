@@ -69,7 +69,7 @@ def test_a_label_holder_chooses_no_split_of_a_foreign_column(monkeypatch, cells)
 
     monkeypatch.setattr(OwnBins, "among_all", steered)
     apart = play(max_depth=1)
-    assert apart.error.startswith("party bank broke the protocol: its cells lack encryption in turn")
+    assert apart.error.startswith("party bank broke the protocol: it sent unencrypted sums in turn")
     assert not opened(apart)
     assert not apart.said(Relay, "telco")
 
@@ -88,7 +88,7 @@ def test_a_feature_holder_says_nothing_in_plain(monkeypatch, cell):
     answering = VerticalHolder.answering
     monkeypatch.setattr(VerticalHolder, "answering", lambda self, query: added(answering(self, query)))
     apart = play()
-    assert apart.error.startswith("party telco broke the protocol: its cells lack encryption in turn")
+    assert apart.error.startswith("party telco broke the protocol: it sent unencrypted sums in turn")
     assert not opened(apart)
 
 
@@ -189,7 +189,7 @@ def test_a_multiple_of_n_is_no_ciphertext(keys):
 
     apart = Apart("two holders", table=pooled(60), up=up, **{**SETTINGS, **SHORT})
     apart.play()
-    assert "party telco broke the protocol: a ciphertext is not a unit" in apart.error
+    assert "party telco broke the protocol: a ciphertext is invalid: it is not a unit" in apart.error
 
 
 @pytest.mark.parametrize("party", ["bank", "telco"])
@@ -205,7 +205,7 @@ def test_a_note_where_none_is_due_is_refused(party, nth):
 
     apart = play(up=up, **SHORT)
     assert apart.error.startswith(
-        f"party {party} broke the protocol: a note, which protection plain does not have"
+        f"party {party} broke the protocol: it sent a note, but protection plain has no notes"
     )
 
 
@@ -255,7 +255,9 @@ def test_a_feature_holder_opens_nothing():
 
     apart = Apart("two holders", table=pooled(60), down=down, **{**SETTINGS, **SHORT})
     apart.play()
-    assert apart.left("telco") == "asked to open a sum without having the secret key"
+    assert apart.left("telco") == (
+        "the aggregator asked this party to decrypt a sum, but it does not have the secret key"
+    )
 
 
 # ---- what does not depend on labels ------------------------------------------------------------------------

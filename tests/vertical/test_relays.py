@@ -23,7 +23,7 @@ from tests.helpers.apart_sessions import LOST, Apart, changed, once, relay_of
 from tests.helpers.columns_apart import LAYOUTS, terms_of
 
 NOT_OPENED = (
-    "the bytes relayed by party {} cannot be opened: they were changed in transit, or belong to another "
+    "the bytes relayed by party {} cannot be decrypted: they were changed in transit, or are for a different "
     "turn or tree"
 )
 

@@ -265,7 +265,7 @@ def test_messages_over_the_limit_are_refused_unread(kind):
     to_aggregator = dict.fromkeys(("from_party", "train_request", "check_request"), MAX_TO_AGGREGATOR)
     limit = {**to_aggregator, "objections": MAX_OBJECTIONS}.get(kind, MAX_FROM_AGGREGATOR)
     decode, _ = DECODERS[kind]
-    with pytest.raises(PeerError, match=f"{limit + 1} bytes; {limit} are allowed"):
+    with pytest.raises(PeerError, match=f"{limit + 1} bytes, but at most {limit} are allowed"):
         decode(bytes(limit + 1))
 
 
@@ -284,9 +284,9 @@ def test_a_part_of_a_relay_has_a_largest_size_and_so_many_receivers(way):
     everybody = tuple(f"p{i}" for i in range(MAX_PARTIES))
     largest = Relay(2**32 - 1, 2**32 - 1, 2**32 - 1, bytes(PART_BYTES), False, everybody, "p0")
     assert decode(encode(largest)) == largest
-    with pytest.raises(PeerError, match=f"{PART_BYTES + 1} bytes in a part of a relay"):
+    with pytest.raises(PeerError, match=f"bytes in this part of the relay is {PART_BYTES + 1};"):
         decode(encode(replace(largest, content=bytes(PART_BYTES + 1))))
-    with pytest.raises(PeerError, match=f"{MAX_PARTIES + 1} parties"):
+    with pytest.raises(PeerError, match=f"number of parties is {MAX_PARTIES + 1};"):
         decode(encode(replace(largest, to=(*everybody, "one more"))))
 
 

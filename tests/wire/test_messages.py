@@ -114,7 +114,7 @@ class Unknown:
 
 
 def test_a_field_that_may_repeat_needs_a_bound():
-    with pytest.raises(TypeError, match="greetings may repeat, and has no bound"):
+    with pytest.raises(TypeError, match="greetings may repeat, but has no bound"):
         codec.pair_of(Unbounded, pb.Introduce.DESCRIPTOR)
 
 

@@ -41,7 +41,7 @@ MAX_ROWS = 1 << 48
 MAX_NODES = 2 << MAX_DEPTH
 """Maximum number of nodes of a tree, and of splits, leaves or cells in one query."""
 Rows = Annotated[int, Bound(MAX_ROWS - 1, "rows", least=1)]
-TreeNumber = Annotated[int, Bound(math.inf, "as tree number", least=CONSTANT_TREE)]
+TreeNumber = Annotated[int, Bound(math.inf, "the tree", least=CONSTANT_TREE)]
 Nodes = Annotated[tuple[int, ...], Bound(MAX_NODES, "nodes")]
 Values = Annotated[tuple[tuple[int, float], ...], Bound(MAX_NODES, "leaves")]
 """Pairs of a leaf's node number and its value."""

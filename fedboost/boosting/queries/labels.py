@@ -109,7 +109,7 @@ class StartQuery(BeforeTrees, BaseQuery):
     cut_points: CutPoints
     gradient: Scale
     hessian: Scale
-    means: Annotated[tuple[Float32, ...], Bound(MAX_COLUMNS, "columns of target means")] = field(
+    means: Annotated[tuple[Float32, ...], Bound(MAX_COLUMNS, "target-mean columns")] = field(
         default=(), metadata=APART
     )
 
@@ -198,7 +198,7 @@ class LevelSumsQuery(Counted, BaseQuery):
     released = LEVELS
 
     rows: Rows
-    slots: Annotated[tuple[int, ...], Bound(MAX_COLUMNS, "columns of target means"), _FEW_SLOTS]
+    slots: Annotated[tuple[int, ...], Bound(MAX_COLUMNS, "target-mean columns"), _FEW_SLOTS]
     gradient: Scale
     hessian: Scale
     counted: bool = True

@@ -101,7 +101,7 @@ class HistogramQuery(BaseQuery):
     bins: int
     gradient: Scale
     hessian: Scale
-    widths: Annotated[bytes, Bound(2 * MAX_NODES, "widths"), _PAIRS] = b""
+    widths: Annotated[bytes, Bound(2 * MAX_NODES, "cell widths"), _PAIRS] = b""
     elected: Annotated[tuple[Elected, ...], Bound(MAX_NODES, "nodes"), _FEW_FEATURES] = ()
     threshold: float = 0.0
     grouped: bool = field(default=False, metadata=APART)

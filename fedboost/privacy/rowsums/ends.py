@@ -1,19 +1,20 @@
-"""Protection `paillier` where parties hold different columns: the label holder encrypts the gradient of each
-row, others report sums that they cannot read, and the label holder opens them without reading them either.
+"""Protection `paillier` where parties hold different columns: the label holder encrypts each row's gradient,
+other parties report sums that they cannot read, and the label holder decrypts the sums without being able to
+read them.
 
 A turn, with ctx = everything that the aggregator and the label holder must agree on:
 
-    report   each party: its own integers, unencrypted; a feature holder the sums of its columns, encrypted
+    report   each party: its own integers, unencrypted; a feature holder: the sums of its columns, encrypted
     blind    the aggregator hides each ciphertext: its plaintext and what randomised it
-    assist   the label holder opens what is uniform to it, once per turn, with proof, and counts
+    assist   the label holder decrypts what is uniform to it, once per turn, with proof, and counts
     open     the aggregator checks the proof, removes the blinds, and puts the sums in their cells
 
-Promises: the label holder learns nothing about sums, not even with a forged key or forged ciphertexts; the
-aggregator learns sums and no row's gradient; the same request gets the same answer, another one in the same
-turn gets none.
-Refuses: reports of another number of ciphertexts, out of range or not units, unencrypted numbers where sums
-are encrypted, and openings of something else, naming the party (PeerError); more openings than the terms have
-sums (PeerError), and sums of more ciphertexts than fit one answer (Refused)."""
+Guarantees: the label holder learns nothing about sums, not even with a forged key or forged ciphertexts. The
+aggregator learns sums, but no row's gradient. The same request gets the same answer; a different one in the
+same turn is rejected. Raises: PeerError, naming the party, for reports with a wrong number of ciphertexts, or
+ones out of range or not units; for unencrypted numbers where sums are encrypted; for wrong answers of the
+label holder; and for more openings than the terms have sums. Refused for more ciphertexts than fit in an
+answer."""
 
 import hashlib
 import hmac
@@ -46,11 +47,11 @@ from fedboost.privacy.rowsums.scheme import Piece, Result, Slots
 from fedboost.privacy.rowsums.sums import Engine, engine_of
 
 # ---- Sums under a Paillier key, opened by the label holder for the aggregator ---------------------------
-# Promises, if the key has passed `check`: a blinded ciphertext is a uniform unit modulo n**2, regardless of
-# what it was, so the label holder learns nothing from any number of them; a wrong plaintext is detected,
+# Guarantees, if the key has passed `check`: a blinded ciphertext is a uniform unit modulo n**2, regardless of
+# what it was, so the label holder learns nothing from any number of them. A wrong plaintext is detected,
 # except with probability 2**-128.
-# Refuses: requests and answers that are out of range or not units, and wrong answers (PeerError, which names
-# the label holder).
+# Raises: PeerError, naming the label holder, for wrong answers, and PeerError for requests and answers that
+# are out of range or not units.
 # (m, r) -> (1 + n)**m * r**n maps Z_n x Z_n* one to one onto the units modulo n**2 if gcd(n, phi(n)) = 1 (P.
 # Paillier, "Public-key cryptosystems based on composite degree residuosity classes", EUROCRYPT 1999). So a
 # uniform pair blinds like a one-time pad, and a ciphertext has only one opening (m, r). An answer is checked
@@ -62,11 +63,13 @@ from fedboost.privacy.rowsums.sums import Engine, engine_of
 
 
 ROUNDS = 8
-"""Rounds of exponents of FACTOR_BITS bits: a wrong plaintext passes each with at most 2**-16."""
+"""Number of rounds of random exponents of FACTOR_BITS bits. A wrong plaintext passes each with probability at
+most 2**-16."""
 
 
 class Blinded(NamedTuple):
-    """The aggregator's record of a request: the blinded ciphertexts, and the number that each blind added."""
+    """The aggregator's record of a request. ciphertexts: the blinded ciphertexts; added: the number added to
+    each plaintext."""
 
     ciphertexts: list[Any]
     added: list[Any]
@@ -78,11 +81,12 @@ class Blinded(NamedTuple):
 def blind(
     public: PaillierPublic, numbers: list[Any], draw: RandomBytes, engine: Engine | None = None
 ) -> tuple[bytes, Blinded]:
-    """Make the request for the plaintexts of ciphertexts (units modulo n**2), and the record for `unblind`.
-    engine: computes powers modulo n**2; gmpy2 unless given.
+    """Blind ciphertexts (units modulo n**2). Returns the request for their plaintexts, and the record for
+    `unblind`. engine: computes powers modulo n**2 (default: gmpy2).
 
-    Each ciphertext is multiplied by a fresh (1 + n)**added * rho**n. Powers of a fixed base would not do for
-    rho**n: they stay in a subgroup, and a party that knows the factors of n can tell its cosets apart."""
+    Each ciphertext is multiplied by a fresh (1 + n)**added * rho**n. Powers of a fixed base would not suffice
+    for rho**n: they are all in one subgroup, and a party that knows the factors of n can tell its cosets
+    apart."""
     n, square = public.n, public.square
     added, units = [], []
     for _ in numbers:
@@ -96,18 +100,18 @@ def blind(
 
 
 def _powers(public: PaillierPublic, units: list[Any], engine: Engine | None) -> list[Any]:
-    """Return n-th powers modulo n**2."""
+    """Return the n-th powers of these numbers modulo n**2."""
     if engine is None:
         return [gmpy2.powmod(unit, public.n, public.square) for unit in units]
     return engine.values(engine.powers(engine.read(public.written(units)), public.n))
 
 
 def open_blinded(secret: PaillierSecret, request: bytes, count: int) -> bytes:
-    """Return the label holder's answer to a request of `count` numbers: all plaintexts m, then all roots r,
-    each as long as n.
+    """Return the label holder's answer to a request with `count` ciphertexts: all plaintexts m, then all
+    roots r, each with as many bytes as n.
 
-    Raises SessionFailed if this machine computed wrongly: an answer that is right modulo only one prime would
-    reveal that prime to the aggregator."""
+    Raises PeerError if the request is malformed. Raises SessionFailed if this machine computed wrongly: an
+    answer that is correct modulo only one prime would reveal that prime to the aggregator."""
     public, ones = secret.public, [1] * count
     n, square = public.n, public.square
     numbers = public.read(request, count)
@@ -116,7 +120,8 @@ def open_blinded(secret: PaillierSecret, request: bytes, count: int) -> bytes:
     total = sum(split(plain, public.bytes, count)) % n
     if not _opens(public, _product(numbers, ones, square), total, _product(roots, ones, n)):
         raise SessionFailed(
-            "decrypted-wrongly", "this machine decrypted wrongly: check its memory and start again"
+            "decrypted-wrongly",
+            "this machine computed a wrong decryption; check its memory (RAM) and start again",
         )
     return plain + b"".join([root.to_bytes(public.bytes, "little") for root in roots])
 
@@ -124,15 +129,15 @@ def open_blinded(secret: PaillierSecret, request: bytes, count: int) -> bytes:
 def unblind(
     public: PaillierPublic, answer: bytes, kept: Blinded, label_holder: str, draw: RandomBytes
 ) -> list[Any]:
-    """Check an answer and return the plaintexts without their blinds, numbers below n.
+    """Check the label holder's answer and return the plaintexts without their blinds, numbers below n.
 
-    `draw` is called after the answer is there, so the label holder cannot know the exponents. Raises
-    PeerError, naming the label holder, if it did not open what it was sent."""
+    `draw` returns the random exponents of the check. It is called after the answer has arrived, so the label
+    holder cannot know them. Raises PeerError, naming the label holder, if a plaintext is wrong."""
     count = len(kept.ciphertexts)
     if len(answer) != 2 * count * public.bytes:
         raise PeerError(
             "openings-length",
-            f"{label_holder} answered {len(answer)} bytes, expected {count} openings of {2 * public.bytes}",
+            f"{label_holder} answered with {len(answer)} bytes, not {count} openings of {2 * public.bytes}",
         )
     numbers = split(answer, public.bytes, 2 * count)
     plain, roots = numbers[:count], numbers[count:]
@@ -144,7 +149,7 @@ def unblind(
         )
         raise PeerError(
             "opening-wrong",
-            f"{label_holder} opened number {wrong} of {count} with a wrong plaintext: its answer is "
+            f"{label_holder} sent a wrong plaintext for number {wrong} of {count}, so its answer is "
             "discarded; contact its operator before you train with it again",
         )
     return [(m - taken) % public.n for m, taken in zip(plain, kept.added, strict=True)]
@@ -153,7 +158,8 @@ def unblind(
 def _right(
     public: PaillierPublic, ciphertexts: list[Any], plain: list[Any], roots: list[Any], draw: RandomBytes
 ) -> bool:
-    """True if all openings are right. Checked in rounds, or one by one where that is cheaper."""
+    """Return True if all openings are correct. Checks them in rounds of random exponents, or one by one if
+    there are at most ROUNDS."""
     n, square = public.n, public.square
     if not all(m < n for m in plain) or not all(1 <= r < n for r in roots):
         return False
@@ -177,7 +183,7 @@ def _opens(public: PaillierPublic, ciphertext: Any, m: Any, r: Any) -> bool:
 
 
 def _product(numbers: list[Any], exponents: list[int], modulus: Any) -> Any:
-    """Return the product of powers, by square and multiply over all of them at once."""
+    """Return the product of the numbers' powers, by square and multiply over all of them at once."""
     product = mpz(1)
     for bit in reversed(range(max(exponents, default=0).bit_length())):
         product = product * product % modulus
@@ -188,10 +194,10 @@ def _product(numbers: list[Any], exponents: list[int], modulus: Any) -> Any:
 
 
 # ---- Proof that a Paillier key hides what is blinded under it from the party that made it ---------------
-# Promises: a key that passes has gcd(n, phi(n)) = 1, except with probability 2**-128 for each key and context
-# that its maker tries; the proof reveals nothing else about the key, if SHAKE256 is a random oracle.
-# Refuses: keys with a prime factor below 2**16, proofs for another key or context, and malformed proofs
-# (PeerError).
+# Guarantees: a key that passes has gcd(n, phi(n)) = 1, except with probability 2**-128 for each key and
+# context that its maker tries. The proof reveals nothing else about the key, if SHAKE256 is a random oracle.
+# Raises: PeerError for keys with a prime factor below 2**16, proofs for another key or context, and malformed
+# proofs.
 # The proof is the n-th roots modulo n of PROOFS numbers hashed from n and the context. If a prime d divides n
 # and phi(n), at most one in d units has an n-th root. d is above 2**16, so all PROOFS numbers have one with
 # probability below 2**(-16 * PROOFS). Source: S. Goldberg, L. Reyzin, O. Sagga, F. Baldimtsi, "Efficient
@@ -199,38 +205,43 @@ def _product(numbers: list[Any], exponents: list[int], modulus: Any) -> Any:
 
 
 PROOFS = 8
-"""Numbers whose roots are shown: 128 bits of soundness, 16 each."""
+"""Number of roots in a proof: 128 bits of soundness, 16 for each root."""
 _SPARE_BITS = 16
-"""Bytes (not bits) hashed beyond those of n: the remainder modulo n is uniform to within 2**-128."""
+"""Number of bytes (not bits) hashed in addition to those of n, so that the remainder modulo n is uniform to
+within 2**-128."""
 _LABEL = b"fedboost Paillier key proof 1"
 
 
 def prove(secret: PaillierSecret, context: bytes) -> bytes:
-    """Prove a key: PROOFS numbers as long as n. context: the session, attempt and party it is for."""
+    """Return a proof that a key hides blinded values from its owner: PROOFS numbers as long as n. context:
+    the session, attempt and party that the proof is bound to."""
     public = secret.public
     roots = secret.roots(_hashed(public, context))
     return b"".join([root.to_bytes(public.bytes, "little") for root in roots])
 
 
 def check(public: PaillierPublic, context: bytes, proof: bytes) -> None:
-    """Raise PeerError if the proof is not for this key and context, or the key has a small factor."""
+    """Raise PeerError if the proof is not for this key and context, or if the key has a small prime
+    factor."""
     n = public.n
     if n < 2 or gmpy2.gcd(n, SMALL_PRIMES) != 1:
-        raise PeerError("paillier-key-invalid", f"a Paillier key with a prime factor below 2**{FACTOR_BITS}")
+        raise PeerError("paillier-key-invalid", f"the Paillier key has a prime factor below 2**{FACTOR_BITS}")
     if len(proof) != PROOFS * public.bytes:
-        raise PeerError("key-proof-length", f"a key proof of {len(proof)} bytes, not {PROOFS * public.bytes}")
+        raise PeerError(
+            "key-proof-length", f"the key proof has {len(proof)} bytes, not {PROOFS * public.bytes}"
+        )
     roots = split(proof, public.bytes, PROOFS)
     for at, (root, number) in enumerate(zip(roots, _hashed(public, context), strict=True), 1):
         if not 1 <= root < n or gmpy2.gcd(number, n) != 1 or gmpy2.powmod(root, n, n) != number:
             raise PeerError(
                 "key-proof-wrong",
-                f"root {at} of {PROOFS} in the proof of a Paillier key is wrong: the key could reveal to its "
-                "maker what is blinded under it, or the proof is for another session, attempt or party",
+                f"root {at} of {PROOFS} in the proof of the Paillier key is wrong: the key could reveal "
+                "blinded values to its owner, or the proof is for a different session, attempt or party",
             )
 
 
 def _hashed(public: PaillierPublic, context: bytes) -> list[Any]:
-    """Hash the key and context to PROOFS numbers below n."""
+    """Hash the key and the context to PROOFS numbers below n."""
     n, wide = public.to_bytes(), public.bytes + _SPARE_BITS
     stream = hashlib.shake_256(_LABEL + len(n).to_bytes(4) + n + context).digest(PROOFS * wide)
     return [mpz.from_bytes(stream[at : at + wide], "little") % public.n for at in range(0, len(stream), wide)]
@@ -241,14 +252,15 @@ def _hashed(public: PaillierPublic, context: bytes) -> list[Any]:
 
 Flags = npt.NDArray[np.bool_]
 MAX_OPENING_BYTES = 4_000_000
-"""Most bytes of the label holder's answer, which is one message."""
+"""Maximum size in bytes of the label holder's answer, which is a single message."""
 
 
 class ColumnsSealer(PlainSealer):
-    """The party's end: its own integers, unencrypted. The label holder also helps to open encrypted sums.
+    """The party's end: it packs the party's own integers unencrypted. At the label holder, it also decrypts
+    blinded sums.
 
-    Refuses (PeerError) to help without the secret key, with another turn, with a second, different request,
-    and more often than the terms have sums."""
+    Raises PeerError for requests for help without the secret key, for another turn, for a second, different
+    request in a turn, and for more sums than the terms have."""
 
     def __init__(self, setup: PartySetup) -> None:
         super().__init__(setup.sparse)
@@ -270,26 +282,41 @@ class ColumnsSealer(PlainSealer):
 
     def assist(self, request: bytes) -> bytes:
         if self._secret is None:
-            raise PeerError("secret-key-missing", "asked to open a sum without having the secret key")
+            raise PeerError(
+                "secret-key-missing",
+                "the aggregator asked this party to decrypt a sum, but it does not have the secret key",
+            )
         parts = packing.unpack(request)
         if len(parts) != 2:
-            raise PeerError("help-request-empty", "a request for help without a sum")
+            raise PeerError("help-request-empty", "the aggregator sent a request for help without a sum")
         ctx, sealed = parts
         tag = self._tag
         if tag is None or not hmac.compare_digest(ctx, context(BENEATH, self._session, self._group, tag)):
-            raise PeerError("help-stale", "asked to open a sum that is not this session's last")
+            raise PeerError(
+                "help-stale", "the aggregator asked for a sum that is not the last one of this session"
+            )
         digest = hashlib.sha256(request).digest()
         if self._request:
             if not hmac.compare_digest(digest, self._request):
-                raise PeerError("opening-other", f"asked to open turn {tag.turn} again with another request")
+                raise PeerError(
+                    "opening-other",
+                    f"the aggregator asked twice for the sum of turn {tag.turn}, with different requests",
+                )
             return self._answer
         if self._openings >= self._most:
-            raise PeerError("openings-exceeded", f"asked to open more than the terms' {self._most} sums")
+            raise PeerError(
+                "openings-exceeded",
+                f"the aggregator asked for more than the {self._most} sums that the terms allow",
+            )
         count, rest = divmod(len(sealed), 2 * self._secret.public.bytes)
         if rest or not 0 < count <= tag.cells:
-            raise PeerError("openings-length", f"asked to open {len(sealed)} bytes for {tag.cells} cells")
-        # Set before the answer is computed, so a failure below leaves no way to ask for other ciphertexts.
-        # There are never more of them than cells: an aggregator has nothing else to open in a turn.
+            raise PeerError(
+                "openings-length",
+                f"the aggregator sent {len(sealed)} bytes of sums, which is not valid for {tag.cells} cells",
+            )
+        # Set before the answer is computed, so that even after a failure below no other ciphertexts are
+        # decrypted. There are never more of them than cells: an aggregator has nothing else to open in a
+        # turn.
         self._request = digest
         self._openings += 1
         self._answer = open_blinded(self._secret, sealed, count)
@@ -297,7 +324,11 @@ class ColumnsSealer(PlainSealer):
 
 
 class ColumnsOpener(PlainOpener):
-    """The aggregator's end. Raises RosterTooSmall when the label holder is lost: no one else can open."""
+    """The aggregator's end: adds unencrypted integers, and has the label holder decrypt the blinded sums of
+    other parties.
+
+    Raises RosterTooSmall if the label holder is lost, because no other party can decrypt. Raises Refused if
+    there are more encrypted sums than fit in an answer."""
 
     def __init__(self, tag: Tag, setup: AggregatorSetup) -> None:
         super().__init__(tag)
@@ -309,9 +340,9 @@ class ColumnsOpener(PlainOpener):
         self._context = context(BENEATH, setup.session, setup.group, tag)
         self._slots: Slots | None = None
         self._zero = np.zeros(tag.cells, np.bool_)
-        """Cells that a party reports unencrypted as 0: encrypted sums, and marks of other parties."""
+        """Cells that must be 0 in an unencrypted report: encrypted sums, and marks of other parties."""
         self._zero_of: dict[str, Flags] = {}
-        """These cells for each party that reports encrypted sums."""
+        """The same cells, for each party that reports encrypted sums."""
         self._reports: dict[str, list[Any]] = {}
         self._blinded: Blinded | None = None
         self._request = b""
@@ -323,8 +354,8 @@ class ColumnsOpener(PlainOpener):
             if ciphertexts > most:
                 raise Refused(
                     "sums-too-many",
-                    f"{ciphertexts:,} encrypted sums in a turn, but the label holder opens at most {most:,}: "
-                    f"lower max_bin or max_depth, or use fewer columns",
+                    f"this turn has {ciphertexts:,} encrypted sums, but the label holder decrypts at most "
+                    f"{most:,} per turn: lower max_bin or max_depth, or use fewer columns",
                 )
             places, own = np.concatenate([*hidden.places.values()]), hidden.marks.values()
             self._zero = self._cells_of(hidden, places, places + 1, *own)
@@ -334,7 +365,7 @@ class ColumnsOpener(PlainOpener):
 
     @staticmethod
     def _cells_of(hidden: HiddenSums, *places: Int64) -> Flags:
-        """Return which sealed cells these cells of an answer map to, bool."""
+        """Return which sealed cells contain these elements of an answer, bool [cells]."""
         chosen = np.zeros(hidden.cells, np.int64)
         chosen[np.concatenate(places)] = 1
         sealed: Flags = hidden.to_cells(chosen) != 0
@@ -346,16 +377,16 @@ class ColumnsOpener(PlainOpener):
         return self._slots.ciphertexts(self._hidden.places[party].size)
 
     def add(self, party: str, number: int, cells: bytes) -> None:
-        """Add one chunk. Raises PeerError for unencrypted numbers where sums are reported encrypted: with
-        them, the label holder could alter the sums of another party's columns, and no proof of its openings
-        would show it."""
+        """Add a chunk of a party's unencrypted integers. Raises PeerError for nonzero numbers where sums are
+        reported encrypted. With them, the label holder could change the sums of another party's columns, and
+        the proof of its openings would not show it."""
         chunk = self._tag.chunk(number)
         total = chunk.of(self._sum)
         zero = self._zero_of.get(party, self._zero)[chunk.start : chunk.start + chunk.cells]
         before = chunk.residues(total)[zero]
         super().add(party, number, cells)
         if not np.array_equal(chunk.residues(total)[zero], before):
-            raise PeerError("cells-not-encrypted", f"its cells lack encryption in turn {self._tag.turn}")
+            raise PeerError("cells-not-encrypted", f"it sent unencrypted sums in turn {self._tag.turn}")
 
     def note(self, party: str, note: bytes) -> None:
         if self._hidden is None or party not in self._hidden.places:
@@ -367,12 +398,13 @@ class ColumnsOpener(PlainOpener):
         self._lost |= party == self._label_holder
 
     def requests(self) -> dict[str, bytes]:
-        """Return the request to the label holder, the same bytes in every call, until it has answered."""
+        """Return the request to the label holder, or an empty dictionary once it has answered. Repeated calls
+        return the same bytes."""
         if self._hidden is None or not self._reports:
             return {}
         if self._lost:
             raise RosterTooSmall(
-                "key-holder-lost", f"{self._label_holder} is lost: no one else can open sums"
+                "key-holder-lost", f"{self._label_holder} is lost, but only it can decrypt sums"
             )
         if not self._request:
             numbers = [number for party in self._hidden.places for number in self._reports[party]]
@@ -381,10 +413,10 @@ class ColumnsOpener(PlainOpener):
         return {self._label_holder: self._request}
 
     def assist(self, party: str, answer: bytes) -> None:
-        """Take in the openings. Raises PeerError, naming the label holder, if they are of something else, and
-        SessionFailed if the reports do not contain sums."""
+        """Check the label holder's answer and add the sums. Raises PeerError, naming the label holder, if it
+        is wrong, and SessionFailed if the reports do not contain sums."""
         if party != self._label_holder or self._blinded is None or not self._reports:
-            raise PeerError("help-unexpected", "help that was not requested")
+            raise PeerError("help-unexpected", "it sent help that was not requested")
         assert self._slots is not None
         assert self._hidden is not None
         plain = unblind(self._public, answer, self._blinded, self._label_holder, self._draw)
@@ -397,9 +429,9 @@ class ColumnsOpener(PlainOpener):
             except SessionFailed:
                 raise SessionFailed(
                     "sums-impossible",
-                    f"the report of {holder} contains no sums of gradients: it made them up, or "
-                    f"{self._label_holder} encrypted something else; contact both before you train with them "
-                    f"again",
+                    f"the report of {holder} contains numbers that cannot be sums of gradients: {holder} "
+                    f"made them up, or {self._label_holder} did not encrypt gradients; contact both before "
+                    f"you train with them again",
                 ) from None
             sums[places], sums[places + 1] = pairs.T
         self._sum += self._hidden.to_cells(sums).view(np.uint64)
@@ -410,7 +442,7 @@ class ColumnsOpener(PlainOpener):
 
 
 class _Alone:
-    """`Threads` of one thread, the caller's."""
+    """Runs work in the calling thread (`Threads` with one thread)."""
 
     number = 1
 
@@ -420,5 +452,5 @@ class _Alone:
 
 @lru_cache(maxsize=4)
 def _engine(n: Any) -> Engine:
-    """Return the engine of a key, cached for the sessions that run now."""
+    """Return the engine for a key. Cached for the sessions in progress."""
     return engine_of(n, _Alone())

@@ -1,4 +1,4 @@
-"""Compiled loops for sums over encrypted rows: Montgomery products with AVX-512, where the CPU has it."""
+"""Compiled loops for sums over encrypted rows: Montgomery products with AVX-512, if the CPU supports it."""
 
 import numpy as np
 from llvmlite import binding, ir
@@ -25,13 +25,14 @@ _FEATURE = "avx512ifma"
 
 
 def may_compile() -> bool:
-    """True if this CPU has the instructions and numba compiles for it; LLVM would else end the process."""
+    """Return True if this CPU has the instructions and numba compiles for it. Otherwise LLVM would end the
+    process."""
     target = cpu_target.target_context.codegen().magic_tuple()
     return bool(binding.get_host_cpu_features().get(_FEATURE)) and f"+{_FEATURE}" in target[2].split(",")
 
 
 class Vector(types.Type):
-    """numba's type of a vector of eight 64-bit words."""
+    """The numba type of a vector of eight 64-bit words."""
 
     def __init__(self):
         super().__init__("Vector")
@@ -150,8 +151,8 @@ def zero(typingctx):
 
 
 # ---- Compiled products modulo the square of a number n, eight at a time ---------------------------------
-# Promises: the same results as Python's integers; the interpreter lock is not held. Callers have validated
-# the arrays, and compile nothing here unless `may_compile`. n is odd.
+# Guarantees: the results equal those of Python's integers; the interpreter lock is not held. Callers have
+# validated the arrays, and compile nothing here unless `may_compile` returns True. n is odd.
 #
 # Representation. A number x modulo n**2 is kept as two parts, x = x0 + n x1 modulo n**2, each with L =
 # `limbs` limbs of 52 bits, lowest first: uint64 [2 * limbs]. Parts are not fully reduced: they are below 4 n,
@@ -191,7 +192,8 @@ _loop = kernel(nogil=True)
 
 @_loop
 def _product(work, x, y, out, q, modulus, inverse):
-    """out = (x y + q n) / R, and q. x, y, out, q: start of numbers of `modulus.size` vectors in `work`."""
+    """Compute out = (x y + q n) / R, and q. x, y, out and q are the positions in `work` of numbers with
+    `modulus.size` vectors each."""
     limbs, minus = modulus.size, spread(inverse)
     for i in range(limbs):
         store(work, out + 8 * i, zero())
@@ -223,7 +225,8 @@ def _product(work, x, y, out, q, modulus, inverse):
 
 @_loop
 def _two_products(work, x, y, z, w, out, q, modulus, inverse):
-    """out = (out + x y + z w + q n) / R, and q; as `_product`. The columns of out may have 53 bits before."""
+    """Compute out = (out + x y + z w + q n) / R, and q. Arguments are as in `_product`. Before the call,
+    columns of `out` may have 53 bits."""
     limbs, minus = modulus.size, spread(inverse)
     for i in range(limbs):
         xi, zi = load(work, x + 8 * i), load(work, z + 8 * i)
@@ -257,15 +260,15 @@ def _normalise(work, out, limbs):
 
 @_loop
 def _minus(work, q, out, constants):
-    """out = R - 1 - q + (1 - R) modulo n: not negative, and -q modulo n. Its columns have up to 53 bits, so
-    it may be summed up, but not be a factor."""
+    """Compute out = R - 1 - q + (1 - R) modulo n. It is not negative, and equals -q modulo n. Its columns
+    have up to 53 bits, so it may be a summand but not a factor."""
     for j in range(constants.shape[1]):
         store(work, out + 8 * j, plus(inverted(load(work, q + 8 * j)), spread(constants[1, j])))
 
 
 @_loop
 def _multiply(work, x, y, out, q, constants, inverse):
-    """out = x y / R modulo n**2, of numbers of two parts. out must not overlap x or y."""
+    """Compute out = x y / R modulo n**2, for numbers of two parts. `out` must not overlap x or y."""
     modulus, half = constants[0], 8 * constants.shape[1]
     # The order matters: the first product leaves its q in the room that the second uses as well, so `_minus`
     # reads it in between. The second product starts from these columns in the upper half of `out`.
@@ -279,8 +282,8 @@ def _multiply(work, x, y, out, q, constants, inverse):
 
 @_loop
 def _room(numbers, limbs):
-    """Allocate zeros for `numbers` numbers of two parts and a q. Also returns the start of the first, which
-    is aligned to a cache line of 64 bytes."""
+    """Allocate zeros for `numbers` numbers of two parts and a q. Also returns the position of the first
+    number, which is aligned to a cache line of 64 bytes."""
     # An address is a multiple of 8, as words are. -(address / 8) modulo 8 is the number of words up to the
     # next multiple of 64 bytes, at most 7, for which there is room. A vector is one cache line; none
     # straddles two.
@@ -304,7 +307,7 @@ def _get(work, at, lane, number):
 
 @_loop
 def _to_limbs(words, limbs):
-    """Split 64-bit words, at least one more than the limbs need, into limbs."""
+    """Split 64-bit words into limbs of 52 bits. There must be at least one word more than the limbs need."""
     #     words    [ 64 bits        ][ 64 bits        ][ 64 bits ...
     #     limbs    [ 52 bits    ][ 52 bits     ][ 52 bits     ][ ...     limb j begins at bit 52 j
     for j in range(limbs.size):
@@ -334,7 +337,7 @@ def _to_words(limbs, words):
 
 @_loop
 def _is_below(number, limit):
-    """True if 0 < number < limit, both normalised."""
+    """Return True if 0 < number < limit. Both are normalised limbs."""
     # From the highest limb down, the first difference decides.
     for j in range(number.size - 1, -1, -1):
         if number[j] != limit[j]:
@@ -344,11 +347,11 @@ def _is_below(number, limit):
 
 @_loop
 def enter(words, square, constants, inverse, out):
-    """out = the numbers in `words`, times R. Stops at the first that is 0 or not below n**2, and returns how
-    many precede it.
+    """Convert numbers to Montgomery form: out = number * R. Stops at the first number that is 0 or not below
+    n**2, and returns how many precede it.
 
-    words: uint64 [N, ceil(104 * limbs / 64) + 1]; square: the limbs of n**2, uint64 [2 * limbs]; out: uint64
-    [N, 2 * limbs]."""
+    words: uint64 [N, ceil(104 * limbs / 64) + 1]; square: the limbs of n**2, uint64 [2 * limbs]; constants,
+    inverse: see above; out: uint64 [N, 2 * limbs]."""
     # A number x < n**2 is cut at R, not divided by n: x = a + R b with a < R and b < n**2 / R <= n / 256.
     # Then x R = (a R**2 + b R**3) / R, with R**2 and R**3 modulo n**2 from `constants`, whose parts are below
     # n. The parts of the result are below (R n + n**2 / 256 + R n) / R and (R + n + R n + n**2 / 256 + R n) /
@@ -383,8 +386,9 @@ def enter(words, square, constants, inverse, out):
 
 @_loop
 def leave(numbers, constants, inverse, out):
-    """out = the numbers divided by R, as words of their two parts, uint64 [N, 2, ceil(52 * limbs / 64)].
-    Parts are below 2 n."""
+    """Convert numbers back from Montgomery form: out = number / R, as words of the two parts, which are below
+    2 n. numbers: uint64 [N, 2 * limbs]; constants, inverse: see above; out: uint64 [N, 2, ceil(52 * limbs /
+    64)]."""
     limbs = constants.shape[1]
     half = 8 * limbs
     work, x = _room(3, limbs)
@@ -404,8 +408,10 @@ def leave(numbers, constants, inverse, out):
 
 @_loop
 def multiply_segments(numbers, members, starts, constants, inverse, one, out):
-    """out[s] = the product of the members of segment s, members[starts[s] : starts[s + 1]]. Each lane works
-    on one segment, and takes the next when that ends."""
+    """Multiply the members of each segment: out[s] is the product of members[starts[s] : starts[s + 1]]. Each
+    lane works on one segment, and takes the next one when that ends. numbers: uint64 [N, 2 * limbs]; members:
+    int64 [M], indices of numbers; starts: int64 [S + 1]; constants, inverse, one: see above; out: uint64 [S,
+    2 * limbs]."""
     limbs = constants.shape[1]
     half = 8 * limbs
     work, total = _room(3, limbs)
@@ -453,8 +459,10 @@ def multiply_segments(numbers, members, starts, constants, inverse, one, out):
 
 @_loop
 def pack_cells(numbers, cells, shift, constants, inverse, one, out):
-    """out[i] = the product of numbers[cells * i + k] ** (2 ** (shift * k)) over k < cells, as far as there
-    are numbers. Exponents of ciphertexts shift plaintexts: cell k moves up by shift * k bits."""
+    """Compute out[i] = the product of numbers[cells * i + k] ** (2 ** (shift * k)) over all k < cells for
+    which there is a number. Exponents of ciphertexts shift plaintexts: cell k moves up by shift * k bits.
+    numbers: uint64 [N, 2 * limbs]; constants, inverse, one: see above; out: uint64 [ceil(N / cells), 2 *
+    limbs]."""
     # With cells c0, c1, c2 and s = 2**shift: c0 c1**s c2**(s * s) = (c2**s c1)**s c0. This takes shift + 1
     # products per cell after the first, for eight results at once.
     #

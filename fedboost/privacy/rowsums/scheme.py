@@ -1,8 +1,8 @@
 """Slots: the positions of gradient and hessian sums in a plaintext.
 
-Promises: every sum fits its slot, so none overflows into the next; `read` returns exactly what was summed.
-Refuses: rows beyond the bound that the slots were made for (LocalProtocolError), keys too short for one cell
-(ConfigError), and plaintexts that cannot be sums (SessionFailed: the cause is unknown).
+Guarantees: every sum fits its slot, so none overflows into the next. `read` returns exactly what was summed.
+Raises: LocalProtocolError for rows beyond the bound that the slots were made for, ConfigError for keys too
+short for one cell, and SessionFailed for plaintexts that cannot be sums (the cause is unknown).
 
 A cell is a pair of sums, gradients and hessians, in two slots of s bits: G + 2**s H. G may be negative, and
 then borrows from H. Many cells share one plaintext, the first cell in the lowest slots. Before it is opened,
@@ -25,29 +25,30 @@ Result = TypeVar("Result")
 Rows = npt.NDArray[np.uint32]
 Codes = npt.NDArray[np.uint8]
 Node = tuple[int, Rows]
-"""The root above a node, and the indices of the node's rows."""
+"""A node of a tree: the number of its root, and the indices of the node's rows."""
 
 _HALF = 32
 """Bits of a packed hessian: a packed pair is gradient * 2**32 + hessian."""
 _WORD_BYTES = 8
-"""Longest slot: `cell_bits` refuses wider sums."""
+"""Maximum size of a slot in bytes. `cell_bits` rejects wider sums."""
 
 
 class Threads(Protocol):
-    """Threads that share work, such as `gbdt.threads.Threads`."""
+    """Interface of a thread pool, such as `gbdt.threads.Threads`."""
 
     number: int
 
     def each(self, work: Callable[[Piece], Result], pieces: Iterable[Piece]) -> list[Result]:
-        """Results of work(piece), in the order of the pieces."""
+        """Call work(piece) for each piece in the threads, and return the results in the order of the
+        pieces."""
 
 
 @dataclass(frozen=True)
 class Slots:
-    """The layout of a plaintext.
+    """The positions of sums in a plaintext.
 
-    limit: largest magnitude of a row's gradient and hessian; largest: that of a sum; width: bytes per slot;
-    cells: cells per plaintext."""
+    limit: maximum magnitude of a row's gradient and hessian; largest: maximum magnitude of a sum; width:
+    bytes per slot; cells: cells per plaintext."""
 
     limit: int
     largest: int
@@ -56,8 +57,9 @@ class Slots:
 
     @classmethod
     def of(cls, limit: int, rows: int, key_bits: int) -> "Slots":
-        """Make slots for sums over at most `rows` rows, whose gradients and hessians have a magnitude of at
-        most `limit`, in plaintexts of whole bytes below a key's modulus."""
+        """Create slots for sums over at most `rows` rows, whose gradients and hessians have a magnitude of at
+        most `limit`. A plaintext consists of whole bytes and is below the key's modulus. Raises ConfigError
+        if the key is too short for one cell."""
         # A sum's magnitude is at most limit * rows < 2**(cell_bits - 1) <= 2**(s - 1), so biased it is in a
         # slot of s = 8 width bits. A plaintext has at most |n| - 1 bits: it is below n, so sums never wrap
         # modulo n.
@@ -66,14 +68,14 @@ class Slots:
         if cells < 1:
             raise ConfigError(
                 "key-too-short",
-                f"a key of {key_bits} bits has no room for sums of {8 * width} bits: use a longer key, or "
+                f"a key of {key_bits} bits is too short for sums of {8 * width} bits; use a longer key, or "
                 f"lower gradient_bits",
             )
         return cls(limit, limit * max(rows, 1), width, cells)
 
     @property
     def shift(self) -> int:
-        """Bits from one cell to the next: two slots."""
+        """Number of bits from one cell to the next: two slots."""
         return 16 * self.width
 
     def ciphertexts(self, cells: int) -> int:
@@ -82,7 +84,8 @@ class Slots:
 
     def plain(self, pairs: Int64) -> list[int]:
         """Return the plaintexts of rows from their packed pairs, int64 [rows]. A plaintext is negative if its
-        gradient is and its hessian is 0. Raises LocalProtocolError beyond `limit`."""
+        gradient is negative and its hessian is 0. Raises LocalProtocolError if a gradient or hessian exceeds
+        `limit`."""
         gradients, hessians = pairs >> _HALF, pairs & ((1 << _HALF) - 1)
         if _magnitude(gradients, hessians) > self.limit:
             raise LocalProtocolError("gradient-out-of-bound", "a gradient or hessian exceeds its slot")
@@ -90,18 +93,21 @@ class Slots:
         return [g + (h << bits) for g, h in zip(gradients.tolist(), hessians.tolist(), strict=True)]
 
     def bias(self, cells: int) -> int:
-        """Return the number added to a plaintext of `cells` cells to make each gradient sum positive."""
+        """Return the number added to a plaintext of `cells` cells so that no gradient sum in it is
+        negative."""
         #     slots    [ G0 + half ][ H0 ][ G1 + half ][ H1 ] ...
         # A negative G has borrowed 1 from the H above it; G + half is not negative, so that H gets it back.
         half = 1 << (8 * self.width - 1)
         return sum(half << (self.shift * cell) for cell in range(cells))
 
     def read(self, plain: Sequence[Any], cells: int) -> Int64:
-        """Return the sums in opened, biased plaintexts: gradients and hessians, int64 [cells, 2]. Raises
-        SessionFailed for numbers that cannot be sums."""
+        """Return the sums in decrypted plaintexts that include the bias: gradients and hessians, int64
+        [cells, 2]. Raises SessionFailed if the numbers cannot be sums."""
         row_bytes = 2 * self.width * self.cells
         if len(plain) != self.ciphertexts(cells):
-            raise LocalProtocolError("plaintexts-number", f"{len(plain)} plaintexts of {cells} cells")
+            raise LocalProtocolError(
+                "plaintexts-number", f"{cells} cells cannot be read from {len(plain)} plaintexts"
+            )
         if any(int(m).bit_length() > 8 * row_bytes for m in plain):
             raise SessionFailed("plaintext-impossible", IMPOSSIBLE)
         data = b"".join([int(m).to_bytes(row_bytes, "little") for m in plain])
@@ -121,7 +127,7 @@ class Slots:
 
 
 def _magnitude(gradients: Int64, hessians: Int64) -> int:
-    """Return the largest magnitude of gradients and of hessians; negative hessians are not looked at."""
+    """Return the maximum magnitude of all gradients and hessians. Negative hessians are ignored."""
     if not gradients.size:
         return 0
     return max(-int(gradients.min()), int(gradients.max()), int(hessians.max()))
@@ -139,7 +145,7 @@ Joint = npt.NDArray[np.uint16]
 
 
 class Segments(NamedTuple):
-    """Members of each segment: members[starts[s] : starts[s + 1]]."""
+    """Groups of indices into a list of numbers. Segment s consists of members[starts[s] : starts[s + 1]]."""
 
     members: Int64
     starts: Int64
@@ -150,10 +156,10 @@ def plan(nodes: Sequence[Node], codes: Codes, bins: Sequence[int]) -> tuple[Segm
 
     Args:
         nodes: the root and row indices of each node.
-        codes: the bin of each row, uint8 [columns, rows].
+        codes: bin of each row, uint8 [columns, rows].
         bins: number of bins of each column, at most 256.
 
-    The row of a root has the index root * rows + row."""
+    The index of a row for a root is root * rows + row."""
     joint, folds, first = list[Segments](), list[Segments](), 0
     for root, rows in nodes:
         of_rows = rows.astype(np.int64)
@@ -166,7 +172,8 @@ def plan(nodes: Sequence[Node], codes: Codes, bins: Sequence[int]) -> tuple[Segm
 
 
 def _pair(codes: Codes, bins: Sequence[int]) -> tuple[Segments, list[Segments]]:
-    """Segment a node's rows by joint bins of two columns, or one, and their products by the bins of each."""
+    """Segment a node's rows by the joint bins of one or two columns, and the products of these segments by
+    the bins of each column."""
     width = bins[1] if len(bins) == 2 else 1
     # The largest joint bin is 255 * 256 + 255 = 2**16 - 1, so that uint16 suffices.
     joint: Joint = codes[0].astype(np.uint16) * np.uint16(width)
@@ -200,8 +207,8 @@ def _joined(parts: Sequence[Segments]) -> Segments:
 
 
 def cut(starts: Int64, longest: int) -> tuple[Int64, Int64]:
-    """Cut segments into pieces of at most `longest` members. Returns the starts of the pieces among members,
-    and the starts of the segments among pieces."""
+    """Cut segments into pieces of at most `longest` members. Returns the start of each piece in the members,
+    and the start of each segment in the pieces, each followed by the end."""
     # For example, longest = 4:
     #     segments    [ 0 1 2 3 4 5 ][ 6 7 8 ]      starts 0, 6, 9
     #     pieces      [ 0 1 2 3 ][ 4 5 ][ 6 7 8 ]   starts 0, 4, 6, 9; segments start at pieces 0, 2 (end: 3)
@@ -213,7 +220,8 @@ def cut(starts: Int64, longest: int) -> tuple[Int64, Int64]:
 
 
 def shares(starts: Int64, number: int) -> list[slice]:
-    """Share segments among `number` threads, with about as many members each."""
+    """Divide segments into at most `number` consecutive slices, one per thread, with about equal numbers of
+    members."""
     edges = np.searchsorted(starts, np.linspace(0, starts[-1], number + 1)[1:-1])
     bounds = [0, *edges.tolist(), starts.size - 1]
     return [slice(a, b) for a, b in pairwise(bounds) if a < b]

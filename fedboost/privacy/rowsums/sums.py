@@ -1,13 +1,13 @@
 """Rows and sums under Paillier keys.
 
-Promises: each row and each report is randomised by powers of a base that only its maker knows, each used
-once; the length of a report follows from its number of cells; randomness comes only from `draw`.
-Refuses: rows under another key, of another number, out of range, or not units modulo n**2 (PeerError).
+Guarantees: each row and each report is randomised by powers of a base that only its maker knows, each used
+once. The length of a report depends only on its number of cells. Randomness comes only from `draw`. Raises:
+PeerError for rows under another key, of a wrong number, out of range, or not units modulo n**2.
 
 A row is E(g + 2**s h), with slots of s bits (scheme.py). The product of rows encrypts their sums. The report
-of a bin with one row is not that row's ciphertext: it is multiplied by a fresh power. From a party that can
-decrypt and knows what randomised the rows, it hides neither the sums nor which rows are in them. So an
-opening must blind both the plaintext and what randomises it."""
+of a bin with one row is not that row's ciphertext: it is multiplied by a fresh power. This does not hide the
+sums, or which rows are in them, from a party that can decrypt and knows what randomised the rows. So before
+decryption, both the plaintext and what randomises it must be blinded."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -28,33 +28,34 @@ from fedboost.privacy.rowsums.scheme import Codes, Node, Segments, Slots, Thread
 
 # ---- Products modulo the square of a number, in threads -------------------------------------------------
 # Computed by gmpy2, or by kernels where they can be compiled.
-# Promises: `values` are those of Python's integers with any engine: the kernels are first tried on numbers
+# Guarantees: `values` are those of Python's integers with any engine. The kernels are first tested on numbers
 # whose products gmpy2 computes as well.
-# Refuses: numbers outside 1 to n**2 - 1 (PeerError).
-# Numbers stay in the engine's form from `read` to `values`. n is the modulus of a Paillier key or one of its
-# primes. Encoded numbers are little-endian, twice as long as n, and follow each other.
+# Raises: PeerError for numbers outside 1 to n**2 - 1.
+# Numbers keep the engine's format from `read` to `values`. n is the modulus of a Paillier key or one of its
+# primes. Encoded numbers are little-endian, twice as long as n, and concatenated.
 
 
 PIECE = 256
-"""Most members multiplied at once, so that threads, and the lanes of a CPU, finish at about the same time."""
+"""Maximum number of members multiplied at once, so that threads, and the lanes of a CPU, finish at about the
+same time."""
 PART = 1 << 13
-"""Numbers that a thread converts to the kernels' form at once, in a copy."""
+"""Number of numbers that a thread converts to the kernels' format at once, in a copy."""
 _SPARE_BITS = 8
 """`kernels` needs R >= 256 n: 52 * limbs >= |n| + 8, so R >= 2**(|n| + 8) > 256 n."""
 _DIGIT_BITS = 6
 _DIGITS = 1 << _DIGIT_BITS
-"""Values of an exponent's digit: a table has the power of each."""
+"""Number of values of an exponent's digit. A table has the power for each."""
 _TRIED_EXPONENT = 0xFEDB005
 _TRIED = 20
-"""Numbers on which an engine is tried: two rounds of lanes, and some more."""
+"""Number of numbers on which an engine is tested: two rounds of lanes, and some more."""
 OUT_OF_RANGE = "a ciphertext is out of range"
 
 Numbers = Any
-"""Numbers in an engine's form."""
+"""Numbers in an engine's format."""
 
 
 class Engine:
-    """Products modulo the square of n, computed by gmpy2 in its own number type."""
+    """Computes products modulo the square of n with gmpy2. Numbers are lists of gmpy2's integers."""
 
     def __init__(self, n: Any, threads: Threads) -> None:
         self.n = mpz(n)
@@ -63,7 +64,7 @@ class Engine:
         self._threads = threads
 
     def read(self, data: bytes) -> Numbers:
-        """Read encoded numbers. Raises PeerError unless all are from 1 to n**2 - 1."""
+        """Decode numbers. Raises PeerError unless all are between 1 and n**2 - 1."""
         numbers = [
             mpz.from_bytes(data[at : at + self.size], "little") for at in range(0, len(data), self.size)
         ]
@@ -72,7 +73,7 @@ class Engine:
         return numbers
 
     def products(self, numbers: Numbers, segments: Segments) -> Numbers:
-        """Multiply the members of each segment, none longer than PIECE."""
+        """Return the product of each segment's members. No segment may be longer than PIECE."""
         members, starts = segments.members.tolist(), segments.starts.tolist()
         square = self.square
 
@@ -91,8 +92,8 @@ class Engine:
         ]
 
     def packed(self, numbers: Numbers, cells: int, shift: int) -> Numbers:
-        """Pack each `cells` consecutive numbers c0, c1, ... (the last group may have fewer) into the product
-        of ck ** (2 ** (shift * k)), by Horner's rule."""
+        """Pack each group of `cells` consecutive numbers c0, c1, ... into the product of ck ** (2 ** (shift *
+        k)), by Horner's rule. The last group may be shorter."""
         square, power = self.square, mpz(1) << shift
 
         def pack(first: int) -> Any:
@@ -105,7 +106,7 @@ class Engine:
         return self._threads.each(pack, range(0, len(numbers), cells))
 
     def powers(self, numbers: Numbers, exponent: Any) -> Numbers:
-        """Raise each number to a public exponent: not in constant time."""
+        """Raise each number to a public exponent. The time depends on the exponent."""
 
         def power(number: Any) -> Any:
             with gmpy2.context(gmpy2.get_context(), allow_release_gil=True):
@@ -114,13 +115,14 @@ class Engine:
         return self._threads.each(power, numbers)
 
     def values(self, numbers: Numbers) -> list[Any]:
-        """Return the numbers as gmpy2's, from 0 to n**2 - 1."""
+        """Convert numbers to gmpy2's integers, from 0 to n**2 - 1."""
         found: list[Any] = numbers
         return found
 
 
 class KernelEngine(Engine):
-    """Products by `kernels`, for odd n, on CPUs where those compile. Numbers are uint64 [N, 2 * limbs]."""
+    """Computes products with compiled kernels, for odd n, on CPUs that support them. Numbers are uint64 [N, 2
+    * limbs]."""
 
     def __init__(self, n: Any, threads: Threads) -> None:
         super().__init__(n, threads)
@@ -212,7 +214,8 @@ class KernelEngine(Engine):
         return np.empty((count, 2 * self._limbs), np.uint64)
 
     def _parts(self, count: int) -> list[slice]:
-        """Split `count` numbers into parts for the threads: whole groups of lanes, none larger than PART."""
+        """Divide `count` numbers into slices for the threads: whole groups of lanes, none larger than
+        PART."""
         share = -(-count // (LANES * self._threads.number)) * LANES
         step = max(min(share, PART), 1)
         return [slice(first, min(first + step, count)) for first in range(0, count, step)]
@@ -224,12 +227,12 @@ def _limbs_of(number: Any, count: int) -> Words:
 
 
 EngineOf = Callable[[Any, Threads], Engine]
-"""Returns an engine for n."""
+"""Function that returns an engine for n."""
 
 
 def engine_of(n: Any, threads: Threads) -> Engine:
-    """Return the fastest engine on this machine: gmpy2's where the kernels cannot be compiled, or where their
-    results differ from gmpy2's."""
+    """Return the fastest engine for this machine. It uses gmpy2 if the kernels cannot be compiled, or if
+    their results differ from gmpy2's."""
     by_gmpy2 = Engine(n, threads)
     if not may_compile():
         return by_gmpy2
@@ -238,7 +241,8 @@ def engine_of(n: Any, threads: Threads) -> Engine:
 
 
 def _tried(engine: Engine) -> list[Any]:
-    """Return an engine's results for numbers that no one chose: drawn from a hash of n."""
+    """Return an engine's results for test numbers, which are derived from a hash of n so that no one can
+    choose them."""
     stream = hashlib.shake_256(b"fedboost/1/products" + int(engine.n).to_bytes(engine.size))
     drawn, size = stream.digest(_TRIED * engine.size), engine.size
     drawn_numbers = (mpz.from_bytes(drawn[at : at + size]) for at in range(0, len(drawn), size))
@@ -255,7 +259,7 @@ def _tried(engine: Engine) -> list[Any]:
 
 
 def products(engine: Engine, numbers: Numbers, segments: Segments) -> Numbers:
-    """Multiply the members of each segment, of any length."""
+    """Return the product of each segment's members. Segments may have any length."""
     members, starts = segments
     while starts.size > 1 and int((starts[1:] - starts[:-1]).max()) > PIECE:
         pieces, ends = cut(starts, PIECE)
@@ -265,7 +269,7 @@ def products(engine: Engine, numbers: Numbers, segments: Segments) -> Numbers:
 
 
 # ---- Random powers that randomise ciphertexts, each used once -------------------------------------------
-# Promises: a power is (h**n)**e modulo n**2, with a base h = -x**2 drawn for this object and a random
+# Guarantees: a power is (h**n)**e modulo n**2, with a base h = -x**2 drawn for this object and a random
 # exponent e of half the bits of n, as `privacy.paillier` explains. With the primes of n it is the same number
 # as without. A table has the powers of the base for each digit of the exponent, so a power is a product of
 # one number per digit. A party that knows the primes computes it modulo the square of each, and joins the two
@@ -274,15 +278,16 @@ def products(engine: Engine, numbers: Numbers, segments: Segments) -> Numbers:
 
 
 BLOCK = 4096
-"""Powers computed at once: more would take much memory for draws and lookups."""
+"""Number of powers computed at once. More would need too much memory for draws and lookups."""
 
 
 class RandomPowers:
-    """Draws powers modulo n**2, each returned once."""
+    """Draws random n-th powers modulo n**2, which randomise ciphertexts. Each is returned once."""
 
     def __init__(self, n: Any, engines: tuple[Engine, ...], draw: RandomBytes, digit_bits: int = 8) -> None:
-        """engines: one modulo n**2, or two modulo the squares of its primes; digit_bits: bits of an
-        exponent's digit, even and at most 16. More bits make larger tables and faster powers."""
+        """engines: one modulo n**2, or two modulo the squares of its primes; draw: source of cryptographic
+        randomness; digit_bits: bits of an exponent's digit, even and at most 16. More bits make tables larger
+        and powers faster."""
         self._draw = draw
         self._engines = engines
         self._codes = 1 << digit_bits
@@ -294,8 +299,8 @@ class RandomPowers:
             self._inverse = gmpy2.invert(first, second)
 
     def _table(self, base: Any, digit_bits: int, engine: Engine) -> Numbers:
-        """Compute the power for each value of each digit: a product of those of its two halves, which are
-        products of the powers for single bits."""
+        """Compute a power for each value of each digit: the product of the powers for the digit's two halves,
+        which are products of the powers for single bits."""
         # With h = half, a table entry is base**(code * 2**(2 h d)) for digit d. Its code is low + 2**h high:
         #     bits      base**(2**k)                  k from 0 to digits * 2 h - 1
         #     halves    base**(v * 2**(h i))          v < 2**h, of half i: the products of the bits of v
@@ -318,7 +323,7 @@ class RandomPowers:
         return products(engine, halves, Segments(pairs.reshape(-1), 2 * np.arange(pairs.size // 2 + 1)))
 
     def take(self, count: int) -> list[Any]:
-        """Compute `count` powers that were never used before."""
+        """Compute `count` powers that have never been returned before."""
         blocks = [self._block(min(count - first, BLOCK)) for first in range(0, count, BLOCK)]
         return [*chain.from_iterable(blocks)]
 
@@ -345,13 +350,13 @@ class RandomPowers:
 
 
 def _digit_bits(n: Any) -> int:
-    """Bits of an exponent's digit where each row needs a power: tables of 67 MB for a key of 2048 bits, 151
-    MB for 3072, and 335 MB for the longest."""
+    """Return the bits of an exponent's digit if each row needs a power. Tables take 67 MB for a key of 2048
+    bits, 151 MB for 3072, and 335 MB for the longest."""
     return 10 if n.bit_length() <= 3072 else 8
 
 
 class RowEncryption:
-    """Encrypts rows, at the party that has the secret key."""
+    """Encrypts rows' gradients and hessians, at the party that has the secret key."""
 
     def __init__(
         self,
@@ -361,7 +366,7 @@ class RowEncryption:
         draw: RandomBytes,
         engine_of: EngineOf = engine_of,
     ) -> None:
-        """draw: cryptographic randomness; engine_of: a function as `engine_of`."""
+        """draw: source of cryptographic randomness; engine_of: function that returns an engine."""
         self._public, self._slots = secret.public, slots
         engines = tuple(engine_of(prime, threads) for prime in secret.primes)
         self._powers = RandomPowers(self._public.n, engines, draw, _digit_bits(self._public.n))
@@ -370,8 +375,8 @@ class RowEncryption:
         return f"RowEncryption({self._public!r})"
 
     def encrypt(self, pairs: Int64) -> bytes:
-        """Encrypt packed gradients and hessians, int64 [rows] or [roots, rows] (`gbdt.gradients`), one
-        ciphertext per row and root. Raises LocalProtocolError for one beyond the bound of its slot."""
+        """Encrypt packed gradients and hessians (`gbdt.gradients`), int64 [rows] or [roots, rows], one
+        ciphertext per row and root. Raises LocalProtocolError if one exceeds its slot."""
         n, square = self._public.n, self._public.square
         plain = self._slots.plain(pairs.reshape(-1))
         powers = self._powers.take(len(plain))
@@ -381,7 +386,7 @@ class RowEncryption:
 
 
 class RowSums:
-    """Sums over encrypted rows, at a party that cannot read them."""
+    """Computes sums over encrypted rows, at a party that cannot decrypt them."""
 
     def __init__(
         self,
@@ -399,27 +404,39 @@ class RowSums:
         return f"RowSums({self._engine.n.bit_length()} bits)"
 
     def read(self, data: bytes, rows: int) -> Numbers:
-        """Read the ciphertexts of `rows` rows, over all roots. Raises PeerError unless all are valid."""
+        """Decode the ciphertexts of `rows` rows, including those of all roots. Raises PeerError unless all
+        are valid."""
         engine = self._engine
         if len(data) != rows * engine.size:
-            raise PeerError("gradients-length", f"{len(data)} bytes of encrypted gradients for {rows} rows")
+            raise PeerError(
+                "gradients-length", f"received {len(data)} bytes of encrypted gradients for {rows} rows"
+            )
         numbers = engine.read(data)
         every = Segments(np.arange(rows), np.array([0, rows]))
         if gmpy2.gcd(engine.values(products(engine, numbers, every))[0], engine.n) != 1:
-            raise PeerError("ciphertext-not-unit", "a ciphertext is not a unit, so not an encryption")
+            raise PeerError("ciphertext-not-unit", "a ciphertext is invalid: it is not a unit modulo n**2")
         return numbers
 
     def sums(self, rows: Numbers, nodes: Sequence[Node], codes: Codes, bins: Sequence[int]) -> Numbers:
-        """Return the ciphertexts of the sums by node, column and bin, in this order; see `scheme.plan`."""
+        """Return encrypted sums by node, column and bin, in this order.
+
+        Args:
+            rows: output of `read`.
+            nodes: the root and row indices of each node.
+            codes: bin of each row, uint8 [columns, rows].
+            bins: number of bins of each column, at most 256.
+        """
         by_joint_bin, by_column = plan(nodes, codes, bins)
         return products(self._engine, products(self._engine, rows, by_joint_bin), by_column)
 
     def moved(self, sums: Numbers, places: Int64) -> Numbers:
-        """Add each of these sums at its index in `places`, among as many; others are 1, an empty sum."""
+        """Move each sum to its index in `places`, int64 [sums], and add sums with the same index. Returns as
+        many sums; unused ones are 1, an empty sum."""
         return products(self._engine, sums, by_bin(places, places.size))
 
     def close(self, sums: Numbers) -> bytes:
-        """Return the report of these sums: ciphertexts whose plaintexts `Slots.read` reads."""
+        """Return the report of these sums: freshly randomised ciphertexts, whose plaintexts `Slots.read` can
+        read."""
         # `slots.cells` sums share a ciphertext. A gradient sum may be negative, and then has borrowed from
         # the slot above. The bias makes each slot non-negative, so the plaintext is below 2**(|n| - 1), not n
         # - x.

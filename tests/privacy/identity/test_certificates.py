@@ -201,7 +201,7 @@ def test_a_party_is_no_authority():
     fake = certificate_of(
         key_of("p256", "fake"), NORTH.key, NORTH_CERTIFICATE.subject, subject_of(("south",))
     )
-    refused(to_pem(fake, NORTH_CERTIFICATE), "'north'", "may not issue")
+    refused(to_pem(fake, NORTH_CERTIFICATE), "'north'", "is not allowed to issue")
     refused(fake, "another consortium")
 
 
@@ -237,7 +237,7 @@ def test_a_role_must_be_known_and_the_only_one(units):
 
 @pytest.mark.parametrize("names", [(), ("north", "south"), ("n" * 65,), ("é" * 33,), ("nor\nth",)])
 def test_a_name_must_be_one_and_fit(names):
-    refused(leaf(names=names), "without a name", "64")
+    refused(leaf(names=names), "no valid name", "64")
 
 
 def test_the_aggregator_must_have_the_name_that_clients_dial():
@@ -314,12 +314,12 @@ def test_a_key_of_an_unknown_kind_is_refused():
 
 
 MIDDLES = {
-    "no authority": ({"extensions": ()}, "may not issue"),
+    "no authority": ({"extensions": ()}, "is not allowed to issue"),
     "an authority by name only": (
         {"extensions": [(x509.BasicConstraints(False, None), True)]},
-        "may not issue",
+        "is not allowed to issue",
     ),
-    "may not sign": ({"extensions": [CA, (usage(digital_signature=True), True)]}, "may not issue"),
+    "may not sign": ({"extensions": [CA, (usage(digital_signature=True), True)]}, "is not allowed to issue"),
     "for servers": ({"extensions": [CA, (x509.ExtendedKeyUsage([SERVER]), False)]}, "extendedKeyUsage"),
     "expired": ({"days": -0.5}, "expired"),
 }
@@ -338,7 +338,7 @@ def test_a_root_may_limit_the_length_of_chains():
         if fine:
             assert identify(to_pem(chain.leaf, chain.middle), to_pem(chain.root), NOW, ())
         else:
-            refused(to_pem(chain.leaf, chain.middle), "may not issue", roots=to_pem(chain.root))
+            refused(to_pem(chain.leaf, chain.middle), "is not allowed to issue", roots=to_pem(chain.root))
 
 
 def test_a_denied_intermediate_takes_its_leaves_along():

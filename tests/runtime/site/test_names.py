@@ -136,8 +136,8 @@ def test_a_site_that_names_nothing_is_told_how_it_could(tmp_path):
         said[which.names is None] = str(refusal.value)
         assert "names in" not in refusal.value.public
     assert (
-        f"; if the column has a different name at this site, rename it in the table, or map it in {site.names}; "
-        in said[False]
+        "; if the column has a different name at this site, rename it in the table, or map it in "
+        f"{site.names}; " in said[False]
     )
     names = f"the file set as `names` in {tmp_path / 'party.toml'}, with all other columns; "
     assert f"map it in {names}if the site does not have it, ask the analyst to remove it from" in said[True]
