@@ -348,7 +348,7 @@ CLASSIFIER, REGRESSOR = fb.FederatedClassifier, fb.FederatedRegressor
         (
             lambda: CLASSIFIER().fit(frame().assign(t=pd.Timestamp(0)), Y),
             fb.ConfigError,
-            "'t' cannot be a feature.*it is timestamp",
+            "'t' cannot be a feature.*type timestamp",
         ),
         (
             lambda: CLASSIFIER().fit(frame().rename(columns={"age": "a["}), Y),

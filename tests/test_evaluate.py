@@ -229,7 +229,7 @@ def test_subgroups_by_a_column_that_is_no_feature(model, tmp_path):
     assert breach.key == "columns.subgroups"
     named["columns"]["subgroups"] = ["sex"]
     assert not [*Policy(**named).breaches(agreed)]
-    assert "beside sex, not a feature: F, M" in " ".join(summary_of(agreed).split())
+    assert "subgroup sex, not a feature: F, M" in " ".join(summary_of(agreed).split())
 
 
 AMOUNT = TABLE["age"].to_numpy() + np.random.default_rng(5).gamma(2, 10, 900) + 20

@@ -96,7 +96,7 @@ def test_a_simulation_of_tables_in_order_does_not_warn():
         warnings.simplefilter("error")
         model = fb.simulate(terms(), shared_out(2)).model
     assert model.fingerprint
-    assert fb.simulate.__doc__.startswith("Train in this process.")
+    assert fb.simulate.__doc__.startswith("Train a model in this process")
 
 
 def test_notices_of_a_draft(tmp_path, monkeypatch):

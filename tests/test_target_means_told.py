@@ -256,7 +256,7 @@ def test_other_means_in_a_file_are_refused(tmp_path):
     ):
         attributes["fedboost.target_means"] = json.dumps(means, separators=(",", ":"))
         (tmp_path / "odd.json").write_text(json.dumps(document))
-        with pytest.raises(ConfigError, match=f"{says}|changed or saved by another"):
+        with pytest.raises(ConfigError, match=f"{says}|not as fedboost wrote it"):
             fb.Model.load(tmp_path / "odd.json")
 
 

@@ -186,8 +186,8 @@ def test_ids_may_be_in_files_and_databases(tmp_path, kind):
     ("settings", "says"),
     [
         ({}, None),
-        ({"max_ids": 300}, "has 345 ids, but the terms allow max_ids = 300"),
-        ({"min_common_rows": 346}, "has 345 ids, but the terms need min_common_rows = 346"),
+        ({"max_ids": 300}, "the table has 345 ids, but the terms allow max_ids = 300"),
+        ({"min_common_rows": 346}, "the table has 345 ids, but the terms need min_common_rows = 346"),
     ],
 )
 def test_a_check_says_whether_a_table_has_too_many_ids_or_too_few(settings, says):

@@ -341,7 +341,7 @@ def test_an_aggregator_that_ends_a_tree_by_other_splits_is_refused(again):
     reasons = {session.left(party) for party in session.terms.parties} - {None}
     (reason,) = reasons
     if again:
-        assert reason == "the query splits a tree before the sums of its root"
+        assert reason == "the query splits a tree before the sums of its root were requested"
     else:
         assert reason.startswith(
             "a split of node 0 is inside a group of bins, which min_rows_per_bin = 30 keeps together"

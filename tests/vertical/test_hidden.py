@@ -234,7 +234,10 @@ def test_more_sums_than_one_answer_holds_are_refused():
             {"keyholder": "telco"},
             "label_holder with keyholder: the label holder has the key; remove keyholder",
         ),
-        ({"keyholder_rows": False}, "label_holder with keyholder_rows = false: it has rows"),
+        (
+            {"keyholder_rows": False},
+            "label_holder with keyholder_rows = false: the label holder is the key holder and has rows",
+        ),
         ({"key_bits": 1024}, "key_bits"),
     ],
 )

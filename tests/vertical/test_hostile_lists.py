@@ -100,7 +100,7 @@ def test_a_list_of_other_ids_in_the_place_of_another_partys_makes_no_model(monke
 
     for number in (1, 2):
         lying(monkeypatch, again, number=number)
-    assert "have 0 rows in common" in refused(matching())
+    assert "have only 0 rows in common" in refused(matching())
 
 
 def test_a_list_more_behind_the_last_is_refused(monkeypatch):
@@ -127,7 +127,7 @@ def test_a_list_more_at_the_second_hop_makes_no_model(monkeypatch):
 
     honest_tokens = Alignment.tokens
     monkeypatch.setattr(Alignment, "tokens", tokens)
-    assert "have 0 rows in common" in refused(matching())
+    assert "have only 0 rows in common" in refused(matching())
 
 
 # ---- answers of a hostile party -------------------------------------------------------------------------
@@ -155,11 +155,11 @@ def tokens_at(party, change):
 
 TWICE = "turn 2: row ids of parties bank, telco, shop: list {} of 3 has a duplicate token"
 BAD_TOKENS = {
-    "others": ("shop", lambda tokens: tokens + 1, "have 0 rows in common"),
+    "others": ("shop", lambda tokens: tokens + 1, "have only 0 rows in common"),
     "none": ("shop", lambda tokens: 0 * tokens, TWICE.format(3)),
     "one twice": ("shop", lambda tokens: tokens[[0, *range(len(tokens) - 1)]], TWICE.format(3)),
     "in another order": ("shop", lambda tokens: tokens[::-1], CHECK),
-    "of another party": ("bank", lambda tokens: tokens + 1, "have 0 rows in common"),
+    "of another party": ("bank", lambda tokens: tokens + 1, "have only 0 rows in common"),
 }
 
 

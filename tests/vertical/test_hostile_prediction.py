@@ -90,7 +90,7 @@ OF_TRAINING = {
         100, -1, NO_SPLITS, ((0, 0.5),), ("logloss",), SCALE, False
     ),
 }
-TOLD = "the task predict of the terms"
+TOLD = "in a session with task predict"
 
 
 @pytest.mark.parametrize("turn", [1, 2, 3])
@@ -109,13 +109,13 @@ def test_no_question_of_a_training_is_answered_in_a_session_that_predicts(what, 
 
     session = Predicting(program=program)
     error = refused(session)
-    assert error == f"party bank left: query {asked[0].name} is not part of {TOLD}"
+    assert error == f"party bank left: query {asked[0].name} is not allowed {TOLD}"
     assert not [report for report in session.said(Report) if report.turn == turn]
 
 
 def test_a_question_of_a_training_beside_the_one_of_a_prediction_is_refused():
     session = Predicting(program=asking(lambda terms, reach: Several((reach, RowsQuery()))))
-    assert refused(session) == f"party bank left: query RowsQuery is not part of {TOLD}"
+    assert refused(session) == f"party bank left: query RowsQuery is not allowed {TOLD}"
 
 
 def test_after_the_prediction_nothing_more_is_answered():

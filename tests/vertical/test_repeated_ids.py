@@ -195,10 +195,10 @@ BAD = {
         "rows with common ids, but the terms allow only 10,000,000; raise max_ids only if the label holder "
         "is known to have that many rows",
     ),
-    "too few ids": (lambda counts, attempt: counts[1:], "bytes of how many rows each id has, expected "),
+    "too few ids": (lambda counts, attempt: counts[1:], "bytes (how many rows each id has) instead of "),
     "too many ids": (
         lambda counts, attempt: np.append(counts, 1),
-        "bytes of how many rows each id has, expected ",
+        "bytes (how many rows each id has) instead of ",
     ),
     "a row more": (
         lambda counts, attempt: counts + (np.arange(counts.size) == 0),

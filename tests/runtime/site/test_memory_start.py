@@ -62,7 +62,7 @@ def test_under_a_budget_a_person_begins_the_memory(site):
     assert f"`fedboost privacy init --config {site}` to create one" in str(error.value)
     end = fedboost("privacy", "init", "--config", site)
     assert (end.code, end.err) == (0, "")
-    assert "a new memory, for the rows patients; it has 0 sessions" in end.out
+    assert "new memory of dataset patients, with 0 sessions and " in end.out
     starts(site)
     assert "already exists and was not changed" in refused("privacy", "init", "--config", site)
     assert lines("privacy", "budget", "--config", site)[0]["left"] == pytest.approx(1.2, rel=1e-9)
@@ -89,7 +89,7 @@ def test_where_the_memory_is_gone_a_person_decides(site):
     assert "this site's memory " in refused("privacy", "init", "--config", site)
     assert not path.exists()
     end = fedboost("privacy", "init", "--restored", "--config", site)
-    assert "it has 1 sessions" in end.out
+    assert "restored memory of dataset patients, with 1 session and " in end.out
     assert "4 entries of its log are lost" in end.out
     (entry,) = read_log(path)
     assert (entry.event.kind, entry.event.known) == ("restored", 4)
@@ -193,7 +193,10 @@ def test_a_damaged_memory_without_a_backup_is_moved_away_and_another_begun(site,
     for command in (["init"], ["init", "--restored"], ["budget"]):
         assert remedy in refused("privacy", *command, "--config", site)
     path.rename(path.with_name("damaged"))
-    assert "it has 1 sessions" in fedboost("privacy", "init", "--restored", "--config", site).out
+    assert (
+        "restored memory of dataset patients, with 1 session and "
+        in fedboost("privacy", "init", "--restored", "--config", site).out
+    )
     starts(site)
 
 

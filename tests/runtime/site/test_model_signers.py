@@ -363,7 +363,7 @@ def test_a_named_signer_is_told_and_missing_keys_are_said(model, tmp_path, monke
     for file in (tmp_path / "keys").iterdir():
         file.unlink()
     _, text = approved(signed(model, SOUTH, NORTH))
-    assert "signed by not known: this site's trusted certificates cannot be read: " in text
+    assert "signed by unknown: this site's trusted certificates cannot be read: " in text
     assert "some leaves of this model may contain a single row" in text
 
 

@@ -338,7 +338,7 @@ def test_terms_that_no_approval_allows_have_no_button(tmp_path):
         assert ('value="refuse"' in page, 'value="approve"' in page) == (True, False)
         assert officer.decide(path, "approve", site.token)[0] == 422
         assert approvals(site) == []
-        assert "Epsilon 1 at delta 1e-05 of 1" in officer.get("/budget")
+        assert "Epsilon 1 of 1 at delta 1e-05 is left" in officer.get("/budget")
 
 
 def test_what_comes_from_outside_is_text(site, officer):
