@@ -125,7 +125,7 @@ def test_other_rows_in_order_and_blocks_are_refused():
     agreed = terms_of(LAYOUTS["blocks"], parties=["bank", "telco", "bank2", "telco2"])
     Path("terms.toml").write_text(terms_to_toml(agreed))
     csv.write_csv(pooled(ROWS), "all.csv")
-    assert "these terms have blocks" in refusal("compare", "terms.toml", "--data", "all.csv")
+    assert "these terms have several blocks" in refusal("compare", "terms.toml", "--data", "all.csv")
 
 
 def test_noise_on_labels_is_left_out_with_one_line():

@@ -142,9 +142,9 @@ def test_no_more_questions_of_a_tree_than_its_levels_and_votes():
         ),
         ({}, dataclasses.replace(VOTE, parties=2), "the terms do not allow votes of 2 parties on 4 features"),
         ({}, dataclasses.replace(VOTE, parties=0), "the terms do not allow votes of 0 parties on 4 features"),
-        ({}, dataclasses.replace(VOTE, nodes=(1, 1)), "or a node twice"),
+        ({}, dataclasses.replace(VOTE, nodes=(1, 1)), "names 2 nodes, or one of them twice"),
         ({}, dataclasses.replace(VOTE, tree=-1, splits=()), "before the first tree"),
-        ({"gradient_bits": 8}, VOTE, "gradients of 8 bits"),
+        ({"gradient_bits": 8}, VOTE, "8-bit gradients"),
         ({"vote_top_k": 0}, CHILD, "elected features of 1 nodes, which vote_top_k does not allow"),
         ({}, dataclasses.replace(CHILD, elected=()), "elected features of 0 nodes, which vote_top_k"),
         (

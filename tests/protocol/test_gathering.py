@@ -168,7 +168,7 @@ def test_a_party_that_met_the_others_but_was_asked_nothing_remembers_too():
 @pytest.mark.parametrize("grids", [6, 2**31])
 def test_no_more_grids_than_there_are(grids):
     """A party that believed it had been asked for six would count over any number of further ones."""
-    with pytest.raises(Left, match=f"grids were counted {grids} times, of 5 at most"):
+    with pytest.raises(Left, match=f"grids were counted {grids} times, but at most 5 are"):
         begun().gather(BoostingState(grids=grids))
 
 

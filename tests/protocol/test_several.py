@@ -274,7 +274,7 @@ def test_a_query_comes_where_those_before_it_lead():
     liar = Liar()
     both = liar.train(never, before=root_of(1))
     _, root = both.parts
-    with pytest.raises(Left, match="while tree 0 grows"):
+    with pytest.raises(Left, match="tree 1, but tree 0 is growing"):
         liar.ask(root)
 
 
