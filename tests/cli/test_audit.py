@@ -93,7 +93,7 @@ def test_the_audit_tells_what_left_in_plain_words(path, capsys):
     assert "masked: the aggregator could see sums over the parties, never" in third
     assert "\nended        without a model: party east was lost\n" in third
     assert "sent         nothing" in again
-    assert "no end recorded" in again
+    assert "no end is recorded" in again
     assert read_log(path)[-1].hash in foot
 
 
@@ -123,7 +123,8 @@ def test_a_session_is_listed_answer_by_answer(path):
     rows = [line.split() for line in lines if re.match(r" +\d+ +\d+  ", line)]
     row, help = (line for line in rows if len(line) > 5)
     assert (row[:4], row[-2:]) == (["1", "1", "row", "count;"], ["abababa", "cdcdcdc"])
-    assert help == ["7", "1", "help", "with", "revealing", "a", "sum:", "keys,", "no", "data", "-", "-"]
+    assert (help[:6], help[-2:]) == (["7", "1", "help", "with", "revealing", "a"], ["-", "-"])
+    assert "\nhelp with revealing a sum: keys, no data  " in end.out
     assert "RowsQuery" not in end.out
     events = [
         json.loads(line) for line in fedboost("audit", path, "--session", "two", "--json").out.splitlines()

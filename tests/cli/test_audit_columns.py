@@ -84,9 +84,10 @@ def test_a_training_tells_a_site_of_its_own_columns_and_numbers(path, capsys, pa
         of_columns(log, "one", agreed, party, asked, relays, names=names)
     text, listed = told(path, capsys), told(path, capsys, session="one")
     own = {
-        "bank": 'own columns 5: y, id (here "customer no"), age, income, visits; other parties have 3 more',
-        "telco": 'own columns 4: id (here "customer no"), minutes, calls (here c1), colour; other parties '
-        "have 4 more",
+        "bank": 'own columns 5: y, id (at this site: "customer no"), age, income, visits; other parties '
+        "have 3 more",
+        "telco": 'own columns 4: id (at this site: "customer no"), minutes, calls (at this site: c1), '
+        "colour; other parties have 4 more",
     }
     assert own[party] in text
     assert "in common 1,948 rows: the aggregator and the other parties know this number" in text

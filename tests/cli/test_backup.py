@@ -448,7 +448,7 @@ def test_parts_of_models_come_back(site, part, models):
     lose(site)
     kept.unlink(missing_ok=True)
     told = restore(out, site)
-    assert "1 part of a model restored." in told
+    assert "1 model part restored." in told
     assert kept.read_bytes() == part.to_bytes()
     assert kept.stat().st_mode & 0o777 == 0o600
     with tarfile.open(out) as archive:
@@ -460,7 +460,7 @@ def test_parts_that_are_there_stay(site, part):
     out = backup(site)
     lose(site, "memory")
     before = kept.stat().st_mtime_ns
-    assert "part of a model" not in restore(out, site)
+    assert "model part" not in restore(out, site)
     assert (kept.read_bytes(), kept.stat().st_mtime_ns) == (part.to_bytes(), before)
 
 

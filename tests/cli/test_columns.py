@@ -274,7 +274,10 @@ def test_files_that_exist_are_kept():
     [
         ('[names]\n"telco.1" = "nothing"\n', "telco.names.toml: column 'nothing' is missing"),
         ('row_id = "nothing"\n', "telco.names.toml: column 'nothing' is missing"),
-        ('[levels]\n"telco.1" = { "1" = "a" }\n', "levels has 'telco.1', which is not under [names]"),
+        (
+            '[levels]\n"telco.1" = { "1" = "a" }\n',
+            "telco.names.toml: levels has column 'telco.1', which is not under [names]",
+        ),
         (
             '[names]\np = "plan"\n[levels]\np = { "1" = "a", "2" = "a" }\n',
             "level 'a' of 'p' has two names",

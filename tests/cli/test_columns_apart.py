@@ -96,4 +96,7 @@ def test_check_looks_at_the_columns_of_the_party_alone():
 
 def test_a_person_who_decides_reads_who_gets_what():
     text = " ".join(done("terms", "terms.toml", "--digest").out.split())
-    assert "label holder bank has the labels; for the same rows, telco minutes, calls; shop visits" in text
+    assert (
+        "label holder bank has the labels; for the same rows, telco has minutes, calls; shop has visits"
+        in text
+    )

@@ -46,7 +46,7 @@ def test_the_demo_by_itself(folder):
         *_, command = text.splitlines()
         assert command == "fedboost audit fedboost-demo/demo.state/north/memory.sqlite"
         assert "No warnings" in done(*command.split()[1:]).out
-        assert "nothing is approved here" not in (folder / "fedboost-demo" / "north.log").read_text()
+        assert "has approved nothing" not in (folder / "fedboost-demo" / "north.log").read_text()
     refused(folder, ("demo", "--rounds", "1"), "fedboost-demo contains an earlier demo", "--force")
     (folder / "fedboost-demo" / "demo.state").rename("moved")
     refused(folder, ("demo", "--rounds", "1"), "fedboost-demo/north.csv already exists", "--force")

@@ -100,15 +100,21 @@ def test_the_bytes_inside_a_site_are_those_of_a_training(tmp_path, monkeypatch):
     assert facts["bytes_a_round"] == pytest.approx(sum(sizes) / ROUNDS, rel=0.1)
 
 
-@pytest.mark.parametrize("settings", [{"vote_top_k": 1}, {"label_holder": "north"}])
-def test_workers_are_not_estimated_where_they_do_something_else(tmp_path, settings):
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"vote_top_k": 1}, "cannot be combined with vote_top_k"),
+        ({"label_holder": "north"}, "requires parties with the same columns"),
+    ],
+)
+def test_workers_are_not_estimated_where_they_do_something_else(tmp_path, settings, says):
     held = {"south": ["dose"]} if "label_holder" in settings else {}
     columns = {"label": "y", "numeric": ["age", "dose"], **({"held": held} if held else {})}
     more = {"rows": "in_order"} if held else {}
     agreed = terms(NAMES[:2], columns=columns, **settings, **more)
     (tmp_path / "terms.toml").write_text(terms_to_toml(agreed))
     assert refusal("estimate", tmp_path / "terms.toml", "--rows", 9000, "--workers", 2).startswith(
-        "fedboost: --workers: "
+        f"fedboost: --workers {says}"
     )
 
 

@@ -63,7 +63,7 @@ def test_undeclared_categories_are_noticed(folder):
 
 REFUSED = {
     "no model": (("nowhere.json", "--out", "r.html"), "nowhere.json: cannot read the model: No such file"),
-    "a table for a model": (("rows.csv", "--out", "r.html"), "rows.csv: "),
+    "a table for a model": (("rows.csv", "--out", "r.html"), "rows.csv is not a fedboost model"),
     "no such table": (("m.json", "--data", "no.csv", "--out", "r.html"), "no.csv: no such file"),
     "no such column": (
         ("m.json", "--data", "few.csv", "--out", "r.html"),

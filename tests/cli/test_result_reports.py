@@ -163,7 +163,7 @@ def test_a_session_is_followed_into_a_page(tmp_path):
     assert "The signatures are valid: 3 of 3 parties signed these trees" in pages["train"]
     assert "Traffic of each party" in pages["train"]
     assert "3 rounds in" in pages["train"]
-    assert "not in a model file" not in pages["train"]
+    assert "Model files do not contain" not in pages["train"]
     for name in ("describe", "evaluate", "drift"):
         assert pages[name].count("<td>its answers</td>") == 3
         assert "No party signed" not in pages[name]

@@ -190,8 +190,8 @@ def with_line(number, line):
 def test_a_row_is_counted_as_in_the_file_whichever_site_has_it(folder, shares):
     with_line(90, 'inf,1,"a","south",1')
     assert refusal("simulate", "alone.toml", "--data", "rows.csv", *shares) == (
-        "fedboost: rows.csv: its rows do not fit the terms: column 'age' has a value that is infinite or too "
-        "large for a 32-bit float: it is inf in row 88 (line 90 of the file)\n"
+        "fedboost: the rows of rows.csv do not fit the terms: column 'age' has a value that is infinite or "
+        "too large for a 32-bit float: it is inf in row 88 (line 90 of the file)\n"
     )
 
 

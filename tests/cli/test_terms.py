@@ -59,7 +59,7 @@ def test_levels_of_few_rows_are_drafted_where_the_analyst_wants_it(folder):
         "levels with fewer than 10 rows are left out and treated as missing: ward (2 levels in 3 rows); "
         "use --min-rows-per-level to change this limit\n"
     ) in end.err
-    assert "diagnosis: the column is left out, because it has no category with 10 rows or more" in end.err
+    assert "diagnosis: the column is left out, because it has no category with at least 10 rows" in end.err
     end = done(*draft, "--min-rows-per-level", "2")
     drafted = read_terms(folder / "drafted.toml").columns.categorical
     assert (drafted["ward"], len(drafted["diagnosis"])) == (("a", "y", "z"), 60)

@@ -52,6 +52,7 @@ async def test_rounds_are_shown_and_where_the_best_terms_are(tmp_path, monkeypat
         end = await asyncio.to_thread(fedboost, "tune", "terms.toml", "--trials", 3, *where, *options)
     assert end.code == 0, end.err
     rounds = [line for line in end.out.splitlines() if line.startswith("round ")]
+    said = [line for line in end.err.splitlines() if not line.startswith("waiting for ")]  # slow to connect
     due = fb.tune(agreed.with_parties([]), tables, trials=3)
     first, seen = (
         "--out is not specified: the best terms are shown, but not saved",
@@ -61,14 +62,14 @@ async def test_rounds_are_shown_and_where_the_best_terms_are(tmp_path, monkeypat
         assert json.loads(end.out) == {
             "metric": "logloss", "best": due.best, "trials": due.summary["trials"]
         }  # fmt: skip
-        assert end.err.splitlines() == [first, seen]
+        assert said == [first, seen]
         return
     assert [line.split(" best ")[0] for line in rounds] == [f"round {number}/5" for number in range(1, 6)]
     lowest = min(trial.value("logloss") for trial in due.trials)
     assert any(f"best logloss {lowest:.5f} (trial " in line for line in rounds)
     if not options:
-        assert end.err.splitlines() == [first, seen]
+        assert said == [first, seen]
         return
-    last = f"best.toml: terms for a training with the best settings, {due.terms.trees.rounds} rounds"
-    assert end.err.splitlines() == [seen, last]
+    last = f"best.toml: terms for training with the best settings, {due.terms.trees.rounds} rounds"
+    assert said == [seen, last]
     assert fb.Terms.load("best.toml") == due.terms.with_parties(tables)

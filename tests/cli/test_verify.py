@@ -211,7 +211,7 @@ def test_a_report_says_if_the_signatures_hold(folder):
     page = reported("--keys", "keys/analyst")
     assert f"{holds} Analyst analyst requested the session on " in page
     assert page.count("<td>valid</td>") == 3
-    assert "NOT hold" not in page
+    assert "NOT valid" not in page
     assert reported() == Model.load("signed.json").report()
     assert reported().count("<td>present, not checked</td>") == 3
     assert Model.load("signed.json").report(keys="keys/analyst") == page

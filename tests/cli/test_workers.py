@@ -146,7 +146,7 @@ def test_a_file_that_the_workers_do_not_see_is_said_to_be_missing_there(site, tm
     )
     end = checked()
     assert end.code == 2
-    assert re.fullmatch(r"fedboost: at worker tcp:\S+, /\S+/rows\.csv: no such file\n", end.err)
+    assert re.fullmatch(r"fedboost: on worker tcp:\S+, /\S+/rows\.csv: no such file\n", end.err)
 
 
 def test_a_folder_of_csv_files_holds_no_others(site, tmp_path):
@@ -201,7 +201,7 @@ def test_workers_with_too_little_memory_are_told_before_they_read(site, monkeypa
     end = checked("--terms", "terms.toml")
     assert (end.code, end.out) == (2, "")
     assert re.search(
-        r"its workers have too little memory for these rows: 200 rows of 3 features need 0\.3 GiB at worker "
+        r"its workers have too little memory for these rows: 200 rows of 3 features need 0\.3 GiB on worker "
         r"tcp:\S+, which may use 0\.2; add workers or RAM$",
         end.err.strip(),
     )

@@ -95,7 +95,7 @@ def test_a_metric_without_a_value_stops_nothing():
     held_out[np.flatnonzero(y == 1)[:20]] = True
     settings = {**SMALL, "eval_metric": "auc", "early_stopping_rounds": 2}
     session = run(X, y, PARTITIONS["3 at random"], validation=held_out, **settings)
-    assert "validation-auc has no value" in str(session.error)
+    assert "validation-auc is undefined" in str(session.error)
 
 
 def test_no_validation_rows_fail_and_say_so():

@@ -270,7 +270,7 @@ def test_a_party_that_was_cut_off_does_not_answer_in_that_attempt():
     liar = Liar()
     liar.gather()
     liar.ends["p0"].hang_up()
-    with pytest.raises(Left, match=r"^a query before the introduction$"):
+    with pytest.raises(Left, match=r"a query before the introduction$"):
         liar.say("p0", Ask(1, 1, liar.terms.parties, RowsQuery()))
 
 
@@ -322,7 +322,7 @@ def test_c12_a_party_answers_in_no_attempt_but_the_last():
     liar.gather()
     liar.gather()
     for attempt in (1, 3):
-        with pytest.raises(Left, match=f"a query of attempt {attempt} in attempt 2"):
+        with pytest.raises(Left, match=f"a query of attempt {attempt} during attempt 2$"):
             liar.say(f"p{attempt}", Ask(1, attempt, liar.terms.parties, RowsQuery()))
 
 

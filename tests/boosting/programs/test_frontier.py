@@ -225,7 +225,7 @@ def beyond_the_parent(parts):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (more, "the sums of node [12] differ from those of its parent's split"),
+        (more, "the sums of node [12] differ from the sums in its parent's split"),
         (beyond, "a bin has a negative sum of hessians"),
         (beyond_the_parent, "a bin has a negative sum of hessians"),
     ],

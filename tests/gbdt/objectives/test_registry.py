@@ -172,7 +172,7 @@ def test_bounds_that_are_no_interval():
     ):
         row, takes = AFT().first_invalid_label(np.array([[1, lower], [1, upper]], np.float32))
         assert row == 1
-        assert "an upper one above 0 that is not below it" in takes
+        assert "an upper bound that is above 0 and not below the lower one" in takes
 
 
 def test_bad_labels():

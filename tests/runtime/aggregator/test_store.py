@@ -167,7 +167,7 @@ def test_zeros_at_the_end_are_what_a_power_cut_left(tmp_path, zeros):
 def test_zeros_in_the_middle_are_a_change(tmp_path):
     path = written(tmp_path)
     path.write_bytes(VERSION_LINE + bytes(8) + path.read_bytes()[len(VERSION_LINE) :])
-    refused(path, "record 1 cannot be read: not a record")
+    refused(path, "record 1 cannot be read: the bytes are not a session record")
 
 
 @pytest.mark.parametrize("make", [lambda path: path.mkdir(), lambda path: path.symlink_to("nowhere")])

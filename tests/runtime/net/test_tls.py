@@ -265,7 +265,7 @@ def test_a_refusal_in_the_words_of_tls_is_one(hub, north):
     with listening(encrypted(waits, hub, to_pem(THEIRS[1]))) as address:
         seen = tls_fault(address, read_bundle(north, "party"))
     assert not seen.passes
-    assert seen.reason.startswith(f"the aggregator at {address} refuses {north}/certificate.pem: ")
+    assert seen.reason.startswith(f"the aggregator at {address} rejects {north}/certificate.pem: ")
 
 
 async def test_an_aggregator_without_keys_does_not_speak_tls(hub, north):

@@ -168,7 +168,7 @@ def test_a_session_whose_plan_does_not_fit_leaves_before_it_reads_a_row(path):
         )
         (reply,) = PartySession(site).handle(Offer("s", noisy()))
     assert isinstance(reply, Leave)
-    assert "has 0.5 left" in reply.reason
+    assert "has only 0.5 left" in reply.reason
 
 
 @pytest.mark.parametrize("noise", [None, {"epsilon": 1.0, "delta": 1e-5, "placement": "local"}])
