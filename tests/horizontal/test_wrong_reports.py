@@ -94,4 +94,4 @@ def test_a_party_of_too_few_bytes_is_named():
         )
 
     session = run(X, y, one_party(ROWS), spoil=cut, **SMALL)
-    assert re.match("party p0 broke the protocol: [0-9]+ bytes", str(session.error))
+    assert re.match("party p0 broke the protocol: it sent [0-9]+ bytes", str(session.error))

@@ -131,7 +131,7 @@ def test_sums_with_which_the_program_failed_fail_again(honest):
     session = resumed(terms, [records[0], dataclasses.replace(records[1], total=records[1].total * 0)])
     session.start()
     assert session.phase == "failed"
-    assert "0 rows" in reason_of(session)
+    assert "impossible number of rows (0 in total)" in reason_of(session)
 
 
 @pytest.mark.parametrize("on_loss", ["wait", "stop", "shrink"])

@@ -226,7 +226,7 @@ def test_a_list_in_the_place_of_another_does_not_open():
         return [replace(message, content=first[0].content)]
 
     error = refused(matching(down=down))
-    assert error.startswith("party shop left: the bytes relayed by party telco cannot be opened")
+    assert error.startswith("party shop left: the bytes relayed by party telco cannot be decrypted")
 
 
 def test_a_party_without_keys_is_refused():

@@ -249,7 +249,7 @@ def test_a_feature_holder_does_not_forge_one():
     apart.down = once(lambda party, m: party == "bank" and isinstance(m, Relay) and m.turn in turns, forged)
     apart.play()
     (relay,) = apart.down.done
-    assert apart.left("bank").startswith(f"the bytes relayed by party {relay.sender} cannot be opened")
+    assert apart.left("bank").startswith(f"the bytes relayed by party {relay.sender} cannot be decrypted")
     assert apart.session.booster is None
 
 

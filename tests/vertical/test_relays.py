@@ -127,7 +127,7 @@ def test_an_answer_goes_on_once_all_that_it_waits_for_has_come():
     assert underway.answered.values.tolist() == [0]
 
 
-SHUT = "^the bytes relayed by party bank cannot be opened: "
+SHUT = "^the bytes relayed by party bank cannot be decrypted: "
 
 
 @pytest.mark.parametrize(
