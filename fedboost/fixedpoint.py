@@ -1,7 +1,7 @@
 """Fixed-point encoding of floats as integers whose sums cannot overflow.
 
 Guarantees: `Scale` encodes floats of bounded magnitude as integers of bounded magnitude. One unit is a power
-of two, so decoding is exact. `cell_bits` returns the smallest width that holds the sum over all rows.
+of two, so decoding is exact. `cell_bits` returns the smallest cell width that holds the sum over all rows.
 Raises: ConfigError if that sum does not fit into 64 bits.
 `gbdt.kernels.histogram.quantise` is a compiled version of `Scale.encode`; a test checks that they agree.
 """
@@ -27,7 +27,7 @@ class Scale:
     """Fixed-point format for numbers of magnitude at most 2**exponent, with `bits` bits including the sign.
 
     One unit is 2**(exponent - bits + 1). Encoded values lie in [-limit, limit], where limit is 2**(bits - 1).
-    Larger values are clipped, which bounds the contribution of each row."""
+    Values of larger magnitude are clipped, which bounds the contribution of each row."""
 
     exponent: int
     bits: int
@@ -45,15 +45,15 @@ class Scale:
         return math.ldexp(1.0, self.bits - 1 - self.exponent)
 
     def encode(self, values: Float64) -> Int64:
-        """Round to the nearest unit (ties to even) and clip to [-limit, limit]. Returns int64, shaped like
-        `values`."""
+        """Encode floats: round each to the nearest unit (ties to even), then clip it to [-limit, limit].
+        Returns int64, shaped like `values`."""
         # The factor is a power of two, so the product only shifts the exponent: rint is the only rounding.
         # The clip comes before the conversion, which is undefined for floats beyond int64.
         units = np.rint(np.asarray(values, np.float64) * self.factor)
         return np.clip(units, -self.limit, self.limit).astype(np.int64)
 
     def decode(self, total: int) -> float:
-        """Convert a sum of encoded values to a float. The result is exact up to 2**53 units."""
+        """Convert a sum of encoded values to a float. The result is exact for sums of up to 2**53 units."""
         return float(total) / self.factor
 
 
@@ -75,7 +75,7 @@ def cell_bits(limit: int, rows: int) -> int:
     if bits > MAX_CELL_BITS:
         raise ConfigError(
             "terms-cell-overflow",
-            f"the sum of {rows} {limit.bit_length()}-bit values does not fit a {MAX_CELL_BITS}-bit cell; "
+            f"the sum of {rows} {limit.bit_length()}-bit values does not fit in a {MAX_CELL_BITS}-bit cell; "
             f"lower gradient_bits",
         )
     return bits
@@ -90,8 +90,8 @@ def exponent_counts(values: Float64) -> Int64:
 
     Cell i counts values with 2**(e - 1) <= |value| < 2**e, where e = i - 63. Smaller values are counted in
     the first cell, larger ones in the last. Counts from different parties can be added together. The highest
-    non-empty cell of the total bounds the values of all parties (`bound_exponent`), and no party reveals its
-    own maximum."""
+    non-empty cell of the total then bounds the values of all parties (`bound_exponent`). This does not reveal
+    any party's own maximum."""
     # frexp writes a value as f * 2**e with 1/2 <= f < 1, so 2**e is the next power of two above it. NaN fails
     # the comparison with 0.
     #     cell       0              1                     63             127
@@ -116,8 +116,8 @@ def bound_exponent(counts: Int64, beyond: int = 0) -> int:
 
 def lower_bound(counts: Int64) -> float:
     """Return the largest power of two that bounds all counted magnitudes from below. Returns 0.0 if there is
-    none, because nothing is counted or the first cell, which has no lower end, is not empty. counts: int64
-    [EXPONENT_CELLS], from `exponent_counts`."""
+    no such bound: if no values are counted, or if the first cell, which has no lower end, is not empty.
+    counts: int64 [EXPONENT_CELLS], from `exponent_counts`."""
     # The first cell has no lower end, so a count in it leaves no bound.
     used = np.flatnonzero(counts)
     return math.ldexp(1.0, int(used[0]) + _LOWEST_EXPONENT - 1) if used.size and used[0] else 0.0

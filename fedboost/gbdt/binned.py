@@ -1,6 +1,7 @@
 """Binned rows, stored by feature, by row, and, for sparse features, as lists.
 
-Each category of a categorical feature has its own bin. Missing values have a bin of their own, the last."""
+Each category of a categorical feature has its own bin. Missing values have their own bin, which is the last.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -31,20 +32,20 @@ from fedboost.gbdt.threads import blocks
 Codes = npt.NDArray[np.uint8]
 
 MAX_TRIES = 32
-"""Maximum number of columns that are tried for a feature."""
+"""Maximum number of existing columns with which the plan tries to join a feature."""
 MAX_READS = 2
-"""Limit on the codes read by failed joins, i.e. joins that turn out to need too many codes, as a multiple of
-all codes."""
+"""Maximum number of codes that may be read by failed joins, as a multiple of the number of all codes. A join
+fails if it turns out to need more codes than a byte has."""
 _ROWS_LOOKED_AT = 1 << 13
-"""Approximate number of rows on which a join is tried first."""
+"""Approximate number of rows in the sample on which a join is tried before it is tried on all rows."""
 
 
 @dataclass(frozen=True)
 class JointColumn:
     """Features that share a column of bytes.
 
-    codes: uint8 [rows]; bins: uint8 [codes, features], the bins that each code stands for (for a single
-    feature, the bin itself); sample: uint8, the codes of some rows; size: number of distinct codes in the
+    codes: uint8 [rows]; bins: uint8 [codes, features], the bins that each code stands for (codes of a single
+    feature are its bins); sample: uint8, the codes of some rows; size: number of distinct codes in the
     sample."""
 
     features: tuple[int, ...]
@@ -55,8 +56,8 @@ class JointColumn:
 
 
 class _Plan:
-    """The assignment of features to columns. Features must be added in decreasing order of their number of
-    codes. Each joins the first column that it fits into."""
+    """Assignment of features to columns. Features must be added in decreasing order of their number of codes.
+    Each feature joins the first column that it fits into."""
 
     def __init__(self, reads: int, allocate: Callable[[], Codes]) -> None:
         """reads: maximum number of codes that failed joins may read; allocate: function that returns an array
@@ -85,7 +86,8 @@ class _Plan:
 
     def _possible(self, feature: JointColumn) -> Iterable[int]:
         """Return the indices of the columns that a feature may join. Only a constant feature can join a full
-        column. A feature that uses all codes joins none: it is added early, when all columns are full."""
+        column, i.e. one that uses all codes. A feature that itself uses all codes joins no column: it is
+        added early, when all existing columns are full."""
         if feature.size <= 1:
             return range(len(self.columns))
         return self._open if feature.size < MAX_CODES else ()
@@ -115,7 +117,7 @@ def plan(by_feature: Codes, features: Int64, allocate: Callable[[], Codes]) -> l
         allocate: function that returns an array for the codes of a column.
 
     Returns:
-        the columns, first those of a single feature, in the order of features.
+        the columns: first those with a single feature, then the shared ones, both in the order of features.
     """
     rows = by_feature.shape[1]
     sample = by_feature[:, :: max(1, rows // _ROWS_LOOKED_AT)][features]
@@ -135,13 +137,15 @@ def plan(by_feature: Codes, features: Int64, allocate: Callable[[], Codes]) -> l
 
 
 Allocator = Callable[[tuple[int, ...], np.dtype[Any]], npt.NDArray[Any]]
-"""Function that allocates an array with a number for each row or value, from its shape and dtype."""
+"""Function that allocates an array of a given shape and dtype. It is called for arrays that have an entry for
+each row or value."""
 CACHE_LINE = 64
 SPARSE_SHARE = 0.9
-"""Minimum share of rows in a feature's most frequent bin if it is to be stored as sparse."""
+"""Minimum share of rows that a feature's most frequent bin must contain for the feature to be stored as
+sparse."""
 MIN_SPARSE_FEATURES = 40
-"""Minimum number of sparse features for which sparse storage pays off. Finding the entries of a row costs as
-much as some twenty dense bins, and each entry as much as four."""
+"""Minimum number of sparse features for which sparse storage pays off. Finding the entries of a row takes as
+long as reading about twenty dense bins, and reading an entry takes as long as reading four."""
 _SAMPLED_ROWS = 1 << 16
 """Approximate number of rows that are examined to classify a feature as sparse."""
 
@@ -162,8 +166,8 @@ def allocate_in_memory(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDAr
 
 
 def _whole_lines(rows: int, columns: int, allocate: Allocator) -> Codes:
-    """Allocate a table whose rows are one word each, or cross as few cache lines as possible. Rows are not
-    padded if that would take over a third more memory."""
+    """Allocate a table of codes, uint8 [rows, columns or more]. Rows are padded to one word, or to cross as
+    few cache lines as possible. Longer rows are not padded if that would take over a third more memory."""
     width = (
         1 << (columns - 1).bit_length() if columns <= CACHE_LINE else -(-columns // CACHE_LINE) * CACHE_LINE
     )
@@ -175,11 +179,13 @@ def _whole_lines(rows: int, columns: int, allocate: Allocator) -> Codes:
 
 @dataclass(frozen=True)
 class SparseBins:
-    """Sparse storage of features that have nearly all rows in one bin: each row lists only its other bins.
+    """Sparse storage of features that have nearly all rows in one bin: each row lists only the features for
+    which it is in a different bin.
 
     features: int64 [R]; most_frequent: int64 [R], the bin that is not listed; offsets: int64 [R + 1], the
-    first number of each feature's bins if all bins are numbered consecutively; starts: int64 [rows + 1], the
-    first entry of each row; entries: uint32, each a feature's offset plus a bin."""
+    number of each feature's first bin, where the bins of all these features are numbered consecutively;
+    starts: int64 [rows + 1], the first entry of each row; entries: uint32, each a feature's offset plus a
+    bin."""
 
     features: Int64
     most_frequent: Int64
@@ -190,12 +196,12 @@ class SparseBins:
 
 @dataclass(frozen=True)
 class BinnedRows:
-    """Bins of all rows, stored twice: a histogram reads whole rows, and a split reads one feature of many
-    rows.
+    """Bins of all rows, stored twice: by row, because a histogram reads whole rows, and by feature, because a
+    split reads one feature of many rows.
 
     by_feature: uint8 [features, rows]; by_row: uint8 [rows, C or slightly more (`_whole_lines`)], codes of
-    the columns; dense: int64 [D], the features in these columns, column by column; columns: how codes map to
-    bins; sparse: the other features, if any."""
+    the columns; dense: int64 [D], the features in these columns, column by column; columns: the bins that
+    codes stand for; sparse: bins of the other features, None if there are none."""
 
     by_feature: Codes
     by_row: Codes
@@ -205,7 +211,7 @@ class BinnedRows:
 
     @classmethod
     def of(cls, by_feature: Codes, codes: Int64, allocate: Allocator = allocate_in_memory) -> "BinnedRows":
-        """Arrange rows for histograms. by_feature: uint8 [features, rows], their bins; codes: int64
+        """Arrange binned rows for histograms. by_feature: uint8 [features, rows], bins; codes: int64
         [features], number of bins of each feature."""
         rows = by_feature.shape[1]
         step = max(1, rows // _SAMPLED_ROWS)
@@ -259,13 +265,14 @@ def _list(
 
 
 # ---- Columns that are nearly always 0: only the other values are stored ---------------------------------
-# `column[first:last]` equals that of an array with all values. Computations on several such columns at once
-# take time only for the stored values.
+# `column[first:last]` returns the same values as an array that stores all values. Computations on several
+# such columns at once take time only for the stored values.
 
 
 @dataclass(frozen=True)
 class SparseColumn:
-    """A column that is 0 in nearly all rows and stores only the other values. It reads as float32.
+    """A column that is 0 in nearly all rows and stores only the other values. Indexing returns all values, as
+    float32.
 
     size: number of rows; rows: int64, rows with a stored value, increasing; values: float32, their values."""
 
@@ -286,8 +293,8 @@ class StoredValues:
     """The stored values of all sparse columns, column after column.
 
     features: int64 [S], indices of the sparse columns; zeros: int64 [S], number of rows without a stored
-    value; ends: int64 [S + 1], column i stores the values ends[i] to ends[i + 1] - 1; rows, keys: row number
-    and float32 sort key of each value."""
+    value; ends: int64 [S + 1], column i stores the values ends[i] to ends[i + 1] - 1; rows: int64, row number
+    of each value; keys: uint32, sort key of each value."""
 
     features: Int64
     zeros: Int64

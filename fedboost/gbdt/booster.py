@@ -30,14 +30,16 @@ from fedboost.gbdt.target_means import TargetMeans, from_json, to_json
 from fedboost.gbdt.tree import NO_CHILD, Tree, tree_from_json, tree_to_json
 
 # ---- SHAP values: what each feature contributes to the margin of each row -------------------------------
-# Shapley values as in XGBoost's `pred_contribs`, but in float64. Unknown features of a row follow the
-# training rows, by the covers of the tree's nodes. The contributions of a row add up to its margin.
+# Shapley values as in XGBoost's `pred_contribs`, but in float64. Unknown features of a row are distributed as
+# in the training rows, according to the covers of the tree's nodes. The contributions of a row add up to its
+# margin.
 
 
 def add_contributions(
     features: Float32, nodes: tuple[npt.NDArray[Any], ...], cover: Float64, output: int, out: Float64
 ) -> None:
-    """Add each feature's contribution to one output's margin (SHAP values) to `out`.
+    """Compute the SHAP values of one output (the contribution of each feature to its margin), and add them to
+    `out`.
 
     Args:
         features: float32 [rows, features].
@@ -56,13 +58,14 @@ def add_contributions(
 
 
 # ---- Partial dependence: the mean prediction as one feature varies and the others do not ----------------
-# By definition, as scikit-learn's "brute" method: the mean prediction of all rows with each grid value.
+# Computed by its definition, like scikit-learn's "brute" method: every row is predicted with every grid
+# value.
 
 
 Rows: TypeAlias = tuple[Float32, Float32 | None]
 """Features, float32 [rows, features], and base margins, float32 [rows], or None."""
 MAX_GRID_VALUES = 100
-"""Maximum number of values in a default grid."""
+"""Maximum number of values in a default grid for partial dependence."""
 _BETWEEN = (0.05, 0.95)
 
 
@@ -82,7 +85,8 @@ def usual_grid(values: Float32) -> list[float]:
 def mean_predictions(
     predict: Callable[[Float32, Float32 | None], Float64], parts: Iterable[Rows], column: int, grid: Float32
 ) -> Float64:
-    """Compute a partial dependence: the mean prediction of all rows with one column set to each grid value.
+    """Compute a partial dependence: for each grid value, the mean prediction over all rows with one column
+    set to this value.
 
     Args:
         predict: function that returns predictions from features and base margins.
@@ -114,7 +118,7 @@ def mean_predictions(
 
 
 FORMAT_VERSION = [2, 0, 0]
-"""XGBoost version of the written format. Later versions can read it, too."""
+"""Version of XGBoost whose model format is written. Later versions can read this format, too."""
 IMPORTANCES = ("gain", "cover", "weight")
 TARGET_MEANS = "fedboost.target_means"
 """Name of the model attribute that stores the target means."""
@@ -175,8 +179,8 @@ class Booster:
 
     @property
     def begins_with_a_leaf(self) -> bool:
-        """True if each tree of the first round is a single leaf. Such trees hold the starting constant of a
-        model trained with base margins, which replace the base score."""
+        """True if each tree of the first round is a single leaf. In a model trained with base margins, these
+        trees contain the initial constant, because base margins replace the base score."""
         first = self.trees[: self.roots]
         return bool(first) and all(tree.left == [NO_CHILD] for tree in first)
 
@@ -211,8 +215,8 @@ class Booster:
     def importance(self, kind: str = "gain") -> dict[str, float]:
         """Return the importance of each feature that occurs in a split, by name, highest first.
 
-        kind: `gain` or `cover`, as means over the feature's splits, or `weight`, their number, as in XGBoost.
-        Raises ConfigError for any other kind."""
+        kind: `gain` or `cover` (mean over the feature's splits) or `weight` (number of splits), as in
+        XGBoost. Raises ConfigError for any other kind."""
         if kind not in IMPORTANCES:
             raise ConfigError(
                 "importance-unknown",
@@ -246,8 +250,8 @@ class Booster:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256, in hex, of the model file without attributes other than target means. Equal models have
-        equal fingerprints."""
+        """SHA-256 digest, in hex, of the model file. Target means are the only model attribute that is
+        included. Equal models have equal fingerprints."""
         return hashlib.sha256(self.to_xgboost().encode()).hexdigest()
 
     def to_xgboost(self, attributes: Mapping[str, str] | None = None) -> str:
@@ -304,11 +308,11 @@ class Booster:
             text: the model in JSON.
             source: name of the model in error messages.
             holders: number of parties whose feature names are undisclosed. A node may refer to such a party
-                in place of a feature, by a number after those of all features.
+                instead of a feature; parties are numbered after all features.
 
         Raises:
             Altered: if the text differs from what `to_xgboost` writes.
-            ConfigError: if it is not a model that fedboost supports.
+            ConfigError: if the text is not a model that fedboost supports.
         """
         booster, attributes = cls.from_any_xgboost(text, source, holders)
         if json.loads(booster.to_xgboost(attributes)) != json.loads(text):
@@ -324,7 +328,7 @@ class Booster:
         cls, text: str, source: str = "model", holders: int = 0
     ) -> "tuple[Booster, dict[str, str]]":
         """Read a model and its attributes from JSON written by fedboost or by XGBoost itself. The arguments
-        are as in `from_xgboost`. Raises ConfigError if it is not a model that fedboost supports."""
+        are as in `from_xgboost`. Raises ConfigError if the text is not a model that fedboost supports."""
         try:
             learner = json.loads(text)["learner"]
             objective = dict(learner["objective"])
@@ -401,7 +405,7 @@ class Booster:
 
 
 def node_columns(trees: Sequence[Tree]) -> tuple[npt.NDArray[Any], ...]:
-    """Return the nodes of trees as columns, the arguments `roots` to `sets` of
+    """Convert trees to node columns, which are the arguments `roots` to `sets` of
     `kernels.predict.predict_margins`."""
     sizes = [len(tree.left) for tree in trees]
     roots = np.cumsum([0, *sizes])[:-1].astype(np.int64)

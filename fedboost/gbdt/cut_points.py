@@ -38,18 +38,19 @@ Flags = npt.NDArray[np.bool_]
 
 KEY_BITS = 32
 FIRST_BITS = 11
-"""Subdivision of the first grid: 2048 cells, given by sign, exponent and two bits of the mantissa. Tables
-with very many features have fewer cells (`first_bits`)."""
+"""Number of key bits that the first grid resolves: the sign, the exponent and two bits of the mantissa. This
+gives 2048 cells. Tables with very many features have fewer cells (`first_bits`)."""
 MAX_REFINEMENTS = 5
 SUBCELLS_PER_BIN = 8
 """Number of subcells per bin that a feature may use in one refinement. This is also the target resolution: a
-cell with at most a quarter of the rows of an average bin is fine enough."""
+cell with at most a quarter of the rows of an average bin is not refined."""
 STRETCH = 1 << 20
 """Number of rows of a column that are processed together."""
 MAX_CATEGORIES = MAX_CODES - 1
-"""Maximum number of categories of a feature. Each has a bin, and missing values have one more."""
+"""Maximum number of categories of a feature. Each category has a bin, and missing values have an additional
+one."""
 MAX_SUBCELLS = 1 << 22
-"""Approximate maximum number of subcells counted in one turn, for all features: 32 MB of counts."""
+"""Approximate maximum number of subcells counted in one turn, over all features. Their counts take 32 MB."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class Grids:
 
     @cached_property
     def bases(self) -> Int64:
-        """Index of each cell's first count, followed by the total number of counts: int64 [cells + 1]."""
+        """Index of each cell's first count, followed by the number of all counts: int64 [cells + 1]."""
         return ends_of(np.int64(1) << self.subdivisions.astype(np.int64))
 
     @property
@@ -100,9 +101,9 @@ class Grids:
 
     @classmethod
     def first(cls, features: int, among: int | None = None) -> "Grids":
-        """Return the coarse initial grids, each a single cell of all keys. The last subcell contains only
-        missing values. features: number of features; among: number of features that share MAX_SUBCELLS
-        (default: the same)."""
+        """Return the coarse initial grids. Each is a single cell that covers all keys, and the cell's last
+        subcell contains only missing values. features: number of features; among: number of features that
+        share the limit MAX_SUBCELLS (default: `features`)."""
         bits = np.full(features, first_bits(features if among is None else among), np.uint8)
         return cls(
             np.arange(features + 1),
@@ -118,8 +119,8 @@ def ends_of(sizes: npt.ArrayLike) -> Int64:
 
 
 def first_bits(features: int) -> int:
-    """Return the subdivision of the first grid for this many features: at most FIRST_BITS, and at least 9
-    bits, the sign and the exponent."""
+    """Return the number of key bits that the first grid resolves. It is at most FIRST_BITS and at least 9
+    (the sign and the exponent). features: number of features."""
     # The highest 9 bits of a key are the sign and the 8 bits of the exponent. bit_length - 1 rounds the
     # logarithm down, so features * 2**bits stays within MAX_SUBCELLS as long as 9 bits do.
     return max(min(FIRST_BITS, (MAX_SUBCELLS // max(features, 1)).bit_length() - 1), 9)
@@ -163,7 +164,7 @@ def count_cells(
 
 
 RANGE_PARTS = 128
-"""Number of parts of a declared range in which rows are counted."""
+"""Number of parts into which a declared range is divided to count rows."""
 _HALVINGS = 16
 """Number of halvings between the end of a range and the edge closest to 0."""
 
@@ -201,7 +202,7 @@ def count_parts(column: Column, declared: tuple[float, float]) -> Int64:
 
 
 class Quantiles:
-    """Approximate distribution of each feature, as row counts of cells that are refined step by step."""
+    """Approximate distribution of each feature: the row counts of cells that are refined step by step."""
 
     def __init__(
         self,
@@ -211,14 +212,16 @@ class Quantiles:
         among: int | None = None,
         two_rows: int | None = None,
     ) -> None:
-        """Start with the coarse grids.
+        """Start with the coarse initial grids.
 
         Args:
             max_bin: maximum number of bins of a feature.
-            rows: number of rows. If rows count by weight, the largest possible total, below 2**52.
+            rows: number of rows. If rows count by weight, the largest possible sum of their weights, in
+                units, which must be below 2**52.
             features: number of features.
-            among: number of features, including these, that share the limit on subcells (default: these).
-            two_rows: smallest possible count of two rows of positive weight; None if every row counts 1.
+            among: number of features that share the limit on subcells, including these features (default:
+                only these).
+            two_rows: smallest possible sum of two positive row weights, in units; None if every row counts 1.
         """
         # The budget is 256 to 2048 subcells, as max_bin is at most 256. budget * rows is below 2**63 for rows
         # below 2**52 (`kernels.choose_cells`).
@@ -257,7 +260,8 @@ class Quantiles:
         self.grids = self._next_grids()
 
     def _take_total(self, total: int) -> None:
-        """Set the total of every feature to that of the first. Raises PeerError if it is out of range."""
+        """Set the total weight of every feature to that of the first feature. Raises PeerError if the total
+        is out of range."""
         rows = self._known[3]
         if not 0 <= total <= rows[0]:
             raise PeerError(
@@ -268,11 +272,13 @@ class Quantiles:
         self._total_is_known = True
 
     def _next_grids(self) -> Grids:
-        """Choose the cells to refine: cells with many rows that may contain several values, or all cells that
-        may contain several values as long as bins are left over.
+        """Choose the cells to refine.
 
-        Subcells are allotted in proportion to rows. As long as bins are left over, half of them are allotted
-        evenly."""
+        Only cells that may contain several values are refined. If a feature has bins left over, all of these
+        cells are chosen, otherwise only those with many rows.
+
+        A feature's subcells are allotted to its cells in proportion to rows. If bins are left over, half of
+        the subcells are allotted evenly."""
         offsets, starts, *_ = self._known
         chosen_widths, subdivisions = np.empty((2, starts.size), np.uint8)
         chosen = (
@@ -298,8 +304,8 @@ class Quantiles:
         """Compute increasing cut points of each feature at quantiles of the rows, or of their weights, as
         XGBoost does.
 
-        There are at most max_bin bins, and never more codes than fit in a byte. If there are enough bins,
-        every value has its own, except rare neighbouring values that no refinement separated."""
+        A feature has at most max_bin bins for values, and at most 256 bins in total. If there are enough
+        bins, every value has its own, except rare neighbouring values that no refinement separated."""
         offsets, starts, _, rows = self._known
         sizes, keys = np.zeros(offsets.size - 1, np.int64), np.empty(starts.size, np.int64)
         size = kernels.cut_keys(offsets, starts, rows, self.missing, self._max_bin, MAX_CODES, sizes, keys)
@@ -332,7 +338,8 @@ class CutPoints:
     def of(
         cls, cuts: Sequence[Float32], missing: Sequence[bool], categorical: tuple[int, ...] = ()
     ) -> "CutPoints":
-        """Build cut points from the cuts of each feature, and whether each has a bin for missing values."""
+        """Build cut points. cuts: increasing cut points of each feature; missing: True for each feature that
+        has a bin for missing values; categorical: see `CutPoints`."""
         values = np.concatenate([np.zeros(0, np.float32), *cuts])
         sizes = np.array([feature.size for feature in cuts], np.int64)
         return cls(values, sizes, np.array(missing, np.bool_), categorical)
@@ -354,14 +361,15 @@ class CutPoints:
         return replace(self, values=numbers.astype(np.float32))
 
     def head(self, features: int) -> "CutPoints":
-        """Return the cut points of the first `features` features, without marking categorical ones."""
+        """Return the cut points of the first features, with all of them marked as numeric. features: number
+        of features to return."""
         values = self.values[: self.offsets[features]]
         return CutPoints(values, self.sizes[:features], self.missing[:features])
 
     def with_categories(self, counts: Sequence[int]) -> "CutPoints":
-        """Return these cut points with categorical features appended, one for each of these numbers of
-        categories. Their values are 0, 1, ..., each with its own bin, and missing values always have a bin.
-        """
+        """Return these cut points with categorical features appended. Categories are numbered 0, 1, ..., and
+        each has its own bin. Missing values always have a bin. counts: number of categories of each appended
+        feature."""
         first = self.sizes.size
         added = CutPoints.of([np.arange(1, size, dtype=np.float32) for size in counts], [True] * len(counts))
         return CutPoints(
@@ -425,9 +433,10 @@ class CutPoints:
 # Guarantees: the intervals contain the quantiles of the pooled rows. Between any two disclosed ends of a
 # feature, from one description or several over the same rows, lie no rows, or at least the lowest of their
 # floors. The cuts of a feature form a tree that its rows determine: an interval is cut in its middle third
-# of rows, and each half likewise. A floor only ends the tree earlier, and so does a grid that is too coarse
-# to locate the next cut. Hence the cuts of a description are among those of another with a lower floor and
-# finer grids. Rows without a value count as above all values, since their exact number is not disclosed.
+# of rows, and each part is cut in the same way. A floor only ends the tree earlier, and so does a grid that
+# is too coarse to locate the next cut. Hence a description with a lower floor and finer grids has all the
+# cuts of another one. Rows without a value are counted above all values, since their exact number is not
+# disclosed.
 
 
 Interval = list[float]
@@ -437,10 +446,10 @@ _MISSING_KEY = (1 << 32) - 1
 
 
 class DisclosedQuantiles:
-    """Intervals for a feature's quantiles that may be disclosed.
+    """Intervals that contain the quantiles of a feature and may be disclosed.
 
-    floor: minimum number of rows in an interval; between: lower and upper bound for the number of rows
-    without a value, as far as disclosed."""
+    floor: minimum number of rows in an interval; between: disclosed lower and upper bounds for the number of
+    rows without a value."""
 
     def __init__(self, quantiles: Quantiles, feature: int, floor: int, between: tuple[int, int]) -> None:
         starts, widths, rows = quantiles.cells_of(feature)
@@ -463,20 +472,21 @@ class DisclosedQuantiles:
         return int(self._until[-1]) - self._missing
 
     def intervals(self, shares: Sequence[float]) -> list[Interval | None]:
-        """Return, for each share, an interval [low, high] that contains this quantile of the feature's
-        non-missing values.
+        """Return, for each share, an interval [low, high] that contains the corresponding quantile of the
+        feature's non-missing values.
 
-        Both ends are included. Quantiles are those of pandas with interpolation="lower". The result is None
-        for an interval with no values on one side, unless the interval is a single number. The feature must
-        have values."""
+        Both ends are included. Quantiles are those of pandas with interpolation="lower". None is returned
+        instead of an interval that has no values on one side, unless the interval is a single number. The
+        feature must have values."""
         numbers = self.values, self._most_values
         return [self._between(*(int(share * (number - 1)) for number in numbers)) for share in shares]
 
     def gap(self, least: int, factor: float) -> Interval | None:
-        """Find the widest gap, as a ratio, between the values of a feature that has only positive values.
+        """Find the widest gap between neighbouring values, measured by the ratio of the two values.
 
-        Returns the ends of the disclosed intervals around the gap. Returns None unless the ratio is at least
-        `factor`, and at least `least` rows and VALUES_BY_GAP cells lie on either side."""
+        Returns the outer ends of the disclosed intervals around the gap. Returns None unless all values are
+        positive, the ratio is at least `factor`, an interval ends in the gap, and at least `least` rows and
+        VALUES_BY_GAP cells lie on either side."""
         starts, size = self._starts[: self._values], 1 << self._widths[: self._values]
         low, high = keys_to_floats(starts), keys_to_floats(starts + size - 1)
         if starts.size < 2 * VALUES_BY_GAP or low[0] <= 0:
@@ -522,8 +532,8 @@ class DisclosedQuantiles:
         return ends
 
     def _cut(self, first: int, last: int) -> int | None:
-        """Return the key at which the interval of cells `first` to `last` - 1 is cut. Returns None if it is
-        not cut, or if the key cannot be determined."""
+        """Return the key at which the interval of cells `first` to `last` - 1 is cut. Returns None if the
+        interval is not cut, or if the key cannot be determined."""
         # For T rows in the interval, the cut must leave at least T // 3 on each side:
         #     rows      begin             begin + third        end - third            end
         #     cells     [ ...   |  after - 1  ][  ...             ][  before  |  ...  ]

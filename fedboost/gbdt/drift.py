@@ -16,7 +16,7 @@ from fedboost.gbdt.tree import NO_CHILD, Tree
 BINS = 10
 """Maximum number of bins of a numeric feature, and of the score."""
 SCORE_CELLS = 512
-"""Number of fine cells of the score, which are joined into its bins."""
+"""Number of fine cells in which scores are counted. These cells are later joined into bins."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class Bins:
         return self.classes or self.score.size + 1
 
     def count(self, columns: Sequence[Column], margin: Float64) -> Int64:
-        """Count rows in each bin of each feature, then of the score. Returns int64 [sum of all sizes].
-        margin: float64 [outputs, rows]."""
+        """Count rows in each bin of each feature and of the score. Returns int64 [number of all bins], with
+        the score's bins last. margin: float64 [outputs, rows]."""
         kinds: list[Float64 | None] = [*self.numeric, *(None for _ in self.levels)]
         counts = [
             _count(column, edges, size)
@@ -108,15 +108,15 @@ def score_edges(start: float, trees: Iterable[Tree]) -> Float64:
 
 
 def edges_of(cuts: Float32) -> Float64:
-    """Choose the edges between BINS bins that contain about equally many cuts each. Returns all cuts if there
-    are fewer than BINS."""
+    """Choose cut points of a feature as edges between BINS bins that contain about equally many cut points
+    each. Returns all cut points if there are fewer than BINS."""
     every: Float64 = cuts.astype(np.float64)
     return every if every.size < BINS else every[np.arange(1, BINS) * (every.size + 1) // BINS - 1]
 
 
 def runs(counts: Int64, floor: int, empty: bool = True) -> list[list[int]]:
-    """Join neighbouring bins into groups of at least `floor` rows. If `empty`, a group may also have no rows.
-    Returns the bin numbers in each group. counts: int64 [bins]."""
+    """Join neighbouring bins into groups with enough rows. Returns the bin numbers in each group. counts:
+    int64 [bins]; floor: minimum number of rows; empty: if True, a group may also have no rows."""
     out: list[list[int]] = []
     held: list[int] = []
     for place in range(counts.size):
@@ -160,7 +160,7 @@ def by_chance(before: int, after: int, bins: int) -> float:
     """Return the stability index that random samples of the same population exceed with a probability of
     0.1%.
 
-    The index is approximately chi-squared distributed, times the sum of the inverse sample sizes (Yurdakul,
+    The index is approximately the sum of the inverse sample sizes times a chi-squared variable (Yurdakul,
     Western Michigan University 2018). The quantile is computed with the Wilson-Hilferty approximation.
     before, after: sample sizes; bins: number of bins."""
     freedom = max(bins - 1, 1)

@@ -1,7 +1,7 @@
 """Margins of a party's rows, and the objective's gradients at these margins: counted, summed and quantised.
 
 Guarantees: each result is a sum over blocks of rows or is written row by row, so it does not depend on the
-number of threads. No block splits a group. Only labels are read, never features.
+number of threads. No block splits a group of ranked rows. Only labels are read, never features.
 Raises: Refused if an objective from an installed package returns invalid gradients.
 """
 
@@ -22,8 +22,8 @@ from fedboost.gbdt.sampling import Block, Keys, Mask, RowIndex, blocks
 from fedboost.gbdt.threads import Threads
 
 Quantise = Callable[[Float64, Float64, Int64], None]
-"""Function that writes each row's gradient and hessian in fixed point, as (gradient << 32) + hessian. It
-takes two float64 [N] and an int64 [N] for the result."""
+"""Function that writes each row's gradient and hessian in fixed point, as (gradient << 32) + hessian. Its
+arguments are gradients and hessians, float64 [N] each, and an int64 [N] that receives the result."""
 Reweigh = Callable[[RowIndex, Float64, Float64], tuple[Float64, Float64]]
 """Function that multiplies the gradients and hessians of some rows by their sampling weights."""
 
@@ -132,7 +132,7 @@ class Gradients:
         return self._sum(count)
 
     def sum_metrics(self, names: tuple[str, ...], weight: Scale, among: Mask) -> Int64:
-        """Compute the sums of these metrics over the rows in `among`, bool [rows], which must be whole
+        """Compute the sums of these metrics over the rows in `among`, bool [rows], which must contain whole
         groups. weight: public scale of row weights."""
         return self.sum_rows(lambda loss, m, y, w: metrics.sums(names, loss, m, y, w, weight), among)
 
@@ -148,7 +148,8 @@ class Gradients:
     def _at(
         self, slopes: HasGradients, block: Block, weight: Float32, shift: float = 0.0
     ) -> tuple[Float64, Float64]:
-        """Return the gradients and hessians of a block with these weights, at its margins plus `shift`."""
+        """Return the gradients and hessians of a block's rows, computed with these weights at the rows'
+        margins plus `shift`."""
         margin = self._margins(block)
         rows = margin + shift if shift else margin, self._label[..., block.rows], weight
         if self._is_installed:

@@ -1,8 +1,8 @@
 """Gradient histograms: integers of shape [bin, stat], feature after feature, where stat is gradient or
 hessian.
 
-Guarantees: a histogram is exact. A sibling's is therefore the parent's minus the other child's, and the bins
-of every feature add up to the same node total.
+Guarantees: a histogram is exact. A child's histogram is therefore its parent's minus its sibling's, and the
+bins of every feature add up to the same node total.
 Raises: PeerError if the totals of features differ, or a sum of hessians is negative.
 """
 
@@ -37,9 +37,9 @@ Widths = tuple[int, int]
 class Layout:
     """Positions of each feature's bins in a histogram.
 
-    offsets: uint32 [F], the first bin; value_bins: int64 [F], number of bins for values; missing: bool [F],
-    True if a bin for missing values follows; categorical: bool [F], True if the bins are categories; bins:
-    number of bins of all features; features: numbers of these features, increasing."""
+    offsets: uint32 [F], first bin of each feature; value_bins: int64 [F], number of bins for values; missing:
+    bool [F], True if a bin for missing values follows; categorical: bool [F], True if the bins are
+    categories; bins: number of bins of all features; features: indices of the F features, increasing."""
 
     offsets: npt.NDArray[np.uint32]
     value_bins: Int64
@@ -50,7 +50,7 @@ class Layout:
 
     @classmethod
     def of(cls, cut_points: CutPoints) -> "Layout":
-        """Return the layout of these cut points. It is cached in them."""
+        """Return the layout of these cut points. The layout is cached in the `CutPoints` object."""
         kept: Layout | None = vars(cut_points).get("_layout")
         if kept is not None:
             return kept
@@ -68,8 +68,8 @@ class Layout:
         return cls(offsets, value_bins, missing, categorical, int(ends[-1]) if ends.size else 0, features)
 
     def with_row_sets(self, count: int) -> "Layout":
-        """Return this layout with `count` row sets appended (which rows a split sends left). Each has two
-        bins, left and right."""
+        """Return this layout with row sets appended, each of which records which rows a split sends left. A
+        row set has two bins, left and right. count: number of row sets."""
         apart = np.zeros(count, np.bool_)
         return self._made(
             np.concatenate([self.value_bins, np.full(count, 2, np.int64)]),
@@ -153,8 +153,8 @@ def build(
 
 
 def stretches(rows: Rows, places: Int64, table_rows: int) -> Iterator[Int64]:
-    """Yield the places of all nodes (where each node's rows are in `rows`), restricted to STRETCH table rows
-    at a time. A table in a file is then read only once, not once per node.
+    """Divide the table into stretches of STRETCH rows. For each stretch, yield `places` restricted to the
+    rows in this stretch. A table in a file is then read only once, not once per node.
 
     Args:
         rows: uint32, row numbers, increasing within each node.
@@ -190,7 +190,7 @@ def node_total(histogram: Int64, layout: Layout) -> Total:
 
 
 # ---- Groups of bins: what a party reports of a node if the terms set a minimum for the rows of a bin ----
-# A group of a numeric feature consists of neighbouring bins, with that of missing values after the last. A
+# A group of a numeric feature consists of neighbouring bins, where the bin of missing values comes last. A
 # level of a categorical feature is single or in the only joined group, as are missing values. The sum of a
 # group is in its first bin, and its other bins are 0. A best split (`kernels.split`) is therefore by the
 # first bin of a group; `whole` and `joined_levels` return the rest of the group.
@@ -244,8 +244,8 @@ def grouped(sums: Int64, apart: Flags, layout: Layout) -> Int64:
 def group_nodes(sums: Int64, groups: Flags | None, layout: Layout) -> None:
     """Replace bin sums by group sums in the histograms of several nodes, in place.
 
-    sums: int64, the histogram and last pair of each node; groups: bool [nodes, bins], or None to change
-    nothing."""
+    sums: int64, for each node its histogram and the pair of sums that follows it; groups: bool [nodes, bins].
+    If groups is None, nothing changes."""
     if groups is None:
         return
     for of_node, apart in zip(sums.reshape(len(groups), -1), groups, strict=True):
@@ -256,7 +256,7 @@ def fault(marks: Int64, above: Flags | None, sums: Int64, layout: Layout) -> tup
     """Find what is wrong with the groups that a party reports for a node.
 
     Args:
-        marks: int64 [bins], 1 for bins that are apart, else 0.
+        marks: int64 [bins], 1 for a bin that begins a group and for a single level, else 0.
         above: bool [bins], the parent's groups; None if any groups are allowed.
         sums: int64 [bins, STATS].
         layout: positions of the bins.
@@ -286,8 +286,8 @@ def fault(marks: Int64, above: Flags | None, sums: Int64, layout: Layout) -> tup
 
 
 def keeps_neighbours(apart: Flags, layout: Layout, feature: int, last: int, missing_left: bool) -> bool:
-    """Return whether a split of a numeric feature keeps all groups whole. It sends bins up to `last`,
-    included, left. apart: bool [bins]."""
+    """Return whether a split of a numeric feature keeps all groups whole. The split sends bins up to `last`
+    (inclusive) left. apart: bool [bins]."""
     first, count = int(layout.offsets[feature]), int(layout.value_bins[feature])
     with_last = bool(layout.missing[feature]) and not apart[first + count]
     if with_last and missing_left != (last >= count - 1):
@@ -304,8 +304,8 @@ def keeps_levels(apart: Flags, layout: Layout, feature: int, right: Flags, missi
 
 
 def whole(apart: Flags, layout: Layout, feature: int, bin_: int) -> int:
-    """Return the last bin of the group that contains this bin of a numeric feature, disregarding missing
-    values. apart: bool [bins]."""
+    """Return the last value bin of the group that contains the bin `bin_` of a numeric feature. apart: bool
+    [bins]."""
     first, count = int(layout.offsets[feature]), int(layout.value_bins[feature])
     behind = np.flatnonzero(apart[first + bin_ + 1 : first + count])
     return bin_ + int(behind[0]) if behind.size else count - 1
@@ -313,7 +313,7 @@ def whole(apart: Flags, layout: Layout, feature: int, bin_: int) -> int:
 
 def joined_levels(apart: Flags, layout: Layout, feature: int) -> tuple[list[int], bool]:
     """Return the levels of a categorical feature that are joined, and whether missing values are joined with
-    them. apart: bool [bins]."""
+    these levels. apart: bool [bins]."""
     first, count = int(layout.offsets[feature]), int(layout.value_bins[feature])
     levels = np.flatnonzero(~apart[first : first + count]).tolist()
     return levels, bool(layout.missing[feature]) and not apart[first + count]

@@ -38,8 +38,8 @@ class Metric(ABC):
     """Base class of metrics. A party computes `sums`, and the aggregator computes `value` from the total of
     all parties.
 
-    By default, the sum is a single sum of weights, and lower is better. `weight` is the public scale of row
-    weights."""
+    By default, `sums` contains a single sum of row weights, and lower values are better. In all methods,
+    `weight` is the public scale of row weights."""
 
     @property
     def grows(self) -> bool:
@@ -85,7 +85,7 @@ class Metric(ABC):
 
 @dataclass(frozen=True)
 class BoundedLoss(Metric):
-    """Mean of a loss below 2**10 per row; larger losses are clipped. The resolution is 2**-21 per row."""
+    """Mean of a loss over all rows. Losses above 2**10 are clipped. The resolution is 2**-21 per row."""
 
     losses: Callable[[Float64, Float32, Float32], Float64]
     """Function that returns each row's weighted loss, float64 [rows], from margins, labels and weights."""
@@ -104,7 +104,7 @@ class BoundedLoss(Metric):
 
 @dataclass(frozen=True)
 class Mean(Metric):
-    """Mean of a number per row, of any magnitude."""
+    """Mean over all rows of a number of any magnitude."""
 
     losses: Callable[[Objective, Float64, Float32], Float64]
     """Function that returns each row's number, float64 [rows], from the objective, margins and labels."""
@@ -136,7 +136,8 @@ class Mean(Metric):
 
 @cache
 def _scale_of_losses(weight_exponent: int, more: int = 0) -> Scale:
-    """Return the scale of losses up to 2**more, given the exponent of the scale of weights."""
+    """Return the scale for weighted losses of up to 2**more per unit of weight. weight_exponent: exponent of
+    the scale of row weights."""
     return Scale(weight_exponent + more, METRIC_BITS)
 
 
@@ -146,12 +147,12 @@ def encoded_sum(scale: Scale, values: Float64 | Float32) -> Int64:
 
 
 OF_TRIAL = "/"
-"""Separator between a model's number and the metric's name, if several models are trained at once
+"""Separator between a model's number and the name of its metric, used if several models are trained at once
 (`registry.Trials`)."""
 _OF_ONE = re.compile(rf"^\d+{OF_TRIAL}")
 
 
-# ---- Losses of single rows whose means are metrics: regression, counts and survival times ---------------
+# ---- Losses of individual rows whose means are metrics: regression, counts and survival times -----------
 
 
 def squared_losses(loss: Objective, margin: Float64, label: Float32) -> Float64:
@@ -208,7 +209,7 @@ LOGITS = 16
 """Width of the score grid, from -8 to 8. Scores beyond it are counted in the first or last cell."""
 CELLS_PER_LOGIT = 32
 FINE_CELLS_PER_LOGIT = 128
-"""Resolution for evaluations, which are computed once and not in every round."""
+"""Resolution in evaluations, which are finer because they are computed only once, not in every round."""
 CALIBRATION_BINS = 15
 
 
@@ -311,8 +312,8 @@ class Calibration(Metric):
     """Expected calibration error (Guo et al., ICML 2017), with 15 bins of equal width.
 
     In each bin, the error is the distance between the mean probability and the share of positives. The metric
-    is the mean error, weighted by the bins' rows. It follows from each bin's sum of probabilities minus
-    labels. The resolution is 2**-32 per row."""
+    is the mean of these errors, weighted by the rows in each bin. The sum of probabilities minus labels in
+    each bin suffices to compute it. The resolution is 2**-32 per row."""
 
     cells = CALIBRATION_BINS
     signed = True
@@ -335,7 +336,7 @@ class Calibration(Metric):
 
 class MultiError(Metric):
     """Error rate of a multiclass model: share of rows whose most probable class is not their label. In a tie,
-    the lowest class counts."""
+    the lowest class is the prediction."""
 
     def sums(
         self, loss: Objective, margin: Float64, label: Float32, weights: Float32, weight: Scale
@@ -351,11 +352,11 @@ NDCG_NAME = re.compile(r"ndcg(?:@([1-9][0-9]{0,8}))?(-?)")
 
 @dataclass(frozen=True)
 class Ndcg(Metric):
-    """Mean NDCG over groups of ranked rows, each weighted by the weight of its rows. The resolution is 2**-31
-    per group."""
+    """Mean NDCG over groups of ranked rows, weighted by the weight that all rows of a group share. The
+    resolution is 2**-31 per group."""
 
     top: int | None = None
-    """Number of rows of each group that count, highest margins first; None for all."""
+    """Number of rows of each group that are counted, highest margins first; None if all are counted."""
     without: float = 1.0
     """NDCG of a group whose labels are all 0."""
 
@@ -415,7 +416,7 @@ SHAPES: dict[str, tuple[Callable[[float], Metric], float, float]] = {
     "error": (Error, 0.0, 1.0),
     "tweedie-nloglik": (lambda power: Mean(tweedie_losses(power)), 1.0, 2.0),
 }
-"""Metrics with a parameter after an @, and the open interval in which the parameter must lie."""
+"""Metrics whose name has a parameter after an @, and the open interval in which the parameter must lie."""
 
 
 @lru_cache(maxsize=256)
@@ -462,8 +463,8 @@ def is_metric(name: str) -> bool:
 def is_at_threshold(name: str) -> bool:
     """Return whether the metric's name has an @ and a number other than the default (0.5 for error).
 
-    The terms can choose such numbers freely, and the difference between two of these metrics is a sum over
-    only the few rows between the two numbers."""
+    The terms can contain any such number. The difference between two of these metrics is then a sum over only
+    the rows between the two numbers, which may be few."""
     return "@" in name and metric_of(name) != Error()
 
 
@@ -493,10 +494,10 @@ def metrics_for(objective: Objective | type[Objective]) -> list[str]:
 Find = Callable[[str], Metric]
 """Function that returns the metric of a name: `metric_of` or `exact_metric_of`."""
 TRAIN, VALIDATION = "train", "validation"
-"""Names of the sets of rows on which metrics are computed: rows that trees are trained on, and the other
+"""Names of the sets of rows on which metrics are computed: the rows that trees are trained on, and the other
 rows."""
 OF_PARTY = ":"
-"""Separator after a party's name, before the set or the metric of this party's rows only."""
+"""Separator between a party's name and the name of a set or metric that covers only this party's rows."""
 MIN_ROWS = 10
 """Minimum number of rows in a set whose metrics are published. It equals the default of `min_rows_per_leaf`
 in a site's policy, because the aggregator does not know the policies."""
@@ -545,18 +546,21 @@ def sums(
 def by_set(
     names: tuple[str, ...], sets: tuple[str, ...], total: Int64, weight: Scale, min_rows: int = 0
 ) -> dict[str, float]:
-    """Compute the metrics of each set of rows, by name. Names of training rows' metrics have no prefix. Other
-    names begin with their set, such as validation-, or with a party and a colon if only its rows count.
+    """Compute the metrics of each set of rows, by name. Metrics of the training rows have no prefix. Other
+    names begin with the name of the set, e.g. `validation-`. If a set contains only one party's rows, the
+    party's name and a colon come first.
 
     Args:
         names: names of the metrics.
         sets: names of the sets of rows.
         total: int64, for each set the totals of `sums` over all parties.
         weight: public scale of row weights.
-        min_rows: minimum number of rows of a set. Rows are counted by weight, in units of the largest weight.
+        min_rows: minimum number of rows of a set; smaller sets are omitted. Rows are counted by weight, in
+            units of the largest weight.
 
     Raises:
-        ConfigError: if no party has rows of a set, except for the first set and for single parties' sets.
+        ConfigError: if no party has rows of a set, except for the first set and for sets of individual
+            parties.
         PeerError: if the sums are inconsistent.
     """
     out: dict[str, float] = {}
@@ -589,7 +593,8 @@ def of_all(row: Mapping[str, float]) -> dict[str, float]:
 
 
 def by_party(row: Mapping[str, float]) -> dict[str, dict[str, float]]:
-    """Group a round's metrics of single parties by party. Returns party -> metric name -> value."""
+    """Extract the metrics of individual parties from a round's metrics. Returns party -> metric name ->
+    value."""
     out: dict[str, dict[str, float]] = {}
     for full_name, value in row.items():
         party, colon, name = full_name.rpartition(OF_PARTY)
@@ -608,7 +613,8 @@ def values(names: Iterable[str], total: Int64, weight: Scale, find: Find = metri
         find: function that returns the metric of a name.
 
     Raises:
-        PeerError: if the sum of weights is not positive, or a metric's sum is negative although it cannot be.
+        PeerError: if the sum of weights is not positive, or if a metric's sum is negative although the metric
+            does not allow it.
     """
     weights, start, out = weight.decode(int(total[0])), 1, {}
     for name in names:
@@ -617,7 +623,8 @@ def values(names: Iterable[str], total: Int64, weight: Scale, find: Find = metri
         if weights <= 0 or (not metric.signed and own.min() < 0):
             raise PeerError(
                 "metric-sums-inconsistent",
-                "the metric sums are inconsistent: the sum of weights is not positive, or one is negative",
+                "the metric sums are inconsistent: the sum of weights is not positive, or another sum is "
+                "negative",
             )
         out[name] = metric.value(own, weights, weight)
         start += metric.cells
@@ -626,20 +633,21 @@ def values(names: Iterable[str], total: Int64, weight: Scale, find: Find = metri
 
 # ---- Counts of rows by score and label: ROC curve, calibration, confusion matrix ------------------------
 # The edges of bins are the same for every model and all rows, so that two evaluations cannot isolate rows
-# between two near edges. Each bin lies on one side of the threshold.
+# between two nearby edges. Each bin lies on one side of the threshold.
 
 
 EDGES = (
     *(0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5),
     *(0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.93, 0.95, 0.97, 0.98, 0.99, 0.995, 0.998, 0.999),
 )
-"""Probabilities at the edges between bins: (0, 0.001], (0.001, 0.002], ..."""
+"""Edges between the bins of the predicted probability. The first bins are (0, 0.001] and (0.001, 0.002]."""
 FINE_CELLS = LOGITS * FINE_CELLS_PER_LOGIT
 """Number of score cells used to compute the area under the curve."""
 PROBABILITIES = Scale(exponent=0, bits=32)
 """Scale for sums of probabilities. The resolution is 2**-31 per row."""
 OUTCOMES = ("tn", "fp", "fn", "tp")
-"""Cells of a binary confusion matrix: rows with label 0 predicted as 0 and as 1, then rows with label 1."""
+"""Cells of a binary confusion matrix: rows with label 0 predicted as 0 and as 1, then rows with label 1
+predicted as 0 and as 1."""
 
 
 def edges(threshold: float) -> tuple[float, ...]:
@@ -679,15 +687,15 @@ def count_outcomes(margin: Float64, label: Float32, threshold: float) -> Int64:
 
 
 def count_classes(margin: Float64, label: Float32, classes: int) -> Int64:
-    """Count rows by class and predicted class, the most probable one or the lowest in a tie. Returns int64
-    [classes**2]. margin: float64 [classes, rows]; label: float32 [rows]."""
+    """Count rows by class and predicted class. The predicted class is the most probable one; in a tie, it is
+    the lowest. Returns int64 [classes**2]. margin: float64 [classes, rows]; label: float32 [rows]."""
     pair = label.astype(np.int64) * classes + np.argmax(margin, axis=0)
     return np.bincount(pair, minlength=classes * classes).astype(np.int64)
 
 
 def area(negatives: Int64, positives: Int64) -> tuple[float, float]:
     """Compute the area under the ROC curve from counts by fine cell, int64 [FINE_CELLS] for each label.
-    Returns the area, and a bound for its distance from the area of unrounded scores."""
+    Returns the area, and a bound for its difference from the area computed from unrounded scores."""
     zeros, ones = negatives.astype(np.float64), positives.astype(np.float64)
     tied = float((zeros * ones).sum()) / float(zeros.sum() * ones.sum())
     return roc_area(zeros, ones), tied / 2

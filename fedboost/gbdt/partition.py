@@ -2,7 +2,7 @@
 
 `RowsOfNodes` reorders one array of row numbers in place and never copies a table. Each step is one compiled
 call per level, or one per thread. Splits are received from the aggregator, so they are validated. Raises
-PeerError if, for example, a split names a node that is not a leaf."""
+PeerError if a split is invalid, e.g. if it names a node that is not a leaf."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from fedboost.gbdt.threads import ONE, Threads
 from fedboost.gbdt.tree import NO_SPLITS, Splits
 
 SHARED = 1 << 16
-"""Minimum number of rows for dividing a level's splits among threads."""
+"""Minimum number of rows for which the splits of a level are divided among threads."""
 LeafValues = Sequence[tuple[int, float]]
 """Node numbers of leaves, with their values."""
 _FAULTS = {
@@ -108,7 +108,7 @@ class RowsOfNodes:
         self._make_room(splits)
         first, arrays = 0, (*_kinds(layout), binned.by_feature, self._rows, self._scratch)
         while first < len(splits):
-            # Both ways apply splits up to one that depends on an earlier one (a child's), or that has a
+            # Both branches apply splits until one depends on an earlier split (it splits a child), or has a
             # fault. They return where they stopped.
             if self._threads.number == 1 or self._all < SHARED:
                 first, fault = kernels.split_level(*_arrays(splits), first, self._leaves, *arrays)
@@ -126,7 +126,7 @@ class RowsOfNodes:
 
     def _check(self, splits: Splits, first: int, layout: Layout) -> tuple[int, int]:
         """Check the splits, starting with number `first`. Returns the end of the splits that are valid and
-        independent of each other, and the fault of the next one."""
+        independent of each other, and the fault of the next split."""
         kinds = layout.value_bins, layout.categorical
         end, fault = kernels.check_splits(*_arrays(splits), first, self._leaves, *kinds)
         return end, fault
@@ -157,7 +157,7 @@ class RowsOfNodes:
     ) -> None:
         """Add to each row's margin the value of its leaf in the finished tree.
 
-        The last splits do not move the rows to the children, since the next tree starts over.
+        The last splits are not applied to the row numbers, since the next tree starts over.
 
         Args:
             splits: the tree's last splits, which have not been applied yet.
@@ -215,8 +215,8 @@ def _refusal(splits: Splits, number: int, fault: int, layout: Layout) -> PeerErr
 @dataclass(frozen=True)
 class Bins:
     """A party's binned rows. layout: positions of the features' bins in histograms; decisions: layout of all
-    columns that can split rows, i.e. the features and, after them, row sets (splits by other parties'
-    columns, as one bit per row)."""
+    columns that can split rows, i.e. the features, followed by row sets (splits by other parties' columns, as
+    one bit per row)."""
 
     rows: BinnedRows
     cut_points: CutPoints
@@ -253,7 +253,7 @@ _NO_LAYOUT = Layout.of(_NO_FEATURES)
 UNBINNED = Bins(
     BinnedRows(_NO_CODES, _NO_CODES, _NONE, _NO_COLUMNS, None), _NO_FEATURES, _NO_LAYOUT, _NO_LAYOUT
 )
-"""Placeholder before cut points are known. It has no features, so no row can be split."""
+"""Placeholder that is used before cut points are known. It has no features, so no row can be split."""
 
 
 class GrowingRows:
@@ -275,7 +275,7 @@ class GrowingRows:
         self._sampler = sampler
         self._threads = threads
         self._sets = [RowsOfNodes(rows, roots, threads, allocate) for _ in range(sampler.sets)]
-        """The rows that the trees are trained on, and the other rows if there are any."""
+        """The rows that the trees are trained on, followed by the other rows, if any."""
         self.begin(0)
 
     def begin(self, tree: int) -> None:

@@ -1,8 +1,8 @@
 """Prediction by parties that hold different columns: each party computes which leaves a row can reach.
 
-For each row and each tree in which it has a node, a party reports one bit per leaf (leaf bits): 0 if its own
-decisions rule the leaf out, else 1. ANDing the bits of all parties leaves one leaf, the one in which the row
-ends.
+For each row, and for each tree in which it has a node, a party reports one bit per leaf (leaf bits). A bit is
+0 if the party's own decisions rule the leaf out, else 1. A bitwise AND of all parties' bits leaves only the
+leaf in which the row ends.
 
     party A    1 1 0 0 1 1      A's nodes rule out leaves 2 and 3
     party B    0 1 1 1 0 1      B's nodes rule out leaves 0 and 4
@@ -14,8 +14,8 @@ Guarantees: exactly one leaf is left in each tree, the same as in the whole mode
 which party has which node, never on data: ceil(leaves / 8) for each tree in which a party has a node.
 
 Raises: PeerError, naming the party, if bits have the wrong size or are impossible and leave no leaf or
-several. Possible but false bits cannot be detected. The recipient of the bits learns the outcome of each of
-the party's decisions for every row, even at nodes that the row never reaches. The only exceptions are
+several. Bits that are possible but false cannot be detected. The recipient of the bits learns the outcome of
+each of the party's decisions for every row, even at nodes that the row never reaches. The only exceptions are
 branches that another of the party's nodes already rules out.
 
 Leaf bits: Lucchese et al., QuickScorer, https://doi.org/10.1145/2766462.2767733."""
@@ -42,7 +42,8 @@ _JOINED = 1 << 10
 
 @dataclass(frozen=True, eq=False)
 class Structure:
-    """Structure of all trees, known to every party: the children of each node, and which party decides there.
+    """Structure of all trees, known to every party: each node's children and the party that decides at the
+    node.
 
     roots: int64 [trees], the first node of each tree; left: int64 [nodes], left children, counted from the
     root, NO_CHILD for leaves; holder: int64 [nodes], index in `parties` of the party that has the node's
@@ -77,8 +78,8 @@ class Structure:
 
     @cached_property
     def _ranges(self) -> Int64:
-        """Begin, middle and end for each node, int64 [3, nodes]. A node covers leaves begin to end - 1, its
-        right child leaves middle to end - 1. Leaves are numbered within their tree from the left."""
+        """Begin, middle and end of each node's leaves, int64 [3, nodes]. A node covers leaves begin to end -
+        1, its right child leaves middle to end - 1. Leaves are numbered within their tree from the left."""
         left = np.where(self.left == NO_CHILD, NO_CHILD, self.left + self.roots[self._tree]).tolist()
         count = [1] * len(left)
         for node in range(len(left) - 1, -1, -1):  # children come after their parents
@@ -106,7 +107,7 @@ class Structure:
 
     @cached_property
     def _places(self) -> dict[str, Int64]:
-        """For each party, the indices of the bytes that it sends among the bytes of all trees."""
+        """For each party, the bytes that it sends, as indices into the bytes of all trees."""
         sizes = -(-self._leaves // 8)
         return {
             party: np.flatnonzero(np.repeat(self._trees_of(place), sizes)).astype(np.int64)
@@ -137,7 +138,7 @@ class Structure:
 
 @dataclass(frozen=True, eq=False)
 class Decisions:
-    """A party's decisions at its own nodes, in the order of the structure.
+    """A party's decisions at its own nodes, in the order of the nodes in `structure`.
 
     feature: int64 [own], index of the column; threshold: float32 [own], rows with x < threshold go left;
     missing_left: bool [own]; by_level: bool [own], True for splits by categories; sets: uint64 [own, 4], bit
@@ -290,8 +291,8 @@ def _decided(structure: Structure, party: str, tree: int, of_tree: Bytes) -> boo
 
 
 def margins(booster: Booster, leaves: Int32, base_margin: Float32 | None = None) -> Float64:
-    """Compute margins like `Booster.margins`, but from each row's leaves. Returns float64 [rows], or
-    [outputs, rows] if there are several outputs. Of the trees, only leaf values are read.
+    """Compute margins like `Booster.margins`, but from each row's leaves. Only the leaf values of trees are
+    read. Returns float64 [rows], or [outputs, rows] if there are several outputs.
 
     leaves: int32 [rows, trees], node numbers, from `joined`; base_margin: float32 [rows]."""
     outputs = booster.loss.outputs

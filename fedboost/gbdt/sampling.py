@@ -34,7 +34,8 @@ MIN_PROBABILITY_FACTOR = 0.125
 to 1 / (MIN_PROBABILITY_FACTOR * share), and prevents a threshold that samples only a handful of rows."""
 NORM_CELLS = 1024
 _CELLS_BITS = 3
-"""Eight cells per octave of norms, starting at 2**_MIN_EXPONENT."""
+"""Number of mantissa bits that determine the cell of a norm. There are eight cells per octave, starting at
+2**_MIN_EXPONENT."""
 _MIN_EXPONENT = -64
 _MANTISSA_BITS, _EXPONENT_BIAS, _UNIFORM_BITS = 52, 1023, 53
 _HALVINGS = 30
@@ -86,8 +87,8 @@ def bootstrap_counts(keys: Keys, share: float, *salt: int | str) -> BootstrapCou
 
 @cache
 def _poisson(mean: float) -> Float64:
-    """Return P(X <= k) * 2**53 for a Poisson variable X of this mean and k = 0, 1, ... MAX_BOOTSTRAP_COUNT -
-    1."""
+    """Return P(X <= k) * 2**53 for k = 0, 1, ... MAX_BOOTSTRAP_COUNT - 1, where X is a Poisson variable with
+    this mean."""
     probability, below, out = float(exps(np.array([-mean]))[0]), 0.0, []
     for number in range(MAX_BOOTSTRAP_COUNT):
         below += probability
@@ -98,7 +99,8 @@ def _poisson(mean: float) -> Float64:
 
 def gradient_norms(gradient: Float64, hessian: Float64, reg_lambda: float) -> Float64:
     """Return sqrt(g**2 + reg_lambda h**2) for each row, float64 [N], where g and h are its gradient and
-    hessian. They are float64 [N], or [outputs, N]; the squares are then summed over the outputs."""
+    hessian. gradient, hessian: float64 [N], or [outputs, N], in which case the squares are summed over the
+    outputs."""
     out: Float64 = kernels.gradient_norms(np.atleast_2d(gradient), np.atleast_2d(hessian), reg_lambda)
     return out
 
@@ -146,7 +148,7 @@ def mvs_threshold(counts: Int64, share: float) -> float:
 
 def keys_of(site: str, places: Keys) -> Keys:
     """Return keys for the rows of a site that has no row identifiers. Each key is a hash of the site's name
-    and the row's position in its table; places: uint64 [N], these positions."""
+    and the row's position in the site's table. places: uint64 [N], positions of the rows."""
     return mixed(places, "row", site)
 
 
@@ -155,11 +157,11 @@ def key_of(text: str) -> int:
 
 
 def sampled_features(features: Sequence[int], share: float, *salt: int | str) -> tuple[int, ...]:
-    """Choose a share of these features by hash, at least one. Returns them in their original order. salt: as
-    in `sampled`."""
+    """Sample a share of these features by their hashes. At least one feature is sampled, and the original
+    order is kept. salt: as in `sampled`."""
     if share >= 1.0:
         return tuple(features)
-    # A fixed number is drawn, not each with a probability: those with the lowest hashes.
+    # The number of drawn features is fixed: those with the lowest hashes are drawn.
     order = np.argsort(mixed(np.array(features, np.uint64), *salt), kind="stable")
     chosen = order[: max(1, int(share * len(features)))]
     return tuple(features[index] for index in sorted(chosen.tolist()))
@@ -177,15 +179,15 @@ RowIndex = slice | npt.NDArray[Any]
 @dataclass(frozen=True)
 class Block:
     """Rows that are processed together. If rows are ranked in groups, a block consists of whole groups.
-    starts: int64 [groups + 1], position of each group's first row in the block, then the number of rows; None
-    if there are no groups."""
+    starts: int64 [groups + 1], position of each group's first row in the block, followed by the number of
+    rows; None if there are no groups."""
 
     rows: RowIndex
     starts: Int64 | None = None
 
     def only(self, chosen: Mask) -> "Block":
-        """Return the block reduced to the chosen rows. chosen: bool [all rows], the same for all rows of a
-        group."""
+        """Return a block with only the chosen rows of this one. chosen: bool [all rows], the same for all
+        rows of a group."""
         kept = chosen[self.rows]
         if kept.all():
             return self
@@ -244,7 +246,8 @@ class Sampler:
 
     sample: function that returns a round's row sets. The first contains the rows that the trees are trained
     on; the second, if any, contains rows that only pass through the finished splits, so that their margins
-    are updated. sets: number of these row sets. moved: slice of them that contains every row exactly once."""
+    are updated. sets: number of these row sets. moved: slice of the row sets that together contain every row
+    exactly once."""
 
     sets: int
     moved: slice
@@ -311,8 +314,8 @@ class NormSample:
         self._threshold = threshold
 
     def reweigh(self, rows: RowIndex, gradient: Float64, hessian: Float64) -> tuple[Float64, Float64]:
-        """Sample among these rows and record the result in `masks`. Returns their gradients and hessians
-        divided by the sampling probabilities, which makes sums over the sample unbiased."""
+        """Sample some of these rows and record the result in `masks`. Returns the gradients and hessians of
+        all these rows, divided by the sampling probabilities, so that sums over the sample are unbiased."""
         norms = gradient_norms(gradient, hessian, self._reg_lambda)
         probabilities = sampling_probabilities(norms, self._threshold, self._share)
         for mask, salt in zip(self.masks, self._salts, strict=True):
@@ -322,5 +325,5 @@ class NormSample:
 
 
 def split_by_masks(masks: Sequence[Mask]) -> Sequence[Members]:
-    """Return two row sets: the row numbers inside each mask, bool [rows], and those outside it."""
+    """Return two row sets: the numbers of the rows inside each mask, bool [rows], and of all other rows."""
     return [[np.flatnonzero(mask == member).astype(np.uint32) for mask in masks] for member in (True, False)]

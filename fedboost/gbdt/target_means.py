@@ -1,8 +1,8 @@
 """Target means: encodes the levels of a column as mean labels, with hashed levels and out-of-fold means.
 
 A level is any text. Its hash determines a bucket, so no list of levels is needed. Each training row belongs
-to a fold. It is encoded with its bucket's mean over the other folds, which excludes its own label. Validation
-rows and all predicted rows get the mean over all folds.
+to a fold. Its level is replaced by its bucket's mean over the other folds, which excludes the row's own
+label. Validation rows and all predicted rows get the mean over all folds.
 
 Guarantees: a row's bucket and fold depend only on its level, its key and the seed, not on its party.
 Raises: ConfigError if a model's target means cannot be read.
@@ -31,7 +31,7 @@ MIN_BUCKETS, MAX_BUCKETS = 2, 1 << 18
 """Minimum and maximum number of buckets of a column. MAX_BUCKETS also limits the total of all columns, since
 their means are sent in one message."""
 _WORD = 8
-"""Number of bytes of a level's hash that determine its bucket."""
+"""Number of bytes in the hash of a level, which determines the level's bucket."""
 
 Folds = npt.NDArray[np.uint8]
 
@@ -47,8 +47,8 @@ def folds_of(keys: Keys, seed: int) -> Folds:
 
 @dataclass(frozen=True)
 class Slots:
-    """Numbering of a column's sums or means (slots): `folds` of them for each bucket, then for missing
-    values.
+    """Numbering of a column's sums or means (slots). Each bucket has `folds` slots, and so do missing values,
+    which come last.
 
         slot = bucket * folds + fold      [ bucket 0: fold 0, 1, ..., ALL | bucket 1 | ... | missing ]
 
@@ -76,7 +76,7 @@ class Slots:
 
 @dataclass(frozen=True)
 class EncodedColumn:
-    """A column of target means, looked up from the rows' buckets on access.
+    """A column of target means. On access, each row's mean is looked up from the row's bucket.
 
     buckets: column of bucket numbers, read as float32, NaN for missing values; means: float32 [buckets,
     folds]; folds: uint8 [rows], or None for the last slot of each bucket."""
@@ -97,7 +97,7 @@ class EncodedColumn:
 
 @dataclass(frozen=True)
 class LevelMeans:
-    """Mean of each bucket of a column, used for prediction. packed: little-endian float32 bytes."""
+    """Mean of each bucket of a column, used for prediction. packed: means as little-endian float32 bytes."""
 
     packed: bytes
 

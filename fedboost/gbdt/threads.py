@@ -1,8 +1,8 @@
 """A thread pool for work that is divided into pieces.
 
 Guarantees: results are returned in the order of the pieces. They do not depend on the number of threads,
-provided that the pieces write to different places. An exception raised while processing a piece is raised to
-the caller."""
+provided that different pieces write to different memory. An exception raised while processing a piece is
+raised to the caller."""
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -71,6 +71,6 @@ ONE = Threads(1)
 
 
 def blocks(rows: int) -> list[slice]:
-    """Return slices that divide `rows` rows into blocks of BLOCK rows. If there are no rows, returns one
-    empty slice."""
+    """Divide rows into blocks of BLOCK rows. Returns a slice for each block, or one empty slice if there are
+    no rows. rows: number of rows."""
     return [slice(start, min(start + BLOCK, rows)) for start in range(0, max(rows, 1), BLOCK)]

@@ -2,8 +2,9 @@
 
 Guarantees: the best split depends only on integer sums. Ties go to the lowest feature, then to the lowest
 bin, then to missing values going right. A split by a categorical feature sends a subset of its categories
-right. With few categories it is a single one, otherwise those with the lowest leaf values, as many as give
-the highest gain. Ties then go to the fewest categories, then to missing values going left.
+right. If the feature has few categories, the subset is a single category. Otherwise it contains the
+categories with the lowest leaf values, as many as give the highest gain. Ties then go to the fewest
+categories, then to missing values going left.
 
 Source of the formulas: Chen and Guestrin, "XGBoost: A Scalable Tree Boosting System", KDD 2016, section 2.2.
 As in XGBoost, the gain is not halved, and `gamma` is compared with it. Without penalties, no other subset of
@@ -53,7 +54,7 @@ MIN_GAIN = 1e-6
 
 @dataclass(frozen=True)
 class SplitRule:
-    """Parameters of splits and leaf values, under XGBoost's names, and the fixed-point scales of the sums."""
+    """Parameters of splits and leaf values, with XGBoost's names, and the fixed-point scales of the sums."""
 
     reg_lambda: float
     reg_alpha: float
@@ -69,8 +70,8 @@ class SplitRule:
     """Monotone constraint of each feature: 1, -1 or 0. Empty if there are no constraints."""
 
     def scaled(self, share: float) -> "SplitRule":
-        """Return the rule for a sample with this share of the rows: penalties are scaled like the sums. If
-        the sample is representative, the rule finds the same splits as this one on all rows."""
+        """Return the rule for a sample with this share of the rows: penalties are scaled in the same way as
+        the sums. If the sample is representative, the rule finds the same splits as this one on all rows."""
         return dataclasses.replace(
             self,
             reg_lambda=self.reg_lambda * share,
@@ -142,7 +143,7 @@ class SplitRule:
 
 @dataclass(frozen=True)
 class BestSplit:
-    """A node's best split, and the sums of its two children. bin and categories are as in `Split`."""
+    """A node's best split, and the sums of the two children. bin and categories are as in `Split`."""
 
     gain: float
     feature: int
@@ -181,7 +182,7 @@ class Split:
     categories: int = 0
 
     def fits(self, category_count: int) -> bool:
-        """Return whether a feature with this number of categories (0 if numeric) can have this split."""
+        """Return whether a feature with this number of categories (0 if numeric) allows such a split."""
         if not category_count:
             return self.categories == 0
         return 0 < self.categories < 1 << category_count and self.bin == 0
@@ -219,7 +220,7 @@ class Splits:
         self.categories = categories
         self._packed: bytes | None = None
         self._sum: tuple[Splits, Splits] | None = None
-        """The splits that were last added to these, and the result."""
+        """The `Splits` that were last added to this object, and the result."""
 
     @classmethod
     def of(cls, splits: "Splits | Iterable[Split]") -> "Splits":
@@ -281,8 +282,8 @@ def _numbers(bitmaps: Bytes) -> list[int]:
 
 @dataclass
 class Tree:
-    """A decision tree as columns that have an entry for each node. While a round's trees grow, one object
-    holds all of them, roots first. The columns have XGBoost's names, except `value`.
+    """A decision tree as columns that have an entry for each node. While the trees of a round grow, one
+    object holds them all, with the roots first. The columns have XGBoost's names, except `value`.
 
     value: float32 leaf values, after the learning rate (an inner node has the value that a leaf there would
     have); threshold: float32, rows with x < threshold go left; cover: sum of hessians; gain: 0 at leaves;
@@ -366,7 +367,8 @@ class Tree:
 
 _NO_PARENT = 2147483647
 _BEYOND_FLOAT32 = 1e39
-"""Stands for infinity, which JSON lacks. It becomes infinite when converted to float32."""
+"""Number that stands for infinity, which JSON cannot represent. It becomes infinite when converted to
+float32."""
 
 
 def tree_to_json(number: int, tree: Tree, features: int) -> dict[str, Any]:
@@ -407,8 +409,8 @@ def tree_to_json(number: int, tree: Tree, features: int) -> dict[str, Any]:
 
 
 def _shortest(value: float) -> float:
-    """Return the shortest decimal that reads back as the same float32. It is as exact, and takes half the
-    space in JSON."""
+    """Return the shortest decimal that reads back as the same float32. It is just as exact, but takes half
+    the space in JSON."""
     return float(str(np.float32(value))) if math.isfinite(value) else _BEYOND_FLOAT32
 
 

@@ -1,4 +1,4 @@
-"""All compiled functions of gbdt (kernels). They take and return arrays and numbers, not objects.
+"""All compiled functions of gbdt (kernels). Kernels take and return arrays and numbers, not objects.
 
 Guarantees: on every CPU, a kernel computes bit for bit what its numpy reference in tests/gbdt/reference
 computes. Neither fastmath nor libm is used, and element-wise functions consist of + - * / in a fixed order.

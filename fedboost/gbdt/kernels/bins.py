@@ -10,8 +10,8 @@ MAX_CODES = 256
 """Number of uint8 codes. A feature uses them for its value bins and, if it has missing values, for the
 missing bin."""
 _MANY_SEARCHES = 1 << 15
-"""Number of searches that justifies a lookup table of 65,536 entries. Building it takes as long as a few
-thousand searches."""
+"""Minimum number of searches for which a lookup table of 65,536 entries pays off. Building the table takes as
+long as a few thousand searches."""
 
 
 @elementwise
@@ -45,8 +45,8 @@ def float_keys(values):
 
 @loop
 def _heads(keys, searches):
-    """Build a table that speeds up `searches` binary searches in `keys`, uint32 [n], which are increasing.
-    Returns the first key, the table, int64 [H + 1], and a number of bits.
+    """Build a lookup table that speeds up binary searches. keys: uint32 [n], increasing; searches: number of
+    searches. Returns the first key, the table (int64 [H + 1]), and a number of bits.
 
     A key at distance d from the first one has the head d >> bits, below H. Entry h of the table is the number
     of keys with a head below h. A search for a key with head h is limited to the range from entry h to entry
@@ -226,8 +226,8 @@ def join_codes(codes, bins, out, parts):
         parts: uint8 [MAX_CODES, 2], receives the pair that each joint code stands for.
 
     Returns:
-        the number of joint codes. If there are too many, -1 minus the number of rows for which MAX_CODES
-        suffice.
+        the number of joint codes. If more than MAX_CODES are needed, -1 minus the number of leading rows for
+        which MAX_CODES suffice.
     """
     # A table with an entry for each of the 65,536 possible pairs, 128 KB, replaces hashing. Numbers by first
     # occurrence depend on the order of rows, but only within a party: histograms are by bin, not by joint
@@ -296,8 +296,8 @@ ZERO_KEY = 1 << 31
 
 @loop
 def _cells_until(key, starts, first, last):
-    """Return the first cell, from `first` to `last` - 1, that starts after the key, or `last`. starts:
-    increasing keys."""
+    """Return the first cell from `first` to `last` - 1 that starts after the key, or `last` if there is none.
+    starts: increasing keys."""
     while first < last:
         middle = (first + last) >> 1
         if np.int64(starts[middle]) <= key:
@@ -340,7 +340,7 @@ def count_stored(features, zeros, units, ends, keys, offsets, starts, widths, su
 @loop
 def bin_stored(features, ends, rows, keys, offsets, cut_keys, missing, by_feature):
     """Write the bins of sparse columns. Missing values get the last value bin, or the bin after it if
-    missing[f].
+    missing[f] is True.
 
     Args:
         features: int64 [C], the feature of each sparse column.
@@ -370,11 +370,12 @@ def refine(known, grid, sums, key_bits, missing, refined):
     Args:
         known: offsets, starts, widths and row counts of all known cells: int64 [F + 1] and three times int64
             [cells].
-        grid: offsets, starts and subdivisions of those that were counted: int64 [F + 1], uint32 and uint8.
-        sums: int64, counts of their subcells.
+        grid: offsets, starts and subdivisions of the cells that were counted: int64 [F + 1], uint32 and
+            uint8.
+        sums: int64, counts of the subcells of these cells.
         key_bits: width of a cell of all keys; its last subcell contains the missing values.
-        missing: int64 [F], receives the number of missing values if it was counted.
-        refined: like `known` but long enough, receives the new cells.
+        missing: int64 [F], receives the number of missing values of each feature for which it was counted.
+        refined: arrays like `known`, long enough for the new cells, which they receive.
 
     Returns:
         the number of new cells, or -1 if the counts of a cell's subcells do not add up to its rows.
@@ -431,16 +432,16 @@ def _bit_length(number):
 
 @loop
 def choose_cells(known, max_bin, budget, two_rows, chosen):
-    """Choose the cells to refine and their numbers of subcells, see `Quantiles`. Returns the number of chosen
-    cells.
+    """Choose the cells to refine and the number of subcells of each (see `Quantiles`). Returns the number of
+    chosen cells.
 
     Args:
         known: offsets, starts, widths and row counts of all known cells, as in `refine`.
         max_bin: maximum number of bins of a feature.
-        budget: number of subcells of a feature.
-        two_rows: smallest possible count of two rows.
-        chosen: offsets, starts, widths and subdivisions: int64 [F + 1], uint32, uint8 and uint8, long enough;
-            receive the result.
+        budget: number of subcells that a feature may use.
+        two_rows: smallest possible sum of two positive row counts.
+        chosen: offsets, starts, widths and subdivisions, which receive the result: int64 [F + 1], uint32,
+            uint8 and uint8, with room for all known cells.
     """
     offsets, starts, widths, rows = known
     out_offsets, out_starts, out_widths, out_subdivisions = chosen
@@ -530,7 +531,7 @@ def cut_keys(offsets, starts, rows, missing, max_bin, max_codes, sizes, keys):
 
 @loop
 def _holds(counts, least):
-    """Return whether each of these row counts is 0 or at least `least`."""
+    """Return True if each of these row counts is either 0 or at least `least`."""
     few = 0
     for count in counts:
         few += np.int64(0 < count < least)
@@ -540,7 +541,7 @@ def _holds(counts, least):
 @loop
 def _join_neighbours(apart, counts, least):
     """Join neighbouring groups of a numeric feature's bins, starting with the first, until each passes
-    `_holds`. Rows that are left over at the end are joined with the groups before them. apart: bool [bins];
+    `_holds`. If the last group does not pass, it is joined with the groups before it. apart: bool [bins];
     counts: int64 [bins, nodes]."""
     # Invariant: bins from `start` on are the group that is growing, `rows` its rows in each node. The first
     # bin always begins a group. A group ends as soon as it passes.
@@ -565,9 +566,9 @@ def _join_neighbours(apart, counts, least):
 
 @loop
 def _join_levels(apart, counts, least, missing):
-    """Join the levels of a categorical feature that fail `_holds`, along with missing values, if it has a bin
-    for them. Until the joined levels pass together, the level with the fewest rows in all nodes is added.
-    apart: bool [bins]; counts: int64 [bins, nodes]."""
+    """Join the levels of a categorical feature that fail `_holds`, along with missing values if the feature
+    has a bin for these. As long as the joined levels together do not pass, the level with the fewest rows in
+    all nodes is added. apart: bool [bins]; counts: int64 [bins, nodes]."""
     rows, joined = np.zeros(counts.shape[1], np.int64), 0
     for b in range(apart.size):
         apart[b] = apart[b] and _holds(counts[b], least)
@@ -599,7 +600,8 @@ def join_bins(apart, counts, offsets, sizes, missing, categorical, least):
         counts: int64 [T, nodes], number of rows.
         offsets: uint32 [F], first bin of each feature.
         sizes: int64 [F], number of bins, including the missing bin.
-        missing, categorical: bool [F], True if there is a missing bin, and if bins are categories.
+        missing: bool [F], True if the feature has a bin for missing values.
+        categorical: bool [F], True if the feature's bins are categories.
         least: minimum number of rows.
     """
     for f in range(sizes.size):

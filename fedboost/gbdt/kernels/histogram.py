@@ -18,8 +18,8 @@ MAX_IN_LIMBS = math.ldexp(1.0, 127)
 
 @loop
 def gradient_norms(gradient, hessian, reg_lambda):
-    """Return sqrt(g**2 + reg_lambda h**2) for each row, with the squares summed over its outputs in order:
-    float64 [N]. gradient, hessian: float64 [outputs, N]."""
+    """Return the gradient norm sqrt(g**2 + reg_lambda h**2) of each row: float64 [N]. If there are several
+    outputs, the squares are summed over the outputs in order. gradient, hessian: float64 [outputs, N]."""
     outputs, rows = gradient.shape
     out = np.zeros(rows, np.float64)
     for k in range(outputs):
@@ -34,8 +34,8 @@ def gradient_norms(gradient, hessian, reg_lambda):
 def add_limbs(values, weight, out):
     """Add the sum of weight * value to the limbs in `out`.
 
-    Each product is truncated towards 0 to a multiple of 2**LIMBS_FROM. A limb holds LIMB_BITS of its bits,
-    and has its sign.
+    Each product is truncated towards 0 to a multiple of 2**LIMBS_FROM. Each limb holds LIMB_BITS bits of the
+    product, and has the product's sign.
 
     Args:
         values: float64 [N]. NaN and magnitudes above MAX_IN_LIMBS count as MAX_IN_LIMBS, with their sign.
@@ -74,8 +74,8 @@ def add_limbs(values, weight, out):
 def quantise(gradient, hessian, gradient_factor, hessian_factor, limit, out):
     """Write (gradient << 32) + hessian of each row, both in fixed point as returned by `Scale.encode`.
 
-    The hessian is never negative. While fewer than 2**32 / limit rows are added, the low half of a sum is
-    therefore the sum of hessians, and the high half the sum of gradients.
+    The hessian is never negative. As long as fewer than 2**32 / limit rows are added, the low half of a sum
+    is therefore the sum of hessians, and the high half the sum of gradients.
 
     Args:
         gradient, hessian: float64 [N].
@@ -99,8 +99,9 @@ def quantise_bounded(gradient, hessian, gradient_factor, hessian_factor, weight,
 
     Args:
         gradient, hessian: float64 [N].
-        gradient_factor, hessian_factor: multiply the two, which are then clipped to 1 in magnitude.
-        weight: multiplies the clipped hessian.
+        gradient_factor, hessian_factor: factors for the gradient and the hessian. The products are clipped to
+            1 in magnitude.
+        weight: factor for the clipped hessian.
         units: units per 1.0 of the result.
         out: int64 [N], receives the result.
     """
@@ -172,8 +173,8 @@ def _unpack_into(packed, out):
 
 @loop
 def _take_apart(packed, begins, bins, out):
-    """Add the sum of each joint code to the bins that the code stands for, in `out`, and set it to 0. packed:
-    int64 [codes]; begins: int64 [M]; bins: uint8 [256, M]; out: int64 [2 T]."""
+    """Add the sum of each joint code to the bins in `out` that the code stands for, and reset the sum to 0.
+    packed: int64 [codes]; begins: int64 [M]; bins: uint8 [256, M]; out: int64 [2 T]."""
     # Every row with this joint code is in the same bin of each of its features, so the sum by code belongs to
     # one bin of each. The packed sums return to 0 on the way, ready for the next block.
     for code in range(packed.size):
@@ -265,9 +266,10 @@ def build_histogram(codes, rows, pairs, columns, first, last, block, scratch, ou
         columns: `Columns`.
         first, last: range of columns.
         block: number of rows that can be added in packed form.
-        scratch: int64 [STRIDE for each column, and at least for WORD of them], all zero before and after.
-        out: int64 [2 T + 2] (g, h, g, h ...) of T bins, updated in place. If `first` is 0, its last pair
-            receives the sums of the positive gradients and of the hessians of all rows.
+        scratch: int64 [STRIDE * number of columns, with at least WORD columns], all zero before and after the
+            call.
+        out: int64 [2 T + 2], the sums (g, h, g, h ...) of T bins, updated in place. If `first` is 0, the last
+            pair receives the sums of the positive gradients and of the hessians of all rows.
     """
     bins_of_all = out.size // 2 - 1
     alone = columns.begins.size - columns.bins.shape[1]
@@ -304,7 +306,7 @@ def build_sparse(starts, entries, rows, pairs, offsets, most_frequent, begins, b
             (`SparseBins`).
         rows, pairs, block: as in `build_histogram`.
         begins: int64 [R], first bin of each feature in `out`.
-        out: int64 [2 T or more] (g, h, g, h ...), updated in place.
+        out: int64 [2 T or more], the sums (g, h, g, h ...) of T bins, updated in place.
     """
     packed, listed = np.zeros(offsets[-1], np.int64), np.zeros(2 * offsets[-1], np.int64)
     gradient, hessian = 0, 0
@@ -429,8 +431,8 @@ def pack_level(sums, pairs_of, widths, cells):
 
 @loop
 def unpack_level(cells, pairs_of, widths, sums):
-    """Reverse `pack_level`: write the pairs in `cells` to `sums`. Each h is read as a number from 0 to
-    2**(its bits) - 1. The arguments are as in `pack_level`."""
+    """Reverse `pack_level`: write the pairs in `cells` to `sums`. Each h is read as an unsigned number. The
+    arguments are as in `pack_level`."""
     start, cell = 0, 0
     for node in range(pairs_of.size):
         own, bits = sums[start : start + 2 * pairs_of[node]], widths[node, 1]

@@ -42,10 +42,11 @@ def add_node(nodes, at, gradient, hessian, lower, upper, factors, penalties, rat
 
 @loop
 def _check(cells, chosen, sizes):
-    """Check a node's cells. Returns (reason or 0, feature, gradient, hessian), with the node's sums.
+    """Check a node's cells. Returns (reason or 0, feature, gradient, hessian), where gradient and hessian are
+    the node's sums.
 
-    cells: int64, bins of the chosen features and a last pair; chosen: bool [F], empty for all; sizes: int64
-    [F]."""
+    cells: int64, bins of the chosen features and a last pair; chosen: bool [F], empty if all features are
+    chosen; sizes: int64 [F], number of bins."""
     #     cells    [ g h  g h  g h | g h  g h | ...      | P h ]
     #                feature 0       feature 1            last pair: positive gradients, hessians
     # The OR of integers is negative exactly if one of them is, so that bins need no branch.
@@ -180,26 +181,26 @@ def _grow(families, tree, made, sums, features, cuts, signs, rule, max_cat_to_on
 def split_level(
     fresh, waiting, held, families, allowed, counts, tree, sums, features, cuts, signs, rule, limits
 ):
-    """Find the splits of the fresh leaves (`level_splits`), and add leaves whose gain suffices to the waiting
-    ones. Then split waiting leaves, as many as the limits allow, until a child of one of them may split
+    """Find the best splits of the fresh leaves (`level_splits`). Leaves with a sufficient gain join the
+    waiting leaves. Then split waiting leaves, within the limits, until a child of a split leaf may split
     again.
 
     Args:
         fresh: `LEAF`, leaves whose best split is unknown.
         waiting: `LEAF`, leaves in node order, `held` of them so far; room for all leaves.
         held: number of waiting leaves.
-        families: `LEAF`, receives, in node order, the split leaves of which a child may split again.
+        families: `LEAF`, receives the split leaves of which a child may split again, in node order.
         allowed, sums, signs: as in `level_splits`.
         counts: int64 [roots], number of leaves of each root's tree; updated in place.
-        tree: its nodes, `NODE` with room for two children of each leaf; the number of nodes; bitmaps, uint8
-            [nodes, 32], the categories that go right, or empty; splits, int32 [5, splits], as in
-            `tree.Splits`, receives the splits.
+        tree: a tuple of the nodes, `NODE` with room for two children of each leaf; the number of nodes;
+            bitmaps, uint8 [nodes, 32], the categories that go right, or empty; splits, int32 [5, splits], as
+            in `tree.Splits`, receives the splits.
         features: the layout.
-        cuts: float32 cut points of all features, and int64, where those of each feature begin.
+        cuts: cut points of all features, float32, and the index of each feature's first cut point, int64.
         rule: factors, penalties and learning rate.
-        limits: gain to exceed, gain to reach, max_cat_to_onehot, max_cat_threshold, max_depth, maximum number
-            of leaves of a root's tree, and by_gain. If by_gain, only the better half of each root's waiting
-            leaves is split, highest gains first, otherwise all of them.
+        limits: gain that a split must exceed, gain that it must reach, max_cat_to_onehot, max_cat_threshold,
+            max_depth, maximum number of leaves of a root's tree, and by_gain. If by_gain is True, only the
+            half of each root's waiting leaves with the highest gains is split, otherwise all of them.
 
     Returns:
         the numbers of waiting leaves, of families and of splits.
@@ -240,7 +241,7 @@ def split_level(
 
 @elementwise
 def _bits(value):
-    # The bit length. Only an impossible sum is negative; it never becomes 0, and the loop ends at 63.
+    # The bit length. Only an impossible sum is negative. It never becomes 0, so the loop ends at 63.
     bits = 0
     while value >> bits and bits < 63:
         bits += 1
@@ -252,18 +253,19 @@ def list_queried_children(families, known, elected):
     """List the children whose sums must be queried.
 
     Of two siblings, the child with the smaller sum of hessians is queried, since the other's sums are the
-    parent's minus these. If features of the parent are unknown, all children that may split are queried.
+    parent's minus these. If the parent's sums are unknown for a needed feature, all children that may split
+    are queried.
 
     Args:
         families: `LEAF`, split leaves of which a child may split again.
-        known: bool [slots, F], features whose sums are known for a slot; empty if all are.
-        elected: bool [families, F], features that are needed of the children; empty if all are.
+        known: bool [slots, F], features whose sums are known for a slot; empty if all are known.
+        elected: bool [families, F], features whose sums are needed for the children; empty if all are needed.
 
     Returns:
         (asks, widths, possible, both). asks: int64 [asks, 4], the child, its family, 1 for a right child, and
         1 if only features unknown for the parent are queried. widths: uint8 [asks, 2], number of bits of the
-        sums of its bins. possible: False if a sum is impossible. both: number of families of which both
-        children may split.
+        sums of the child's bins. possible: False if a sum is impossible. both: number of families in which
+        both children may split.
     """
     asks, widths, count = (
         np.empty((2 * families.size, 4), np.int64),
@@ -305,8 +307,7 @@ def list_queried_children(families, known, elected):
 @loop
 def _take_bins(cells, own, parent, offsets, sizes, asked, known):
     """Move the queried bins to a slot: own = cells, parent -= cells. Bins of features that are unknown for
-    the parent are not subtracted. Returns a number that is negative if a hessian of the parent became
-    negative.
+    the parent are not subtracted. The returned number is negative if a hessian of the parent became negative.
 
     own, parent: int64 [2 T], or empty."""
     at, signs = 0, np.int64(0)
@@ -357,10 +358,10 @@ def write_children(cells, asks, families, children, histograms, slots, offsets, 
     again.
 
     Args:
-        cells: int64, cells of each ask, with the bins of the queried features.
+        cells: int64, for each ask the bins of the queried features and a last pair.
         asks: int64 [asks, 4], from `list_queried_children`.
         families: `LEAF`, the split leaves.
-        children: `LEAF`, as many as may split; receives the leaves.
+        children: `LEAF`, receives the leaves; has as many entries as there are children that may split.
         histograms: int64 [slots, 2 T], updated in place. The sibling takes the parent's slot, and the queried
             child takes a new one after the `slots` in use.
         slots: number of slots in use.
@@ -432,7 +433,7 @@ def write_children(cells, asks, families, children, histograms, slots, offsets, 
 @loop
 def check_splits(columns, bitmaps, roots, max_depth, category_counts):
     """Find the first split that cannot occur in a tree. Returns (reason or 0, index of the split). Reason 1
-    is a wrong node, depth or child; reason 2 is a wrong feature or wrong categories.
+    means a wrong node, depth or child; reason 2 means a wrong feature or wrong categories.
 
     Args:
         columns: int32 [5, S], as in `tree.Splits`.

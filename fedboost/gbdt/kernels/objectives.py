@@ -102,8 +102,8 @@ def sigmoids(margin):
 
 @loop
 def log_factorials(x):
-    """Return ln Gamma(x + 1) for x >= 0, float64 [N]: Stirling's series for x + 1 >= 12, below that with
-    steps of (x + 1)! = (x + 1) x!."""
+    """Return ln Gamma(x + 1) for x >= 0, float64 [N]. Uses Stirling's series for x + 1 >= 12, and (x + 1)! =
+    (x + 1) x! to step up smaller values."""
     out = np.empty(x.size, np.float64)
     for i in range(x.size):
         z, product = x[i] + 1.0, 1.0
@@ -265,8 +265,8 @@ NORMAL, LOGISTIC, EXTREME = range(3)
 _END = 1e9
 """Number of standard deviations that stands for infinity."""
 _TAIL = 1e4
-"""For an interval that begins here or later, the whole normal tail lies at its beginning, to float64
-precision."""
+"""A normal interval that begins at least this many standard deviations from the mean is treated as a point,
+because almost all of its probability lies at its beginning."""
 _MAX_GRADIENT, _MIN_HESSIAN = 15.0, 1e-16
 """XGBoost's bounds: the largest gradient and hessian of a row, and the smallest hessian."""
 _MIN_LIKELIHOOD = 1e-12
@@ -413,8 +413,9 @@ def aft_gradients(margin, lower, upper, weight, distribution, scale):
 
 @loop
 def aft_losses(margin, lower, upper, distribution, scale):
-    """Return the loss of `aft_gradients` at weight 1, float64 [N]. If both bounds are equal, the density is
-    that of the time, not of its logarithm. The arguments are as in `aft_gradients`."""
+    """Return the loss that `aft_gradients` differentiates, at weight 1: float64 [N]. If both bounds are
+    equal, the density of the time is used, not the density of its logarithm. The arguments are as in
+    `aft_gradients`."""
     out = np.empty(margin.size, np.float64)
     for i in range(margin.size):
         low = _standardised(lower[i], margin[i], scale) if lower[i] > 0.0 else -_END
@@ -466,17 +467,17 @@ def _best_dcg(gain, top, discount):
 def lambda_gradients(margin, label, gain, weight, starts, top, by_ndcg, score_normalization, normalization):
     """Compute the gradients and hessians of LambdaMART. Returns two float64 [N].
 
-    Each of a group's first `top` rows by margin forms a pair with each later row that has a different label.
-    Among equal margins, the earlier row comes first.
+    Rows of a group are ordered by decreasing margin; among equal margins, the earlier row comes first. Each
+    of the first `top` rows forms a pair with each later row that has a different label.
 
     Args:
         margin, label, gain, weight: float64, float32, float64 and float32 [N].
         starts: int64 [groups + 1], group g has the rows starts[g] to starts[g + 1] - 1.
-        top: number of rows of a group that form pairs.
+        top: number of rows of a group that form pairs with later rows.
         by_ndcg: if True, a pair's weight is the change in the group's NDCG if the two rows swapped ranks,
             relative to the best DCG of the first `top` rows; otherwise it is 1.
-        score_normalization: if True, the weight is divided by the distance of their margins plus 1/100,
-            unless all margins of the group are equal.
+        score_normalization: if True, a pair's weight is divided by the distance between the two margins plus
+            1/100, unless all margins of the group are equal.
         normalization: if True, all results of a group are multiplied by log2(1 + s) / s, where s is the sum
             of the magnitudes of the pairs' gradients.
     """
@@ -524,13 +525,13 @@ def lambda_gradients(margin, label, gain, weight, starts, top, by_ndcg, score_no
 
 @loop
 def ndcgs(margin, gain, starts, top, without):
-    """Return the NDCG of the first `top` rows of each group, ranked by margin: float64 [groups]. Equal
-    margins keep the order of rows.
+    """Return the NDCG of the first `top` rows of each group, ranked by margin: float64 [groups]. Rows with
+    equal margins keep their order.
 
     Args:
         margin, gain: float64 [N].
         starts: int64 [groups + 1], group g has the rows starts[g] to starts[g + 1] - 1.
-        top: number of rows of a group that count.
+        top: number of rows of a group that are counted.
         without: NDCG of a group in which no row has a gain.
     """
     out = np.empty(starts.size - 1, np.float64)

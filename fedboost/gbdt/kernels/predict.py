@@ -1,12 +1,12 @@
-"""Kernels for prediction and explanation: margins of rows, leaves that decisions do not rule out, SHAP
+"""Kernels for prediction and explanation: margins of rows, leaves that decisions do not rule out, and SHAP
 values.
 
 Node columns hold the nodes of several trees, one tree after the other (`booster.node_columns`):
 - `roots`, int64 [trees]: the first node of each tree.
 - `left`, `right`, int64 [nodes]: children, counted from the root and higher than their parent; -1 at leaves.
 - `feature`, `threshold`, `default_left`, `value`: int64, float32, bool and float64 [nodes].
-- `set_of`, uint64 [nodes]: the row of `sets` with the categories that go right. Row 0 is empty and means a
-threshold; other nodes have threshold NaN.
+- `set_of`, uint64 [nodes]: the row of `sets` with the categories that go right. Row 0 is empty and stands for
+a split by threshold. Nodes with any other row have threshold NaN.
 - `sets`, uint64 [sets, 4]: bit c of the 256 is set for category c."""
 
 import numpy as np
@@ -28,7 +28,7 @@ def predict_margins(
     A block of rows passes through a tree together, level by level. Different rows do not wait for each other,
     no branch has to be predicted, and the tree stays in the cache. The loops share all variables, so this is
     deliberately one function of over 60 lines. features: float32 [N, F], NaN if missing. The other arguments
-    are the node columns, see the module docstring."""
+    are the node columns (see the module docstring)."""
     nodes, rows = left.size, features.shape[0]
     child = np.empty(2 * nodes, np.uint32)  # next node: left, right; a leaf is its own
     column = feature.astype(np.uint32)
@@ -160,8 +160,8 @@ def leaf_bits(
 
 @loop
 def _by_threshold(x, threshold, missing_right, right):
-    """Fill `right` with all bits for rows whose value x goes right, else with none. x: float32 [_ROWS];
-    right: uint32 [_ROWS]."""
+    """Set all bits of `right` for rows whose value x goes right, and clear them for other rows. x: float32
+    [_ROWS]; right: uint32 [_ROWS]."""
     for i in range(_ROWS):
         goes_right = (x[i] >= threshold) | ((x[i] != x[i]) & missing_right)
         right[i] = _ALL if goes_right else _NONE
@@ -181,7 +181,7 @@ def _by_level(x, levels, missing_right, right):
 
 @loop
 def _outside(word, first, end):
-    """Return a word with the bits set of leaves before `first`, or at or after `end`."""
+    """Return a word in which the bits of all leaves outside [first, end) are set."""
     # Bit j is leaf 32 word + j. (1 << high) - (1 << low) has ones from `low` to `high` - 1, the leaves
     # within; int64, as 1 << 32 does not fit the word.
     #     leaves              first       end
@@ -194,7 +194,7 @@ def _outside(word, first, end):
 
 @loop
 def _shut(bits, right, if_left, if_right):
-    """Clear, for each row, the bits of leaves on the side that the row does not go to."""
+    """Clear the bits of leaves on the side that a row does not go to, for each row."""
     for i in range(_ROWS):
         bits[i] &= (if_right & right[i]) | (if_left & ~right[i])
 
@@ -215,12 +215,12 @@ def _write(open_, rows, leaves, bits, place):
 
 @loop
 def keep_open(bits, runs, open_):
-    """AND a party's leaf bits into the bits of all trees.
+    """Combine a party's leaf bits with the bits of all trees by a bitwise AND.
 
     Args:
         bits: uint8 [N, bytes of the party].
-        runs: int64 [runs, 3], for each run of consecutive bytes its start in `bits`, its start in `open_`,
-            and its length.
+        runs: int64 [runs, 3], the start in `bits`, the start in `open_` and the length of each run of
+            consecutive bytes.
         open_: uint8 [N, bytes of all trees], updated in place.
     """
     for i in range(bits.shape[0]):
@@ -284,10 +284,11 @@ def exit_leaves(open_, byte_ends, leaf_ends, nodes, leaf):
 _TOGETHER = 64
 """Number of rows that pass through a tree together, so that one instruction processes several."""
 _ROWS_AT_A_TIME, _VALUES = 4096, 1 << 22
-"""Maximum number of rows, and of their values, for which a tree is prepared once."""
+"""Maximum number of rows, and maximum number of values, in a block. Each tree is prepared once per block."""
 _ALONG, _OFF, _AWAY = 0, 1, 2
-"""State of a row at an edge, for the edge's feature. _ALONG: the row passes this edge and those of this
-feature above it. _OFF: it passes those above, but not this one. _AWAY: it does not pass those above."""
+"""State of a row at an edge, for the edge's feature. _ALONG: the row passes this edge and all edges of the
+feature above it. _OFF: the row passes the edges above, but not this one. _AWAY: the row does not pass all
+edges above."""
 
 
 @loop
@@ -325,9 +326,10 @@ def _edges(left, right, feature, cover):
     """List the edges of a tree in depth-first order, left first. Returns six arrays with an entry for each
     edge.
 
-    begin, end: its nodes. depth: number of edges from the root to its end. again: the nearest edge above it
-    with the same feature, or -1. share: fraction of its begin's training rows that pass it; 1/2 if there are
-    none. product: its share times those of all edges above it with the same feature."""
+    begin, end: the nodes that the edge connects. depth: number of edges from the root to `end`. again: the
+    nearest edge above with the same feature, or -1. share: fraction of the training rows at `begin` that pass
+    the edge; 1/2 if there are no such rows. product: share of the edge times the shares of all edges above
+    with the same feature."""
     edges = left.size - 1
     begin, end, depth = np.empty(edges, np.int64), np.empty(edges, np.int64), np.empty(edges, np.int64)
     again, share, product = np.full(edges, -1, np.int64), np.empty(edges), np.empty(edges)
@@ -367,10 +369,12 @@ def _edges(left, right, feature, cover):
 def _factors(again, share, product, points, weights):
     """Return two factors for each edge, state of a row and integration point: two float64 [edges, 3, points].
 
-    The first multiplies the product of (z (1 - t) + o t) over the features above. The second, times the sum
-    of value times product over the leaves below, is the edge's part of its feature's contribution. It is the
-    point's weight times (o - z) / (z (1 - t) + o t), less the same for the edge above with this feature,
-    which already included these leaves."""
+    The first factor updates the product of (z (1 - t) + o t) over the features on the path. The second factor
+    is multiplied by the sum of value times product over the leaves below. The result is what the edge adds to
+    its feature's contribution.
+
+    The second factor is the point's weight times (o - z) / (z (1 - t) + o t). The same term for the nearest
+    edge above with this feature is subtracted, because that edge has already counted these leaves."""
     change = np.empty((again.size, 3, points.size))
     adds = np.empty((again.size, 3, points.size))
     for edge in range(again.size):
@@ -417,8 +421,8 @@ def _add_tree(
     weights,
     out,
 ):
-    """Add the contributions of one tree, like `add_contributions`. columns: float32 [F, N or more], the
-    features, with N rounded up to a multiple of _TOGETHER."""
+    """Add the contributions of one tree to `out`, like `add_contributions`. columns: float32 [F, N or more],
+    the features, with N rounded up to a multiple of _TOGETHER."""
     begin, end, depth, again, share, product = _edges(left, right, feature, cover)
     out[:, -1] += _mean(left, value, begin, end, share)
     change, adds = _factors(again, share, product, points, weights)
@@ -459,7 +463,8 @@ def _add_tree(
 
 @loop
 def _mean(left, value, begin, end, share):
-    """Return the mean value of a tree, i.e. its value for a row without known features."""
+    """Return the mean value of a tree over the training rows, which is its value if no feature of a row is
+    known."""
     # reach: the share of the training rows that reach a node. An edge comes after the one into its begin.
     reach, mean = np.ones(left.size), 0.0
     for edge in range(begin.size):
@@ -471,7 +476,8 @@ def _mean(left, value, begin, end, share):
 
 @loop
 def _enter(stands, change, above, products, leaf, below):
-    """Enter an edge: compute the products below it. leaf: value of the leaf at its end, 0 at inner nodes."""
+    """Enter an edge: compute the products for the leaves below it. leaf: value of the leaf at the edge's end,
+    or 0 if the end is an inner node."""
     for q in range(change.shape[1]):
         along, off, away = change[_ALONG, q], change[_OFF, q], change[_AWAY, q]
         for i in range(_TOGETHER):
@@ -510,15 +516,16 @@ def add_contributions(
     output,
     out,
 ):
-    """Add each feature's contribution to one output's margin (SHAP values) to out[:, output].
+    """Compute the SHAP values of one output (the contribution of each feature to its margin), and add them to
+    out[:, output].
 
     Args:
         features: float32 [N, F], NaN if missing.
-        roots, left, right, feature, threshold, default_left, value, set_of, sets: node columns, see the
-            module docstring.
+        roots, left, right, feature, threshold, default_left, value, set_of, sets: node columns (see the
+            module docstring).
         cover: float64 [nodes], sum of hessians.
-        points, weights: float64 [points], Gauss-Legendre quadrature from 0 to 1, with at least half as many
-            points as the trees are deep.
+        points, weights: float64 [points], Gauss-Legendre quadrature from 0 to 1. The number of points must be
+            at least half the depth of the trees.
         output: index of the output.
         out: float64 [N, outputs, F + 1], updated in place. The last column receives the sum of leaf values
             that is expected if no feature is known.

@@ -19,7 +19,8 @@ NO_LEAF = -1
 PARENT, BY, LAST, MISSING, LEFT = range(5)
 """Rows of `columns`: node, feature, last bin that goes left, 1 if missing values go left, left child."""
 SOUND, NODE, CHILDREN, FEATURE, BIN, CATEGORIES = range(6)
-"""Faults of a split: none, or the part that does not fit the growing tree."""
+"""Faults of a split. SOUND means that there is none; the others name the part that does not fit the growing
+tree."""
 
 
 @loop
@@ -39,14 +40,15 @@ def set_bits(rows, first, bits):
 
 @loop
 def cut_pieces(places, whole, pieces, edges):
-    """Divide the rows of leaves into equal shares, or put all in one share if there are fewer than `whole`
-    rows. Every leaf has at least one piece, even without rows.
+    """Divide the rows of leaves into equal shares. If there are fewer than `whole` rows, all rows are in one
+    share. Every leaf has at least one piece, even if it has no rows.
 
     Args:
-        places: int64 [L, 3].
+        places: int64 [L, 3], places of the leaves.
         whole: minimum number of rows for several shares.
         pieces: int64 [L + shares or more, 3], receives the pieces.
-        edges: int64 [shares + 1], receives the index in `pieces` where each share begins, and the end.
+        edges: int64 [shares + 1], receives the index of each share's first piece, followed by the number of
+            pieces.
     """
     # For example, places with 5, 0 and 7 rows in three shares:
     #     places    [ A  A  A  A  A ][ B ][ C  C  C  C  C  C  C ]
@@ -90,7 +92,7 @@ def find_leaves(nodes, leaves, places):
 
 @loop
 def _fits(at, columns, categories, value_bins, categorical):
-    """Return the fault of split number `at`, disregarding its nodes, or SOUND."""
+    """Return the fault of split number `at`, or SOUND. The split's nodes are not checked."""
     if not 0 <= columns[BY, at] < value_bins.size:
         return FEATURE
     count = value_bins[columns[BY, at]]
@@ -113,7 +115,7 @@ def check_splits(columns, categories, first, leaves, value_bins, categorical):
     such as the split of a child. All arrays are described in the module docstring; `leaves` has room for all
     children.
 
-    Returns (end, fault): the end of the valid splits, and the fault of the next one or SOUND."""
+    Returns (end, fault): the end of the valid splits, and the fault of the next split, or SOUND."""
     # Splits that touch different nodes move different rows, so threads may apply them in any order. The
     # splits of a level usually take one call. In a chain of children each call checks a single one.
     touched = np.zeros(leaves.shape[0], np.bool_)
@@ -136,7 +138,7 @@ def check_splits(columns, categories, first, leaves, value_bins, categorical):
 
 @loop
 def _fill_table(goes_left, at, columns, categories, value_bins, missing, categorical):
-    """Fill goes_left, uint8 [256]: 1 for bin codes that split number `at` sends left, else 0."""
+    """Set goes_left, uint8 [256], to 1 for bin codes that split number `at` sends left, else to 0."""
     # One lookup per row then serves numeric and categorical features alike. The entry of missing values is
     # the code after the value bins, which both branches fill as well: it is written last.
     if categorical[columns[BY, at]]:
@@ -229,7 +231,7 @@ def split_level(
         scratch: uint32, as long as `rows`.
 
     Returns:
-        (end, fault), the end of the splits that were applied, and the fault of the next one or SOUND.
+        (end, fault), the end of the splits that were applied, and the fault of the next split, or SOUND.
     """
     goes_left = np.empty(MAX_CODES, np.uint8)
     while True:
@@ -277,14 +279,15 @@ def partition_level(
 
 @loop
 def grow_level(columns, leaves, pieces, counts, targets):
-    """Replace all split nodes by their children in `leaves`, and find where the rows of each piece belong.
+    """Replace all split nodes by their children in `leaves`, and find where in `rows` the rows of each piece
+    belong.
 
     Args:
         columns: int32 [5, S].
         leaves: int64 [nodes, 3], updated in place.
         pieces, counts: int64 [P, 3] and [P], from `partition_level`.
-        targets: int64 [P, 2], receives the first index in `rows` for a piece's rows that go left, and for
-            rows that go right.
+        targets: int64 [P, 2], receives, for each piece, the index in `rows` of the first row that goes left
+            and of the first row that goes right.
     """
     first = 0
     for at in range(columns.shape[1]):
@@ -335,8 +338,8 @@ def list_leaves(columns, leaves, output_roots, tree):
         tree: index of the tree, below `output_roots`.
 
     Returns:
-        four int64 arrays with an entry per leaf: the number of the last split that splits it, or NO_LEAF; its
-        node; its output; and its place, [L, 3].
+        four int64 arrays with an entry for each leaf: the index in `columns` of the split that splits the
+        leaf, or NO_LEAF; the leaf's node; its output; and its place, [L, 3].
     """
     # Roots are numbered by output, then by tree: root = output * output_roots + tree.
     split_of, count = np.full(leaves.shape[0], NO_LEAF), 0
@@ -396,8 +399,7 @@ def move_margins(
 
     Args:
         columns, categories, value_bins, missing, categorical, by_feature, rows: see the module docstring.
-        split_of, leaf_of, outputs: int64 [L] each, from `list_leaves`: last split or NO_LEAF, node and output
-            of each leaf.
+        split_of, leaf_of, outputs: int64 [L] each, the first three results of `list_leaves`.
         by_node: float64 [nodes], leaf values.
         pieces: int64 [P, 3], with indices into the list of leaves.
         margin: float64 [outputs, N], updated in place.

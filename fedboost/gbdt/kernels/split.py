@@ -1,7 +1,7 @@
 """Split kernels: the best split of each leaf of a level, from its histogram.
 
 The candidate splits of a leaf are listed in the order of priority in a tie. Then all gains are computed, and
-the first of the highest is taken. A candidate has the code
+the first candidate with the highest gain is chosen. A candidate has the code
 
     feature << 10 | bin or partition << 1 | (1 if missing values go left)
 
@@ -21,7 +21,7 @@ from fedboost.gbdt.kernels.bins import MAX_CODES
 # The lowest 10 bits of a code are 9 for the bin or partition, which is at most MAX_CODES = 256, and one for
 # missing values. In an int32 this leaves room for 2**21 features.
 _TOGETHER = 512
-"""Number of candidates at which their gains are computed, so that the list stays in the cache."""
+"""Number of listed candidates at which gains are computed, so that the list stays in the cache."""
 # Gains are computed once the list has _TOGETHER candidates. One more feature adds at most 2 for each code.
 _LIST = _TOGETHER + 2 * (MAX_CODES + 1)
 _NARROW, _MAGIC = np.int64(1) << 51, np.int64(0x4338000000000000)
@@ -42,7 +42,7 @@ def _soft_threshold(gradient, reg_alpha):
 @elementwise
 def _score(gradient, hessian, reg_lambda, reg_alpha, max_delta_step):
     """Return twice the loss reduction of a leaf: T(G)**2 / (H + lambda), where T is the soft threshold at
-    alpha. It is less if the step exceeds max_delta_step."""
+    alpha. The result is lower if the best step exceeds max_delta_step."""
     # T. Chen and C. Guestrin, "XGBoost: A scalable tree boosting system", KDD 2016, equation 6, without its
     # 1/2. If the best step is longer than s = max_delta_step, the leaf takes the step s in the same
     # direction, which reduces twice the loss by 2 |T| s - (H + lambda) s**2. An infinite s gives limit = inf,
@@ -60,7 +60,7 @@ def _order_categories(cells, factors, penalties):
     """Sort the categories of a feature by the leaf value that each would have, lowest first: int64 [B].
 
     cells: int64 [2 B], sums of the B categories. The sort is stable. As in XGBoost, a category that has no
-    rows, or less than min_child_weight, has the value 0."""
+    rows, or a sum of hessians below min_child_weight, has the value 0."""
     reg_lambda, reg_alpha, min_child_weight, _ = penalties
     g_unit, h_unit = 1.0 / factors[0], 1.0 / factors[1]
     order, values = np.empty(cells.size // 2, np.int64), np.empty(cells.size // 2, np.float64)
@@ -154,9 +154,10 @@ def _score_of(gradient, hessian, step, reg_lambda, reg_alpha):
 
 @loop
 def _list_bins(cells, absent, code, shift, sums, codes, count):
-    """Append the splits of a numeric feature to a list of `count` splits. Returns the new number. The order
-    is by increasing bin, missing values right before left. Bins without rows are omitted, since they split
-    like the bin below them.
+    """Append the splits of a numeric feature to a list of `count` splits. Returns the new number. Splits are
+    listed by increasing bin. For each bin, the split that sends missing values right comes before the one
+    that sends them left. Bins without rows are omitted, since a split after such a bin equals the split after
+    the bin below.
 
     cells: int64 [2 B]; absent: sums over the missing values; shift: added to the sums; sums: int64 [2, list],
     receives the sums that go left; codes: int32 [list], receives code + 2 * bin + (1 if missing values go
@@ -195,8 +196,9 @@ def _list_bins(cells, absent, code, shift, sums, codes, count):
 
 @loop
 def _list_partitions(cells, absent, missing, order, most, code, shift, sums, codes, count):
-    """Append the splits of a categorical feature to a list of `count` splits. Returns the new number. The
-    order is by increasing partition, missing values left before right.
+    """Append the splits of a categorical feature to a list of `count` splits. Returns the new number. Splits
+    are listed by increasing partition. For each partition, the split that sends missing values left comes
+    before the one that sends them right.
 
     missing: whether any value is missing; order: result of `_order`; most: max_cat_threshold. The other
     arguments are as in `_list_bins`."""
@@ -225,8 +227,9 @@ def _list_partitions(cells, absent, missing, order, most, code, shift, sums, cod
 
 @loop
 def _gains(sums, count, total, units, penalties, bounds, constrained, sign, shift, gains, above):
-    """Write the gain of each listed split, or 0 if it is not allowed. Returns the highest gain, its bits, and
-    its first index in the list. The index is -1 if the bits, as an integer, do not exceed `above`.
+    """Write the gain of each listed split, or 0 if the split is not allowed. Returns the highest gain, its
+    bits as an integer, and the index of the first split with this gain. The index is -1 if the bits do not
+    exceed `above`.
 
     bounds: lower and upper bound of leaf values below the node, before the learning rate; sign: the feature's
     monotone constraint, 1, -1 or 0. Both apply only if `constrained`. The loops have no branches, so that
@@ -293,8 +296,8 @@ def _gains(sums, count, total, units, penalties, bounds, constrained, sign, shif
 def _best(cells, allowed, layout, factors, penalties, max_categories, total, largest, bounds, signs, lists):
     """Find the split with the highest gain for one node, like `best_split`. Returns the same values.
 
-    allowed: bool [F], features that may split, or empty for all; largest: bound for the sums of bins; signs:
-    int64 [F], monotone constraints, or empty; lists: arrays for the list of splits (`_lists`)."""
+    allowed: bool [F], features that may split, or empty if all may; largest: bound for the sums of bins;
+    signs: int64 [F], monotone constraints, or empty; lists: arrays for the list of splits (`_lists`)."""
     offsets, value_bins, missing, categorical = layout
     sums, codes, gains = lists
     units = 1.0 / factors[0], 1.0 / factors[1]  # powers of two: exact, and faster than dividing
@@ -348,20 +351,21 @@ def _lists():
 def best_split(
     histogram, offsets, value_bins, missing, categorical, factors, penalties, max_categories, total, limits
 ):
-    """Find the split with the highest gain for one node. Ties are broken as the module docstring says.
+    """Find the split with the highest gain for one node. Ties are broken as described in the module
+    docstring.
 
     Args:
         histogram: int64 [2 T].
         offsets: uint32 [F], first bin of each feature.
-        value_bins: int64 [F], number of bins without the missing one.
-        missing: bool [F], True if a missing bin follows them.
+        value_bins: int64 [F], number of bins, not including a bin for missing values.
+        missing: bool [F], True if a bin for missing values follows the value bins.
         categorical: bool [F], True if the bins are categories, of which a split sends a subset right.
         factors, penalties: see the module docstring.
-        max_categories: features with fewer categories than the first number are split one-hot. Other splits
-            have fewer categories than the second number on one side, or all of them.
+        max_categories: features with fewer categories than the first number are split one-hot. In splits of
+            other features, one side has fewer categories than the second number, or all of them.
         total: sums of gradients and hessians of the node.
         limits: None, or a tuple: lower and upper bound of leaf values below the node, before the learning
-            rate, and monotone constraints, int64 [F], each 1, -1 or 0.
+            rate; and monotone constraints, int64 [F], each 1, -1 or 0.
 
     Returns:
         (gain, feature, bin, missing values go left, left gradient, left hessian). The feature is -1 if no
@@ -427,9 +431,9 @@ def best_gains(
 
 @loop
 def _list_all_bins(cells, absent, missing, code, sums, codes):
-    """List the splits of a numeric feature like `_list_bins`, including splits after bins without rows, since
-    those differ between the leaves of a level. Returns their number. missing: whether a value is missing in
-    any leaf."""
+    """List the splits of a numeric feature like `_list_bins`, but include splits after bins without rows,
+    since the leaves of a level have rows in different bins. Returns their number. missing: whether a value is
+    missing in any leaf."""
     gradients, hessians = sums[0], sums[1]
     gradient, hessian, last, count = np.int64(0), np.int64(0), cells.size // 2 - 1, 0
     for b in range(last + np.int64(missing)):
@@ -483,7 +487,7 @@ def _pool(leaves, histograms, f, layout, rule, pooled):
 
 @elementwise
 def _may_part(left, right, units, penalties, bounds, sign):
-    """Return whether a leaf may be split into children with these sums."""
+    """Return True if a leaf may be split into children with these sums."""
     reg_lambda, reg_alpha, least, step = penalties
     gl, hl, gr, hr = left[0] * units[0], left[1] * units[1], right[0] * units[0], right[1] * units[1]
     low = _step(gl, hl, reg_lambda, reg_alpha, step, bounds[0], bounds[1])

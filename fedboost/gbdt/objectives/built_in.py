@@ -1,6 +1,6 @@
 """Built-in objectives for classes, numbers, counts, quantiles, survival times and rankings.
 
-Gradients and hessians are those of XGBoost. Each objective rejects labels that it cannot handle."""
+Gradients and hessians are the same as in XGBoost. Each objective rejects labels that it cannot handle."""
 
 import math
 from collections.abc import Mapping
@@ -93,7 +93,7 @@ class Logistic(Objective):
         if not 0.0 < mean < 1.0:
             raise PeerError(
                 "base-score-sums",
-                f"the sums of gradients imply a mean label of {mean:g}, not between 0 and 1",
+                f"the sums of gradients imply a mean label of {mean:g}, which is not between 0 and 1",
             )
         return mean
 
@@ -154,8 +154,8 @@ class Softmax(Objective):
 
 
 def _clipped_to_range(low: float, high: float) -> Bound:
-    """Bound the gradient, divided by half the width of the label range, and the hessian, both clipped to 1.
-    The norm of (g / C, S h) is then at most sqrt(1 + S**2)."""
+    """Return the bound for a gradient divided by C, which is half the width of the label range, and a
+    hessian. Both are clipped to 1, so the norm of (g / C, S h) is at most sqrt(1 + S**2)."""
     return Bound(0.5, 1.25**0.5, (low + high) / 2.0, (high - low) / 2.0)
 
 
@@ -176,7 +176,7 @@ class SquaredError(Objective):
         return hessian * (margin - label), hessian
 
     def bounds_after(self, gradient: float, hessian: float, step: float) -> tuple[float, float]:
-        """Bound the gradient, which is the distance from the label."""
+        """Bound the gradient, which equals the distance from the label."""
         return gradient + step, hessian
 
 
@@ -184,8 +184,8 @@ class SquaredError(Objective):
 class PseudoHuber(Objective):
     """reg:pseudohubererror: regression that is less sensitive to outliers. Any finite label is valid.
 
-    The loss is squared error near the label and has the slope huber_slope far from it. The slope bounds the
-    gradient, but residuals may be far smaller."""
+    The loss is approximately quadratic near the label, and linear with slope huber_slope far from it. The
+    slope bounds the gradient, but residuals may be far smaller."""
 
     huber_slope: float = 1.0
 
@@ -195,16 +195,17 @@ class PseudoHuber(Objective):
     metrics = "mphe", "rmse", "mae"
     has_label_means = True
     start = SquaredError()
-    """The mean. From a margin far from the labels, a Newton step of this loss would overshoot many times."""
+    """Squared error, so that boosting starts from the mean label. From a margin far from the labels, a Newton
+    step of the pseudo-Huber loss would overshoot by a large factor."""
 
     def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
         gradient, hessian = pseudo_huber_gradients(margin, label, weight, self.huber_slope)
         return gradient, hessian
 
     def bounds_after(self, gradient: float, hessian: float, step: float) -> tuple[float, float]:
-        """Bound gradient and hessian after a step. The bound on the hessian implies a minimum distance from
-        the label, because the hessian decreases with the distance. The hessian is also the slope of the
-        gradient, which never exceeds huber_slope."""
+        """Bound the gradient and the hessian after a step. The bound on the hessian implies a minimum
+        distance from the label, because the hessian decreases with this distance. The hessian is also the
+        slope of the gradient. The gradient never exceeds huber_slope."""
         slope = self.huber_slope
         distance = slope * math.sqrt(max(hessian ** (-2.0 / 3.0) - 1.0, 0.0)) * (1.0 - ROUNDING)
         ratio = max(distance - step, 0.0) / slope
@@ -218,8 +219,8 @@ class PseudoHuber(Objective):
 
 
 class _Amounts(Objective):
-    """Base class of objectives for counts and amounts. The optimal constant fits the mean, even with base
-    margins."""
+    """Base class of objectives for counts and amounts. Their optimal constant is computed in one step, even
+    with base margins."""
 
     label_kind = LabelKind.COUNT
     link = LOG
@@ -231,8 +232,8 @@ class _Amounts(Objective):
 
 
 def _clipped_counts(low: float, high: float) -> Bound:
-    """Bound gradient and hessian, both divided by the width of the label range and clipped to 1. The norm of
-    (g / C, S h / C) is then at most sqrt(1 + S**2)."""
+    """Return the bound for a gradient and a hessian, both divided by C, the width of the label range, and
+    clipped to 1. The norm of (g / C, S h / C) is then at most sqrt(1 + S**2)."""
     return Bound(0.5, 1.25**0.5, (low + high) / 8.0, high - low, high - low)
 
 
@@ -241,7 +242,7 @@ class Poisson(_Amounts):
     """count:poisson: regression for counts. Labels are at least 0; the prediction is the mean."""
 
     max_delta_step: float = 0.7
-    """The hessian is the second derivative times e**max_delta_step, as in XGBoost."""
+    """The hessian is the second derivative of the loss, multiplied by e**max_delta_step, as in XGBoost."""
 
     name = "count:poisson"
     xgboost_table = "poisson_regression_param"
@@ -293,7 +294,7 @@ class Gamma(_Amounts):
 
 @dataclass(frozen=True)
 class Tweedie(_Amounts):
-    """reg:tweedie: regression for amounts of which many are 0. Labels are at least 0; the prediction is the
+    """reg:tweedie: regression for amounts, many of which are 0. Labels are at least 0; the prediction is the
     mean. The variance is the mean to the power tweedie_variance_power."""
 
     tweedie_variance_power: float = 1.5
@@ -323,12 +324,12 @@ class Tweedie(_Amounts):
 
 
 MAX_STEP = 64.0
-"""Longest step after which gradients are still bounded: e**64 exceeds every scale."""
+"""Longest step after which gradients are considered bounded, because e**64 exceeds every scale."""
 
 
 def _grown(hessian: float, step: float, rate: float) -> tuple[float, float]:
     """Bound the change of the gradient, and the hessian, after the margin has moved by at most `step`. The
-    hessian is the slope of the gradient, and a sum of terms that grow or fall at most as fast as e**(rate *
+    hessian is the slope of the gradient. It is a sum of terms that grow or fall at most as fast as e**(rate *
     margin)."""
     if step > MAX_STEP:
         return math.inf, math.inf
@@ -338,7 +339,7 @@ def _grown(hessian: float, step: float, rate: float) -> tuple[float, float]:
 
 def _mean(labels: float, predicted: float) -> float:
     """Return labels / predicted, the factor by which predictions at margin 0 are too low. Raises ConfigError
-    if all labels are 0, PeerError if the sums are impossible."""
+    if all labels are 0, and PeerError if the sums are impossible."""
     if labels <= 0.0 < predicted:
         raise ConfigError(
             "label-all-zero", "the label is 0 in every row of every party: there is nothing to learn"
@@ -346,7 +347,7 @@ def _mean(labels: float, predicted: float) -> float:
     if not 0.0 < predicted < math.inf:
         raise PeerError(
             "base-score-sums",
-            f"the sums of gradients imply a sum of predictions of {predicted:g}, not above 0",
+            f"the sums of gradients imply a sum of predictions of {predicted:g}, which must be above 0",
         )
     return labels / predicted
 
@@ -356,7 +357,8 @@ def _mean(labels: float, predicted: float) -> float:
 
 
 class _Quantile(Objective):
-    """Base class of objectives whose initial constant is a quantile, which the session queries separately."""
+    """Base class of objectives whose initial constant is a quantile. The session queries this quantile
+    separately."""
 
     label_kind = LabelKind.NUMBER
     rows_per_hessian = 1
@@ -384,7 +386,8 @@ class AbsoluteError(_Quantile):
 
 @dataclass(frozen=True)
 class QuantileError(_Quantile):
-    """reg:quantileerror: regression for the quantile quantile_alpha. Any finite label is valid."""
+    """reg:quantileerror: regression for the conditional quantile at quantile_alpha. Any finite label is
+    valid."""
 
     quantile_alpha: float
 
@@ -415,8 +418,8 @@ DISTRIBUTIONS = {"normal": NORMAL, "logistic": LOGISTIC, "extreme": EXTREME}
 
 @dataclass(frozen=True)
 class LogTime:
-    """Squared error of a log survival time, used to find the initial constant. For an interval, the time is
-    the geometric mean of both bounds, or the only bound."""
+    """Squared error of the logarithm of a survival time, used to find the initial constant. The time of an
+    interval is the geometric mean of its two bounds, or its only bound."""
 
     def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
         lower, upper = label.astype(np.float64)
@@ -484,7 +487,7 @@ class AcceleratedFailureTime(Objective):
 
 
 MAX_RELEVANCE = 31
-"""Largest label y with the gain 2**y - 1."""
+"""Largest label if the gain of a label y is 2**y - 1."""
 MAX_PAIRS = 1 << 20
 """Maximum of lambdarank_num_pair_per_sample, the number of a group's top rows that form pairs."""
 
@@ -494,16 +497,17 @@ class Ranking(Objective):
     """Base class of ranking objectives (LambdaMART). The label is a row's relevance; the prediction is a
     score that ranks the rows of a group.
 
-    Rows at the top of a group are paired with all others, which are paired only with the top. In groups of
-    thousands of rows, most gradients are therefore a thousandth of a few large ones."""
+    The top rows of a group are paired with all rows below them. Rows that are not at the top are paired only
+    with top rows. In groups of thousands of rows, most gradients are therefore about a thousand times smaller
+    than a few large ones."""
 
     lambdarank_pair_method: str = "topk"
     lambdarank_num_pair_per_sample: int = 32
     """Number of rows of a group, those with the highest margins, that form pairs with all rows below them."""
     lambdarank_normalization: bool = True
-    """Scale down a group's gradients; the larger their sum is, the more."""
+    """If True, a group's gradients are scaled down, by a factor that increases with their sum."""
     lambdarank_score_normalization: bool = True
-    """Give less weight to pairs whose margins are further apart."""
+    """If True, pairs whose margins are further apart have less weight."""
     ndcg_exp_gain: bool = True
     """If True, the gain of a label y is 2**y - 1, otherwise y."""
     starts: Int64 | None = field(default=None, compare=False, repr=False)
@@ -553,7 +557,8 @@ class Ranking(Objective):
         return np.array([0, rows], np.int64) if self.starts is None else self.starts
 
     def gains(self, label: Float32) -> Float64:
-        """Return what each row would contribute to its group's DCG in first place: float64 [N]."""
+        """Return the amount that each row would contribute to its group's DCG if it were ranked first:
+        float64 [N]."""
         if not self.ndcg_exp_gain:
             return label.astype(np.float64)
         out: Float64 = np.ldexp(1.0, label.astype(np.int64)) - 1.0

@@ -1,9 +1,9 @@
 """The interface of objectives: gradients, the constant to start from, and further properties.
 
 Guarantees: gradients are bit-identical on all CPUs, because they are computed by `kernels`. If an objective
-states a bound for its gradients, the bound holds for every row, whatever its label. Everything other modules
-need to know about an objective is a property with a default value, so no other module lists objectives by
-name."""
+states a bound for its gradients, the bound holds for every row, whatever its label. Everything that other
+modules need to know about an objective is a property with a default value, so no other module lists
+objectives by name."""
 
 import math
 from abc import ABC, abstractmethod
@@ -32,13 +32,13 @@ class LabelKind(Enum):
     NUMBER = "number"
     """Numbers of any size and sign."""
     COUNT = "count"
-    """Numbers of at least 0: counts, or amounts that may be 0."""
+    """Numbers that are at least 0: counts, or amounts that may be 0."""
     POSITIVE = "positive"
     """Numbers above 0."""
     CLASS = "class"
     """Class numbers, starting at 0."""
     INTERVAL = "interval"
-    """Lower and upper bounds, from two columns."""
+    """Intervals, whose lower and upper bounds are in two columns."""
     RELEVANCE = "relevance"
     """Relevance of a row within its group, for ranking."""
 
@@ -65,7 +65,7 @@ def first(invalid: npt.NDArray[np.bool_], valid_labels: str) -> tuple[int, str] 
 
 # ---- Links: functions between the margin of a row and its prediction ------------------------------------
 # Guarantees: `margin` and `predict` return the same bits on every CPU; `margin` is the float32 that XGBoost
-# computes from a base score. A score that no margin predicts raises ConfigError.
+# computes from a base score. A score that no margin gives raises ConfigError.
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,8 @@ class Link:
     """Link between a row's margin and its prediction. This base class is the identity."""
 
     def margin(self, score: float, objective: str) -> float:
-        """Return the margin of a prediction. objective: its name, for error messages. Raises ConfigError if
-        no margin has this prediction."""
+        """Return the margin that corresponds to a prediction. score: the prediction; objective: the
+        objective's name, for error messages. Raises ConfigError if no margin gives this prediction."""
         return score
 
     def predict(self, margin: Float64) -> Float64:
@@ -141,11 +141,11 @@ UNITS = SCALE.limit
 
 @dataclass(frozen=True)
 class Bound:
-    """Bound for one row's contribution to sums with noise: gradient / clip, and hessian / hessian_clip *
-    weight. Both quotients are clipped to 1 first.
+    """Bound for one row's contribution to sums with noise.
 
-    sensitivity: largest Euclidean norm of these numbers over all outputs; start: prediction that boosting
-    starts from."""
+    A row contributes gradient / clip and hessian / hessian_clip, both clipped to 1 in magnitude. The clipped
+    hessian is then multiplied by `weight`. sensitivity: largest Euclidean norm of a row's contributions over
+    all outputs; start: prediction that boosting starts from."""
 
     weight: float
     sensitivity: float
@@ -154,8 +154,8 @@ class Bound:
     hessian_clip: float = 1.0
 
     def quantise(self, gradient: Float64, hessian: Float64, out: Int64) -> None:
-        """Write (gradient << 32) + hessian of each row to `out`, int64 [N], in units. gradient, hessian:
-        float64 [N]."""
+        """Write each row's contribution to `out`, int64 [N], as (gradient << 32) + hessian. Both are
+        fixed-point numbers with scale `SCALE`. gradient, hessian: float64 [N]."""
         quantise_bounded(
             gradient, hessian, 1.0 / self.clip, 1.0 / self.hessian_clip, self.weight, float(UNITS), out
         )
@@ -169,7 +169,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """The bound of an objective, or a function that returns it from the lowest and the highest possible
+    """The bound of an objective, or a function that returns the bound for the lowest and the highest possible
     label."""
 
     bound: Bound | Callable[[float, float], Bound]
@@ -181,12 +181,13 @@ class Sensitivity:
 
 
 def bound_of(objective: "Objective", label_range: tuple[float, float] | None) -> Bound:
-    """Return an objective's bound for labels in this range. Raises ConfigError if the objective has none, or
-    has none without a range."""
+    """Return an objective's bound for labels in this range. Raises ConfigError if the objective has no bound,
+    or if its bound requires a range and label_range is None."""
     if objective.sensitivity is None:
         raise ConfigError(
             "objective-no-bound",
-            f"objective {objective.name} has no bound on a row's influence; with noise, use another one",
+            f"objective {objective.name} has no bound on a row's influence; with noise, use a different "
+            f"objective",
         )
     bound = objective.sensitivity.bound
     if isinstance(bound, Bound):
@@ -203,8 +204,8 @@ def bound_of(objective: "Objective", label_range: tuple[float, float] | None) ->
 
 
 AMOUNT_BITS = 24
-"""Number of bits of gradients if a few rows may have gradients ten thousand times the usual ones, which must
-not round to 0."""
+"""Number of bits of gradients for objectives in which a few rows may have gradients ten thousand times larger
+than usual. The usual gradients must not be rounded to 0."""
 
 
 ROUNDING = 2.0**-30
@@ -228,15 +229,15 @@ class Objective(ABC):
     """Name in the terms and in XGBoost."""
     label_kind: ClassVar[LabelKind]
     metrics: ClassVar[tuple[str, ...]]
-    """Names of the metrics that can be computed, the default first. A name includes its variants with a
-    parameter."""
+    """Names of the metrics that can be computed, starting with the default. A name includes its variants with
+    a parameter."""
     link: ClassVar[Link] = IDENTITY
     gradient_bits: ClassVar[int] = 16
-    """Number of bits of a row's gradient and hessian, unless set in the terms. More are needed if the
-    gradients of a few rows far exceed those of most rows."""
+    """Number of bits of a row's gradient and hessian, unless set in the terms. More bits are needed if the
+    gradients of a few rows are far larger than those of most rows."""
     classes_key: ClassVar[str | None] = None
-    """Key of the [columns] table that gives the values of a class label, positive or classes; None for other
-    labels."""
+    """Key in the [columns] table of the terms that lists the values of a class label (`positive` or
+    `classes`); None for other labels."""
     rows_per_hessian: ClassVar[int | None] = None
     """Minimum number of rows of weight 1 whose rounded hessians sum to at least 1; None if that is not
     guaranteed."""
@@ -246,7 +247,7 @@ class Objective(ABC):
     sensitivity: ClassVar[Sensitivity | None] = None
     """Bound for a row's contribution to sums with noise; None if there is none."""
     xgboost_table: ClassVar[str] = ""
-    """Table with the parameters in XGBoost's model file; empty if there is none."""
+    """Name of the table that contains the parameters in XGBoost's model file; empty if there is none."""
 
     @property
     def outputs(self) -> int:
@@ -262,12 +263,12 @@ class Objective(ABC):
     def bounds_after(self, gradient: float, hessian: float, step: float) -> tuple[float, float] | None:
         """Bound |gradient| and the hessian of a row of weight 1 after its margin has moved by at most `step`.
 
-        gradient, hessian: bounds before the move. Returns None if they imply no bounds."""
+        gradient, hessian: bounds before the move. Returns None if these imply no bounds."""
         return None
 
     @property
     def quantile(self) -> float | None:
-        """Quantile of a leaf's residuals that becomes its value; None if leaf values are Newton steps."""
+        """Quantile of a leaf's residuals that is the leaf's value; None if leaf values are Newton steps."""
         return None
 
     @property
@@ -283,8 +284,8 @@ class Objective(ABC):
 
     @property
     def xgboost_equivalent(self) -> "Objective":
-        """XGBoost objective that is written to the model file and predicts the same. It differs from this
-        objective if XGBoost does not have this one."""
+        """XGBoost objective that is written to the model file and makes the same predictions. It is this
+        objective itself if XGBoost has it."""
         return self
 
     @property
@@ -303,8 +304,8 @@ class Objective(ABC):
         return float(self.predict(np.array([-gradient / hessian]))[0])
 
     def base_margin_shift(self, gradient: float, hessian: float) -> float:
-        """Return the number to add to every base margin. gradient, hessian: sums for `start` at the base
-        margins."""
+        """Return the number to add to every base margin. gradient, hessian: sums of the gradients and
+        hessians of `start` at the base margins."""
         return -gradient / hessian
 
     def margin(self, score: float) -> float:
@@ -320,14 +321,15 @@ class Objective(ABC):
         return first_beyond(label, self.label_kind)
 
     def typical_row(self, bound: Bound) -> tuple[float, float]:
-        """Return the standard deviation of the gradient, and the hessian, of a typical row: its prediction is
-        undecided and its label is uniform over its range. bound: the objective's bound."""
+        """Return the standard deviation of a typical row's gradient, and the row's hessian. A typical row has
+        an undecided prediction and a label that is uniformly distributed over the label range. bound: the
+        objective's bound."""
         return bound.clip / math.sqrt(3.0), 1.0
 
 
 def xgboost_text(value: float | str) -> str:
-    """Return a parameter as XGBoost's model file has it. A number becomes the shortest decimal that reads
-    back as the same number."""
+    """Return the text of a parameter in XGBoost's model file. A number becomes the shortest decimal that
+    reads back as the same number."""
     return (
         str(value) if isinstance(value, str | int) else str(int(value)) if value.is_integer() else repr(value)
     )

@@ -23,9 +23,9 @@ _Kind = TypeVar("_Kind", bound=type[Objective])
 def register(kind: _Kind) -> _Kind:
     """Register an objective class so that terms can name it. Can be used as a decorator.
 
-    Every party and the aggregator must register the class before they read terms. The class's parameters
-    become keys of the terms. Raises TypeError if it is not a dataclass derived from Objective, ValueError if
-    the name is taken."""
+    Every party and the aggregator must register the class before they read terms. The parameters of the class
+    become keys of the terms. Raises TypeError if the class is not a dataclass derived from Objective, and
+    ValueError if the name is taken."""
     if not (isinstance(kind, type) and issubclass(kind, Objective) and is_dataclass(kind)):
         raise TypeError(f"{kind!r} is not a dataclass derived from Objective")
     if OBJECTIVES.setdefault(kind.name, kind) is not kind:
@@ -52,15 +52,15 @@ def parameters_of(name: str) -> dict[str, bool]:
 
 
 def make_objective(name: str, parameters: Mapping[str, object]) -> Objective:
-    """Create the objective of this name. Parameters that it does not have, or that are None, are ignored.
-    Raises LookupError, TypeError or ValueError if a parameter is missing or has an invalid value."""
+    """Create the objective of this name. Parameters that are None or that the objective does not have are
+    ignored. Raises LookupError, TypeError or ValueError if a parameter is missing or has an invalid value."""
     types = {parameter.name: parameter.type for parameter in _parameters(name)}
     own = {key: parameters[key] for key in types if parameters.get(key) is not None}
     return OBJECTIVES[name](**{key: to_number(types[key], value) for key, value in own.items()})
 
 
 def to_number(kind: object, value: object) -> Any:
-    """Convert a parameter to this kind (int, float, bool or str). Raises ValueError if it is invalid."""
+    """Convert a parameter to this type (int, float, bool or str). Raises ValueError if it is invalid."""
     if kind is str:
         return str(value)
     if kind is bool:
@@ -72,15 +72,15 @@ def to_number(kind: object, value: object) -> Any:
 
 # ---- Objectives from packages: classes that installed packages offer as entry points --------------------
 # Guarantees: only names that are not registered are looked up, and only installed code under GROUP is loaded,
-# regardless of the terms: code is never sent. ConfigError is raised, in one line, if no installed package or
-# more than one offers a name, if a class does not have a parameter, and if a class is not an
+# regardless of the terms: code is never sent. ConfigError is raised, in one line, if no installed package, or
+# more than one, offers a name, if a class does not have a parameter, and if a class is not an
 # `objective.Objective` or predicts differently from its xgboost_equivalent. A party raises Refused if
 # gradients are invalid.
 
 
 GROUP = "fedboost.objectives"
 _KINDS: dict[object, type] = {"int": int, "float": float, "str": str}
-"""Types by name, for modules that store annotations as text."""
+"""Types by name, for modules whose annotations are strings."""
 
 
 def names() -> list[str]:
@@ -118,8 +118,8 @@ def parameters(name: str, values: Mapping[str, object]) -> dict[str, Any]:
 
 
 def objective(name: str, values: Mapping[str, object]) -> Objective:
-    """Create an objective that an installed package offers. values: its parameters. Raises ConfigError if no
-    package or several packages offer it, or if it is not a valid objective."""
+    """Create an objective that an installed package offers. values: parameters of the objective. Raises
+    ConfigError if no package or several packages offer it, or if it is not a valid objective."""
     kind, own = _class(name), parameters(name, values)
     if kind.__abstractmethods__:
         lacking = ", ".join(sorted(kind.__abstractmethods__))
@@ -152,7 +152,7 @@ def gradients(
 
     Args:
         loss: the objective.
-        name: its name, for error messages.
+        name: the objective's name, for error messages.
         margin: float64 [N].
         label: float32 [N], or [2, N] if labels are intervals.
         weight: float32 [N].
@@ -182,9 +182,9 @@ def gradients(
 def check_objective(loss: Objective, label: Float32) -> None:
     """Check an objective; intended for the tests of the package that defines it.
 
-    label: labels to check it with, float32 [N], or [2, N] if they are intervals. Raises ConfigError unless
-    each row's gradient and hessian depend only on that row, are finite, within the objective's bounds and
-    proportional to the weight, and hessians are not negative."""
+    label: labels to compute gradients with, float32 [N], or [2, N] if they are intervals. Raises ConfigError
+    unless each row's gradient and hessian depend only on that row, are finite, lie within the objective's
+    bounds and are proportional to the weight. Hessians must not be negative."""
     rows = label.shape[-1]
     margin = np.linspace(-4.0, 4.0, rows)
     ones, halves = np.ones(rows, np.float32), np.full(rows, 0.5, np.float32)
@@ -253,7 +253,7 @@ def _class(name: str) -> type[Objective]:
 
 
 def _fault(made: Objective, name: str) -> str:
-    """Return why this is not a valid objective of that name; empty if it is one."""
+    """Describe why this is not a valid objective of that name. Returns an empty string if it is valid."""
     if made.name != name:
         return f"its name is {made.name!r}"
     if made.outputs != 1:
@@ -289,7 +289,7 @@ class Trials(Objective):
     """Objective for several models that are trained at once. Each model has its own margin for every row:
     margins are float64 [number, N].
 
-    base: the objective of each model, which must have a single output; number: number of models."""
+    base: the objective of every model, which must have a single output; number: number of models."""
 
     base: Any
     """An `Objective`, or the loss that boosting starts from."""
