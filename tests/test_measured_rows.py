@@ -162,7 +162,9 @@ def test_a_site_knows_its_table_again(tmp_path):
     async def nearly(one):
         return await one.train(near)
 
-    with pytest.raises(SessionFailed, match="differ in fewer than 10 rows from those of an earlier session"):
+    with pytest.raises(
+        SessionFailed, match="differ in fewer than 10 rows from the rows of an earlier session"
+    ):
         in_time(with_tables(tables, nearly))
 
 

@@ -376,7 +376,7 @@ def test_a_model_with_means_is_not_continued(tmp_path):
     from fedboost.runtime.model import text_of
 
     with pytest.raises(
-        ConfigError, match="target_means with xgb_model: the model's means are from other rows"
+        ConfigError, match="target_means with xgb_model: the model's target means are from other rows"
     ):
         agreed(xgb_model=text_of(fb.Model.load(tmp_path / "m.json")))
 

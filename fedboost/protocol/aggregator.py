@@ -1,14 +1,14 @@
 """The aggregator's end of a session: takes messages from parties and returns messages to parties. Sans-IO.
 
-`RULES` defines the session: for each phase and event, the handler and the phases that it may lead to.
+`RULES` defines the session: the handler for each event in each phase, and the phases that may follow.
 Handlers are methods of `AggregatorSession`, grouped by topic: joining, a turn, the end.
 
 Guarantees: there is one running sum per turn, never a copy per party. Messages of different parties may
-arrive in any order; repeated messages, and those of an earlier attempt, are ignored. Every sum is recorded
+arrive in any order; repeated messages and messages of an earlier attempt are ignored. Every sum is recorded
 before anything that follows from it is sent, so a session that restarts from its records can continue.
-Rejects: joins under different terms, and reports out of turn or order (SessionFailed, kept in `error`).
-Parties that the terms do not name are ignored. A party that left, or was lost too often, is not
-readmitted."""
+Rejects: parties that join under different terms, and reports for the wrong turn or out of order
+(SessionFailed, stored in `error`). Parties that the terms do not name are ignored. A party that left, or was
+lost too often, is not readmitted."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -77,15 +77,15 @@ class Introduction:
         self.digest = b""
         """Digest of the attempt, to which the parties' keys are bound."""
         self.public: Public | None = None
-        """Key that sums are encrypted with, or None if they are not encrypted."""
+        """Public key with which sums are encrypted, or None if they are not encrypted."""
         self.transcripts: Transcripts | None = None
         """Transcripts of the attempt, or None before the parties are introduced."""
         self.setup: AggregatorSetup | None = None
-        """Facts from which openers are built, or None before the first query."""
+        """Setup from which the opener of each turn is built, or None before the first query."""
 
     def join(self, party: str, greeting: bytes, trust: Trust | None, attempt: Attempt) -> None:
-        """Check and store a party's greeting. A repeated one changes nothing. Raises PeerError if the
-        greeting is invalid, or differs from the party's first one."""
+        """Check and store a party's greeting. A repeated greeting is ignored. Raises PeerError if the
+        greeting is invalid, or differs from the first greeting of this party."""
         known = self.greetings.get(party)
         if known == greeting:
             return
@@ -101,7 +101,7 @@ class Introduction:
         self.greetings[party] = greeting
 
     def complete(self, attempt: Attempt, roster: tuple[str, ...], state: TrainingState) -> tuple[bytes, ...]:
-        """Return the greetings of the roster once all have arrived, and start the transcripts with them."""
+        """Start the transcripts and return the greetings of the roster. Call this once all have arrived."""
         greetings = tuple(self.greetings[member] for member in roster)
         self.digest = session_digest(attempt, greetings)
         if attempt.terms.protection.uses_key_holder:
@@ -110,9 +110,9 @@ class Introduction:
         return greetings
 
 
-# ---- One turn at the aggregator: each party's sealed parts, the help to open their sum, and the sum -----
+# ---- One turn at the aggregator: each party's sealed parts, the replies that open their sum, the sum ------
 # Guarantees: one running sum, never a copy per party; a repeated part is not added twice.
-# Raises: PeerError for parts out of order, and for help that was not requested.
+# Raises: PeerError for parts out of order, and for replies that were not requested.
 
 
 class Turn:
@@ -121,28 +121,28 @@ class Turn:
 
     def __init__(self, number: int, roster: Iterable[str], opener: Opener) -> None:
         self.helping: set[str] = set()
-        """Parties whose help with opening the sum is due."""
+        """Parties that still have to reply to an OpenRequest."""
         self.reporting = set(roster)
-        """Parties whose vector is not completely in the sum yet."""
+        """Parties whose vector has not been completely added to the sum yet."""
         self.relayed: defaultdict[str, Order] = defaultdict(Order)
-        """Party -> check of the relays that it sent through the aggregator."""
+        """Party -> checker of the relays that it sends through the aggregator."""
         self._number = number
         self._opener = opener
         self._parts = dict.fromkeys(self.reporting, 0)
         self._help: dict[str, bytes] = {}
 
     def has_reported(self, party: str) -> bool:
-        """Return True once the party's whole vector was added to the sum."""
+        """Return True if the party's whole vector has been added to the sum."""
         return party in self._parts and party not in self.reporting
 
     def repeats(self, party: str, report: Report) -> bool:
-        """Return True if a part was already added, or belongs to an earlier turn."""
+        """Return True if this part was already added, or belongs to an earlier turn."""
         known = self._parts.get(party, 0)
         return report.turn < self._number or (report.turn == self._number and report.part < known)
 
     def report(self, party: str, report: Report) -> None:
-        """Add the next part of a party's sealed vector to the sum. Raises PeerError if it is out of order, or
-        was sealed in a different context."""
+        """Add the next part of a party's sealed vector to the sum. Raises PeerError if the part is out of
+        order, or was sealed in a different context."""
         if report.turn != self._number:
             raise PeerError(
                 "report-wrong-turn", f"it sent a report for turn {report.turn} during turn {self._number}"
@@ -170,32 +170,34 @@ class Turn:
         self._opener.lose(party)
 
     def requests(self) -> dict[str, bytes]:
-        """Return a dict: party -> request for help that is due. It is empty once the sum can be opened.
-        Raises RosterTooSmall if too few parties are left to open the sum."""
+        """Return the requests that must be answered before the sum can be opened, as a dict: party ->
+        request. Raises RosterTooSmall if too few parties are left to open the sum."""
         requests = self._opener.requests()
         self.helping = set(requests)
         return requests
 
     def repeats_help(self, party: str, assist: OpenShare) -> bool:
-        """Return True if help was already received, or belongs to an earlier turn."""
+        """Return True if this reply was already received, or belongs to an earlier turn."""
         return assist.turn < self._number or self._help.get(party) == assist.answer
 
     def assist(self, party: str, assist: OpenShare) -> None:
-        """Check and store a party's help. Raises PeerError if it was not requested."""
+        """Check and store a party's reply to an OpenRequest. Raises PeerError if none was requested."""
         if party not in self.helping:
-            raise PeerError("help-unexpected", f"it sent help with turn {assist.turn} that was not requested")
+            raise PeerError(
+                "help-unexpected", f"it sent unrequested data to open the sum of turn {assist.turn}"
+            )
         self._opener.assist(party, assist.answer)
         self._help[party] = assist.answer
         self.helping.discard(party)
 
     def open(self) -> Int64:
-        """Return the sum of all parties' cells, int64 [cells]."""
+        """Open the sum of all parties' cells. Returns int64 [cells]."""
         return self._opener.open()
 
 
 def turns_of(terms: Terms, query: Query) -> int:
-    """Return the number of times turn_timeout that parties have for a query. It is more than 1 if lists are
-    relayed, because one party after another processes them."""
+    """Return the factor by which turn_timeout is multiplied for a query. The factor exceeds 1 if parties
+    relay data for it, because they process the data one after another."""
     return max(len(block.parties) for block in terms.blocks) if query.relayed_bytes(terms) else 1
 
 
@@ -222,8 +224,8 @@ class Closing:
         """Start to collect signatures.
 
         Args:
-            structure: returns the hash of the model in a party's view; '' stands for all parties if views are
-                the same.
+            structure: function that maps a party to the hash of the model in its view; '' stands for all
+                parties if they have the same view.
             thresholds: collects the thresholds that parties send."""
         self.thresholds = thresholds
         self.digest = digest
@@ -235,7 +237,7 @@ class Closing:
         self._structure = cache(structure)
 
     def lacks(self, party: str) -> bool:
-        """Return True while the party may still sign."""
+        """Return True if the party has neither signed nor left without signing."""
         return party not in self.attestations and party not in self.unsigned
 
     def attest(self, party: str, attest: Attest, trust: Trust | None, attempt: Attempt) -> None:
@@ -248,9 +250,9 @@ class Closing:
         if attest.structure != self._structure(attempt.terms.blocks.viewer(party)):
             raise PeerError("attest-other-trees", "its attestation does not match the model's trees")
         if len(attest.part) != (PART_BYTES if attempt.terms.keeps_parts else 0):
-            raise PeerError("attest-part", "its attestation lacks a part's hash, or should not have one")
+            raise PeerError("attest-part", "its attestation wrongly has or lacks the hash of a model part")
         if len(attest.certificate) + len(attest.signature) > MAX_SIGNATURE_BYTES:
-            raise PeerError("attest-too-long", "its signature with certificates is too long")
+            raise PeerError("attest-too-long", "its signature and certificates are too long")
         if trust is not None:
             key_exchange.check_attest(trust, attempt, self.digest, party, attest)
         self.thresholds.take(party, attest.thresholds)
@@ -261,16 +263,16 @@ class Closing:
 
 
 class AggregatorSession:
-    """One session at the aggregator.
+    """The aggregator's end of one session: handles events and returns the messages to send.
 
     Args:
         program: the session's algorithm.
         state: initial state of every training run.
         record: writes a record to the journal; it must survive a crash once the call returns.
-        past: records of an earlier process.
+        past: journal records that an earlier process of this session wrote.
         trust: certificates with which greetings and signatures are checked, if parties sign.
         draw: cryptographic source of randomness for blinds and for the aggregator's noise.
-        callbacks: called after each round; may end the training run.
+        callbacks: functions that are called after each round, and may end the training run.
         request: the analyst's signed request, if any.
 
     Raises ConfigError if `past` does not fit the session."""
@@ -302,10 +304,10 @@ class AggregatorSession:
         self.trust = trust
         self.draw = draw
         self.helped = bool(self.run.attempt)
-        """True if parties may have helped to open this turn's sum, in any attempt or process."""
+        """True if a party may have replied to an OpenRequest for this turn, in any attempt or process."""
         self.deadline = 0.0
         self.seconds = 0.0
-        """Time in seconds that parties have for the message that is due."""
+        """Time in seconds within which parties must send the message that is due."""
 
     @property
     def roster(self) -> tuple[str, ...]:
@@ -365,8 +367,8 @@ class AggregatorSession:
     # ---- Events -------------------------------------------------------------------------------------
 
     def start(self, connected: Iterable[str] | None = None) -> Outbox:
-        """Run the program up to its first query and call the connected parties together. connected: defaults
-        to all parties."""
+        """Run the program up to its first query, and send an offer to the connected parties. connected: names
+        of the connected parties (default: all)."""
         parties = {*self.terms.parties}
         self.attendance.connected = parties if connected is None else parties.intersection(connected)
         draws = self.terms.noise is not None and self.terms.noise.placement == "central"
@@ -393,7 +395,7 @@ class AggregatorSession:
             return self.fail(f"turn {self.turn}: {error}")
 
     def tick(self, now: float) -> Outbox:
-        """Set the current time, in seconds of any steady clock. Returns the messages to send now."""
+        """Set the current time, in seconds of any monotonic clock. Returns the messages to send now."""
         self.attendance.now = now
         if self.phase not in PHASES:
             return []
@@ -403,7 +405,7 @@ class AggregatorSession:
             return self.fail(f"turn {self.turn}: {error}")
 
     def finish(self) -> None:
-        """End training with the current round. The model consists of the rounds trained so far."""
+        """End training after the current round. The model then consists of the rounds trained so far."""
         self.run.enough = True
 
     def follow(self, event: FromConnection | Violation | Tick, *arguments: object) -> Outbox:
@@ -414,7 +416,8 @@ class AggregatorSession:
         return outbox
 
     def _is_heard(self, party: str, event: FromConnection) -> bool:
-        """Return False if the party is out of the session, or the event is a Leave for an earlier session."""
+        """Return False if the event must be ignored: a Leave for a different session, or a message from a
+        party that is out of this session."""
         if isinstance(event, Leave) and event.session not in ("", self.name):
             return False
         return not self.is_out(party) or isinstance(event, Connected | Disconnected)
@@ -424,8 +427,8 @@ class AggregatorSession:
         return party not in self.run.roster or party in self.attendance.barred
 
     def _is_current(self, event: FromConnection) -> bool:
-        """Return True if the event belongs to the current attempt. Raises PeerError if its attempt has not
-        started yet."""
+        """Return True if the event belongs to the current attempt. Raises PeerError if the event belongs to a
+        later attempt, or joins a different session."""
         if isinstance(event, Join) and (event.session, event.digest) != (self.name, self.terms.digest):
             raise PeerError("join-other-terms", "it joined a different session, or under different terms")
         current = self.run.attempt
@@ -439,7 +442,7 @@ class AggregatorSession:
     # ---- Joining ------------------------------------------------------------------------------------
 
     def restart_attempt(self) -> Outbox:
-        """Send all connected parties an offer. After they have exchanged new keys, the query is sent."""
+        """Offer a new attempt to connected parties. The query follows once they have exchanged new keys."""
         #     Gathered(n) in the journal -> Offer(n) -> every Join(n) -> Introduce -> Ask
         #
         # If the process dies after the first step, the next one calls attempt n + 1, and n is skipped. In the
@@ -495,8 +498,8 @@ class AggregatorSession:
         return outbox + self.end()
 
     def end(self) -> Outbox:
-        """Finish the session once all parties have signed. Connected parties come first; then a new attempt
-        collects the missing signatures."""
+        """Finish the session once all parties have signed. If signatures are still missing after all
+        connected parties have signed, start a new attempt to collect them."""
         assert self.closing is not None
         if any(map(self.awaits, self.roster)):
             return []
@@ -521,8 +524,8 @@ class AggregatorSession:
         self.deadline = self.attendance.now + self.seconds
 
     def to_roster(self, message: Callable[[str], ToParty]) -> Outbox:
-        """Address a message to each introduced party. If all have the same view, they share one message
-        object."""
+        """Address a message to each introduced party. If all parties have the same view, they share one
+        message object. message: function that returns the message for a party."""
         roster = [party for party in self.run.roster if party in self.attendance.introduced]
         if self.terms.blocks or not roster:
             return [(party, message(party)) for party in roster]
@@ -535,7 +538,7 @@ class AggregatorSession:
     # ---- Attendance and the introduction of an attempt --------------------------------------------------
 
     def invite(self, party: str, event: Connected) -> Outbox:
-        """Send the party an offer if the session needs it."""
+        """Send an offer to the party if the session waits for it."""
         connected = self.attendance.connected
         awaited = not self.is_out(party) and party not in connected
         connected.add(party)
@@ -547,13 +550,13 @@ class AggregatorSession:
         return []
 
     def join(self, party: str, join: Join) -> Outbox:
-        """Accept the party's greeting. After the last one, introduce all parties and send the query."""
+        """Accept the party's greeting. After the last greeting, introduce all parties and send the query."""
         self.introduction.join(party, join.greeting, self.trust, self.current_attempt)
         self.attendance.away.pop(party, None)
         return [] if any(map(self.awaits, self.roster)) else self.introduce()
 
     def join_again(self, party: str, join: Join) -> Outbox:
-        """Ignore a repeated Join; any other violates the protocol."""
+        """Ignore a repeated Join. A different Join violates the protocol."""
         if self.introduction.greetings.get(party) != join.greeting:
             raise PeerError("join-repeated", "it joined twice, with different greetings")
         return []
@@ -591,7 +594,7 @@ class AggregatorSession:
                 f"{reason}; only {len(left)} parties are left, but {self.terms.min_roster} are needed"
             )
         # The query that ends the tree replaces the pending one. It belongs to a later stage, and no sum of it
-        # was opened, so help with the pending sum does not matter any more.
+        # was opened, so replies about the pending sum do not matter any more.
         if self.run.grows_a_tree:
             self.run.cut()
             self.helped = False
@@ -622,7 +625,7 @@ class AggregatorSession:
         return self.follow(lost, party, lost)
 
     def note_loss(self, party: str, event: Disconnected) -> bool:
-        """Record that a party was lost. Returns True if it is in the roster."""
+        """Record that a party was lost. Returns True if the party is in the roster."""
         self.attendance.connected.discard(party)
         self.attendance.introduced.discard(party)
         if party not in self.roster:
@@ -662,7 +665,8 @@ class AggregatorSession:
         return protection.opener(tag, setup)
 
     def report(self, party: str, report: Report) -> Outbox:
-        """Add the part to the sum. After the last part of all parties, request help or open the sum."""
+        """Add a part of the party's report to the sum. Once all reports are complete, open the sum, or
+        request what opening it requires."""
         turn = self.current_turn
         assert turn is not None
         if turn.repeats(party, report):
@@ -671,26 +675,27 @@ class AggregatorSession:
         return [] if turn.reporting else self.seek_help()
 
     def stray_report(self, party: str, report: Report) -> Outbox:
-        """Ignore a repeated Report; any other violates the protocol."""
+        """Ignore a repeated Report. Any other Report violates the protocol."""
         if self.current_turn is not None and self.current_turn.repeats(party, report):
             return []
         raise PeerError("report-unexpected", f"it sent a report for turn {report.turn} in phase {self.phase}")
 
     def pass_on(self, party: str, relay: Relay) -> Outbox:
-        """Forward the bytes to the receivers in the sender's block, without storing them."""
+        """Forward a relay to its receivers in the sender's block, without storing it."""
         turn, block = self.current_turn, self.terms.blocks.of(party)
         assert turn is not None
         if relay.turn < self.turn:
             return []
         if relay.turn != self.turn or party not in turn.reporting:
             raise PeerError(
-                "relay-turn", f"it relayed bytes for turn {relay.turn} during turn {self.turn}, or too late"
+                "relay-turn",
+                f"it relayed bytes for turn {relay.turn} during turn {self.turn}, or after its own report",
             )
         others = set() if block is None else {*block.parties} - {party}
         if not relay.to or not others.issuperset(relay.to) or len(set(relay.to)) != len(relay.to):
             raise PeerError(
                 "relay-receivers",
-                "it relayed bytes outside its block, to itself, or to one party twice",
+                "it relayed bytes to no one, to itself, to a party outside its block, or to a party twice",
             )
         query = self.run.pending
         most = max_relayed(self.terms, party, query, query.rows, self.run.state)
@@ -706,13 +711,13 @@ class AggregatorSession:
         return [(other, told) for other in relay.to]
 
     def stray_relay(self, party: str, relay: Relay) -> Outbox:
-        """Ignore a Relay of an earlier turn; any other violates the protocol."""
+        """Ignore a Relay of an earlier turn. Any other Relay violates the protocol."""
         if relay.turn < self.turn:
             return []
         raise PeerError("relay-stray", f"it relayed bytes in phase {self.phase}")
 
     def seek_help(self) -> Outbox:
-        """After all reports have arrived, request the help that opening the sum still needs, or open it."""
+        """After all reports have arrived, open the sum, or send the requests that must be answered first."""
         assert self.current_turn is not None
         try:
             requests = self.current_turn.requests()
@@ -727,7 +732,7 @@ class AggregatorSession:
         return [(party, OpenRequest(self.turn, self.attempt, request)) for party, request in requests.items()]
 
     def assist(self, party: str, assist: OpenShare) -> Outbox:
-        """Accept the help. After the last reply, request more help or open the sum."""
+        """Accept a reply to an OpenRequest. After the last reply, send more requests or open the sum."""
         assert self.current_turn is not None
         if self.current_turn.repeats_help(party, assist):
             return []
@@ -735,10 +740,10 @@ class AggregatorSession:
         return [] if self.current_turn.helping else self.seek_help()
 
     def stray_assist(self, party: str, assist: OpenShare) -> Outbox:
-        """Ignore repeated help; any other help violates the protocol."""
+        """Ignore a repeated OpenShare. Any other OpenShare violates the protocol."""
         if self.current_turn is not None and self.current_turn.repeats_help(party, assist):
             return []
-        raise PeerError("help-unexpected", f"it sent help with turn {assist.turn} that was not requested")
+        raise PeerError("help-unexpected", f"it sent unrequested data to open the sum of turn {assist.turn}")
 
     def open_sum(self) -> Outbox:
         """Open the sum and send it to the program, which continues to its next query or ends with a model."""
@@ -772,8 +777,8 @@ class AggregatorSession:
         return self.ask() if roster == attendance.introduced else self.restart_attempt()
 
     def lose_in_turn(self, party: str, event: Disconnected) -> Outbox:
-        """Continue the turn if the party's whole report has arrived; under `shrink`, the others help to
-        recover its self mask. Otherwise start a new attempt."""
+        """Continue the turn if the party's whole report has arrived; under `shrink`, the other parties then
+        reveal shares of its self mask. Otherwise start a new attempt."""
         if not self.note_loss(party, event):
             return []
         assert self.current_turn is not None
@@ -804,7 +809,7 @@ class AggregatorSession:
         return self.end()
 
     def stray_attest(self, party: str, attest: Attest) -> Outbox:
-        """Ignore a repeated Attest; any other violates the protocol."""
+        """Ignore a repeated Attest. Any other Attest violates the protocol."""
         if self.attestations.get(party) == attest:
             return []
         raise PeerError("attest-unexpected", "it sent an attestation that was not requested")
@@ -814,8 +819,8 @@ class AggregatorSession:
         return self.end() if self.note_loss(party, event) else []
 
     def leave_closing(self, party: str, event: Leave | Violation) -> Outbox:
-        """Record that the model lacks the party's signature. Fail the session if the model also lacks the
-        party's thresholds, or the part that only this party was to keep."""
+        """Record that the model lacks the party's signature. Fail the session if the party's thresholds are
+        missing, or if each party keeps a part of the model."""
         assert self.closing is not None
         self.closing.unsigned.add(party)
         if self.closing.thresholds.lacks(party) or self.terms.keeps_parts:

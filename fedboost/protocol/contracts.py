@@ -44,7 +44,7 @@ class Bound:
     """Limits on a field of a wire message, in addition to its type; used with `Annotated`. They apply to the
     value of a number, and to the length of anything else.
 
-    least, most: the limits, both inclusive; what: what is counted, as it follows "the number of" in the error
+    least, most: the limits, both inclusive; what: noun phrase that follows "the number of" in the error
     message."""
 
     most: float
@@ -63,8 +63,8 @@ class Bound:
 
 @dataclass(frozen=True)
 class Only:
-    """Condition on a field of a wire message, used with `Annotated`. what: error message for a value that
-    does not meet the condition."""
+    """Condition on a field of a wire message, used with `Annotated`. holds: the condition; what: error
+    message for a value that does not meet it."""
 
     holds: Callable[[Any], bool]
     what: str
@@ -76,8 +76,8 @@ class Only:
 
 
 class Query:
-    """Base class of a query, which the aggregator sends to all holders. `digest` identifies a query in
-    transcripts; the package `fedboost.wire` encodes it."""
+    """Base class of queries, which the aggregator sends to all holders. `digest` identifies a query in
+    transcripts. The package `fedboost.wire` encodes queries."""
 
     if TYPE_CHECKING:  # fields or properties of each query
 
@@ -111,8 +111,8 @@ class Query:
 
         @property
         def only_turn(self) -> int | None:
-            """Number of the turn that this query must have to itself, or None if any turn will do. Set only
-            for queries that are asked once in a session."""
+            """Number of the turn in which this must be the only query, or None if any turn is allowed. Set
+            only for queries that are sent once in a session."""
 
         @property
         def cells(self) -> int:
@@ -123,8 +123,8 @@ class Query:
             """Layout of the sealed answer: consecutive runs of cells with the same number of bits."""
 
         def seen_by(self, terms: Terms, party: str, publicly: bool = False) -> Self:
-            """Return the party's view of the query, without what the party must not learn. publicly: return
-            the view that all parties of its block share."""
+            """Return the party's view of the query, which omits what the party must not learn. publicly:
+            return instead the view that all parties of its block share."""
 
         def check(self, terms: Terms) -> None:
             """Raise Refused if the terms do not allow the query."""
@@ -135,13 +135,13 @@ class Query:
 
     @property
     def name(self) -> str:
-        """Name that logs show for the query."""
+        """Name of the query in logs."""
         return type(self).__name__
 
     @property
     def stage(self) -> int:
-        """Rank of the query in a session: 2 * tree while the tree grows, and one more for the query that ends
-        it."""
+        """Rank of the query in a session: 2 * tree while the tree grows, and 2 * tree + 1 for the query that
+        ends it."""
         return 2 * self.tree + self.ends_tree
 
     def fits(self, answer: Int64) -> bool:
@@ -169,8 +169,8 @@ class Query:
         return {}, {}
 
     def hidden(self, terms: Terms, state: Any) -> HiddenSums | None:
-        """Return the sums that some parties report encrypted if the query is asked in this state, or None if
-        there are none."""
+        """Return the sums that some parties report in encrypted form if the query is sent in this state, or
+        None if there are none."""
         return None
 
 
@@ -180,7 +180,7 @@ class Position:
     if they are equal.
 
     Args:
-        grids: number of answered row counts used to find cut points.
+        grids: number of answered queries that count rows to find cut points.
         started: whether the cut points are known.
         rounds: number of finished rounds, including the constant.
         splits: number of splits in the growing tree.
@@ -235,14 +235,15 @@ class TrainingState(Protocol):
 
     @property
     def moved(self) -> bool:
-        """True if the last finished tree has different leaf values and changed the margin of every row."""
+        """True if the last finished tree changed the margin of every row, and its leaf values are not all
+        equal."""
 
     def after(self, query: Any) -> Self:
         """Return the state that follows once the query is answered."""
 
     def seen_by(self, terms: Terms, party: str, publicly: bool = False) -> Self:
-        """Return the party's view of the state. publicly: return the view that all parties of its block
-        share."""
+        """Return the party's view of the state. publicly: return instead the view that all parties of its
+        block share."""
 
     def check(self, terms: Terms) -> None:
         """Raise Refused if no training run under these terms can be in this state."""
@@ -261,14 +262,14 @@ class TrainingState(Protocol):
         """Return True if the roster of this query may lack a party of the terms."""
 
     def structure(self, rounds: int, terms: Terms) -> bytes:
-        """Return a hash of the model after this number of rounds: everything that predictions depend on."""
+        """Return a hash of everything that predictions depend on in the model after this number of rounds."""
 
     def to_record(self) -> list[Any]:
         """Return the growing tree as JSON values for the journal."""
 
     def with_record(self, record: list[Any]) -> Self:
-        """Return a copy with the growing tree of a journal record. Raises ValueError or TypeError if the
-        record is malformed."""
+        """Return a copy whose growing tree is taken from a journal record. Raises ValueError or TypeError if
+        the record is malformed."""
 
     def check_grown(self, terms: Terms, tree: Tree, last: Splits) -> None:
         """Raise Refused unless the growing tree, with the further splits in `last`, has the same size as
@@ -279,8 +280,8 @@ class TrainingState(Protocol):
 class Send:
     """Yielded by a holder to relay bytes to other parties of its block.
 
-    kind: what the bytes are, for logs; to: the receivers; content: the bytes, not sealed yet; about: number
-    of rows that they reveal something about."""
+    kind: kind of content, for logs; to: the receivers; content: the bytes before sealing; about: number of
+    rows about which they reveal something."""
 
     kind: str
     to: tuple[str, ...]
@@ -301,13 +302,13 @@ class Receive:
 
 @dataclass(frozen=True)
 class NeedKeys:
-    """Yielded by a holder to get the keys that encrypt gradients in the current attempt."""
+    """Yielded by a holder to obtain the keys that encrypt gradients in the current attempt."""
 
 
 @dataclass(frozen=True)
 class Keys:
-    """Keys that encrypt gradients in one attempt. public: the encryption key; secret: the decryption key,
-    None except at the key holder; draw: source of randomness."""
+    """Keys that encrypt gradients in one attempt. public: the encryption key; secret: the decryption key at
+    the key holder, None at other parties; draw: source of randomness."""
 
     public: Any
     secret: Any = field(repr=False)
@@ -324,17 +325,18 @@ class Answered:
 
 
 Answering = Generator[Send | Receive | NeedKeys, Any, Int64 | Answered]
-"""Generator that computes an answer. It yields `Send` to relay bytes, and `Receive` or `NeedKeys` to be sent
-bytes or keys; it returns the integers. Bytes from one sender arrive in the order in which they were sent."""
+"""Generator that computes an answer. It yields `Send` to relay bytes, `Receive` to receive bytes, and
+`NeedKeys` to receive keys. It returns the integers. Bytes from one sender arrive in the order in which they
+were sent."""
 
 
 @dataclass(frozen=True)
 class HeldTable:
     """What a site's memory records about the table of a session.
 
-    rows: number of rows; hashed: returns the HMAC of the rows under a key, which is the same in all versions
-    of fedboost; chosen: the rows that the session uses or holds out, bool [rows], or None if it treats all
-    rows alike."""
+    rows: number of rows; hashed: function that returns the HMAC of the rows under a key (the same HMAC in all
+    versions of fedboost); chosen: the rows that the session uses or holds out, bool [rows], or None if it
+    treats all rows alike."""
 
     rows: int
     hashed: Callable[[bytes], bytes]
@@ -342,7 +344,7 @@ class HeldTable:
 
 
 class Holder(Protocol):
-    """A party's data, with the operations that a session needs."""
+    """Interface to a party's data: the operations that a session needs."""
 
     @property
     def rows(self) -> int:
@@ -360,11 +362,11 @@ class Holder(Protocol):
         """Return the HMAC, under `key`, of everything that answers are computed from."""
 
     def go_to(self, state: Any) -> None:
-        """Move to a training state, so that this party continues where the others are."""
+        """Move to a training state, so that this party continues where the other parties are."""
 
     def trees(self, rounds: int) -> tuple[Tree, ...]:
         """Return the trees of the first `rounds` rounds as this party sees them. If parties hold different
-        columns, they contain thresholds only for this party's columns."""
+        columns, the trees contain thresholds only for this party's columns."""
 
     def answering(self, query: Any) -> Answering:
         """Compute the answer, int64 [query.cells], waiting for relays from other parties where needed. Then
@@ -372,7 +374,7 @@ class Holder(Protocol):
 
 
 class EmptyHolder:
-    """Holder of a key holder without rows. It follows the training state and answers every query with
+    """Holder for a key holder that has no rows. It follows the training state and answers every query with
     zeros."""
 
     rows = 0
@@ -401,7 +403,7 @@ class EmptyHolder:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result of a program: the model, and a summary of JSON values."""
+    """Result of a program: the model, and a summary that consists of JSON values."""
 
     booster: Booster
     summary: Mapping[str, Any] = field(default_factory=dict)
@@ -410,17 +412,17 @@ class Outcome:
 GrownTrees = list[tuple[Tree, Splits]]
 """Trees of a session so far, each with the splits that followed from its last histograms."""
 Program = Callable[[Terms, GrownTrees], Generator[Any, Int64, Booster | Outcome]]
-"""Algorithm of a session: a generator that yields queries, is sent the sum of each, and returns the model or
+"""Algorithm of a session: a generator that yields queries, receives the sum of each, and returns the model or
 an `Outcome`. Queries that share a turn are yielded as one (`Several`).
 
 The program appends its trees to the list that it is given, and asks no queries about trees that are already
-in it. TreeAborted is thrown into it in place of a sum that will not arrive. TrainingStopped is thrown into it
+in it. TreeAborted is thrown into the generator in place of a sum that will not arrive, and TrainingStopped
 after the last wanted round."""
 
 
 # ---- What the sums over several groups of parties reveal together ---------------------------------------
-# The sums over {a, b, c, d} and {a, b, c} reveal those of d; {a, b, c, d, e}, {a, b, c} and {a, d, e} reveal
-# those of a. Parties that collude can also subtract their own sums from the result.
+# The sums over {a, b, c, d} and {a, b, c} reveal d's sums; {a, b, c, d, e}, {a, b, c} and {a, d, e} reveal
+# a's sums. Parties that collude can also subtract their own sums from the result.
 # `smallest_revealed_set` finds the smallest set of parties whose sum follows from the known sums.
 
 
@@ -430,8 +432,8 @@ MAX_GROUPS = 3
 
 def smallest_revealed_set(groups: Iterable[frozenset[str]], colluding: int) -> frozenset[str]:
     """Return the smallest set of parties whose sum can be computed from the sums over several groups. groups:
-    at most MAX_GROUPS sets of parties. The result is empty unless it has fewer than `colluding` + 2 parties,
-    because a larger set contains at least two honest ones.
+    at most MAX_GROUPS sets of parties. The result is empty if every such set has at least `colluding` + 2
+    parties, because at least two of them are then honest.
 
     A linear combination of the sums gives all parties that are in the same groups (a class) the same factor.
     Some combination covers only the parties of certain classes if the groups' incidence matrix loses rank
@@ -530,7 +532,7 @@ class Several(Query):
         return sum([part.segments for part in self.parts], ())
 
     def seen_by(self, terms: Terms, party: str, publicly: bool = False) -> "Several":
-        """Return the party's view of all queries; returns this object itself if nothing is hidden."""
+        """Return the party's view of all queries, or this object itself if nothing is hidden."""
         parts = tuple([part.seen_by(terms, party, publicly) for part in self.parts])
         return self if all(map(is_, parts, self.parts)) else Several(parts)
 
@@ -578,7 +580,8 @@ class Several(Query):
         )
 
     def hidden(self, terms: Terms, state: Any) -> HiddenSums | None:
-        """Return the encrypted sums of the only query that has any, with cell numbers of the whole answer."""
+        """Return the encrypted sums of the only query that has any. Their cell numbers refer to the whole
+        answer."""
         if not terms.hides_columns:
             return None
         begin, found = 0, None

@@ -6,12 +6,12 @@ aggregator relays the greetings but cannot replace a party's key with its own. E
 certified key, and every party checks the certificate against the consortium's root itself. A greeting is
 valid for only one attempt of one session of one request. The analyst who requested the session has signed its
 terms.
-Raises: PeerError for an unknown party, a party or key that appears twice, another party's signature, a
-certificate of another role, and an introduction that lacks this party's own greeting.
+Raises: PeerError for an unknown party, a party or key that appears twice, a signature by another party, a
+certificate for another role, and an introduction that lacks this party's own greeting.
 
 Key confirmation needs no separate message: only vectors of parties with the same session digest and keys add
-up to a sum that opens. With self masks, none is disclosed before all shares sealed under those keys were
-opened."""
+up to a sum that opens. If there are self masks, none is disclosed before all shares sealed under these keys
+have been opened."""
 
 import hashlib
 from collections.abc import Callable, Collection
@@ -36,10 +36,11 @@ if TYPE_CHECKING:
 NONCE_BYTES = 32
 PARTY, ANALYST = "party", "analyst"
 SESSION, CHECK = b"fedboost/1/request", b"fedboost/1/check"
-"""Prefixes of an analyst's signature: a request for a session under some terms, or for a preflight check of
-them. A signature for one is not valid for the other."""
+"""Prefixes of the text that an analyst signs to request a session or a preflight. A signature for one is not
+valid for the other."""
 MAX_REQUEST_AGE = timedelta(days=30)
-"""Validity of a request after it was signed. It is long because sites may have to approve the terms first."""
+"""Time for which a request is valid after it was signed. It is long because sites may have to approve the
+terms first."""
 MAX_CLOCK_SKEW = timedelta(hours=1)
 
 
@@ -47,9 +48,9 @@ MAX_CLOCK_SKEW = timedelta(hours=1)
 class Credentials:
     """A party's own identity and the certificates that it trusts.
 
-    signer: its signing key and certificate; roots: trusted root certificates (PEM); denied: serial numbers of
-    certificates that are not accepted; clock: returns the current time, since a session may outlast a
-    certificate."""
+    signer: the party's signing key and certificate; roots: trusted root certificates (PEM); denied: serial
+    numbers of certificates that are not accepted; clock: returns the current time, since a session may
+    outlast a certificate."""
 
     signer: Signer
     roots: bytes
@@ -59,7 +60,8 @@ class Credentials:
 
 @dataclass(frozen=True)
 class Trust:
-    """Certificates that an aggregator trusts. It signs nothing itself. The fields are as in `Credentials`."""
+    """Certificates that an aggregator trusts. The aggregator itself signs nothing. The fields are as in
+    `Credentials`."""
 
     roots: bytes
     denied: Collection[str]
@@ -69,7 +71,7 @@ class Trust:
 @dataclass(frozen=True)
 class Attempt:
     """One attempt of a session, in which parties meet with fresh keys. Greetings and keys are valid only for
-    it. request: nonce of the analyst's request, empty where nothing is signed."""
+    this attempt. request: nonce of the analyst's request, empty if requests are not signed."""
 
     session: str
     number: int
@@ -96,14 +98,14 @@ class AgreedAttempt:
 
 
 def request(signer: Signer, terms: Terms, nonce: bytes, time: int, wish: bytes = SESSION) -> Request:
-    """Sign a request for a session under these terms, or for a check of them. nonce: 32 fresh bytes; time:
+    """Sign a request for a session under these terms, or for a preflight. nonce: 32 fresh bytes; time:
     seconds since 1970, UTC; wish: SESSION or CHECK."""
     return Request(nonce, time, signer.certificate, signer.sign(_requested(wish, terms.digest, nonce, time)))
 
 
 def check_request(trust: Credentials | Trust, terms: Terms, asked: Request, wish: bytes = SESSION) -> str:
-    """Return the name of the analyst who signed a request for these terms. If the terms predict rows, the
-    label holder must sign instead, because the rows are its own.
+    """Return the name of the analyst who signed a request for these terms. If the session predicts rows, the
+    label holder must sign instead of an analyst, because the rows are its own.
 
     wish: SESSION or CHECK. Raises PeerError if someone else signed, or if the signature is invalid."""
     known = _signer(trust, terms.digest, asked, wish)
@@ -122,8 +124,9 @@ def check_request(trust: Credentials | Trust, terms: Terms, asked: Request, wish
 
 
 def check_unread(trust: Credentials | Trust, text: str, asked: Request, wish: bytes = SESSION) -> str:
-    """Return the name of the signer of a request whose terms are still unparsed text, since parsing may take
-    long. Call `check_request` once they are parsed. Raises PeerError if the signature is invalid."""
+    """Check the signature of a request before its terms are parsed, which may take long, and return the
+    signer's name. Call `check_request` once the terms are parsed. text: the terms as canonical JSON. Raises
+    PeerError if the signature is invalid."""
     return _signer(trust, digest_of(text), asked, wish).name
 
 
@@ -155,8 +158,8 @@ def check_age(asked: Request, now: datetime) -> None:
 def greet(
     credentials: Credentials | None, me: str, attempt: Attempt, public: bytes, draw: RandomBytes
 ) -> bytes:
-    """Return this party's signed greeting with its fresh public keys. It is empty without credentials, since
-    there is no key to sign with."""
+    """Return this party's signed greeting with its fresh public keys. The greeting is empty if the party has
+    no credentials, because there is no key to sign with."""
     if credentials is None:
         return b""
     nonce = draw(NONCE_BYTES)
@@ -199,7 +202,7 @@ def meet(
             )
         return AgreedAttempt(session, {})
     if own not in greetings:
-        raise PeerError("introduction-changed", "the introduction lacks this party's greeting or changed it")
+        raise PeerError("introduction-changed", "the introduction lacks this party's greeting or altered it")
     trust = credentials.roots, tuple(sorted(credentials.denied)), credentials.clock()
     publics = dict(_publics(*trust, protection.name, attempt.packed(), greetings))
     if not set(publics) <= set(terms.parties) or len(publics) < terms.min_roster:
@@ -246,12 +249,12 @@ def check_greeting(trust: Trust, attempt: Attempt, party: str, greeting: bytes) 
 
 
 def key_context(attempt: Attempt, party: str) -> bytes:
-    """Return the context that a party's key proof is bound to."""
+    """Return the context to which a party's key proof is bound."""
     return packing.pack(b"fedboost/1/key", attempt.packed(), party.encode())
 
 
 def read_public(attempt: Attempt, public: bytes) -> "Public":
-    """Decode the public key that sums are encrypted with. Raises PeerError if it is invalid or too short."""
+    """Decode the public key with which sums are encrypted. Raises PeerError if it is invalid or too short."""
     terms = attempt.terms
     assert terms.keyholder is not None
     context = key_context(attempt, terms.keyholder)
@@ -259,7 +262,7 @@ def read_public(attempt: Attempt, public: bytes) -> "Public":
 
 
 def public_of(attempt: Attempt, greetings: Collection[bytes]) -> "Public":
-    """Return the public key that sums are encrypted with, taken from the key holder's greeting. Raises
+    """Return the public key with which sums are encrypted, taken from the key holder's greeting. Raises
     PeerError if no greeting is from the key holder."""
     for greeting in greetings:
         name, public, *_ = packing.unpack(greeting)
@@ -321,8 +324,8 @@ def attestation(terms: Terms, request: bytes, session: bytes, party: str, attest
     """Encode the statement that a party signs at the end of a session. It says that the party answered this
     many queries under the terms' protection, in the session of the request with this nonce. It contains the
     structure of the party's view of the model (`boosting.state.structure`). If only the party knows the
-    thresholds of its columns, it contains these. If the party keeps a part of the model, it contains the
-    part's hash.
+    thresholds of its columns, it contains the thresholds. If the party keeps a part of the model, it contains
+    the part's hash.
 
     session: digest of the attempt, which binds its name, number and greetings."""
     own = (attest.part,) if terms.keeps_parts else (attest.thresholds,) if terms.hides_columns else ()

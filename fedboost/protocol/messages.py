@@ -3,8 +3,8 @@
 A party sends Join, Relay, Report, OpenShare, Attest and Leave. The aggregator sends Offer, Introduce, Ask,
 Relay, OpenRequest, Close and SessionEnded.
 
-In every message, `attempt` numbers the attempts of the session from 1: a new one starts whenever the parties
-have to meet again with fresh keys. Messages of an earlier attempt are ignored."""
+The field `attempt` of a message is the number of the attempt, starting at 1. A new attempt starts whenever
+the parties have to meet again with fresh keys. Messages of an earlier attempt are ignored."""
 
 import hashlib
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ MAX_GREETING = 512 << 10
 """Maximum size in bytes of a greeting, which is sent to every party. A key holder's greeting contains the
 public key."""
 CONTEXT_BYTES = 32
-"""Size in bytes of the context in the first part of a report, if it has one."""
+"""Size in bytes of a report's context, which only the first part contains."""
 SESSION_NAME = Bound(256, "characters in the session name")
 Parties = Annotated[tuple[str, ...], Bound(MAX_PARTIES, "parties")]
 """Party names in a message."""
@@ -32,8 +32,8 @@ Parties = Annotated[tuple[str, ...], Bound(MAX_PARTIES, "parties")]
 class Request:
     """An analyst's signed request for one session under some terms.
 
-    nonce: 32 fresh bytes; time: seconds since 1970, UTC; certificate: the analyst's, in PEM; signature: see
-    `key_exchange.request`."""
+    nonce: 32 fresh bytes; time: seconds since 1970, UTC; certificate: the analyst's certificate, in PEM;
+    signature: see `key_exchange.request`."""
 
     nonce: bytes
     time: int
@@ -43,9 +43,9 @@ class Request:
 
 @dataclass(frozen=True)
 class Offer:
-    """Offers a site a session under these terms, or a new attempt of it. The site answers with Join, or with
-    Leave if it cannot or will not take part. request: the analyst's request, or None where nothing is
-    signed."""
+    """Offers a site a session under these terms, or a new attempt of a session that it has joined. The site
+    answers with Join, or with Leave if it cannot or will not take part. request: the analyst's request, or
+    None if requests are not signed."""
 
     session: Annotated[str, SESSION_NAME]
     terms: Terms
@@ -87,7 +87,7 @@ class Ask:
 @dataclass(frozen=True)
 class Report:
     """One part of a party's sealed vector. part: number of the part; parts are sent in order, starting at 0.
-    ctx: hash of what the vector was sealed under, only in the first part; note: extra bytes for the
+    ctx: context under which the vector was sealed, only in the first part; note: extra bytes for the
     aggregator, only in the last."""
 
     turn: int
@@ -106,10 +106,11 @@ class Report:
 
 @dataclass(frozen=True)
 class Relay:
-    """One part of the bytes that a party sends to others of its block through the aggregator.
+    """One part of the bytes that a party sends to other parties of its block through the aggregator.
 
     number: number of the sender's relay in this turn, starting at 1; last: True for the relay's last part;
-    to: the receivers, set on the way to the aggregator; sender: set on the way to a party."""
+    to: the receivers, set only on the way to the aggregator; sender: the sending party, set only on the way
+    to a receiver."""
 
     turn: int
     attempt: int
@@ -126,8 +127,8 @@ class Relay:
 
 @dataclass(frozen=True)
 class OpenRequest:
-    """Asks a party to help the aggregator open the sum of this turn. request: bytes in the protection's
-    format."""
+    """Requests data that the aggregator needs from a party to open the sum of this turn. request: bytes in
+    the protection's format."""
 
     turn: int
     attempt: int
@@ -136,7 +137,7 @@ class OpenRequest:
 
 @dataclass(frozen=True)
 class OpenShare:
-    """A party's help in opening a sum, in reply to OpenRequest. answer: bytes in the protection's format."""
+    """A party's reply to an OpenRequest. answer: bytes in the protection's format."""
 
     turn: int
     attempt: int
@@ -148,9 +149,9 @@ class OpenShare:
 
 @dataclass(frozen=True)
 class Close:
-    """Announces that the model is complete: the constant and this many rounds. A party replies with Attest.
-    numbers: node values for the label holder if parties keep model parts (`parts.numbers_for`), otherwise
-    empty."""
+    """Announces that the model is complete. A party replies with Attest. rounds: number of rounds that the
+    session trained, excluding the constant; numbers: node values for the label holder if parties keep model
+    parts (`parts.numbers_for`), otherwise empty."""
 
     attempt: int
     rounds: int
@@ -163,8 +164,9 @@ class Attest:
 
     Args:
         turns: number of queries that the party answered.
-        transcript, structure: hashes of these queries, and of the model (`TrainingState.structure`).
-        certificate: in PEM.
+        transcript: hash of these queries.
+        structure: hash of the model (`TrainingState.structure`).
+        certificate: the party's certificate, in PEM.
         thresholds: thresholds of the splits on its columns if only the party knows them (`parts.packed`).
         part: hash of the model part that the party keeps, if any (`parts.Part`)."""
 
@@ -236,13 +238,13 @@ FromConnection = FromParty | Connected | Disconnected
 
 
 # ---- The transcript of a session ------------------------------------------------------------------------
-# One hash over the parties that were introduced, the state of the training then, and every query since. Both
+# One hash of the introduced parties, the training state at their introduction, and every query since. Both
 # ends extend it, and answers are sealed under it. So nothing opens unless both ends have seen the same
 # queries.
 
 
 def first_transcript(session: bytes, state: TrainingState) -> bytes:
-    """Return the initial transcript, which hashes the session's digest and the state of the training run."""
+    """Return the initial transcript: a hash of the session's digest and the state of the training run."""
     return hashlib.sha256(packing.pack(session, state.position.digest)).digest()
 
 
@@ -257,8 +259,8 @@ def tag_of(ask: Ask, transcript: bytes) -> Tag:
 
 
 class Transcripts:
-    """The aggregator's record of every party's transcript: one for all parties, or one each if their views
-    differ."""
+    """The aggregator's record of every party's transcript: one for all parties, or one per party if their
+    views differ."""
 
     def __init__(self, terms: Terms, session: bytes, state: TrainingState) -> None:
         self._terms = terms
@@ -277,12 +279,12 @@ class Transcripts:
 
     def signed(self, party: str) -> bytes:
         """Return the transcript that a party signs. If parties keep model parts, this is the transcript of
-        the public view. A hash of the party's own view would let others guess its splits, as there are few
-        possible ones."""
+        the public view. A hash of the party's own view would let others guess its splits, because few splits
+        are possible."""
         return self._public if self._terms.keeps_parts else self.of(party)
 
     def extend(self, query: Query) -> None:
-        """Add a query to all transcripts, as each party sees it."""
+        """Extend the transcript of each party by the query, in this party's view."""
         self.whole = next_transcript(self.whole, query)
         for party, before in self._own.items():
             self._own[party] = next_transcript(before, query.seen_by(self._terms, party))

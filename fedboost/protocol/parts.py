@@ -1,9 +1,9 @@
 """Model parts, which the parties keep if no one is to have the whole model (`Terms.keeps_parts`).
 
-A part is its party's view of the model. It contains the party's own splits in full. Of a split on another
-party's column, it contains only the holder's number, which follows the numbers of all features. Only the
-label holder has leaf values. It also receives the gains, covers and values of inner nodes, which all follow
-from gradients that it knows.
+A part is its party's view of the model. It contains the party's own splits in full. For a split on another
+party's column, it contains only a number that identifies the column's holder. These numbers follow the
+numbers of the features. Only the label holder has leaf values. The label holder also receives the gains,
+covers and values of inner nodes, which all follow from gradients that it knows.
 
 Guarantees: each party signs a hash of its part, which reveals nothing without the part's salt.
 Raises: PeerError for node numbers that do not match the trees or are not finite, and for leaf values or a
@@ -23,7 +23,7 @@ from fedboost.privacy import packing
 from fedboost.terms.terms import Terms
 
 UNTOLD_SCORE = 0.5
-"""Base score of a part without leaf values, which cannot predict anyway: XGBoost's default."""
+"""Base score of a part without leaf values: XGBoost's default. Such a part cannot predict."""
 _FLOAT32 = np.dtype("<f4")
 
 
@@ -47,7 +47,7 @@ class Part:
 
 
 def digest_of(booster: Booster, salt: bytes) -> bytes:
-    """Return the SHA-256 hash of a model part, 32 bytes. The salt keeps others from guessing the part."""
+    """Return the SHA-256 hash of a model part, 32 bytes. The salt prevents others from guessing the part."""
     return hashlib.sha256(packing.pack(salt, bytes.fromhex(booster.fingerprint))).digest()
 
 
@@ -60,8 +60,8 @@ def model_id(session: str, terms: Terms, structure: bytes) -> str:
 
 def numbers_for(terms: Terms, booster: Booster) -> dict[str, bytes]:
     """Return the node values that the label holder receives if parties keep model parts, as a dict: label
-    holder -> values. They are little-endian float32: the base score, then the gains, covers and values of
-    each tree's nodes. The dict is empty if parties do not keep parts."""
+    holder -> values. The values are little-endian float32: the base score, then the gains, covers and values
+    of each tree's nodes. The dict is empty if parties do not keep parts."""
     holder = terms.vertical.label_holder
     if not terms.keeps_parts or holder is None:
         return {}
@@ -124,7 +124,7 @@ def _with_numbers(trees: tuple[Tree, ...], numbers: bytes, constant: int) -> tup
     for number, tree in enumerate(trees):
         gain, cover, value = (column.tolist() for column in columns[3 * number : 3 * number + 3])
         if number >= constant and any(value[leaf] != tree.value[leaf] for leaf in tree.leaves):
-            raise PeerError("part-leaves", f"the leaf values of tree {number} have changed")
+            raise PeerError("part-leaves", f"the leaf values of tree {number} are not those sent before")
         complete.append(replace(tree, gain=gain, cover=cover, value=value))
     return float(score[0]), tuple(complete)
 
@@ -139,11 +139,11 @@ def _check_constant(terms: Terms, score: float, first: Sequence[float], constant
         raise PeerError("part-score", f"base score {score} is not possible for {loss.name}") from None
     due, told = [*constant[: len(first) or 1]], [*(first or (margin,))]
     if (first and margin) or np.array(told, _FLOAT32).tolist() != np.array(due, _FLOAT32).tolist():
-        raise PeerError("part-score", "the base score differs from the one that was sent at the start")
+        raise PeerError("part-score", "the base score differs from the base score sent at the start")
 
 
 # ---- Thresholds of a model, where only the owner of a column knows its cut points -----------------------
-# The trees that the aggregator grows have bin numbers instead of thresholds: the one above bin b is b + 1.
+# The trees that the aggregator grows have bin numbers instead of thresholds: b + 1 above bin b.
 # With its signature, each party sends the thresholds of the splits on its own numeric columns. With them, the
 # trees are the same as for a table with all columns. A split that separates missing values from all others
 # has the threshold infinity, which no party needs to send.

@@ -1,12 +1,12 @@
-"""A party's end of a session: takes a message of the aggregator and returns this party's replies. Sans-IO.
+"""A party's end of a session: takes a message from the aggregator and returns this party's replies. Sans-IO.
 
 RULES, at the end of this file, defines what each message does in each phase; docs/protocol.md describes it.
 
-Guarantees: the party answers a query only if the site's rules and the terms allow it, it is due, and it does
-not contradict the site's memory of the session. An answer is recorded before its first byte leaves. A
-repeated query gets the same bytes. If a message cannot or must not be answered, the party leaves with a
-sentence that says why. This sentence contains nothing about rows: values and row numbers stay in `ended`, for
-the site's own log.
+Guarantees: the party answers a query only if the query is due, the site's rules and the terms allow it, and
+it does not contradict the site's memory of the session. An answer is recorded before its first byte leaves. A
+repeated query is answered with the same bytes. If a message cannot or must not be answered, the party leaves
+and sends the reason in one sentence. The reason contains nothing about rows: values and row numbers stay in
+`ended`, for the site's own log.
 Raises: nothing, whatever the aggregator sends or the table contains. The party leaves the session instead."""
 
 from collections.abc import Callable, Iterable, Iterator
@@ -107,8 +107,8 @@ class Membership:
         #
         #     site.permit       no row was read, nothing is remembered
         #     memory.begin      the offer is remembered and counts in MAX_OFFERS; it may come again
-        #     site.holder       rows were read; a refusal reveals if they fit, and ends the session here
-        #     memory.bind       the session goes on only with these rows, also after a restart
+        #     site.holder       rows were read; a refusal reveals whether they fit, and ends the session here
+        #     memory.bind       the session goes on only with these rows, even after a restart
         offer = SessionOffer(admit.session, terms, admit.attempt, analyst, nonce)
         limits = site.permit(offer)
         has_rows = site.holder is not None
@@ -143,8 +143,8 @@ class Membership:
         return Attempt(self.session, number, self.terms, b"" if request is None else request.nonce)
 
     def help_as(self, size: int) -> tuple[str, int]:
-        """Return the audit log's name for a reply of `size` bytes to a request for help, and its number of
-        integers."""
+        """Return the audit log's name for the reply to an OpenRequest, and the number of integers in it.
+        size: its size in bytes."""
         if not self.terms.hides_columns or self.secret is None:
             return HELP, 0
         return OPENINGS, size // (2 * len(self.secret.public.to_bytes()))
@@ -173,7 +173,7 @@ class Membership:
 
 
 def check_rows(party: str, terms: Terms, has_rows: bool) -> None:
-    """Raise Refused if the terms contradict whether this site has rows."""
+    """Raise Refused if the terms and the site disagree on whether the site has rows."""
     if not has_rows and terms.keyholder != party:
         raise Refused("key-holder-other", f"party {party} has no rows and is not the terms' key holder")
     if has_rows != (party in terms.holders):
@@ -229,8 +229,8 @@ class QueryContext:
 
 
 def check_due(ask: Ask, now: QueryContext) -> None:
-    """Raise PeerError or Refused unless this party may answer the query now. PeerError: it is out of order,
-    has the wrong roster, or exceeds the party's view. Refused: the terms do not allow it."""
+    """Raise PeerError or Refused unless this party may answer the query now. PeerError: the query is out of
+    order, has the wrong roster, or exceeds the party's view. Refused: the terms do not allow it."""
     # All checks come before anything is computed or noted: a refused query leaves no trace in state or
     # memory.
     terms, state, standing = now.terms, now.state, now.standing
@@ -285,7 +285,7 @@ def check_due(ask: Ask, now: QueryContext) -> None:
 
 
 def check_view(told: bytes, seen: bytes) -> None:
-    """Raise PeerError if a party received more than its view. told, seen: hashes of what it received and of
+    """Raise PeerError if a party received more than its view. told: hash of what it received; seen: hash of
     its view."""
     if told != seen:
         raise PeerError(
@@ -337,8 +337,8 @@ def _is_due(ask: Ask, now: QueryContext) -> bool:
 
 
 def _repeats(query: Query, before: Question, terms: Terms) -> bool:
-    """Return True if a query may replace one whose sum was not opened: it is the same query, or it ends the
-    tree early because a party was lost."""
+    """Return True if a query may replace an earlier query whose sum was not opened: it is the same query, or
+    it ends the tree early because a party was lost."""
     cut_short = before.of_tree and query.ends_tree
     return query.digest == before.digest or (cut_short and terms.session.on_loss == "shrink")
 
@@ -367,7 +367,8 @@ def remember(
 
     Args:
         before, after: training state before and after the query.
-        received: hashes of relays, see `Question`. Further hashes from an earlier attempt are kept."""
+        received: hashes of relays (see `Question`). If an earlier attempt recorded more hashes, its list is
+            kept."""
     standing, query = memory.standing, ask.query
     # The hashes are compared one by one as relays arrive (`Underway.new`). A query that is asked again knows
     # fewer of them at first, and must not erase the others.
@@ -383,8 +384,8 @@ def remember(
     return question
 
 
-# ---- A party's answer to one query: sealed, sent part by part, and the help to open its sum -------------
-# Guarantees: a repeated query gets the same bytes, and a repeated request for help gets the same help.
+# ---- A party's answer to one query: sealed, sent part by part, and the replies that open its sum --------
+# Guarantees: a repeated query or OpenRequest is answered with the same bytes.
 
 
 def is_repeated(own: Ask, ask: Ask) -> bool:
@@ -415,9 +416,9 @@ class Answer:
         """Parts that were sent; `_rest` yields the others."""
         self._rest = self._sealed(tag, member, answered, state)
         self._opens = not member.terms.hides_columns or ask.query.hidden(member.terms, state) is not None
-        """False if no party reports sums that this party could open."""
+        """False if columns are hidden, but the query has no encrypted sums to open."""
         self.helped: dict[bytes, bytes] = {}
-        """Request for help with this turn -> the reply."""
+        """Content of an OpenRequest for this turn -> the reply."""
 
     def reports(self) -> Iterator[Report]:
         """Yield the parts: first those that were sent before, then the rest."""
@@ -428,18 +429,20 @@ class Answer:
             yield report
 
     def help(self, request: bytes) -> bytes:
-        """Return the help that the request asks for. A repeated request gets the same bytes. Raises PeerError
-        if there are too many requests, or if nothing is hidden."""
+        """Return the reply to an OpenRequest. A repeated request gets the same bytes. Raises PeerError if
+        there are too many requests, or if there is no encrypted sum to open."""
         if request not in self.helped:
             # One request is for the self mask, and each other for more lost parties than the one before.
             if len(self.helped) > len(self.ask.roster):
                 raise PeerError(
-                    "help-excess", f"the aggregator asked too often for help with turn {self.ask.turn}"
+                    "help-excess",
+                    f"the aggregator sent too many requests to open the sum of turn {self.ask.turn}",
                 )
             if not self._opens:
                 raise PeerError(
                     "nothing-hidden",
-                    f"the aggregator asked for help with turn {self.ask.turn}, which has no encrypted sums",
+                    f"the aggregator requested data to open the sum of turn {self.ask.turn}, which is not "
+                    f"encrypted",
                 )
             self.helped[request] = self._sealer.assist(request)
         return self.helped[request]
@@ -484,16 +487,16 @@ def _reports(ask: Ask, parts: Iterable[bytes], note: bytes, ctx: bytes) -> Itera
 
 
 MAX_OPENINGS_PER_TURN = 2
-"""Maximum number of sums that a key holder opens, per turn of the terms. It exceeds 1 because a tree may be
-queried again."""
+"""Maximum number of sums that a key holder opens, per turn that the terms allow. It exceeds 1 because a tree
+may be queried again."""
 PartyPhase = Literal["new", "joined", "introduced", "signed"]
 PHASES: tuple[PartyPhase, ...] = ("new", "joined", "introduced", "signed")
 
 
 @dataclass
 class Introduced:
-    """The current attempt after its parties were introduced. digest: digest of the attempt, to which the keys
-    are bound; transcript: hash of the queries so far."""
+    """State of the current attempt once its parties have been introduced. digest: digest of the attempt, to
+    which the keys are bound; transcript: hash of the queries so far."""
 
     greetings: tuple[bytes, ...]
     roster: tuple[str, ...]
@@ -501,19 +504,20 @@ class Introduced:
     transcript: bytes
     sealer: Sealer
     relays: Ends | None = None
-    """Seals and opens relays; None if there are none."""
+    """Seals and opens relays; None if each party has all columns."""
     keys: Keys | None = None
     """Keys that encrypt gradients; None if gradients are not encrypted."""
 
 
 class PartySession:
-    """A party's session, from the first offer to the end. A new attempt may start at any time: then keys are
-    new, the party receives the state of the training run, and the query whose sum was not opened is sent
-    again."""
+    """A party's session, from the first offer to the end. A new attempt may start at any time. The parties
+    then use new keys, the party receives the state of the training run, and the query whose sum was not
+    opened is sent again."""
 
     def __init__(self, site: Site) -> None:
         self.ended: str | None = None
-        """None while the session continues, then the reason for its end; '' if the model is complete."""
+        """Reason for the end of the session, '' if the model is complete; None while the session
+        continues."""
         self._site = site
         self._session = ""
         """Name of the first offered session."""
@@ -536,7 +540,7 @@ class PartySession:
 
     @property
     def phase(self) -> PartyPhase:
-        """Current phase, which is part of the keys of RULES."""
+        """Current phase. It determines, with the message, the handler in RULES."""
         if self._joined is None:
             return "new"
         if self._introduced is None:
@@ -620,7 +624,7 @@ class PartySession:
             raise PeerError(
                 "state-impossible", "the aggregator sent a state that contradicts this site's earlier answers"
             )
-        # From here on this attempt counts as met, also after a crash: `_join` and `judge` refuse to join it
+        # From here on this attempt counts as met, even after a crash: `_join` and `judge` refuse to join it
         # again, so there are never two sets of keys, and two vectors, under one attempt.
         member.memory.meet(self._attempt)
         member.holder.go_to(state)
@@ -644,8 +648,8 @@ class PartySession:
         yield from ()
 
     def _ask(self, ask: Ask) -> Iterator[FromParty]:
-        """Answer the query if it is due and allowed; a repeated query gets the same bytes. If other parties
-        must relay something first, the answer waits for it."""
+        """Answer the query if it is due and allowed. A repeated query is answered with the same bytes. If
+        other parties must relay data first, the answer waits for the data."""
         assert self._introduced is not None
         if self._answer is not None and is_repeated(self._answer.ask, ask):
             yield from self._answer.reports()
@@ -659,7 +663,7 @@ class PartySession:
             )
 
     def _relay(self, relay: Relay) -> Iterator[FromParty]:
-        """Accept the relay if the pending answer is for its turn, and continue the answer if possible."""
+        """Accept a relay for the turn of the pending answer, and continue the answer if possible."""
         assert self._introduced is not None
         underway = self._underway
         if underway is None or (relay.turn, relay.attempt) != (underway.ask.turn, underway.ask.attempt):
@@ -669,7 +673,8 @@ class PartySession:
             yield from self._go_on(self._introduced, underway)
 
     def _stray_relay(self, relay: Relay) -> Iterator[FromParty]:
-        """Ignore a repeated relay, or one of an earlier turn or attempt. Any other ends the session."""
+        """Ignore a repeated relay, or a relay of an earlier turn or attempt. Any other relay ends the
+        session."""
         # A party's stream is ordered, and the aggregator sends the query before it passes on relays for it.
         # So a relay beyond the last query is not early but wrong.
         last = (self._asked.attempt, self._asked.turn) if self._asked else (0, 0)
@@ -739,19 +744,20 @@ class PartySession:
         return underway.question
 
     def _open_request(self, request: OpenRequest) -> Iterator[FromParty]:
-        """Help to open the sum of this party's last answer."""
+        """Send what the aggregator needs from this party to open the sum of the current turn."""
         assert self._introduced is not None
         answer, label = self._answer, (request.turn, request.attempt)
         if answer is None or label != (answer.ask.turn, answer.ask.attempt):
             raise PeerError(
                 "help-stale",
-                f"the aggregator asked for help with turn {request.turn}, which is not the current turn",
+                f"the aggregator requested data to open the sum of turn {request.turn}, which is not the "
+                f"current turn",
             )
         if request.request not in answer.helped:
             size = len(answer.help(request.request))
             self._openings += self._member.secret is not None
             member, ask, memory = self._member, answer.ask, self._member.memory
-            # Written before the help leaves. In the reverse order, a site that crashed in between could be
+            # Written before the reply leaves. In the reverse order, a site that crashed in between could be
             # asked for the same turn over a smaller roster, and would not know that a sum had been opened.
             with memory.together():
                 stage, helped = ask.query.stage, memory.standing.helped
@@ -826,8 +832,8 @@ def _sealer(
 def _ends(
     site: Site, terms: Terms, handshake: Handshake, met: AgreedAttempt, state: TrainingState
 ) -> Ends | None:
-    """Build what seals and opens relays in an attempt that starts in this state; None if each party has all
-    columns."""
+    """Return what seals and opens relays in an attempt that starts in this state, or None if each party has
+    all columns."""
     block = terms.blocks.of(site.name)
     if block is None:
         return None
@@ -853,7 +859,9 @@ _EARLY, _MODEL = (
     "the aggregator announced a model before any query",
 )
 _TWICE = "the aggregator sent an introduction too early or twice"
-_NOT_LAST = "the aggregator asked for help with turn {message.turn}, which is not the current turn"
+_NOT_LAST = (
+    "the aggregator requested data to open the sum of turn {message.turn}, which is not the current turn"
+)
 RULES: dict[tuple[PartyPhase, type], Callable[..., Iterator[FromParty]]] = {
     ("new", Offer): _S._offer,
     ("new", Introduce): _refused(_TWICE),
@@ -880,7 +888,7 @@ RULES: dict[tuple[PartyPhase, type], Callable[..., Iterator[FromParty]]] = {
     ("signed", Introduce): _S._introduce_again,
     ("signed", Ask): _refused("the aggregator sent a query after the model was signed"),
     ("signed", Relay): _S._stray_relay,
-    ("signed", OpenRequest): _refused("the aggregator asked for help after the model was signed"),
+    ("signed", OpenRequest): _refused("the aggregator requested data to open a sum after the signature"),
     ("signed", Close): _S._close,
     ("signed", SessionEnded): _S._session_ended,
 }

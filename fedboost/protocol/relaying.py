@@ -34,20 +34,21 @@ MAX_QUOTE = 64
 BYTES_PER_ROW = 8
 """Bytes that a turn relays per row and root, in addition to one bit in each row set."""
 BYTES_PER_ID = 4
-"""Bytes that tell how many of the label holder's rows have an id, if ids may repeat."""
+"""Size in bytes of an id's number of rows at the label holder, which is relayed if ids may repeat."""
 FEW_RELAYS = 2
-"""Maximum number of a party's relays in a turn that are neither row sets nor id lists: its progress and one
-more. If ids may repeat, there is another one with the repetitions."""
+"""Maximum number of relays that a party sends in a turn, excluding row sets and id lists: its progress and
+one other relay. If ids may repeat, another relay contains the repetitions."""
 FEW_BYTES = 1 << 10
-"""Maximum number of bytes that a party relays about its number of rows and its progress."""
+"""Maximum number of bytes that a party relays to report its number of rows and its progress."""
 
 
 def max_relayed(terms: Terms, party: str, query: Query, rows: int, state: TrainingState) -> int:
     """Return the maximum number of bytes that a party, or another party of its block, relays in a turn.
 
-    Before there are cut points and a tree, it relays only its number of rows. Later it relays its progress,
-    gradients, two row sets for each level of all trees (in case another party lost them), and how often ids
-    repeat, if they do. rows: number of rows in the session; state: state before the query."""
+    Before there are cut points and a tree, a party relays only its number of rows. Later it relays its
+    progress, gradients, two row sets for each level of all trees (in case another party lost them), and the
+    repetitions of ids, if ids may repeat. rows: number of rows in the session; state: state before the
+    query."""
     block = terms.blocks.of(party)
     if block is None:
         return 0
@@ -78,7 +79,7 @@ class Ends:
     draw: RandomBytes
 
     def told(self, query: Query) -> "Ends":
-        """Return a copy for the time after this query. query: the block's public view of it."""
+        """Return a copy whose transcript includes this query. query: the query in the block's public view."""
         return replace(self, transcript=next_transcript(self.transcript, query))
 
     def seal(self, send: Send, ask: Ask, number: int) -> bytes:
@@ -106,20 +107,20 @@ class Ends:
 
 
 class Order:
-    """Checks order and size of the relays that one sender sends in a turn. of: text that names the sender in
-    error messages."""
+    """Checks the order and size of the relays that one sender sends in a turn. of: text that names the sender
+    in error messages."""
 
     def __init__(self, of: str = "") -> None:
         self.size = 0
-        """Bytes received so far in this turn."""
+        """Number of bytes received so far in this turn."""
         self._of = of
         self._number, self._to = 0, tuple[str, ...]()
         self._is_open = False
-        """True until the last part of the current relay has arrived."""
+        """True while parts of the current relay are missing."""
         self._part = b""
         """Content of the part that arrived last."""
         self._size = 0
-        """Bytes of the current relay received so far."""
+        """Number of bytes of the current relay received so far."""
 
     def add(self, relay: Relay, most: int) -> bool:
         """Check and count the next part. Returns False if it repeats the previous part. Raises PeerError for
@@ -143,7 +144,9 @@ class Order:
                 "relay-part-size", f"relay {relay.number}{self._of} has an invalid part of {size} bytes"
             )
         if self.size > most:
-            raise PeerError("relay-too-large", f"relay {relay.number}{self._of} is too large for a turn")
+            raise PeerError(
+                "relay-too-large", f"relay {relay.number}{self._of} exceeds the byte limit of a turn"
+            )
         return True
 
 
@@ -167,7 +170,7 @@ class PendingAnswer:
             steps: the holder's generator that computes the answer.
             ends: seals and opens relays, None if there are none.
             most: maximum number of bytes that another party may relay (`max_relayed`).
-            keys: encrypt gradients, None if gradients are not encrypted."""
+            keys: keys that encrypt gradients, None if gradients are not encrypted."""
         self.ask = ask
         self.before = before
         self.question: Question | None = None
@@ -179,7 +182,8 @@ class PendingAnswer:
         self._ends = ends
         self._most = most
         self._checked = 0
-        """Number of relays checked so far that must be the same whenever the query is repeated."""
+        """Number of relays checked so far, counting only relays that must be the same if the query is
+        repeated."""
         self._waits: Receive | None = None
         self._is_new = True
         self._sent = 0
@@ -192,8 +196,8 @@ class PendingAnswer:
         """Compute the answer until it is complete or a relay is missing.
 
         Yields (step, messages, hash). For a relay to send, the messages are its parts and the hash is empty.
-        For a received relay that must be the same whenever the query is repeated, there are no messages and
-        the hash is that of its content."""
+        For a received relay that must be the same whenever the query is repeated, there are no messages, and
+        the hash is the hash of its content."""
         # Invariant: `_waits` is the Receive that the holder's generator is stopped at, or None. It outlives
         # this call: if its bytes are missing, the call ends, and the next one continues at the same place. A
         # hash is yielded before the holder receives the bytes, so it is remembered before anything that

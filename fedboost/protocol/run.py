@@ -42,7 +42,7 @@ from fedboost.terms.terms import Terms
 @dataclass(frozen=True)
 class Begun:
     """Journal record: a session of this name started under these terms. analyst: NAME#FINGERPRINT, taken from
-    the analyst's certificate, '' without keys; request: the signed request, if any."""
+    the analyst's certificate, '' if the aggregator has no keys; request: the signed request, if any."""
 
     session: str
     terms: Terms
@@ -52,7 +52,7 @@ class Begun:
 
 @dataclass(frozen=True)
 class AttemptStarted:
-    """Journal record: the parties of this roster were called together for a new attempt."""
+    """Journal record: a new attempt started with this roster."""
 
     attempt: int
     roster: tuple[str, ...]
@@ -70,8 +70,8 @@ class Opened:
 
 @dataclass(frozen=True)
 class TreeGrown:
-    """Journal record: a tree has grown and will end in this turn. last: splits that were not sent to the
-    parties yet; known: what the parties know about the tree (`TrainingState.to_record`)."""
+    """Journal record: a tree is complete, and the query of this turn ends it. last: splits that have not been
+    sent to the parties yet; known: what the parties know about the tree (`TrainingState.to_record`)."""
 
     turn: int
     tree: Tree = field(repr=False)
@@ -156,8 +156,8 @@ class TreeLog:
 
     Args:
         grown: the program's trees, in order.
-        durable: whether the journal is sufficient to resume. It is not if the program does not append its
-            trees to `grown`.
+        durable: whether the journal is sufficient to resume. False if the program does not append its trees
+            to `grown`.
         written: number of trees in the journal.
         read: number of trees from an earlier process that were checked.
         ends: tree number -> its record, for trees from an earlier process."""
@@ -309,7 +309,7 @@ class TrainingRun:
         self.roster = terms.parties
         """Parties whose vectors are currently added to the sums."""
         self.attempt = 0
-        """Number of the current attempt; 0 before the parties are first called together."""
+        """Number of the current attempt; 0 before the first attempt."""
         self.turn = 0
         """Number of the pending query."""
         self.state = state
@@ -322,14 +322,15 @@ class TrainingRun:
         self.enough = False
         """True if the training run ends with the current round."""
         self.trees = TreeLog([])
-        """Trees so far, with what the journal contains of them."""
+        """Trees so far, and how many of them the journal contains."""
         self._terms = terms
         self._record = record
         self._callbacks = tuple(callbacks)
         self._program = program(terms, self.trees.grown)
         self._pending: Query | None = None
         self.failure = ""
-        """The program's error on the last recorded sum, or ''. With an error, `start` fails."""
+        """Error that the program raised on the last recorded sum, or ''. If there is one, `start` fails with
+        it."""
         replay(self, terms, tuple(past))
 
     @property
@@ -339,8 +340,8 @@ class TrainingRun:
 
     @property
     def pending(self) -> Query:
-        """Query to send now. After the program has ended, it is the last query, repeated while signatures are
-        missing."""
+        """Query to send now. After the program has ended, this is its last query, which is sent again while
+        signatures are missing."""
         assert self._pending is not None
         return self._pending
 
@@ -362,21 +363,21 @@ class TrainingRun:
 
     @property
     def rounds(self) -> int:
-        """Number of rounds in the model, which may be fewer than the terms ask for."""
+        """Number of rounds that this session trained, which may be lower than in the terms."""
         assert self.booster is not None
         rounds = len(self.booster.trees) // len(self._terms.roots) - self._terms.constant_rounds
         return max(0, min(rounds, self._terms.trees.rounds))
 
     def start(self) -> None:
-        """Run the program up to its first query, unless it is already past it. Raises Refused if the program
-        fails."""
+        """Run the program up to its first query, unless it has already passed that query. Raises Refused if
+        the program fails."""
         if self.failure:
             raise Refused("journal-last-sum", self.failure)
         if self._pending is None:
             self.advance(None)
 
     def restart_attempt(self) -> None:
-        """Count and record a new attempt; call this before any party is called."""
+        """Count and record a new attempt. Call this before its first offer is sent."""
         # Sites refuse an attempt that they have met in, so a number must never be used twice.
         self.attempt += 1
         self._record(AttemptStarted(self.attempt, self.roster))
@@ -421,8 +422,8 @@ class TrainingRun:
         self._pending = query
 
     def change_roster(self, roster: tuple[str, ...]) -> None:
-        """Change the roster, starting with the pending query. Sums over the previous roster are never asked
-        for again."""
+        """Change the roster, starting with the pending query. Sums over the previous roster are never
+        requested again."""
         # Recorded first: after a restart the tree would else be grown again, over the new roster.
         self._write_tree()
         self.roster = roster
@@ -509,12 +510,13 @@ class TrainingRun:
 
 
 MAX_LOSSES_PER_TURN = 5
-"""Number of disconnections per turn after which a party is barred, unless the terms wait for it. Otherwise a
-party that always reconnects but never answers would keep the others from their model."""
+"""Maximum number of times that a party may be lost in one turn before it is barred, unless the session waits
+for lost parties. Without a limit, a party that always reconnects but never answers would keep the others from
+their model."""
 
 
 class Attendance:
-    """Which parties of a session are connected, introduced, away or barred."""
+    """Record of which parties of a session are connected, introduced, away or barred."""
 
     def __init__(self) -> None:
         self.connected: set[str] = set()
@@ -525,12 +527,12 @@ class Attendance:
         often."""
         self.now = 0.0
         self.away: dict[str, tuple[float, str]] = {}
-        """Lost or late party -> (time since when it is away, reason)."""
+        """Lost or late party -> (time since which it has been away, reason)."""
         self.losses: Counter[str] = Counter()
         """Number of times that each party was lost or late in this turn."""
 
     def mark_away(self, party: str, reason: str) -> None:
-        """Record that a party is away from now on, unless it already is."""
+        """Record that a party is away from now on, unless it is already away."""
         self.away.setdefault(party, (self.now, reason))
 
     def bar(self, party: str, reason: str) -> None:
@@ -546,6 +548,6 @@ class Attendance:
             self.bar(party, f"{self.away[party][1]}, for the {self.losses[party]}th time in turn {turn}")
 
     def overdue(self, parties: Iterable[str], seconds: float) -> list[str]:
-        """Return those of `parties` that have been away for more than `seconds`."""
+        """Return the members of `parties` that have been away for more than `seconds`."""
         since = self.now - seconds
         return [party for party in parties if self.away.get(party, (self.now, ""))[0] < since]

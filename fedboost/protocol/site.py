@@ -55,12 +55,12 @@ started, e.g. because another site refused them or the rows did not fit. Each an
 fit the terms. Counted separately for each analyst."""
 OFFER_DAYS = 7.0
 """Days for which an offer that never started counts in MAX_OFFERS. An analyst at the limit is readmitted
-within a week without anyone's help, and gets at most 15 one-bit answers a day; each model reveals thousands
-of bits."""
+automatically within a week. The limit allows at most 15 one-bit answers a day, whereas a model reveals
+thousands of bits."""
 NO_LIMIT = 1 << 62
 """Larger than any number that is counted."""
 MAX_SESSIONS = 20
-"""Default limit on sessions per dataset: each adds another set of sums over its rows."""
+"""Default limit on sessions per dataset. Each session opens another set of sums over the dataset's rows."""
 MAX_SPLITS = 2000
 """Default limit on splits on a party's columns, over all sessions of one dataset. Each split reveals one bit
 about a column to other parties, for every row of a node. 50 trees with 31 splits each make 1,550."""
@@ -69,7 +69,7 @@ about a column to other parties, for every row of a node. 50 trees with 31 split
 @dataclass(frozen=True)
 class SessionOffer:
     """A session that the aggregator offers to a site. analyst: name of the analyst who signed the terms;
-    request: nonce of the signature. Both are empty where nothing is signed."""
+    request: nonce of the signature. Both are empty if terms are not signed."""
 
     session: str
     terms: Terms
@@ -83,13 +83,13 @@ class Limits:
     """A policy's limits on all sessions of a dataset.
 
     Args:
-        max_sessions: maximum number of sessions in which the parties met, excluding those that predict.
+        max_sessions: maximum number of sessions in which the parties met, excluding sessions that predict.
         similar_groups: whether the sums over several groups of parties may together reveal the sum of few
             parties (`smallest_revealed_set`).
         max_predicted_rows: maximum number of rows predicted for other parties with this site's columns.
         max_splits: maximum number of splits on this site's columns, if parties hold different columns.
-        min_difference: minimum number of rows in which the rows that two sessions use or hold out must
-            differ, unless they are equal."""
+        min_difference: minimum number of rows by which the sets of rows that two sessions use or hold out
+            must differ, unless the sets are equal."""
 
     max_sessions: int = MAX_SESSIONS
     similar_groups: bool = False
@@ -125,7 +125,7 @@ class Standing:
         base: position before the growing tree.
         reached: position after the furthest query.
         questions: the queries about the growing tree, ordered by turn.
-        helped: stage and roster of the furthest sum that this party helped to open.
+        helped: highest stage of a sum that this party helped to open, and the roster of that sum.
         signed: whether this party signed a model."""
 
     attempt: int = 0
@@ -152,18 +152,18 @@ class Standing:
 
 @dataclass(frozen=True)
 class KnownSession:
-    """Facts about one session that limits across sessions depend on.
+    """Facts about one session that are needed to enforce limits across sessions.
 
     Args:
         holders: the parties with rows.
-        hides: whether the protection hides single vectors.
+        hides: whether the protection hides individual vectors.
         ended: reason for the end, '' if it ended with a model, None while the session may continue.
         colluding: number of parties that may collude.
-        predicted: number of rows that this party helps another to predict, None if the session does not
+        predicted: number of rows that this party helps another party to predict, None if the session does not
             predict.
         splits: maximum number of splits on this party's columns, if parties hold different columns.
         days: time since the first offer, 0 in a memory without a clock.
-        analyst: name of the analyst who requested it, '' where nothing is signed."""
+        analyst: name of the analyst who requested the session, '' if requests are not signed."""
 
     session: str
     digest: str
@@ -201,8 +201,9 @@ class KnownSession:
 
 
 class SessionMemory(Protocol):
-    """A site's memory of one session. Each method returns after its change was written; inside `together`,
-    changes are written when the block ends. Raises DurabilityError if they cannot be written."""
+    """A site's memory of one session. Each method returns after its change has been written; inside
+    `together`, changes are written when the block ends. Methods raise DurabilityError if a change cannot be
+    written."""
 
     def together(self) -> AbstractContextManager[None]:
         """Context manager that writes all changes made within its block in one transaction, or none of
@@ -214,24 +215,26 @@ class SessionMemory(Protocol):
 
     @property
     def secret(self) -> bytes:
-        """Secret of this session for noise, 32 bytes. It survives restarts and is deleted when the session
-        ends."""
+        """Secret from which the session's noise and salt are derived, 32 bytes. It survives restarts and is
+        deleted when the session ends."""
 
     def bind(self, rows: Callable[[bytes], bytes], table: HeldTable | None = None) -> None:
         """Bind the session to its rows. rows: returns the rows' HMAC under a key; table: what later sessions
-        may need to know about the rows. Raises Refused if the session started with other rows, or if its rows
-        differ from those of another session in only a few."""
+        may need to know about the rows. Raises Refused if the session started with other rows, or if only a
+        few rows differ between this and another session."""
 
     def meet(self, attempt: int) -> None:
         """Record that the parties met in this attempt, and charge predicted rows and splits. Raises Refused
-        if sessions that met since this one was offered exceed a limit."""
+        if this session would exceed a limit, because parties have met in other sessions since it was
+        offered."""
 
     def ask(self, question: Question, base: Position, reached: Position) -> None:
-        """Record a query that is about to be answered. If `base` differs from the last one, another tree has
-        started, and the earlier queries are dropped."""
+        """Record a query that is about to be answered. If `base` differs from the recorded base, another tree
+        has started, and the earlier queries are dropped."""
 
     def help(self, stage: int, roster: tuple[str, ...]) -> None:
-        """Record that a sum of this stage over this roster is about to be opened with this party's help."""
+        """Record that this party is about to help open a sum. stage: rank of the query (`Query.stage`);
+        roster: the parties in the sum."""
 
     def sign(self) -> None:
         """Record that this party is about to sign a model."""
@@ -259,8 +262,8 @@ def colluding_parties(terms: Terms) -> int:
 
 
 def predicted_by(terms: Terms, party: str) -> int | None:
-    """Return the number of rows that a party helps another to predict, or None if the terms do not predict.
-    It is 0 for the label holder, since the rows are its own."""
+    """Return the number of rows that a party helps another party to predict, or None if the session does not
+    predict. It is 0 for the label holder, since the rows are its own."""
     if terms.vertical.predict_rows is None:
         return None
     return 0 if terms.blocks.has_labels(party) else terms.vertical.predict_rows
@@ -282,7 +285,7 @@ def judge(
     limits: Limits,
     party: str,
 ) -> None:
-    """Raise Refused unless a site with these recorded sessions may take part in the offered one.
+    """Raise Refused unless a site with these recorded sessions may take part in the offered session.
 
     Args:
         known: the offered session, if it is recorded.
@@ -327,15 +330,15 @@ def judge(
             "offers-exceeded",
             f"party {party} refuses: {unmet} sessions with these rows were offered to it{whose} within "
             f"{OFFER_DAYS:g} days but never started; each reveals whether the rows fit the terms. Try again "
-            f"when the first of these offers are older",
+            f"when the oldest of these offers no longer count",
         )
     check_others(KnownSession.begun(offer.session, terms, party=party), others, limits, party)
 
 
 def check_others(session: KnownSession, others: Iterable[KnownSession], limits: Limits, party: str) -> None:
-    """Raise Refused if other sessions that met leave no room for this one: by their number, groups of
-    parties, predicted rows or splits. Call it for the offer and again when the parties meet, because many
-    sessions may be offered before the first of them meets."""
+    """Raise Refused if this session, together with the other sessions whose parties met, exceeds a limit on
+    sessions, groups of parties, predicted rows or splits. Call this for the offer and again when the parties
+    meet, because many sessions may be offered before the parties of the first one meet."""
     others = list(others)
     trained = sum(other.trained for other in others)
     if trained >= limits.max_sessions and session.predicted is None:
@@ -366,9 +369,9 @@ def check_others(session: KnownSession, others: Iterable[KnownSession], limits: 
 
 
 def check_chosen(chosen: Mask, others: Iterable[Mask], limits: Limits, party: str) -> None:
-    """Raise Refused if the chosen rows differ from those of another session, or from their complement, in
-    fewer than limits.min_difference rows. The difference of two sums would be a sum over those few. chosen,
-    others: bool [rows]."""
+    """Raise Refused if the chosen rows differ from the rows chosen in another session, or from their
+    complement, in a few rows, i.e. fewer than limits.min_difference. The difference of two sums would be a
+    sum over the few. chosen, others: bool [rows]."""
     for other in others:
         size = max(chosen.size, other.size)
         ours, theirs = (np.pad(rows, (0, size - rows.size)) for rows in (chosen, other))
@@ -378,8 +381,8 @@ def check_chosen(chosen: Mask, others: Iterable[Mask], limits: Limits, party: st
             raise Refused(
                 "policy-min-difference",
                 f"party {party} refuses: the rows that this session holds out or measures differ in fewer "
-                f"than {limits.min_difference} rows from those of an earlier session, or from all rows "
-                f"except those; use the rows of the earlier session, another seed, or more rows",
+                f"than {limits.min_difference} rows from the rows of an earlier session, or from all rows "
+                f"except these; use the rows of the earlier session, another seed, or more rows",
                 f"they differ in {few} rows",
             )
 
@@ -395,8 +398,8 @@ def splits_told(sessions: Iterable[KnownSession]) -> int:
 
 
 def check_group(session: KnownSession, others: Iterable[KnownSession], limits: Limits, party: str) -> None:
-    """Raise Refused if the sums over this session's group of parties, combined with those of other sessions
-    that met, would reveal the sum of few parties."""
+    """Raise Refused if the sums over this session's group of parties, combined with the sums of other
+    sessions whose parties met, would reveal the sum of few parties."""
     # Sessions that hide nothing revealed each party's sums anyway, and an offer whose parties never met led
     # to no sums. The same group twice allows no new combination: its sums differ by no party.
     met = [other for other in others if other.hides and other.attempt]
@@ -408,7 +411,7 @@ def check_group(session: KnownSession, others: Iterable[KnownSession], limits: L
         raise Refused(
             "groups-too-many",
             f"party {party} has taken part in {len(groups)} distinct groups of parties and refuses another "
-            f"one, because differences between their sums could reveal single parties",
+            f"one, because differences between their sums could reveal individual parties",
         )
     # The strictest assumption of all sessions: parties that collude in one of them can use the sums of all.
     colluding = max(known.colluding for known in (session, *met))
@@ -464,7 +467,7 @@ class TransientSession:
 
     @property
     def known(self) -> KnownSession:
-        """Facts about this session that limits across sessions depend on."""
+        """Facts about this session that are needed to enforce limits across sessions."""
         return replace(self._known, attempt=self.standing.attempt, days=self._memory.clock() - self._begun)
 
     def together(self) -> AbstractContextManager[None]:
@@ -533,11 +536,10 @@ class Spending:
         """Return an answer with this party's share of the noise, and its charge.
 
         The answer is unchanged and nothing is charged if it contains nothing about rows, or if the aggregator
-        draws the noise: it receives exact sums, which no charge could cover.
+        draws the noise. In the latter case it receives exact sums, whose privacy cost is unlimited.
 
         Args:
-            state: training state before the query. Sums over the same nodes after other trees are different
-                releases.
+            state: training state before the query. The same query in another state is a different release.
             tag: label under which the answer is sealed.
             values: the exact answer, int64 [cells].
 
@@ -571,8 +573,8 @@ class Spending:
 
 
 def with_central_noise(query: Query, terms: Terms, total: Int64, draw: RandomBytes) -> Int64:
-    """Add the aggregator's noise to an opened sum, int64 [cells]. Returns the sum unchanged if the terms do
-    not have the aggregator draw noise, or if the query's sum needs none."""
+    """Add the aggregator's noise to an opened sum, int64 [cells]. Returns the sum unchanged if the aggregator
+    does not draw noise under these terms, or if the query's sum needs none."""
     if terms.noise is None or terms.noise.placement != "central":
         return total
     release = query.release(terms)
@@ -612,8 +614,8 @@ class Release:
 class Relayed:
     """Bytes that are about to leave this site for other parties, for its audit log.
 
-    what: kind of content; to: the parties that can read it; rows: number of rows that it reveals something
-    about; size: bytes before sealing."""
+    what: kind of content; to: the parties that can read it; rows: number of rows about which the bytes reveal
+    something; size: bytes before sealing."""
 
     session: str
     turn: int
@@ -630,10 +632,10 @@ class Site:
 
     Args:
         name: the party's name.
-        holder: reads this party's data as the terms require, or raises Refused. Its second argument is a
-            secret of the session that survives restarts. None for a key holder without rows.
+        holder: function that reads this party's data as the terms require, or raises Refused; None for a key
+            holder without rows. Its second argument is a secret of the session that survives restarts.
         draw: cryptographic source of randomness.
-        credentials: this party's identity, None where nothing is signed.
+        credentials: this party's identity, None if nothing is signed.
         permit: checks an offer against the site's rules before any row is read, and returns the limits;
             raises Refused if the rules forbid the session.
         taken: called with an accepted offer before any row is read.
@@ -680,12 +682,12 @@ class Budget:
 
     def left(self, spent: float) -> float:
         """Return the epsilon, at the budget's delta, that a session may still spend after the cost `spent`.
-        Epsilons do not add up, so this is more than the difference between two epsilons."""
+        Epsilons do not add up, so the result is larger than the budget's epsilon minus the epsilon spent."""
         return epsilon_of(math.sqrt(max(self.cost - spent, 0.0)), self.delta)
 
     def check_session(self, party: str, terms: Terms, spent: float, charged: float) -> None:
         """Raise Refused unless the remaining planned releases of a session fit into the budget. spent: cost
-        of all sessions so far; charged: the part of it that this session has spent."""
+        of all sessions so far; charged: this session's part of that cost."""
         assert terms.noise is not None
         if terms.noise.placement == "central":
             raise Refused(
@@ -706,7 +708,7 @@ class Budget:
             wanted: clause for the error message that says what was requested.
             delta: the delta of the request.
             spent: cost of all sessions so far.
-            charged: the part of it that the requesting session has spent."""
+            charged: the requesting session's part of that cost."""
         if spent + cost <= self.cost * (1.0 + ROUNDING):
             return
         # What this session has already been charged counts as room: the error names the epsilon of the whole

@@ -17,11 +17,12 @@ from fedboost.terms.reading import MAX_CHARS, MAX_FEATURES, Name, Several, Table
 T = TypeVar("T")
 MAX_CLASSES = 1 << 10
 ByName = Annotated[Table[T], Field(default_factory=dict, max_length=MAX_FEATURES)]
-"""Table with an entry for some of the features, by name."""
+"""Table with values for some of the features, by name."""
 NOT_IN_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 """Characters that column names and levels must not contain: control characters and lone surrogates."""
 NOT_IN_FEATURES = re.compile(rf"[][<]|{NOT_IN_TEXT.pattern}")
-"""Characters that feature names must not contain: the above, and those that XGBoost rejects."""
+"""Characters that feature names must not contain: the characters in NOT_IN_TEXT, and the characters that
+XGBoost rejects."""
 
 _NO_LABEL: dict[str, Any] = {
     **{"label": "", "classes": (), "subgroups": {}},
@@ -140,8 +141,8 @@ class Schema(UntrustedTable):
     def held_by(self, party: str, has_labels: bool, by_id: bool) -> "Schema":
         """Return the columns of one party if parties hold different columns.
 
-        has_labels: the party has the labels; its columns are all that no other party holds. Otherwise, they
-        are only its features, and row ids if `by_id` is true."""
+        has_labels: the party has the labels; its columns are then all columns that no other party holds. The
+        columns of any other party are only its features, and the row ids if `by_id` is true."""
         if has_labels:
             elsewhere = {name for names in self.held.values() for name in names}
             own = [name for name in self.features if name not in elsewhere]
@@ -231,7 +232,7 @@ class Schema(UntrustedTable):
             yield "classes must list at least two label values, and each only once"
         for name in self.classes:
             if not name or NOT_IN_TEXT.search(name):
-                why = "not one line of text" if name else "not a label value, because empty means missing"
+                why = "not one line of text" if name else "not a label value, because it is a missing value"
                 yield f"class {name!r} is {why}; replace it in the tables"
         for rule, names in ((NOT_IN_FEATURES, self.features), (NOT_IN_TEXT, self.others)):
             for name in names:

@@ -1,8 +1,9 @@
-"""The model in the terms (`xgb_model`), as a text: XGBoost's JSON with the meaning of its numbers.
+"""The model in the terms (`xgb_model`), stored as text: XGBoost's JSON, with attributes that say what its
+numbers mean.
 
-Guarantees: a model always has the same text, so terms that contain it have the same digest everywhere.
-Analyst, aggregator and parties use the same code to check the text against the terms.
-Rejects: a text that `written` did not write, one that is too long, and a model that does not fit the terms
+Guarantees: a model always has the same text, so terms that contain it have the same digest everywhere. The
+analyst, the aggregator and the parties use the same code to check the text against the terms.
+Rejects: a text that `written` did not write, a text that is too long, and a model that does not fit the terms
 (ConfigError, which names the difference)."""
 
 import dataclasses
@@ -27,19 +28,20 @@ if TYPE_CHECKING:
     from fedboost.terms.training import Evaluation
 
 MAX_MODEL = 3 << 20
-"""Maximum size in bytes of the text in JSON: terms must fit in one message."""
+"""Maximum size in bytes of the text, encoded as a JSON string. Terms must fit in one message."""
 MAX_EDGES = BINS - 1
 _COLUMNS = "fedboost.columns"
 _BINS = "fedboost.bins"
 TRAINED_UNDER = "fedboost.terms"
-"""Attribute of a model that is measured, with the terms of its training as canonical JSON."""
+"""Attribute with the terms of a model's training as canonical JSON, stored if a session evaluates the model
+or compares rows with it."""
 FACTS = frozenset({TRAINED_UNDER, "fedboost.attestations", "fedboost.session", "fedboost.request"})
-"""Attributes that are kept in a model that is measured. A site needs them to find its signature and the
-held-out rows."""
+"""Attributes that are kept in the model if a session evaluates it or compares rows with it. A site needs them
+to find its signature and the held-out rows."""
 BinEdges = tuple[list[list[float]], list[float]]
 """Bin edges of each numeric feature, and of the score."""
 MEANINGS = ("positive", "classes", "categorical", "base_margin")
-"""Keys of a schema for facts that trees do not contain: the meaning of labels and of category codes."""
+"""Keys of a schema for facts that trees do not contain, such as the meaning of labels and category codes."""
 
 
 def written(
@@ -48,12 +50,12 @@ def written(
     bins: BinEdges | None = None,
     facts: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
-    """Return the text of a model for the terms.
+    """Return a model as text, to store in the terms.
 
     Args:
-        columns: the columns of its training, if known.
+        columns: the columns that the model was trained on, if known.
         bins: bin edges from `attached`.
-        facts: attributes of a model that is measured; those in `FACTS` are kept.
+        facts: attributes of the model; only attributes in `FACTS` are kept.
 
     Raises ConfigError if the text is too long."""
     meanings = {} if columns is None else columns.model_dump(mode="json", include={*MEANINGS})
@@ -74,21 +76,21 @@ def read(text: str) -> Booster:
     booster, attributes = Booster.from_any_xgboost(text, "xgb_model")
     if set(attributes) - {_COLUMNS, _BINS, *FACTS} or booster.to_xgboost(attributes) != text:
         raise ConfigError(
-            "model-not-canonical", "xgb_model is not as fedboost writes it; use the path of a model file"
+            "model-not-canonical", "xgb_model is not a text that fedboost wrote; use the path of a model file"
         )
     return booster
 
 
 @lru_cache(maxsize=8)
 def facts_of(text: str) -> Mapping[str, str]:
-    """Return a text's attributes about the model's training (`FACTS`), empty if it has none."""
+    """Return the attributes about its training (`FACTS`) in a model's text; empty if there are none."""
     attributes = json.loads(text)["learner"]["attributes"]
     return {key: attributes[key] for key in FACTS if key in attributes}
 
 
 @lru_cache(maxsize=8)
 def bins_of(text: str) -> BinEdges:
-    """Return the bin edges of the model's reference distribution in a text. Raises ConfigError if it has
+    """Return the bin edges of the reference distribution in a model's text. Raises ConfigError if there are
     none."""
     attribute = json.loads(text)["learner"]["attributes"].get(_BINS)
     if attribute is None:
@@ -104,7 +106,7 @@ def bins_of(text: str) -> BinEdges:
                 raise ValueError("not bin edges")
     except (TypeError, ValueError, RecursionError):
         raise ConfigError(
-            "model-not-canonical", f"the attribute {_BINS} of xgb_model is not as fedboost writes it"
+            "model-not-canonical", f"the attribute {_BINS} of xgb_model is malformed or altered"
         ) from None
     return numeric, score
 
@@ -116,8 +118,8 @@ def edges_beside(trained: "Evaluation", cuts: Sequence[Float32]) -> list[Float64
 
 
 def edges_in(trained: "Evaluation", summary: Mapping[str, Any]) -> list[list[float]]:
-    """Return the bin edges that parties sign with the trees, taken from the program's summary; empty if it
-    has none."""
+    """Return the bin edges that parties sign with the trees, taken from the program's summary. The list is
+    empty if the summary contains none."""
     columns = summary.get("reference", {}).get("columns", ()) if trained.reference else ()
     return [column["edges"] for column in columns if "edges" in column]
 
@@ -164,8 +166,8 @@ def signed_summary(text: str) -> dict[str, Any]:
 
 
 def check_attached(text: str, task: Task) -> None:
-    """Raise ConfigError if the score's bin edges are not those that training produces: others could isolate
-    single rows."""
+    """Raise ConfigError if the score's bin edges differ from the bin edges that training produces. Other
+    edges could isolate individual rows."""
     if not task.uses_reference:
         return
     score, booster = np.array(bins_of(text)[1]), read(text)
@@ -190,8 +192,8 @@ def _check_length(text: str) -> None:
 
 @lru_cache(maxsize=8)
 def trained_columns(text: str) -> Mapping[str, Any] | None:
-    """Return the meaning of the model's numbers (`MEANINGS`), or None if the text has none. Raises
-    ConfigError if it is malformed."""
+    """Return the settings in `MEANINGS` that a model was trained with, or None if its text does not contain
+    them. Raises ConfigError if they are malformed."""
     attribute = json.loads(text)["learner"]["attributes"].get(_COLUMNS)
     try:
         columns = {} if attribute is None else {name: json.loads(attribute)[name] for name in MEANINGS}
@@ -199,6 +201,6 @@ def trained_columns(text: str) -> Mapping[str, Any] | None:
             raise TypeError("levels are not a table")
     except (LookupError, TypeError, ValueError, RecursionError):
         raise ConfigError(
-            "model-not-canonical", f"the attribute {_COLUMNS} of xgb_model is not as fedboost writes it"
+            "model-not-canonical", f"the attribute {_COLUMNS} of xgb_model is malformed or altered"
         ) from None
     return columns or None

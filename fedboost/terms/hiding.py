@@ -82,7 +82,7 @@ class Hiding(Group):
         return tuple(party for party in parties if party != self.keyholder)
 
     def signers(self, parties: tuple[str, ...]) -> int:
-        """Return the minimum number of party signatures on a valid model, which is the minimum number of
+        """Return the minimum number of party signatures on a valid model. It equals the minimum number of
         parties in a sum."""
         return self.row.min_signers(self.group(parties))
 
@@ -184,7 +184,7 @@ METHODS: tuple[str, ...] = get_args(Method)
 
 
 class Noise(Frozen):
-    """(epsilon, delta)-differential privacy for single rows (adding or removing one row)."""
+    """(epsilon, delta)-differential privacy for individual rows (adding or removing one row)."""
 
     epsilon: float = Field(
         ge=MIN_EPSILON,
@@ -219,7 +219,7 @@ class Release:
         times: number of releases.
         sensitivity: L2 norm of a row's contribution, in the integer units of the sum.
         share: standard deviation of one share of the noise, in the same units.
-        honest: number of shares that no coalition can subtract, and that must suffice.
+        honest: number of shares that no coalition can subtract; they alone must be enough noise.
         drawn: number of shares in a sum."""
 
     what: str
@@ -270,8 +270,8 @@ def plan_of(
     Args:
         counted: number of features whose values are counted to find cut points.
         summed: number of features whose labels are summed by level.
-        about_trees: number of queries about trees, and L2 norm of a row's part of an answer in units of
-            `sensitivity`.
+        about_trees: number of queries about trees, and L2 norm of a row's contribution to an answer in units
+            of `sensitivity`.
         sensitivity: largest contribution of a row to a gradient sum (1 for gradients of at most 1).
         honest: minimum number of parties that do not collude.
         parties: number of parties with rows."""
@@ -293,12 +293,13 @@ def plan_of(
 
 
 def _shares(noise: Noise, honest: int, parties: int) -> tuple[int, int]:
-    """Return the number of noise shares that must suffice, and the number in a sum."""
+    """Return the number of noise shares that alone must be enough noise, and the number of shares in a
+    sum."""
     return {"distributed": (honest, parties), "local": (1, parties), "central": (1, 1)}[noise.placement]
 
 
 def _release(what: str, times: int, sensitivity: float, cost: float, shares: tuple[int, int]) -> Release:
-    """Return the releases of one kind. The noise is rounded up, so that each costs at most `cost`."""
+    """Return the releases of one kind. The noise is rounded up, so that each release costs at most `cost`."""
     share = math.ceil(sensitivity / math.sqrt(cost * shares[0]))
     return Release(what, times, sensitivity, share, *shares)
 

@@ -142,8 +142,8 @@ WHY_NOT = {name: why for why, names in _WHY_NOT.items() for name in names.split(
 
 
 def name_here(word: str, known: Collection[str]) -> str | None:
-    """Return the known name that corresponds to another library's `word`, or None. The last part of a dotted
-    name is compared, so `columns.label` matches as `label`."""
+    """Return the name in `known` that corresponds to `word`, a name from another library, or None. Only the
+    last part of a dotted name is compared, so `columns.label` is compared as `label`."""
     ends = {name.rpartition(".")[2]: name for name in known}
     return next((ends[name] for name in OTHER_NAMES.get(word, ()) if name in ends), None)
 
@@ -186,7 +186,7 @@ _SHOULD_BE = {
     "model_type": "expected a table, { key = value }",
     "path_type": "expected a path in quotes",
 }
-"""Pydantic's error type -> what TOML input was expected."""
+"""Pydantic's error type -> description of the expected TOML input."""
 
 
 class Frozen(BaseModel):
@@ -261,16 +261,16 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def setting_hint(word: str, settings: Collection[str]) -> str:
-    """Return a hint about an unknown setting: the nearest known one, or why there is none. It is '' if
-    neither is known."""
+    """Return a hint about an unknown setting: the nearest known setting, or the reason why fedboost has no
+    such setting. Returns '' if there is no hint."""
     if word in WHY_NOT and name_here(word, settings) is None:
         return f": {WHY_NOT[word]}"
     return nearest(word, settings)
 
 
 def read_model(model: type[M], values: Mapping[str, Any], source: str) -> M:
-    """Validate values that a user wrote and return them as a `model`. The first error is raised as a one-line
-    ConfigError that starts with `source`, e.g. the file's path."""
+    """Validate values that a user wrote and return them as an instance of `model`. The first error is raised
+    as a one-line ConfigError that starts with `source`, e.g. the file's path."""
     try:
         read = model.model_validate(values)
     except ValidationError as error:
@@ -408,9 +408,9 @@ class Flat(Frozen):
         return {name: group for name, group in groups.items() if group is not None}
 
     def altered(self, settings: Mapping[str, object], without: Collection[str] = ()) -> Self:
-        """Return a copy with these settings, by flat key, and with defaults for the keys in `without`. Both
-        name keys of groups. All settings are checked together, but the others are not parsed again. Raises
-        ConfigError if they are not allowed."""
+        """Return a copy with these settings, by flat key, and with defaults for the keys in `without`. All
+        these keys must belong to groups. The new combination of settings is checked, but unchanged settings
+        are not parsed again. Raises ConfigError if it is not allowed."""
         homes, fields = self._homes(), {name: getattr(self, name) for name in type(self).model_fields}
         for home in dict.fromkeys(homes[key][0] for key in (*settings, *without)):
             own = {key: value for key, value in settings.items() if homes[key][0] == home}
@@ -436,7 +436,8 @@ class Flat(Frozen):
     @classmethod
     @cache
     def _homes(cls) -> Mapping[str, tuple[str, str, FieldInfo]]:
-        """Return a dict: flat key -> (own field, field in that group or '', definition of the latter)."""
+        """Return a dict: flat key -> (field of this class, field in its group or '', definition of the inner
+        field)."""
         homes: dict[str, tuple[str, str, FieldInfo]] = {}
         for home, own in cls.model_fields.items():
             group = _group_of(own)

@@ -1,5 +1,5 @@
-"""The tasks of sessions (train, evaluate and so on), one row each, and how a session runs: program, deadlines
-and the loss of a party.
+"""The tasks of sessions (train, evaluate and so on), and the settings of how a session runs: program,
+deadlines, and what happens if a party is lost.
 
 Guarantees: no other module branches on the name of a task. Facts about tasks are looked up here; other layers
 have their own tables, keyed by task name."""
@@ -16,7 +16,7 @@ from fedboost.terms.columns import Schema
 from fedboost.terms.reading import MAX_CHARS, Group, Name, Several
 
 ALIGNMENT_TURNS = 3
-"""Maximum number of queries that match rows by their ids, or that predict them."""
+"""Maximum number of queries in a session that match rows by their ids or predict rows."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Task:
 
     Args:
         name: name of the task.
-        program: value of the key `program` that starts it; None if another key does.
+        program: value of the key `program` that starts the task; None if another key starts it.
         function: name of the function in the Python package that takes its terms.
         trains: the session grows trees.
         makes_model: the result is a model.
@@ -35,11 +35,12 @@ class Task:
         measures: the model must contain facts about its training.
         uses_reference: the model must contain its reference distribution.
         stands_alone: the result can be read without another file.
-        counts_values: rows are counted once by each column's value, including labels and undeclared levels.
+        counts_values: the session counts rows by the value of each column, including labels and undeclared
+            levels.
         reads_labels: the session reads the label columns.
         reads_subgroups: the session reads the subgroup columns.
-        by_analyst: analysts request it, and sites approve it for named analysts. If false, the label holder
-            requests it for its own rows.
+        by_analyst: analysts request such sessions, and sites approve them for named analysts. If false, the
+            label holder requests them for its own rows.
         is_protected: answers use the protection of the terms.
         max_turns: maximum number of queries in a session; None if it depends on trees."""
 
@@ -61,7 +62,7 @@ class Task:
     max_turns: int | None = None
 
     def read(self, columns: Schema) -> Schema:
-        """Return those of the terms' columns that a session with this task reads."""
+        """Return the columns that a session with this task reads. columns: all columns of the terms."""
         if not self.reads_labels:
             return columns.unlabelled()
         used = self.reads_subgroups or not columns.subgroups
@@ -133,8 +134,8 @@ def _distinct(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 MAX_TIMEOUT = 86_400.0
-"""Maximum time in seconds that a session may wait for one party; the aggregator runs one session at a
-time."""
+"""Maximum time in seconds that a session may wait for one party. It is limited because the aggregator runs
+one session at a time."""
 
 Parties = Annotated[Several[str], AfterValidator(_distinct)]
 """Party names, each only once."""
@@ -181,8 +182,8 @@ class Session(Group):
         return self.program == task_of(self.program).program
 
     def faults_of_roster(self, parties: tuple[str, ...], fewest: int, protection: str) -> Iterator[str]:
-        """Yield an error message if the roster of these parties cannot shrink as the settings say. fewest:
-        minimum number of parties in an opened sum."""
+        """Yield an error message if the roster of these parties cannot shrink as the settings require.
+        fewest: minimum number of parties in an opened sum."""
         if self.quorum is not None and parties and not fewest == self.quorum <= len(parties):
             yield (
                 f"quorum {self.quorum} of {len(parties)} parties is too small: protection {protection} needs "

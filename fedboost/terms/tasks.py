@@ -47,7 +47,7 @@ def columns_of_levels(
     Args:
         counts: for each column, the number of rows with a missing value, with each level, and with undeclared
             levels.
-        told: maps a count to the count that is reported, None to hide it."""
+        told: function that maps a count to the reported count, or to None to omit it."""
     for (name, declared), counted in zip(terms.columns.categorical.items(), counts, strict=True):
         absent, *of_levels, undeclared = map(told, counted)
         own = dict(zip(declared, of_levels, strict=True))
@@ -64,9 +64,9 @@ def gridded(terms: Terms) -> tuple[str, ...]:
 
 
 def terms_to_describe(terms: Terms, min_count: int | None = None) -> Terms:
-    """Return the terms of a session that describes rows, derived from the terms of a training session. Terms
-    that already describe rows are kept. min_count: replaces the setting of that name. Raises ConfigError if
-    parties hold different columns."""
+    """Return the terms of a session that describes rows, derived from the terms of a training session. If the
+    terms already describe rows, all their settings are kept. min_count: replaces the setting of that name.
+    Raises ConfigError if parties hold different columns."""
     if terms.vertical.is_used:
         raise ConfigError(
             "terms-vertical-task",
@@ -93,13 +93,13 @@ _SITES = ("site", "sites", "party", "parties")
 _SHOWN = 8
 """Maximum number of a column's levels that an error message lists."""
 _FIGURES_OF_TWO_CLASSES = 4
-"""Number of independent figures of a set of rows: rows with label 1, rows of either label that are predicted
-1, and the mean prediction."""
+"""Number of independent figures reported for a set of rows: the number of rows with label 1, the numbers of
+rows with label 0 and with label 1 that are predicted 1, and the mean prediction."""
 _FIGURES_OF_A_BIN = 3
-"""Number of figures of a bin: rows of either label, and the mean prediction."""
+"""Number of figures reported for a bin: the number of rows with each label, and the mean prediction."""
 _BITS_OF_FIGURE = 20
-"""Bits of information in a figure. A figure has at most 10,000 values; a count of ten million rows in units
-of 10 has a million (2**20)."""
+"""Maximum number of bits of information in a figure. Most figures have at most 10,000 possible values; a
+count of ten million rows in units of 10 has a million (2**20) possible values."""
 _UNUSED_COLUMNS = ("validation", "row_id", "ranges", "label_range")
 
 
@@ -148,9 +148,9 @@ def class_count(terms: Terms) -> int:
 
 
 def rows_readable(terms: Terms) -> int:
-    """Return an upper bound on the number of yes-or-no values of single rows that an analyst can derive from
-    a session's results: the total bits of all independent figures. Actual attacks learn less
-    (docs/lifecycle-evaluate.md)."""
+    """Return an upper bound on the number of yes-or-no values of individual rows that an analyst can derive
+    from a session's results. The bound is the total number of bits in all independent figures. Actual attacks
+    learn less (docs/lifecycle-evaluate.md)."""
     if terms.task.uses_reference:
         assert terms.xgb_model is not None
         numeric, score = continuation.bins_of(terms.xgb_model)
@@ -165,8 +165,8 @@ def rows_readable(terms: Terms) -> int:
 
 
 def weight_scale(terms: Terms, counts: Int64) -> Scale:
-    """Return the fixed-point scale of row weights. counts: number of weights by binary exponent, over all
-    parties."""
+    """Return the fixed-point scale of row weights. counts: number of weights with each binary exponent, over
+    all parties."""
     return terms.known_weight_scale or Scale(bound_exponent(counts), WEIGHT_BITS)
 
 
@@ -179,8 +179,9 @@ def terms_to_evaluate(
     min_count: int | None = None,
     rows: str | None = None,
 ) -> Terms:
-    """Return the terms of a session that evaluates a model, derived from the terms of a training session.
-    Terms that already evaluate are kept. The other arguments replace settings of the terms.
+    """Return the terms of a session that evaluates a model, derived from the terms of a training session. If
+    the terms already evaluate a model, all their settings are kept. The other arguments replace settings of
+    the terms.
 
     Args:
         model: text of the model, as in `xgb_model`.
@@ -247,8 +248,8 @@ def _column_of(given: str, columns: Schema) -> tuple[str, tuple[str, ...]]:
 
 
 def settings_for(terms: Terms, task: Task, **given: object) -> dict[str, Any]:
-    """Return the settings of these terms that apply to a task, or all of them if it is the terms' own task.
-    given: replaces settings, except with values that are None."""
+    """Return the settings of these terms that apply to a task, or all settings if the terms are already for
+    this task. given: settings that replace existing settings; values that are None are ignored."""
     values: dict[str, Any] = terms.model_dump(mode="json", exclude_unset=True)
     if terms.task is not task:
         kept = _KEPT_TO_DESCRIBE if task.counts_values else _KEPT_TO_EVALUATE
@@ -283,7 +284,7 @@ def terms_to_drift(terms: Terms, model: str, min_count: int | None = None) -> Te
     """Return the terms of a session that compares rows with a model's reference distribution.
 
     Args:
-        terms: terms of the model's training, or others with the same columns.
+        terms: terms of the model's training, or other terms with the same columns.
         model: text of the model, as in `xgb_model`, with its bins.
 
     Raises ConfigError if parties hold different columns."""

@@ -145,8 +145,8 @@ class Terms(Flat):
 
     @property
     def honest(self) -> int:
-        """Minimum number of parties with rows whose noise shares stay secret. Even a curious party can
-        subtract its own."""
+        """Minimum number of parties with rows whose noise shares stay secret. Even a single curious party can
+        subtract its own share."""
         return len(self.holders) - max(1, self.hiding.group(self.parties).colluding)
 
     @property
@@ -201,8 +201,8 @@ class Terms(Flat):
 
     @cached_property
     def roots(self) -> tuple[int, ...]:
-        """Numbers of the trees that grow in a round: num_parallel_tree for the first output, then for the
-        next."""
+        """Numbers of the trees that grow in a round, ordered by output: num_parallel_tree trees per
+        output."""
         return tuple(range(self.objective.loss.outputs * self.trees.num_parallel_tree))
 
     @cached_property
@@ -213,22 +213,21 @@ class Terms(Flat):
 
     @cached_property
     def earlier(self) -> Booster | None:
-        """The model in `xgb_model`, which is continued or measured, or None."""
+        """The model in `xgb_model`, which the session continues, evaluates or compares with rows, or None."""
         return None if self.xgb_model is None else continuation.read(self.xgb_model)
 
     @cached_property
     def trained(self) -> Self | None:
-        """The terms under which a model that is measured was trained, read from its file, or None if it has
-        none. They prove nothing unless the model is signed. Raises ConfigError if they are not valid
-        terms."""
+        """Terms under which the model in `xgb_model` was trained, or None if its file does not contain them.
+        They prove nothing unless the model is signed. Raises ConfigError if they are not valid terms."""
         facts = {} if self.xgb_model is None else continuation.facts_of(self.xgb_model)
         text = facts.get(continuation.TRAINED_UNDER)
         return None if text is None else type(self).from_canonical(text)
 
     @property
     def constant_rounds(self) -> int:
-        """Number of rounds before this session's first tree: those of a continued model, or of a constant
-        that is a tree."""
+        """Number of the model's rounds before this session's first tree: the rounds of a continued model, or
+        1 if the initial constant is stored as a tree."""
         constant = int(self.columns.base_margin is not None)
         return constant if self.earlier is None else len(self.earlier.trees) // len(self.roots)
 
@@ -271,8 +270,8 @@ class Terms(Flat):
 
     @cached_property
     def metrics(self) -> tuple[str, ...]:
-        """Names of the metrics of each round: eval_metric or the objective's default, for each candidate if
-        there are any."""
+        """Names of the metrics of each round: eval_metric, or the objective's default. If there are
+        candidates, each has its own metrics."""
         own = self.evaluation.eval_metric or (self.objective.loss.default_metric,)
         trials = range(len(self.objective.candidates))
         own = tuple(f"{trial}{OF_TRIAL}{name}" for trial in trials for name in own) or own
@@ -280,7 +279,7 @@ class Terms(Flat):
 
     @cached_property
     def sets(self) -> tuple[str, ...]:
-        """Names of the sets of rows that metrics are computed on. Sets over all parties come first."""
+        """Names of the sets of rows on which metrics are computed. Sets over all parties come first."""
         if self.noise is not None:
             return ()
         sets = (TRAIN, VALIDATION) if self.validates else (TRAIN,)
@@ -398,13 +397,14 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 KEY = "columns.target_means"
 MAX_ENCRYPTED = 1 << 14
-"""Maximum number of buckets in total if sums are encrypted: a key holder decrypts about twenty numbers for
-each."""
+"""Maximum total number of buckets if sums are encrypted. A key holder decrypts about twenty numbers per
+bucket."""
 
 
 def slots_of(terms: Terms) -> dict[str, Slots]:
     """Return a dict: target-mean column -> its slots (buckets and folds). With noise there are no folds: the
-    noise already hides a row's part in the mean of its level, and each fold would need its own noise."""
+    noise already hides a row's contribution to the mean of its level, and each fold would need its own
+    noise."""
     folds = 1 if terms.noise is not None else FOLDS + 1
     return {name: Slots(buckets, folds) for name, buckets in terms.columns.target_means.items()}
 
@@ -421,7 +421,7 @@ def _faults_of_target_means(terms: Terms) -> Iterator[str]:
     name, buckets = terms.objective.name, sum(terms.columns.target_means.values())
     task, trains, vertical = terms.task, terms.task.trains, terms.vertical
     apart = "different parties have labels and levels; remove it, or declare levels in categorical"
-    other_rows = "the model's means are from other rows; train a new model"
+    other_rows = "the model's target means are from other rows; train a new model"
     hides, too_many = terms.protection.uses_key_holder, f"at most {MAX_ENCRYPTED} can be encrypted"
     encrypted = f"{buckets} buckets under protection {terms.hiding.protection}"
     is_other = terms.session.program != "boosting" and terms.noise is None
@@ -446,8 +446,8 @@ TUNED = (
 """Settings in which candidates may differ. Only the aggregator uses them, so candidates share bins and
 rows."""
 MAX_COLUMNS_TRIED = 1 << 20
-"""Maximum of candidates x features. At 256 bins, one node of each takes 4 GiB, an aggregator's default
-limit."""
+"""Maximum of candidates x features. With 256 bins, the histograms of one node per candidate then take 4 GiB,
+the default limit of an aggregator."""
 SHARES = (0.1, 0.2, 0.4, 0.6)
 """Fractions of all rounds after which candidates are dropped."""
 KEPT = (2, 3)
@@ -533,7 +533,8 @@ _WHY_NOT = {
 
 
 def _faults_of_noise(terms: Terms) -> Iterator[str]:
-    """Yield an error message for each setting that noise excludes, and for each missing one that it needs."""
+    """Yield an error message for each setting that noise excludes, and for each missing setting that noise
+    needs."""
     noise = terms.noise
     if noise is None:
         if terms.histograms.cut_points == "even":
@@ -602,7 +603,8 @@ def _faults_of_ranges(objective: str, columns: Schema) -> Iterator[str]:
 
 
 def _model_difference(booster: Booster, terms: Terms) -> str:
-    """Return the first difference between model and terms in what XGBoost stores, or '' if there is none."""
+    """Return the first difference between what XGBoost stores in the model and the terms, or '' if there is
+    none."""
     if booster.objective != terms.objective.loss.xgboost_equivalent.name:
         return f"its objective is {booster.objective}, but the terms have {terms.objective.name}"
     if booster.loss.outputs != terms.objective.loss.outputs:
@@ -628,7 +630,8 @@ def _model_difference(booster: Booster, terms: Terms) -> str:
 
 
 def _column_difference(booster: Booster, trained: Mapping[str, Any] | None, terms: Terms) -> str:
-    """Return the first difference in the meaning of the model's numbers, or '' if there is none."""
+    """Return the first difference between the model and the terms in the meaning of labels, levels and
+    margins, or '' if there is none."""
     columns = terms.columns.model_dump(mode="json", include={*continuation.MEANINGS})
     based = columns["base_margin"] is not None
     if (based and not booster.begins_with_a_leaf) or (
@@ -802,7 +805,7 @@ def _faults_of_task(terms: Terms) -> Iterator[str]:
     if not terms.task.measures:
         return
     if terms.xgb_model is None:
-        yield f"program {program} needs xgb_model, the model to measure"
+        yield f"program {program} needs a model: set xgb_model"
         return
     yield from refused(
         f"program {program}",

@@ -1,7 +1,7 @@
 """Settings of training: objective and its parameters, metrics, trees, histograms, and sampling.
 
-Guarantees: what follows from the objective's name, or from an installed package, is filled in. Terms that
-contain it explicitly have the same digest.
+Guarantees: settings that follow from the objective's name, or from an installed package, are filled in. Terms
+that contain them explicitly have the same digest.
 Rejects: unknown objectives (suggesting the nearest known one), and parameters or columns of another
 objective."""
 
@@ -240,8 +240,8 @@ class Draws(Group):
     sampling_method: Literal["uniform", "gradient_based", "bootstrap"] = Field(
         default="uniform",
         description="How rows are sampled. `uniform`: all with the same probability. `gradient_based`: rows "
-        "with larger gradients are more likely. `bootstrap`: each row a Poisson-distributed number of "
-        "times, for random forests. See [sampling](sampling.md).",
+        "with larger gradients are more likely. `bootstrap`: each row is drawn a Poisson-distributed "
+        "number of times, for random forests. See [sampling](sampling.md).",
     )
     colsample_bytree: Share = Field(
         description="Fraction of the features sampled for each tree. Lower it to reduce overfitting."
@@ -274,7 +274,7 @@ class Draws(Group):
 
     @property
     def share_drawn(self) -> float:
-        """Expected fraction of distinct rows that a tree is trained on."""
+        """Expected fraction of the rows that a tree is trained on, each counted once."""
         return -math.expm1(-self.subsample) if self.sampling_method == "bootstrap" else self.subsample
 
     def _faults(self) -> Iterator[str]:
@@ -541,7 +541,7 @@ MAX_FIGURES = 1 << 14
 
 
 class Evaluation(Group):
-    """Settings for metrics, the rows that they are computed on, and early stopping."""
+    """Settings for metrics, for the rows on which they are computed, and for early stopping."""
 
     eval_metric: Several[str] = Field(
         default=(),
@@ -577,8 +577,8 @@ class Evaluation(Group):
         ge=1,
         le=MAX_MIN_COUNT,
         description='With `program = "describe"` or `"evaluate"`: the analyst receives only counts of at '
-        "least this many rows. With `columns.target_means`: minimum number of rows of a level that gets its "
-        "own mean. The aggregator sees all counts over all parties together. A site may require "
+        "least this many rows. With `columns.target_means`: minimum number of rows that a level needs to "
+        "get its own mean. The aggregator sees all counts over all parties together. A site may require "
         "[more](policy.md).",
     )
     subgroups: Several[str] = Field(
@@ -615,8 +615,8 @@ class Evaluation(Group):
         return self.validation_fraction > 0.0 or columns.validation is not None
 
     def faults_of_metrics(self, objective: Objective, names: tuple[str, ...], sets: int) -> Iterator[str]:
-        """Yield an error message for each metric that does not apply to the objective, and if there are too
-        many. names: names of the metrics; sets: number of sets of rows."""
+        """Yield an error message for each metric that does not apply to the objective, and one if there are
+        too many metrics. names: names of the metrics; sets: number of sets of rows."""
         equivalent = objective.loss.xgboost_equivalent
         with_metrics = objective.loss if objective.name in OBJECTIVES else equivalent
         fitting = metrics_for(with_metrics)
@@ -636,8 +636,8 @@ class Evaluation(Group):
             )
 
     def faults_of_rows(self, columns: Schema) -> Iterator[str]:
-        """Yield an error message unless validation rows are chosen in only one way, and exist if they are
-        needed."""
+        """Yield an error message if validation rows are chosen in two ways, or if early stopping needs
+        validation rows but there are none."""
         if columns.validation is not None and self.validation_fraction:
             yield (
                 f"validation_fraction samples validation rows, but column {columns.validation!r} also marks "
@@ -658,7 +658,8 @@ class Evaluation(Group):
             )
 
     def faults_of_subgroups(self, columns: Schema) -> Iterator[str]:
-        """Yield an error message unless subgroups are distinct columns with declared levels."""
+        """Yield an error message for each subgroup column that has no declared levels or is listed twice, and
+        if rows are ranked in groups."""
         for number, name in enumerate(self.subgroups):
             if name not in columns.levels:
                 near, known = nearest(name, columns.levels), ", ".join(columns.levels) or "none"

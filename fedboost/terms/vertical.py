@@ -14,21 +14,21 @@ from fedboost.terms.session import MAX_PARTIES, Parties
 
 MAX_BLOCKS = MAX_PARTIES // 2
 MIN_COMMON_ROWS = 1000
-"""Default of min_common_rows. With few people in common, a party could identify those that a split sends
-left."""
+"""Default of min_common_rows. If the parties had only few rows in common, a party could identify the people
+whose rows a split sends left."""
 MAX_IDS = 10_000_000
-"""Default of max_ids. A party that enters all telephone numbers of a town learns which of them the others
-have."""
+"""Default of max_ids. A party that enters all telephone numbers of a town learns which of these numbers the
+other parties have."""
 MOST_IDS = 14_000_000
 """Upper limit of max_ids: row numbers for this many ids fit into a 64 MiB message to a party that returns."""
 IdForm = Literal["text", "digits", "lower"]
 MAX_ROWS_PER_BIN = 1_000_000
-"""Upper limit of min_rows_per_bin: beyond it, hardly any session could split."""
+"""Upper limit of min_rows_per_bin. With a higher value, hardly any node could be split."""
 Rows = Literal["common", "label_holder", "in_order"]
 OF_IDS = "min_common_rows", "max_ids", "repeated_ids", "id_form"
 """Keys that apply only to rows matched by their ids."""
 MAX_LABEL_EPSILON = 20.0
-"""Upper limit of label_epsilon: beyond it, noise changes fewer than one label in a million."""
+"""Upper limit of label_epsilon. With a higher value, noise would change fewer than one label in a million."""
 ID_BYTES = 32
 """Size in bytes of the id of a model whose parts the parties keep."""
 
@@ -65,7 +65,8 @@ class Blocks:
         return next((block for block in self.blocks if party in block.parties), None)
 
     def viewer(self, party: str) -> str:
-        """Return the party's name if each party gets its own view of queries, or '' if all get the same."""
+        """Return the party's name if each party receives its own view of queries, or '' if all receive the
+        same view."""
         return party if self.blocks else ""
 
     def has_labels(self, party: str) -> bool:
@@ -168,7 +169,7 @@ class Vertical(Group):
         default=None,
         ge=1,
         le=MOST_IDS,
-        description="With `predict_with`: number of rows to predict, or number of ids with `repeated_ids`.",
+        description="With `predict_with`: number of rows to predict; with `repeated_ids`, number of ids.",
     )
 
     @property
@@ -256,8 +257,8 @@ class Vertical(Group):
             yield "predict_with and predict_rows must be set together: set both or neither"
 
     def faults(self, parties: tuple[str, ...], columns: Schema) -> Iterator[str]:
-        """Yield an error message for each party that is not in exactly one block, and each column without
-        exactly one holder per block."""
+        """Yield an error message for each party that is not in exactly one block, and for each column that
+        does not have exactly one holder in each block."""
         if not self.is_used:
             keys = "rows", *OF_IDS, "model", "alone_rounds", "label_epsilon", "predict_with"
             given = ["columns.held"] * bool(columns.held) + [key for key in keys if getattr(self, key)]

@@ -289,7 +289,7 @@ def test_help_is_not_asked_for_without_end():
     requests = [OpenRequest(1, 1, packing.pack(b"recover", ctx, *names)) for names in lost]
     for request in requests[:5]:
         liar.say("p0", request)
-    with pytest.raises(Left, match="asked too often for help with turn"):
+    with pytest.raises(Left, match="sent too many requests to open the sum of turn"):
         liar.say("p0", requests[5])
     assert liar.recorded.count(("p0", "help to open the sum")) == 6
 
@@ -298,7 +298,7 @@ def test_no_help_after_the_model_was_signed():
     liar = begun()
     liar.ask(RowsQuery())
     liar.say("p0", Close(1, 100))
-    with pytest.raises(Left, match="asked for help after the model was signed"):
+    with pytest.raises(Left, match="requested data to open a sum after the signature"):
         liar.say("p0", OpenRequest(1, 1, liar.requests["p0"]))
 
 

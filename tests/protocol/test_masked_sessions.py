@@ -257,7 +257,7 @@ def test_help_is_asked_for_with_another_turn():
     played = Played(4, later, on_loss="shrink")
     assert (
         sums_until_one_leaves(
-            played, "the aggregator asked for help with turn 2, which is not the current turn"
+            played, "the aggregator requested data to open the sum of turn 2, which is not the current turn"
         )
         == []
     )

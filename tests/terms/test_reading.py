@@ -199,7 +199,7 @@ from fedboost.terms.terms import Terms
         ),
         (
             {"columns": {**COLUMNS, "classes": ["u", ""]}},
-            "columns: class '' is not a label value, because empty means missing; replace it in the tables",
+            "columns: class '' is not a label value, because it is a missing value; replace it in the tables",
         ),
         ({"columns": {**COLUMNS, "classes": ["u", "v\n"]}}, r"class 'v\n' is not one line of text"),
         (

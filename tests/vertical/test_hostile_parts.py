@@ -51,7 +51,7 @@ def with_number(at, value):
 
 
 NOT_FINITE = "the aggregator sent a gain, cover or value that is not finite"
-OTHER_SCORE = "the base score differs from the one that was sent at the start"
+OTHER_SCORE = "the base score differs from the base score sent at the start"
 
 
 @pytest.mark.parametrize(

@@ -353,4 +353,7 @@ def test_a_label_holder_opens_nothing_in_a_turn_without_hidden_sums():
     apart.play()
     assert asked
     assert not opened(apart)
-    assert apart.left("bank") == "the aggregator asked for help with turn 1, which has no encrypted sums"
+    assert (
+        apart.left("bank")
+        == "the aggregator requested data to open the sum of turn 1, which is not encrypted"
+    )

@@ -64,7 +64,7 @@ def part(number, content=WHOLE, last=True, to=("a",)):
         ([part(1, FULL, False), part(1, FULL + b"x")], f"has an invalid part of {len(FULL) + 1} bytes"),
         (
             [part(n, FULL, False) for n in [1] for _ in "ab"] + [part(1, b"x" * PART_BYTES, False)],
-            "relay 1 is too large for a turn",
+            "relay 1 exceeds the byte limit of a turn",
         ),
     ],
 )
@@ -196,7 +196,7 @@ def test_long_content_travels_in_parts():
 
 # ---- a hostile party ------------------------------------------------------------------------------------
 
-BLOCK = "it relayed bytes outside its block, to itself, or to one party twice"
+BLOCK = "it relayed bytes to no one, to itself, to a party outside its block, or to a party twice"
 RELAYS = {
     "nobody": ({"to": ()}, BLOCK),
     "a stranger": ({"to": ("telco", "mall")}, BLOCK),
@@ -208,7 +208,7 @@ RELAYS = {
     "an attempt to come": ({"attempt": 2}, "it sent a message for attempt 2 during attempt 1"),
     "no number": ({"number": 0}, "relay 0 comes after relay 0"),
     "nothing": ({"content": b""}, "relay 1 has an invalid part of 0 bytes"),
-    "too much": ({"content": FULL}, "relay 1 is too large for a turn"),
+    "too much": ({"content": FULL}, "relay 1 exceeds the byte limit of a turn"),
 }
 
 
@@ -273,7 +273,7 @@ def test_a_party_that_relays_after_its_answer_or_to_one_that_has_answered_is_nam
         if to_answered
         else f"it relayed bytes for turn {turn} during turn {turn}"
     )
-    end = "" if to_answered else ", or too late"
+    end = "" if to_answered else ", or after its own report"
     assert Apart(up=lie).play().error == f"party telco broke the protocol: {says}{end}"
 
 

@@ -107,7 +107,7 @@ def test_bins_of_free_choice_are_not_those_that_were_signed(model):
         ConfigError, match="the score bins of xgb_model do not match its reference distribution"
     ):
         asked(numeric, [score[0] + 1e-4, *score[1:]])
-    with pytest.raises(ConfigError, match="not as fedboost writes it"):
+    with pytest.raises(ConfigError, match="is malformed or altered"):
         asked([[*range(40)], *numeric[1:]], score)
 
 
