@@ -1,2 +1,2 @@
-"""Protections: how a party's vector is hidden, added to the others' vectors, and opened as a sum. Pure code,
-independent of `gbdt`."""
+"""Protections: how a party's vector is hidden, added to the others' vectors, and opened as a sum. This
+package is pure code and does not depend on `gbdt`."""

@@ -1,9 +1,9 @@
-"""The two ends (party and aggregator) of each protection: `plain`, `masked` with one or two messages per
-party (legs), and `paillier` where parties hold different rows.
+"""The party's end (sealer) and the aggregator's end (opener) of each protection: `plain`, `masked` with one
+or two messages per party (legs), and `paillier` where parties hold different rows.
 
-`plain` hides nothing: the aggregator sees every party's vector before it adds it, as in an ordinary
+`plain` hides nothing: the aggregator sees every party's vector before adding it, as in an ordinary
 data-parallel allreduce. It is for benchmarks, tests, and parties that trust the aggregator. If few bins of a
-node have rows, only the nonzero cells are sent, so message lengths, which others see, depend on the rows."""
+node have rows, only the nonzero cells are sent. Message lengths, which others see, then depend on rows."""
 
 import contextlib
 import hashlib
@@ -46,10 +46,10 @@ NAME_BYTES = 16
 
 
 class PlainSealer(Sealer):
-    """Packs a party's integers into cells without hiding them. sparsely: if True, zeros may be left out to
+    """Packs a party's integers into cells without hiding them. sparsely: if True, zeros may be omitted to
     shorten the message."""
 
-    unexpected_help = "the aggregator asked for help, but protection plain does not need it"
+    unexpected_help = "the aggregator asked this party to help open a sum, but protection plain needs no help"
 
     def __init__(self, sparsely: bool = True) -> None:
         self._sparsely = sparsely
@@ -66,8 +66,8 @@ class PlainSealer(Sealer):
 class PlainOpener(Opener):
     """Adds the parties' packed cells to a running sum at the aggregator."""
 
-    unexpected_note = "it sent a note, but protection plain has no notes"
-    unexpected_help = "it sent help, but protection plain does not request any"
+    unexpected_note = "it sent a note with its report, but protection plain has no notes"
+    unexpected_help = "it sent an answer that was not requested: protection plain needs no help to open a sum"
 
     def __init__(self, tag: Tag) -> None:
         self.chunks = len(tag.chunks)
@@ -93,18 +93,19 @@ class PlainOpener(Opener):
 #     upload   each u: y_u = x_u + sum_{v > u} PRG(k_uv, ctx) - sum_{v < u} PRG(k_uv, ctx)
 #     open     the sum of y
 #
-# Guarantees: the sum over all parties opens, and no smaller sum. A sealed vector counts as opened: it is,
-# once all others have sealed theirs, however late those arrive. No party is asked for help.
-# Raises: PeerError for a roster other than all parties of the session, for the tags that `PairMasks.check`
-# rejects, and for notes and help, which one leg does not use.
+# Guarantees: the sum over all parties can be opened, but no sum over fewer parties. A sealed vector must be
+# regarded as opened: the sum opens once all other parties have sealed theirs, however late those vectors
+# arrive. No party is asked to help.
+# Raises: PeerError for a roster that lacks parties of the session, for the tags that `PairMasks.check`
+# rejects, and for notes and answers, which one leg does not use.
 #
 # Why a smaller roster is rejected, although it could not be opened: a party that sealed for all parties and
 # later for all but one would release two sums whose difference is that party's vector. Nothing protects the
 # first sum afterwards, since its masks cancel without help. So there is one roster, and a disconnection
 # before the upload ends the attempt.
 # Why an older or equal (turn, attempt) is rejected: under one key and ctx two vectors have the same masks,
-# and their difference is that of this party's own integers. So a tag is sealed once, and its keys are
-# replaced.
+# and the difference of the sealed vectors is the difference of this party's integers. So a tag is sealed
+# once, and its keys are replaced.
 
 
 class _MaskingSealer(Sealer):
@@ -129,7 +130,9 @@ class OneLegSealer(_MaskingSealer):
     """Masks a party's vectors with keystreams that it shares with other parties. The masks cancel in the sum
     over all parties, so each party sends a single message (one leg)."""
 
-    unexpected_help = "the aggregator asked for help, but these masks cancel without help"
+    unexpected_help = (
+        "the aggregator asked this party to help open a sum, but these masks cancel without help"
+    )
 
     def seal(self, values: Int64, tag: Tag) -> Iterator[bytes]:
         # Check first, then replace keys, then yield: the keys are erased before the first masked byte is
@@ -145,8 +148,8 @@ class OneLegOpener(Opener):
     """Adds masked chunks to a running sum at the aggregator. The masks cancel once all parties' chunks are
     added."""
 
-    unexpected_note = "it sent a note, but masks in one leg have no notes"
-    unexpected_help = "it sent help, but masks in one leg do not request any"
+    unexpected_note = "it sent a note with its report, but masks in one leg have no notes"
+    unexpected_help = "it sent an answer that was not requested: masks in one leg need no help to open a sum"
 
     def __init__(self, tag: Tag, setup: AggregatorSetup) -> None:
         self.chunks = len(tag.chunks)
@@ -167,7 +170,8 @@ class OneLegOpener(Opener):
 
 
 COMMIT, RECOVER = b"commit", b"recover"
-"""The two kinds of requests for help: disclose your own self mask, or shares of lost parties' self masks."""
+"""The two kinds of requests to a party: to disclose its own self mask, or to disclose its shares of lost
+parties' self masks."""
 NONCE = bytes(12)
 """The AES-GCM nonce. It can be constant, because each key encrypts only one share."""
 SEALED_SHARE = pairwise.SHARE_BYTES + 16
@@ -175,7 +179,7 @@ SEALED_SHARE = pairwise.SHARE_BYTES + 16
 
 
 def commitment(mask: bytes, ctx: bytes, party: str) -> bytes:
-    """Return the 32-byte hash by which a party commits to its self mask for this context."""
+    """Return a party's commitment to its self mask in a context: a 32-byte hash."""
     return hashlib.sha256(packing.pack(b"fedboost/1/commitment", mask, ctx, party.encode())).digest()
 
 
@@ -196,7 +200,7 @@ def by_name(entries: list[bytes]) -> dict[str, bytes]:
 
 
 def self_stream(mask: bytes, ctx: bytes, party: str) -> Stream:
-    """Return the keystream of a party's self mask (which only this party knows) for a context."""
+    """Return the keystream derived from a party's self mask for a context."""
     return Stream(derive(mask, b"self", ctx, party.encode()))
 
 
@@ -204,16 +208,16 @@ def self_stream(mask: bytes, ctx: bytes, party: str) -> Stream:
 
 
 class TwoLegSealer(_MaskingSealer):
-    """Masks a party's vectors for sessions that may continue without lost parties, and helps to open their
-    sums.
+    """Masks a party's vectors in sessions that may continue without lost parties, and helps to open the sums.
 
     In addition to the masks shared with others, each vector has a self mask. The party discloses it in a
     second message (leg), or the other parties recover it if the party is lost.
 
-    Raises PeerError for a roster that is too small, has unknown parties, lacks this party, or changed under
-    the same keys; for a tag that is not newer than the last, or whose turn was committed; for a commit with
-    an old context, or with missing, forged or changed shares; and for a recovery before this party's commit,
-    or of too many parties."""
+    Raises PeerError for a roster that is too small, contains unknown parties, lacks this party, or changed
+    although the keys did not. Raises PeerError for a tag that is not newer than the last one, or whose turn
+    this party has committed. Raises PeerError for a request to commit with an old context, or with missing,
+    forged or changed shares. Raises PeerError for a request to recover before this party's commit, or to
+    recover too many parties."""
 
     way = TWO_LEGS
 
@@ -223,7 +227,8 @@ class TwoLegSealer(_MaskingSealer):
         self._mask: bytes | None = None
         self._note = b""
         self._shares: dict[str, bytes] | None = None
-        """Other parties' shares for this turn; None until this party has disclosed its self mask."""
+        """Maps party -> this party's share of that party's self mask; None until this party has disclosed its
+        own self mask in this turn."""
         self._share_keys: dict[tuple[str, str], bytes] = {}
         """Maps (sender, receiver) -> key that encrypts a share of this turn."""
 
@@ -246,8 +251,8 @@ class TwoLegSealer(_MaskingSealer):
         self._share_keys = {way: self._pairs.derived(peer, b"share", *way) for peer, way in ways}
         streams = self._pairs.masks(tag)
         self._pairs.replace_keys()
-        # The new self mask overwrites that of an abandoned attempt, which this party then can no longer
-        # disclose: the vector of that attempt can never be opened, under any roster.
+        # The new self mask overwrites the mask of an abandoned attempt, so this party can no longer disclose
+        # the old mask: the vector of that attempt can never be opened, under any roster.
         mask = self._mask = self._draw(KEY_BYTES)
         self._note, self._shares = b"", None
         streams.append((self_stream(mask, self._pairs.ctx, self._me), True))
@@ -257,16 +262,17 @@ class TwoLegSealer(_MaskingSealer):
         """Return the note sent with the last chunk: a commitment to the self mask, and an encrypted share of
         it for each peer.
 
-        It is created only once per vector: other shares encrypted under the same keys and nonce would reveal
-        both."""
+        The note is created only once per vector, because encrypting other shares under the same keys and
+        nonce would reveal both."""
         tag = self._pairs.tag
         assert tag is not None
         if self._note:
             return self._note
         assert self._mask is not None
         peers = [peer for peer in sorted(tag.roster) if peer != self._me]
-        # A point follows from the party's place among all members, so it is the same under every roster. The
-        # own point lets a roster of just `threshold` parties seal; it can then open only if no party is lost.
+        # A party's point follows from its position among all members, so it is the same under every roster.
+        # This party's own point is included so that a roster of exactly `threshold` parties can seal; such a
+        # roster can open the sum only if no party is lost.
         points = [self._group.point(party) for party in (*peers, self._me)]  # its own share is discarded
         shares = pairwise.split(int.from_bytes(self._mask), self._group.threshold, points, self._draw)
         sealed = []
@@ -282,16 +288,17 @@ class TwoLegSealer(_MaskingSealer):
         try:
             kind, ctx, *rest = packing.unpack(request)
         except ValueError:
-            raise PeerError("help-request-empty", "the aggregator sent an empty request for help") from None
+            raise PeerError("help-request-empty", "the aggregator sent an empty request") from None
         if self._pairs.tag is None or not hmac.compare_digest(ctx, self._pairs.ctx):
             raise PeerError(
-                "help-stale", "the aggregator asked for help with a turn or attempt that is no longer current"
+                "help-stale",
+                "the aggregator sent a request about a turn or attempt that is no longer current",
             )
         if kind == COMMIT:
             return self._commit(by_name(rest))
         if kind == RECOVER:
             return self._recover([name_of(party) for party in rest])
-        raise PeerError("help-kind-unknown", "the aggregator asked for an unknown kind of help")
+        raise PeerError("help-kind-unknown", "the aggregator sent a request of an unknown kind")
 
     def _check(self, tag: Tag) -> None:
         self._pairs.check(tag)
@@ -310,8 +317,8 @@ class TwoLegSealer(_MaskingSealer):
     def _commit(self, sealed: dict[str, bytes]) -> bytes:
         assert self._pairs.tag is not None
         assert self._mask is not None
-        # Exactly one share for each peer. With one fewer, self masks could be disclosed before d has sealed.
-        # If the attempt is then abandoned and d seals late, two sums open that differ by d:
+        # Exactly one share for each peer. Without the share of d, self masks could be disclosed before d has
+        # sealed. If the attempt is then abandoned and d seals late, two sums open, which differ by d:
         #
         #     attempt 1    a  b  c       upload, and disclose their self masks too early
         #     attempt 2    a  b  c       upload for the smaller roster, and commit           a + b + c
@@ -319,7 +326,8 @@ class TwoLegSealer(_MaskingSealer):
         peers = set(self._pairs.tag.roster) - {self._me}
         if set(sealed) != peers:
             raise PeerError(
-                "commit-shares-missing", "the aggregator asked for the self mask without every party's share"
+                "commit-shares-missing",
+                "the aggregator asked for the self mask without sending one share from each other party",
             )
         # A share opens only if its sender derived the same key, so under this ctx and roster. Once all shares
         # open, every party of the roster has sealed for this attempt, and this party may disclose its mask.
@@ -358,7 +366,7 @@ class TwoLegSealer(_MaskingSealer):
         if twice or not set(lost) <= set(self._shares) or left < self._group.threshold:
             raise PeerError(
                 "recover-too-many",
-                f"the aggregator asked for shares of {len(lost)} of {len(roster)} parties: too many",
+                f"the aggregator asked for shares of {len(lost)} of {len(roster)} parties, which is too many",
             )
         answer = []
         for party in lost:
@@ -369,9 +377,9 @@ class TwoLegSealer(_MaskingSealer):
 # ---- Protection `masked` where the roster may shrink, in two legs ---------------------------------------
 # The aggregator learns the sum of a turn and nothing else about it.
 # Designed for: an aggregator that is curious, or lies about the messages it relays, together with up to
-# `colluding` parties; a party lost after its upload does not cost the turn. The design is the secure
-# aggregation of Bonawitz et al. (CCS 2017), with pairwise keys that are never shared and a short-lived self
-# mask per turn. It has not been reviewed by others yet.
+# `colluding` parties; a party that is lost after its upload does not invalidate the turn. The design is the
+# secure aggregation of Bonawitz et al. (CCS 2017), with pairwise keys that are never shared and a short-lived
+# self mask per turn. It has not been reviewed by others yet.
 #
 # A turn in two legs:
 #
@@ -382,10 +390,10 @@ class TwoLegSealer(_MaskingSealer):
 #     open     the sum of y minus the self masks
 #
 # Why in this order. Until all have uploaded, the aggregator may still abandon the attempt and ask a smaller
-# roster. A b disclosed by then would let it open both sums, whose difference is the parties that left. So b
-# is disclosed only in exchange for the shares of the whole roster, which prove that all sealed for this
-# attempt. After that, this sealer seals no other attempt of the turn, and the site remembers the roster that
-# it helped (`check_due` in protocol/party.py).
+# roster. A b disclosed by then would let it open both sums, whose difference is the vectors of the parties
+# that left. So b is disclosed only in exchange for the shares of the whole roster, which prove that all
+# sealed for this attempt. After that, this sealer seals no other attempt of the turn, and the site remembers
+# the roster whose sum it helped to open (`check_due` in protocol/party.py).
 # A party lost between upload and commit cannot disclose its b although its vector is in the sum, so its b is
 # recovered from shares. Pairwise keys are never shared: no request can reveal a b and the masks of its pairs.
 #
@@ -395,7 +403,7 @@ class TwoLegSealer(_MaskingSealer):
 
 
 class TwoLegOpener(Opener):
-    """Adds masked chunks to a running sum, collects self masks or their shares, and opens the sum.
+    """Adds masked chunks to a running sum, collects self masks or shares of them, and opens the sum.
 
     It can only open the sum over the whole roster, because the masks shared by pairs cancel only in that sum.
     Raises RosterTooSmall if too few parties are left to recover a lost party's self mask."""
@@ -423,10 +431,12 @@ class TwoLegOpener(Opener):
         try:
             commitment, *sealed = packing.unpack(note)
         except ValueError:
-            raise PeerError("commitment-missing", "its report has no commitment") from None
+            raise PeerError("commitment-missing", "its report has no commitment to a self mask") from None
         shares = by_name(sealed)
         if set(shares) != set(self._tag.roster) - {party}:
-            raise PeerError("shares-incomplete", "its shares are not one for every other party of the roster")
+            raise PeerError(
+                "shares-incomplete", "its report does not have one share for each other party of the roster"
+            )
         if len(commitment) != KEY_BYTES or any(len(share) != SEALED_SHARE for share in shares.values()):
             raise PeerError("commitment-length", "its commitment or its shares have an invalid length")
         self._commitments[party], self._sealed[party] = commitment, shares
@@ -458,16 +468,19 @@ class TwoLegOpener(Opener):
         return dict.fromkeys(present, request)
 
     def lose(self, party: str) -> None:
-        """Record that a party disconnected after its upload. Its self mask is recovered from the others
-        unless it has disclosed it."""
+        """Record that a party disconnected after its upload. Unless the party has disclosed its self mask,
+        the mask is recovered from the other parties' shares."""
         self._lost.add(party)
 
     def assist(self, party: str, answer: bytes) -> None:
-        """Store a party's help. Raises PeerError if it does not match the request, and SessionFailed if the
-        shares do not recover a lost party's self mask."""
+        """Store the self mask that a party sent, or its shares of lost parties' self masks. Raises PeerError
+        if the answer does not match the request, and SessionFailed if the shares do not yield a lost party's
+        self mask."""
         if party not in self._commitments:
-            raise PeerError("help-without-report", "it sent help, but no report")
-        # A party's first help is always its own mask, since only parties without one were asked to commit.
+            raise PeerError(
+                "help-without-report", "it answered a request for self masks without having sent a report"
+            )
+        # A party's first answer is always its own mask, since each party is asked to commit first.
         if party not in self._masks:
             if not self._is_of(party, answer):
                 raise PeerError(
@@ -477,10 +490,10 @@ class TwoLegOpener(Opener):
             return
         answered = by_name(packing.unpack(answer))
         if not answered or set(answered) != self._missing:
-            raise PeerError("help-mismatched", "its help does not answer the request")
+            raise PeerError("help-mismatched", "its answer does not match the request")
         for lost, share in answered.items():
             if len(share) != pairwise.SHARE_BYTES:
-                raise PeerError("help-mismatched", "its help does not answer the request")
+                raise PeerError("help-mismatched", "its answer does not match the request")
             shares = self._shares.setdefault(lost, {})
             shares[self._group.point(party)] = int.from_bytes(share)
             if len(shares) == self._group.threshold and lost not in self._masks:
@@ -496,7 +509,7 @@ class TwoLegOpener(Opener):
         raise SessionFailed(
             "self-mask-unrecoverable",
             f"the self mask of lost party {lost} cannot be recovered: the shares do not match its "
-            f"commitment, so party {lost} sent wrong shares, or a party that helped changed its share",
+            f"commitment, so party {lost} sent wrong shares, or another party changed its share",
         )
 
     def _is_of(self, party: str, mask: bytes) -> bool:
@@ -514,10 +527,10 @@ class TwoLegOpener(Opener):
 
 
 # ---- Protection `paillier`: the aggregator adds masked ciphertexts, and a key holder opens the sum ------
-# Designed for: consortia whose rules require encryption. The aggregator never has the secret key. But if it
-# lies, it can have something other than a sum opened, and the key holder cannot detect that. So the masks of
-# `pairwise` lie beneath the encryption: even with the secret key, a party's vector is uniformly random, and
-# only the sum over all parties is not.
+# Designed for: consortia whose rules require encryption. The aggregator never has the secret key. But an
+# aggregator that lies can have something other than a sum opened, and the key holder cannot detect this. So
+# vectors are masked (`pairwise`) before they are encrypted. Even after decryption, a party's vector is
+# uniformly random, and only the sum over all parties is not.
 #
 # A turn, with ctx = everything that both ends must agree on:
 #
@@ -526,22 +539,23 @@ class TwoLegOpener(Opener):
 #     blind    the aggregator adds up the ciphertexts, adds a number drawn from all plaintexts to each, which
 #              also randomises it again, and sends them with ctx to the key holder
 #     assist   the key holder decrypts the blinded sum, which is uniform noise to it, once per turn, and
-#              counts
-#     open     the aggregator subtracts its numbers, and drops what the masks carried above a cell's bits
+#              counts its answers
+#     open     the aggregator subtracts its numbers, and drops the carries above each cell's bits
 #
 # Guarantees: the key holder learns nothing about a sum except its number of cells. An aggregator that lies,
 # or has the key, learns only the sum over all parties, as long as two parties with rows do not collude with
 # it. A tag is sealed once. The same request gets the same answer; a different one in the same turn is
 # rejected.
-# Raises: PeerError for rosters other than all parties; for ciphertexts under another key, out of range, or of
-# the wrong number; for keys that are too short or invalid; and for more openings than the terms have sums.
+# Raises: PeerError for rosters that lack parties; for a wrong number of ciphertexts, or ciphertexts that are
+# under another key or out of range; for keys that are too short or invalid; and for more openings than the
+# terms have sums.
 
 
 class KeyHolder:
     """Decrypts blinded sums with the secret key, at most one per turn.
 
-    It decrypts only the sum announced last. Once a turn's sum is decrypted, no other attempt of that turn is,
-    because two sums of one turn could differ by a single party's vector."""
+    It decrypts only the sum announced last. Once it has decrypted the sum of a turn, it decrypts no sum of
+    another attempt of that turn, because two sums of one turn could differ by a single party's vector."""
 
     def __init__(self, secret: "Secret", group: Group, session: bytes, max_openings: int) -> None:
         self._secret = secret
@@ -559,7 +573,7 @@ class KeyHolder:
 
     def announce(self, tag: Tag) -> None:
         """Allow requests for the sum of this tag, and for no other. Raises PeerError if the tag is not newer
-        than the last, its turn was opened, or its roster lacks parties."""
+        than the last one, if its turn was already opened, or if its roster lacks parties."""
         check_newer(tag, self._tag)
         if tag.turn <= self._opened_turn:
             raise PeerError(
@@ -571,9 +585,9 @@ class KeyHolder:
 
     def assist(self, request: bytes) -> bytes:
         """Return the plaintexts of the blinded sum of the last announced tag. Raises PeerError if the request
-        is for a different sum, malformed, or exceeds the limit of openings."""
+        is malformed, is for a different sum, or exceeds the limit on openings."""
         if not request:
-            raise PeerError("help-request-empty", "the aggregator sent an empty request for help")
+            raise PeerError("help-request-empty", "the aggregator sent an empty request")
         ctx, *sealed = packing.unpack(request)
         tag = self._tag
         if tag is None or not hmac.compare_digest(ctx, context(BENEATH, self._session, self._group, tag)):
@@ -601,8 +615,9 @@ class KeyHolder:
         parties = len(self._group.members)
         ciphers = [self._secret.public.cipher(chunk, parties) for chunk in tag.checked]
         read = [cipher.read(chunk) for cipher, chunk in zip(ciphers, sealed, strict=True)]
-        # A malformed request has raised by now, and costs nothing. From here on the turn counts as opened. If
-        # decryption fails, `_request` is set and `_answer` is empty: the turn cannot be opened any more.
+        # A malformed request has raised an error by now, and does not count as an opening. From here on, the
+        # turn counts as opened. If decryption fails, `_request` is set and `_answer` is empty, so the turn
+        # can no longer be opened.
         self._opened_turn = tag.turn
         self._request = request_digest  # no other request is answered from here on
         self.openings += 1
@@ -619,8 +634,8 @@ class EncryptedSealer(_MaskingSealer):
     """Masks a party's vectors and encrypts them with the session's public key. At the key holder, it also
     decrypts blinded sums.
 
-    Raises PeerError for tags rejected by `PairMasks.check`, rosters that lack parties, requests for help
-    without the secret key, and requests rejected by `KeyHolder`."""
+    Raises PeerError for tags rejected by `PairMasks.check`, rosters that lack parties, requests to decrypt a
+    sum if this party lacks the secret key, and requests rejected by `KeyHolder`."""
 
     way = BENEATH
 
@@ -654,7 +669,7 @@ class EncryptedSealer(_MaskingSealer):
         if self._holder is None:
             raise PeerError(
                 "secret-key-missing",
-                "the aggregator asked this party to decrypt a sum, but it does not have the secret key",
+                "the aggregator asked this party to decrypt a sum, but this party lacks the secret key",
             )
         return self._holder.assist(request)
 
@@ -665,7 +680,7 @@ class EncryptedOpener(Opener):
 
     Raises RosterTooSmall if the key holder is lost, because no other party can decrypt the sum."""
 
-    unexpected_note = "it sent a note, but encrypted cells have no notes"
+    unexpected_note = "it sent a note with its report, but encrypted cells have no notes"
 
     def __init__(self, tag: Tag, setup: AggregatorSetup) -> None:
         public, group = setup.public, setup.group
@@ -693,7 +708,8 @@ class EncryptedOpener(Opener):
         if len(cells) < NAME_BYTES:
             raise PeerError(
                 "cells-length",
-                f"it sent {len(cells)} bytes of cells, but the key's digest alone has {NAME_BYTES}",
+                f"it sent {len(cells)} bytes of cells, which is too short: the key's digest alone takes "
+                f"{NAME_BYTES} bytes",
             )
         if not hmac.compare_digest(cells[:NAME_BYTES], self._name):
             raise PeerError("cells-other-key", "it encrypted cells with a key that is not this session's")
@@ -710,7 +726,7 @@ class EncryptedOpener(Opener):
             return {}
         if self._lost:
             raise RosterTooSmall(
-                "key-holder-lost", f"{self._keyholder} is lost, but only it can decrypt sums"
+                "key-holder-lost", f"{self._keyholder} disconnected, and no other party can decrypt sums"
             )
         if any(total is None for total in self._sums):
             raise LocalProtocolError("sum-empty", "a sum cannot be opened before a party has added to it")
@@ -725,15 +741,15 @@ class EncryptedOpener(Opener):
         return {self._keyholder: self._request}
 
     def assist(self, party: str, answer: bytes) -> None:
-        """Store the key holder's plaintexts, without the blinds. Raises PeerError if they do not match the
-        request. Raises SessionFailed if they cannot be a sum of the parties' vectors. It is then unknown
-        whether the key holder or another party is at fault."""
+        """Remove the blinds from the key holder's plaintexts, and store the resulting sum. Raises PeerError
+        if the answer does not match the request. Raises SessionFailed if the plaintexts cannot be a sum of
+        the parties' vectors. It is then unknown whether the key holder or another party is at fault."""
         if party != self._keyholder or not self._request or self._opened is not None:
-            raise PeerError("help-unexpected", "it sent help that was not requested")
+            raise PeerError("help-unexpected", "it sent an answer that was not requested")
         answers = packing.unpack(answer)
         if len(answers) != self.chunks:
             raise PeerError(
-                "opening-parts", f"it sent {len(answers)} parts of plaintexts instead of {self.chunks}"
+                "opening-parts", f"its plaintexts have {len(answers)} parts instead of {self.chunks}"
             )
         opened = pairwise.zeros(self._tag)
         for chunk, cipher, plain, blind in zip(

@@ -43,7 +43,8 @@ MAX_CHAIN_BYTES = 32 * 1024
 """Maximum size in bytes of a certificate chain (leaf and intermediates) that a peer presents."""
 
 CLOCK_SKEW = timedelta(minutes=5)
-"""New certificates are valid from this long before they are issued, because the sites' clocks differ."""
+"""Interval by which a new certificate's validity begins before the certificate is issued, because the sites'
+clocks differ."""
 
 PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | ed25519.Ed25519PrivateKey
 PublicKey = ec.EllipticCurvePublicKey | rsa.RSAPublicKey | ed25519.Ed25519PublicKey
@@ -76,7 +77,7 @@ def identify(certificate: bytes, roots: bytes, now: datetime, denied: Collection
 
     Args:
         certificate: a single certificate in DER, or a PEM chain: the leaf first, then the issuer of each
-            certificate before.
+            preceding certificate.
         roots: trusted root certificates, PEM.
         now: current time, with a time zone.
         denied: hexadecimal serial numbers of certificates that are not accepted.
@@ -162,8 +163,8 @@ def serial_of(text: str) -> str:
 
 
 def read_roots(roots: bytes) -> tuple[x509.Certificate, ...]:
-    """Read the certificates in a consortium's PEM file. Raises ConfigError if it contains none, or an invalid
-    one."""
+    """Read the certificates in a consortium's PEM file. Raises ConfigError if the file contains no
+    certificate, or an invalid one."""
     try:
         return tuple(_read(roots))
     except _MALFORMED:
@@ -210,8 +211,9 @@ def _extension(certificate: x509.Certificate, kind: type[_Value]) -> _Value | No
 def _paths(
     leaf: x509.Certificate, others: Sequence[x509.Certificate], roots: Sequence[x509.Certificate]
 ) -> Iterator[Sequence[x509.Certificate]]:
-    """Yield each chain of valid signatures that leads from the leaf to a root. `others` are intermediates in
-    order, and are used until one did not issue the certificate before it."""
+    """Yield each chain of valid signatures that leads from the leaf to a root. others: intermediate
+    certificates in order. They are used up to the first one that is a root, or that did not issue the
+    certificate before it."""
     path = [leaf]
     for issuer in others:
         if issuer in roots or not _issued(path[-1], issuer):
@@ -492,8 +494,8 @@ MAX_HOST = 253
 
 def new_root(consortium: str, now: datetime, days: int) -> tuple[ed25519.Ed25519PrivateKey, x509.Certificate]:
     """Generate a consortium's root: an Ed25519 key and a self-signed CA certificate, valid for `days` days.
-    It may sign members' certificates, but no further CAs. Raises ConfigError if the consortium's name is
-    invalid."""
+    The root may sign members' certificates, but not the certificates of other CAs. Raises ConfigError if the
+    consortium's name is invalid."""
     key = ed25519.Ed25519PrivateKey.generate()
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, checked_name(consortium))])
     builder = _builder(name, name, key.public_key(), now, days)
@@ -530,7 +532,7 @@ def certify(
     """Issue a certificate for a member's public key.
 
     Every certificate has an alternative name, because TLS would otherwise use the common name as a host name.
-    The aggregator's is SERVER_NAME.
+    The alternative name of the aggregator is SERVER_NAME.
 
     Args:
         root_key: the root's private key.
@@ -567,8 +569,8 @@ def certify(
 
 
 def in_memory(parties: Iterable[str], now: datetime) -> tuple[dict[str, Signer], bytes]:
-    """Create a consortium for simulations, valid for one day and only in memory. Returns each party's signer,
-    and the root certificate in PEM."""
+    """Create a consortium for simulations, which is valid for one day and exists only in memory. Returns each
+    party's signer, and the root certificate in PEM."""
     root_key, root = new_root("in memory", now, 2)
     signers = {}
     for name in parties:

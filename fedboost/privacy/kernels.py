@@ -1,15 +1,15 @@
 """Compiled loops of the protections: they pack, add and subtract cells of 1 to 64 bits, and draw Gaussian
 noise.
 
-Guarantees: the results equal those of the references in tests/privacy/reference/kernels.py. The loops need no
-temporary arrays, run at memory speed, and do not hold the interpreter lock. Callers have validated the
-lengths.
+Guarantees: the results equal the results of the reference implementations in
+tests/privacy/reference/kernels.py. The loops need no temporary arrays, run at memory speed, and do not hold
+the interpreter lock. Callers have validated the lengths.
 
 `pieces`, int64 [P, 2], contains the number of cells and the bits per cell of each piece. Pieces are
 consecutive in `total` (uint64, one word per cell) and in `packed` (uint64, ceil(cells * bits / 64) words per
 piece). In a piece of 64 L + r cells, the first 64 L cells are 64 rows of L cells. Lane l consists of cells l,
 L + l, 2 L + l, ... It is a stream of bits, lowest first, whose word k is word k L + l of the piece. So one
-shift applies to a whole row, and processors handle several lanes at once. The other r cells are one more
+shift applies to a whole row, and processors handle several lanes at once. The remaining r cells form one more
 stream after the lanes."""
 
 import numpy as np
@@ -19,7 +19,7 @@ from fedboost.kernel_cache import kernel
 _loop = kernel(nogil=True)
 
 MANY_LANES = 16
-"""Number of lanes from which processors are faster row by row than lane by lane."""
+"""Minimum number of lanes for which loops over rows are faster than loops over lanes."""
 
 
 @_loop
@@ -125,9 +125,9 @@ def _pack_rows(total, packed, rows, lanes, bits):
 
 @_loop
 def add(total, packed, pieces):
-    """Add `packed` to `total` in place, cell by cell, modulo 2**64. Only the low `bits` bits of each result
-    are meaningful. total: uint64 [cells]; packed: uint64 [words]; pieces: int64 [P, 2], the number of cells
-    and the bits per cell of each piece."""
+    """Add packed cells to `total` in place, cell by cell, modulo 2**64. Only the low `bits` bits of each
+    result are meaningful. total: uint64 [cells]; packed: uint64 [words]; pieces: int64 [P, 2], the number of
+    cells and the bits per cell of each piece."""
     cell, word = 0, 0
     for piece in range(pieces.shape[0]):
         cells, bits = pieces[piece, 0], pieces[piece, 1]
@@ -139,7 +139,7 @@ def add(total, packed, pieces):
 
 @_loop
 def subtract(total, packed, pieces):
-    """Subtract `packed` from `total` in place. The arrays, and the meaningful bits, are as in `add`."""
+    """Subtract packed cells from `total` in place. The arguments and the meaningful bits are as in `add`."""
     cell, word = 0, 0
     for piece in range(pieces.shape[0]):
         cells, bits = pieces[piece, 0], pieces[piece, 1]
@@ -165,8 +165,8 @@ def pack(total, packed, pieces):
 @_loop
 def _choose(total, pieces, bitmap, chosen, counts):
     """Select the nonzero cells. Sets bit i of `bitmap` (uint64, initially zero) if cell i is nonzero. Writes
-    these cells in order to `chosen`, which has one spare element, and their number and bits in each piece to
-    `counts`, int64 [P, 2]."""
+    the nonzero cells in order to `chosen`, which has one spare element. Writes their number and bits per cell
+    in each piece to `counts`, int64 [P, 2]."""
     cell, count = 0, 0
     for piece in range(pieces.shape[0]):
         before = count
@@ -181,7 +181,8 @@ def _choose(total, pieces, bitmap, chosen, counts):
 
 @_loop
 def _count_chosen(bitmap, pieces, counts):
-    """Fill `counts` like `_choose`, but from its bitmap. Returns the number of selected cells."""
+    """Fill `counts` like `_choose`, but from the bitmap that it wrote. Returns the number of selected
+    cells."""
     cell, count = 0, 0
     for piece in range(pieces.shape[0]):
         before = count
@@ -217,9 +218,9 @@ def _count_words(pieces):
 
 @_loop
 def pack_sparsely(total, packed, pieces, most):
-    """Pack a bitmap of the nonzero cells, followed by these cells. Packs all cells instead if more than
-    `most` are nonzero, or if the bitmap saves nothing. Returns the number of words written. packed: uint64
-    [words of all cells]; the other arrays are as in `add`."""
+    """Pack a bitmap that marks the nonzero cells, followed by the nonzero cells. Packs all cells instead if
+    more than `most` are nonzero, or if the bitmap saves nothing. Returns the number of words written. packed:
+    uint64 [words of all cells]; the other arrays are as in `add`."""
     nonzero = 0
     for cell in range(total.size):
         nonzero += np.int64(total[cell] != 0)
@@ -238,9 +239,9 @@ def pack_sparsely(total, packed, pieces, most):
 
 @_loop
 def add_sparsely(total, packed, pieces):
-    """Add what `pack_sparsely` wrote with a bitmap. Returns the number n of nonzero cells. Adds nothing and
-    returns LONG_BITMAP if the bitmap has bits beyond the cells, or ~n if the number of words after the bitmap
-    does not match n. The arrays are as in `add`."""
+    """Add cells that `pack_sparsely` packed with a bitmap. Returns the number n of nonzero cells. If the
+    input is malformed, nothing is added: returns LONG_BITMAP if the bitmap has bits beyond the cells, or ~n
+    if the number of words after the bitmap does not match n. The arrays are as in `add`."""
     start, spare = (total.size + 63) >> 6, total.size & 63
     if spare and packed[start - 1] >> np.uint64(spare):
         return np.int64(LONG_BITMAP)
@@ -293,8 +294,8 @@ def _below(words, at, bound):
 def _falls(words, at, part, whole):
     """Return True with probability exp(-part / whole), where 0 <= part <= whole.
 
-    The loop passes step k with probability x / k, x = part / whole, so it stops at an odd k with probability
-    1 - x + x**2 / 2! - ... = exp(-x) (von Neumann)."""
+    The loop passes step k with probability x / k, where x = part / whole, so the loop stops at an odd k with
+    probability 1 - x + x**2 / 2! - ... = exp(-x) (von Neumann)."""
     k = 1
     while at[0] <= words.size and _below(words, at, whole) < part and _below(words, at, k) == 0:
         k += 1
@@ -320,7 +321,7 @@ def _stays(words, at, off, sigma):
     """Return True with probability exp(-(off / sigma)**2 / 2).
 
     With off = q sigma + r, (off / sigma)**2 / 2 = q * q / 2 + q * (r / sigma) + (r / sigma)**2 / 2. Each term
-    is a factor of the probability, which is drawn separately."""
+    contributes a factor to the probability, and each factor is drawn separately."""
     times, rest = off // sigma, off % sigma
     for _ in range(times * times):
         if not _falls(words, at, 1, 2):
@@ -351,9 +352,9 @@ def _gaussian(words, at, sigma):
 
 @_loop
 def gaussians(words, sigma, out):
-    """Fill `out`, int64 [N], with discrete Gaussians drawn from random uint64 words until those run out.
-    Returns how many were drawn and how many words they used. sigma: standard deviation, an integer of at most
-    2**61."""
+    """Fill `out`, int64 [N], with discrete Gaussians drawn from random uint64 words, until `out` is full or
+    the words run out. Returns the number of Gaussians drawn and the number of words used. sigma: standard
+    deviation, an integer of at most 2**61."""
     at = np.zeros(1, np.int64)
     for i in range(out.size):
         begin = at[0]

@@ -26,9 +26,10 @@ from fedboost.privacy import kernels, packing
 
 
 MAX_SIGMA = 1 << 52
-"""Maximum standard deviation. 63 bits then span 2**11 of them: no practical sum exceeds 64 bits."""
+"""Maximum standard deviation. 63 bits then span 2**11 standard deviations, so no practical sum exceeds 64
+bits."""
 _WORDS = 48
-"""Number of random words reserved per drawn number. More are drawn if they do not suffice."""
+"""Number of random words reserved for each number to draw. More words are drawn if these do not suffice."""
 _MAX_WORDS = 1 << 20
 
 
@@ -52,10 +53,10 @@ def noise_of(key: bytes, sigma: int, count: int) -> Int64:
 # ---- The privacy loss of noisy releases -----------------------------------------------------------------
 # Gaussian differential privacy, and zero-concentrated differential privacy for comparison.
 # A release with L2 sensitivity `sensitivity` to one row and Gaussian noise of standard deviation `sigma`, in
-# the same unit, is mu-Gaussian private for mu = sensitivity / sigma: to decide whether a row is in it is at
-# least as hard as N(0, 1) against N(mu, 1) (Dong, Roth and Su, 2022). Several releases, each chosen after
-# those before it, are as private as one whose mu is the root of the sum of their squared mu. So `cost`, mu
-# squared, adds.
+# the same unit, is mu-Gaussian private for mu = sensitivity / sigma: deciding whether a row is in the release
+# is at least as hard as telling N(0, 1) from N(mu, 1) (Dong, Roth and Su, 2022). Several releases, each
+# chosen after the earlier ones, are together as private as a single release whose mu is the root of the sum
+# of their squared mu. So `cost`, which is mu squared, adds up.
 # Guarantees: `delta_of` is exact for that curve up to float rounding; `mu_of` and `epsilon_of` err toward
 # claiming less privacy. The noise drawn is discrete. `sum_distance` in tests/privacy/noise bounds how far a
 # sum of it is from a Gaussian; `zcdp_epsilon` is valid for discrete noise without that bound (Bun and Steinke
@@ -139,8 +140,8 @@ def _normal(x: float) -> float:
 
 
 def _log_normal(x: float) -> float:
-    """Return the logarithm of the normal distribution function. Far below 0, it is computed with Laplace's
-    continued fraction."""
+    """Return the logarithm of the normal distribution function. For x far below 0, it is computed with
+    Laplace's continued fraction."""
     if x > -30.0:
         return math.log(_normal(x))
     fraction = -x

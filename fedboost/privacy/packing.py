@@ -16,14 +16,15 @@ from fedboost.fixedpoint import Int64
 from fedboost.privacy import kernels
 
 RandomBytes = Callable[[int], bytes]
-"""Function that returns this number of random bytes from the operating system's cryptographic generator."""
+"""Function that returns the given number of random bytes from the operating system's cryptographic
+generator."""
 LENGTH_BYTES, _SHORT = 4, 256
 _LENGTHS = tuple(size.to_bytes(LENGTH_BYTES) for size in range(_SHORT))
 """Encoded lengths of short fields."""
 
 
 def pack(*fields: bytes) -> bytes:
-    """Encode fields as bytes. Each field follows its length (four bytes, big-endian)."""
+    """Encode fields as bytes. Each field is preceded by its length (four bytes, big-endian)."""
     packed = bytearray()
     for field in fields:
         size = len(field)
@@ -62,10 +63,11 @@ def number(value: int) -> bytes:
 
 
 CHUNK_CELLS = 1 << 16
-"""Number of cells in a chunk of a vector: half a megabyte at 8 bytes each, far below any message limit."""
+"""Maximum number of cells in a chunk of a vector. With 8 bytes per cell, a chunk has half a megabyte, far
+below any message limit."""
 WORD_BITS, WORD_BYTES = 64, 8
 SPARSE = 0.5
-"""Maximum share of nonzero cells for which a bitmap is worth its computing time."""
+"""Maximum share of nonzero cells for which a bitmap is worth the computing time."""
 
 Words = npt.NDArray[np.uint64]
 Bytes = npt.NDArray[np.uint8]
@@ -101,13 +103,13 @@ class Chunk:
         return vector[self.start : self.start + self.cells]
 
     def add(self, total: Words, packed: Packed) -> None:
-        """Add packed cells of this chunk to its words of the sum, uint64 [cells]. Raises PeerError if their
-        length is wrong."""
+        """Add packed cells to this chunk of a running sum. total: the chunk's words, uint64 [cells]. Raises
+        PeerError if the number of bytes is wrong."""
         kernels.add(total, self._read(packed), self._pieces)
 
     def subtract(self, total: Words, packed: Packed) -> None:
-        """Subtract packed cells of this chunk from its words of the sum, uint64 [cells]. Raises PeerError if
-        their length is wrong."""
+        """Subtract packed cells from this chunk of a running sum. total: the chunk's words, uint64 [cells].
+        Raises PeerError if the number of bytes is wrong."""
         kernels.subtract(total, self._read(packed), self._pieces)
 
     def packed(self, total: Words) -> bytes:
@@ -118,21 +120,23 @@ class Chunk:
         return out.tobytes()
 
     def packed_sparsely(self, total: Words) -> bytes:
-        """Pack a bitmap of the nonzero cells, followed by these cells, or all cells if that is not longer."""
+        """Pack a bitmap that marks the nonzero cells, followed by the nonzero cells. Packs all cells instead
+        if more than a share of SPARSE are nonzero, or if the bitmap saves nothing."""
         out = np.empty(self._words, np.uint64)
         words = kernels.pack_sparsely(total, out, self._pieces, int(SPARSE * self.cells))
         return out[:words].tobytes()
 
     def add_sparsely(self, total: Words, packed: Packed) -> None:
-        """Add what `packed_sparsely` returned to this chunk's words of the sum, uint64 [cells]. Raises
-        PeerError if the bytes are malformed."""
+        """Add cells packed by `packed_sparsely` to this chunk of a running sum. total: the chunk's words,
+        uint64 [cells]. Raises PeerError if the bytes are malformed."""
         if len(packed) >= self.size:
             return self.add(total, packed)
         start = -(-self.cells // WORD_BITS) * WORD_BYTES  # of the cells, behind a bit for each
         if len(packed) < start or len(packed) % WORD_BYTES:
             raise PeerError(
                 "cells-length",
-                f"it sent {len(packed)} bytes of cells, not a bitmap of {start} bytes and whole words",
+                f"it sent {len(packed)} bytes of cells instead of a bitmap of {start} bytes and complete "
+                "words",
             )
         chosen = kernels.add_sparsely(total, self._words_in(packed), self._pieces)
         if chosen == kernels.LONG_BITMAP:
@@ -140,7 +144,8 @@ class Chunk:
         if chosen < 0:
             raise PeerError(
                 "cells-length",
-                f"it sent {len(packed) - start} bytes of cells, but a bitmap of {~chosen} cells",
+                f"it sent {len(packed) - start} bytes of cells, which do not match its bitmap of {~chosen} "
+                "cells",
             )
         return None
 
@@ -212,8 +217,8 @@ IMPOSSIBLE = (
 
 @dataclass(frozen=True)
 class Block:
-    """A rectangle of slots in the rows of a `Layout`. It contains the cells from `start` on, with `bits` bits
-    each.
+    """A rectangle of slots in the rows of a `Layout`. It contains the cells from index `start` on, with
+    `bits` bits each.
 
     The slots are in `rows` rows, starting at row `row`. Each row contains `across` slots of `width` bytes,
     starting at byte `column`."""

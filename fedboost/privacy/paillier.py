@@ -1,19 +1,19 @@
 """The Paillier cryptosystem, with many cells per ciphertext. This is the only module that imports phe, which
 is licensed under the GPLv3.
 
-Guarantees: ciphertexts are compatible with phe and its keys. Each is randomised by a power that is used only
-for it. Keys and powers come from the operating system's generator. Raises: PeerError (ConfigError for a key
-generated at this party) for keys of fewer than MIN_KEY_BITS bits, and PeerError for numbers that are
+Guarantees: ciphertexts are compatible with phe and its keys. Each ciphertext is randomised by a power that is
+used only once. Keys and powers come from the operating system's generator. Raises: PeerError (ConfigError for
+a key generated at this party) for keys of fewer than MIN_KEY_BITS bits, and PeerError for numbers that are
 evidently not products of two large primes.
 
-A ciphertext of m is (1 + n m) r**n modulo n**2. Computing r**n takes an exponent of |n| bits. Instead, a
-random power of a fixed h**n is used, h = -x**2. Its exponent has |n| / 2 bits and its base never changes, so
-with a table of powers of the base it takes only one product per byte of the exponent (Damgård, Jurik and
-Nielsen, "A generalization of Paillier's public-key system with applications to electronic voting", 2010;
-their primes are 3 modulo 4, and so are those generated here). Decryption works modulo p**2 and q**2
-separately, like phe's. It computes powers in a time independent of the key: anyone who chooses ciphertexts
-may also measure time. Table lookups are not constant in time, but an exponent is used once, by a party on its
-own machine."""
+A ciphertext of m is (1 + n m) r**n modulo n**2. Computing r**n directly takes an exponent of |n| bits.
+Instead, a random power of a fixed h**n is used, where h = -x**2. The exponent of this power has only |n| / 2
+bits. The base never changes, so with a table of its powers, a random power takes only one product per byte of
+the exponent (Damgård, Jurik and Nielsen, "A generalization of Paillier's public-key system with applications
+to electronic voting", 2010). They require primes that are 3 modulo 4, and the primes generated here satisfy
+this. Decryption works modulo p**2 and q**2 separately, as in phe. The time to compute its powers does not
+depend on the key, because anyone who chooses ciphertexts may also measure times. Table lookups do not take
+constant time, but each exponent is used only once, by a party on its own machine."""
 
 import math
 import secrets
@@ -37,7 +37,8 @@ MIN_KEY_BITS = 2048
 MAX_KEY_BITS = 8192
 """Maximum key size in bits. Larger keys only take more time, so no honest peer sends one."""
 POOL = 2048
-"""Number of powers computed in advance: a megabyte at 2048 bits, enough for 86,000 cells of 46 bits."""
+"""Number of powers computed in advance. With keys of 2048 bits, they take 1 MB and suffice for 86,000 cells
+of 46 bits."""
 FACTOR_BITS = 16
 """A valid key has no prime factor below 2**FACTOR_BITS."""
 SMALL_PRIMES = gmpy2.primorial(1 << FACTOR_BITS)
@@ -51,7 +52,7 @@ if not hasattr(gmpy2, "powmod_sec"):  # as in builds without GMP
 
 
 class Paillier:
-    """Generates and reads keys of the Paillier cryptosystem, in which ciphertexts can be added."""
+    """Generates and reads keys of the Paillier cryptosystem, in which encrypted numbers can be added."""
 
     def new_secret(self, bits: int) -> "PaillierSecret":
         """Generate a key pair. Raises ConfigError unless `bits` is a multiple of 16 from MIN_KEY_BITS to
@@ -59,13 +60,14 @@ class Paillier:
         if not MIN_KEY_BITS <= bits <= MAX_KEY_BITS or bits % 16:
             raise ConfigError(
                 "paillier-key-bits",
-                f"a Paillier key cannot have {bits} bits: use {MIN_KEY_BITS} to {MAX_KEY_BITS} (steps of 16)",
+                f"a Paillier key cannot have {bits} bits: use a multiple of 16 from {MIN_KEY_BITS} to "
+                f"{MAX_KEY_BITS}",
             )
         return generate(bits)
 
     def read_public(self, data: bytes, min_bits: int) -> "PaillierPublic":
-        """Decode a public key, the bytes of n. Raises PeerError if it has fewer than `min_bits` bits, or is
-        not valid."""
+        """Decode a public key. data: the modulus n, most significant byte first. Raises PeerError if the key
+        has fewer than `min_bits` bits, or is not valid."""
         n, least = mpz(int.from_bytes(data)), max(min_bits, MIN_KEY_BITS)
         if not least <= 8 * len(data) <= MAX_KEY_BITS:
             raise PeerError(
@@ -75,7 +77,9 @@ class Paillier:
         if n.bit_length() != 8 * len(data):
             raise PeerError("paillier-key-length", "the Paillier key has leading zero bits")
         if gmpy2.gcd(n, SMALL_PRIMES) != 1 or gmpy2.is_power(n) or gmpy2.is_prime(n):
-            raise PeerError("paillier-key-invalid", "the Paillier key is not a product of two large primes")
+            raise PeerError(
+                "paillier-key-invalid", "the modulus of the Paillier key is not a product of two large primes"
+            )
         return PaillierPublic(n)
 
 
@@ -116,7 +120,8 @@ class PaillierPublic:
         return int(self.n).to_bytes(self.bytes)
 
     def cipher(self, chunk: Chunk, parties: int) -> "PaillierCipher":
-        """Return an object that encrypts a chunk's cells, with room for the sum over this many parties."""
+        """Return an object that encrypts a chunk's cells. Its plaintexts have room for the sum over this many
+        parties."""
         return PaillierCipher(self, Layout(chunk.pieces, parties, (self.n.bit_length() - 1) // 8))
 
     def read(self, sealed: bytes, rows: int) -> list[Any]:
@@ -185,8 +190,8 @@ class Powers:
 
 
 class Pool:
-    """Powers that a thread computes in advance. Each is returned once. The thread ends when the pool is
-    closed or deleted."""
+    """Powers that a thread computes in advance. Each power is returned only once. The thread ends when the
+    pool is closed or deleted."""
 
     def __init__(self, n: Any, max_ready: int) -> None:
         self._stock = _Stock(n, max_ready)
@@ -198,14 +203,15 @@ class Pool:
 
     @property
     def alive(self) -> bool:
-        """True if the pool's thread runs in this process. It does not after a fork."""
+        """True if the pool's thread runs in this process. After a fork, it does not run in the child
+        process."""
         return self._thread.is_alive()
 
     def __len__(self) -> int:
         return len(self._stock.ready)
 
     def take(self, count: int) -> list[Any]:
-        """Return `count` powers. Those that are not in the pool are computed now."""
+        """Return `count` powers. If the pool has fewer, the missing powers are computed now."""
         stock = self._stock
         taken: list[Any] = []
         while len(taken) < count:
@@ -293,15 +299,15 @@ class PaillierCipher:
         return [left * right % square for left, right in zip(total, more, strict=True)]
 
     def blind(self, total: list[Any], draw: RandomBytes) -> tuple[bytes, list[Any]]:
-        """Add a random number below n, uniform to within 2**-128, to the plaintext of each row, which also
-        randomises the ciphertext again. Returns the encoded ciphertexts and the added numbers."""
+        """Blind the plaintext of each row: add a random number below n, uniform to within 2**-128. This also
+        randomises each ciphertext again. Returns the encoded ciphertexts and the added numbers."""
         blinds = [below(self._public.n, draw) for _ in total]
         return self._public.written(self.add(total, self._encrypted(blinds))), blinds
 
     def unblind(self, answer: bytes, blind: list[Any]) -> Words:
-        """Subtract the added numbers from the decrypted rows and return the lowest 64 bits of each cell,
-        uint64 [cells]. Raises PeerError if the answer's length is wrong, and SessionFailed if the numbers
-        cannot be sums."""
+        """Subtract the numbers that `blind` added from the decrypted rows. Returns the lowest 64 bits of each
+        cell, uint64 [cells]. Raises PeerError if the answer's length is wrong, and SessionFailed if the
+        plaintexts cannot be sums."""
         n, row_bytes = self._public.n, self._layout.row_bytes
         opened = split(answer, self._public.bytes, self._layout.rows)
         plain = [(m - taken) % n for m, taken in zip(opened, blind, strict=True)]
@@ -327,7 +333,9 @@ def split(data: bytes, size: int, rows: int) -> list[Any]:
     """Decode `rows` numbers of `size` bytes, least significant byte first. Raises PeerError if the total
     length is wrong."""
     if len(data) != rows * size:
-        raise PeerError("numbers-length", f"received {len(data)} bytes, not {rows} numbers of {size} bytes")
+        raise PeerError(
+            "numbers-length", f"received {len(data)} bytes instead of {rows} numbers of {size} bytes each"
+        )
     return [mpz.from_bytes(data[at : at + size], "little") for at in range(0, len(data), size)]
 
 
@@ -335,7 +343,7 @@ def split(data: bytes, size: int, rows: int) -> list[Any]:
 
 
 class PaillierSecret:
-    """A key pair. The secret key is a phe object."""
+    """A Paillier key pair. The secret key is an object of phe."""
 
     def __init__(self, key: PaillierPrivateKey) -> None:
         self._key = key
@@ -371,14 +379,15 @@ class PaillierSecret:
 
 
 def _residues(numbers: list[Any], prime: Any, h: Any) -> list[Any]:
-    """Return the plaintexts modulo a prime. h: phe's constant for this prime. Powers take constant time,
-    because the exponent is secret."""
+    """Return the plaintexts modulo a prime. h: phe's constant for this prime. Powers are computed in constant
+    time, because the exponent is secret."""
     square = prime * prime
     powers = [gmpy2.powmod_sec(number % square, prime - 1, square) for number in numbers]
     return [(power - 1) // prime * h % prime for power in powers]
 
 
 def _roots(numbers: list[Any], n: Any, prime: Any) -> list[Any]:
-    """Return the n-th roots modulo a prime. Powers take constant time, because the exponent is secret."""
+    """Return the n-th roots modulo a prime. Powers are computed in constant time, because the exponent is
+    secret."""
     exponent = gmpy2.invert(n, prime - 1)
     return [gmpy2.powmod_sec(number % prime, exponent, prime) for number in numbers]

@@ -1,5 +1,5 @@
 """Keys that two parties share, and their uses: the masks of `masked` and `paillier`, and relays (bytes for
-other parties that the aggregator passes on).
+other parties, which the aggregator forwards).
 
 The masked vector of party u, cell by cell modulo the cell's 2**bits, with ctx = everything that both ends
 must agree on:
@@ -56,9 +56,9 @@ def draw_number(draw: RandomBytes) -> int:
 
 
 def split(secret: int, threshold: int, points: Sequence[int], draw: RandomBytes) -> list[int]:
-    """Split a secret into one share per point, of which any `threshold` determine it. The shares are the
-    values of a random polynomial of degree threshold - 1 whose value at 0 is the secret. Raises PeerError if
-    the secret, threshold or points are invalid."""
+    """Split a secret into one share per point, so that any `threshold` shares determine the secret. The
+    shares are the values of a random polynomial of degree threshold - 1 whose value at 0 is the secret.
+    Raises PeerError if the secret, threshold or points are invalid."""
     if not (0 <= secret < PRIME and 0 < threshold <= len(points)):
         raise PeerError("share-threshold", f"cannot create {len(points)} shares with threshold {threshold}")
     # The share at 0 would be the secret. Two shares at one point are one equation, so `threshold` shares with
@@ -76,8 +76,8 @@ def split(secret: int, threshold: int, points: Sequence[int], draw: RandomBytes)
 
 
 def combine(shares: Mapping[int, int]) -> int:
-    """Recover a secret from its shares, a dictionary of point -> share. The secret is the value at 0 of the
-    polynomial through them. Raises PeerError if a share is outside the field."""
+    """Recover a secret from its shares. The secret is the value at 0 of the polynomial through the shares.
+    Raises PeerError if a point or a share is outside the field. shares: point -> share."""
     secret = 0
     for point, share in shares.items():
         if not (0 < point < PRIME and 0 <= share < PRIME):
@@ -94,31 +94,31 @@ def combine(shares: Mapping[int, int]) -> int:
 
 
 # ---- Which pairs of parties share masks -----------------------------------------------------------------
-# Every pair of a small group, the edges of a graph in a large one.
+# In a small group, every pair shares masks. In a large group, only the edges of a graph do.
 # The aggregator and the parties that collude can remove all masks that they know. What remains hides a party
 # only through neighbours that do not collude: each connected component of the honest parties adds up to a
 # bare sum. So the graph of the honest parties must be connected. It is a circulant graph. The parties stand
 # on a ring, and each is a neighbour of the `degree / 2` before and after it. Separating the honest parties
-# takes two runs of `degree / 2` colluding ones, so fewer than `degree` never do, whichever they are.
+# takes two runs of `degree / 2` colluding ones, so fewer than `degree` colluding parties never suffice.
 # Positions on the ring follow from hashes of the session digest, which contains a fresh nonce of every party:
-# more colluding parties, if chosen before, separate the others only by chance (`failure_bound`). The argument
-# is in docs/decisions/0017-a-graph-of-pairs.md.
+# more colluding parties, if chosen in advance, separate the others only by chance (`failure_bound`). The
+# argument is in docs/decisions/0017-a-graph-of-pairs.md.
 # Guarantees: the neighbours depend only on the digest, the names and the number that may collude. So every
 # party computes the same graph, in which neighbourhood is mutual.
 
 
 MAX_COMPLETE_PARTIES = 60
-"""Maximum number of parties for which every pair shares masks. Any two parties that do not collude then hide
-each other, and each party can still compute the masks of 59 others."""
+"""Maximum number of parties for which every pair shares masks. In such a group, any two parties that do not
+collude hide each other's vectors, and each party computes at most 59 masks."""
 MAX_GRAPH_PARTIES = 1_000
-"""Maximum number of parties, the largest that was tested. All greetings take about a gigabyte per attempt;
-with twice as many parties, four."""
+"""Maximum number of parties, which is the largest number tested. The greetings of one attempt then take about
+1 GB in total. With twice as many parties, they would take 4 GB."""
 MIN_SHARE = 3
-"""In groups above MAX_COMPLETE_PARTIES, at least one in this many parties is assumed to collude, regardless
-of the terms."""
+"""In groups larger than MAX_COMPLETE_PARTIES, at least one in this many parties is assumed to collude,
+regardless of the terms."""
 MAX_FAILURE = 2.0**-100
-"""Maximum probability that colluding parties separate the others. The last party to greet can try nonces
-until the ring suits it; with 2**40 of them, the probability is 2**-60."""
+"""Maximum probability that colluding parties separate the others on the ring. The last party to send its
+greeting can try many nonces to obtain a favourable ring. With 2**40 nonces, the probability is 2**-60."""
 
 
 def neighbours(me: str, members: tuple[str, ...], colluding: int, session: bytes) -> tuple[str, ...]:
@@ -143,9 +143,10 @@ def neighbours(me: str, members: tuple[str, ...], colluding: int, session: bytes
 def degree(parties: int, colluding: int) -> int:
     """Return the number of parties with which each party shares masks.
 
-    It is the smallest even number for which `colluding` parties, or a third of all if that is more, separate
-    the others with a probability of at most MAX_FAILURE. In groups of up to MAX_COMPLETE_PARTIES, and if more
-    than half may collude, it is the number of all other parties."""
+    This is the smallest even number for which colluding parties separate the others with a probability of at
+    most MAX_FAILURE. At least a third of all parties are assumed to collude. In groups of up to
+    MAX_COMPLETE_PARTIES parties, or if more than half may collude, each party shares masks with all
+    others."""
     bad = max(colluding, parties // MIN_SHARE)
     if parties <= MAX_COMPLETE_PARTIES or 2 * bad > parties:
         return parties - 1
@@ -156,16 +157,17 @@ def degree(parties: int, colluding: int) -> int:
 
 
 def failure_bound(parties: int, colluding: int, reach: int) -> float:
-    """Return an upper bound for the probability that `colluding` parties separate the others. The parties are
+    """Return an upper bound on the probability that `colluding` parties separate the others. The parties are
     placed at random on a ring, where each shares masks with the `reach` parties before and after it.
 
-    The colluding parties separate the others if and only if the ring has two runs of at least `reach` of
-    them. With two such runs, the others lie in two arcs that no pair crosses. With at most one, the others
-    are each a neighbour of the next, in ring order from that run on. Two such runs begin with two disjoint
-    windows, each of an honest party followed by `reach` colluding ones. There are n (n - 2 reach - 1) / 2
-    pairs of disjoint windows, and each has colluding parties in exactly those places with probability
+    The colluding parties separate the others if and only if the ring has two runs of at least `reach`
+    colluding parties. With two such runs, the others lie in two arcs that no pair crosses. With at most one
+    such run, each of the others is a neighbour of the next one, in ring order from the end of that run. At
+    the start of each run is a window: an honest party followed by `reach` colluding parties. There are n (n -
+    2 reach - 1) / 2 pairs of disjoint windows. The ring has a given pair of windows with probability
     binomial(n - 2 reach - 2, colluding - 2 reach) / binomial(n, colluding). The bound is the sum over all
-    pairs. It grows with `colluding` up to half of all parties, so it also covers fewer."""
+    pairs. The bound grows with `colluding` up to half of all parties, so it also holds for fewer colluding
+    parties."""
     if colluding < 2 * reach:
         return 0.0
     ways = comb(parties - 2 * reach - 2, colluding - 2 * reach)
@@ -174,8 +176,8 @@ def failure_bound(parties: int, colluding: int, reach: int) -> float:
 
 @lru_cache(maxsize=1)
 def _ring(members: tuple[str, ...], session: bytes) -> tuple[dict[str, int], tuple[str, ...]]:
-    """Return each party's position on the ring, and the parties in ring order. Cached because all parties of
-    a simulation need it."""
+    """Return each party's position on the ring, and the parties in ring order. The result is cached, because
+    all parties of a simulation need it."""
     lots = {
         member: hashlib.sha256(packing.pack(b"fedboost/1/ring", session, member.encode())).digest()
         for member in members
@@ -195,7 +197,7 @@ CHECK = 1
 
 
 def zeros(tag: Tag) -> Words:
-    """Return an empty running sum with check cells, uint64 [cells + chunks]."""
+    """Create a running sum of zeros that includes check cells, uint64 [cells + chunks]."""
     return np.zeros(tag.cells + len(tag.checked), np.uint64)
 
 
@@ -215,8 +217,8 @@ def with_checks(values: Int64, tag: Tag) -> Words:
 
 
 def add(total: Words, tag: Tag, number: int, packed: bytes) -> None:
-    """Add a masked chunk to a running sum with check cells. Raises PeerError if its number or length is
-    wrong."""
+    """Add a masked chunk to a running sum with check cells. Raises PeerError if the chunk's number or length
+    is wrong."""
     tag.chunk(number)
     checked = tag.checked[number]
     checked.add(checked.of(total), packed)
@@ -234,8 +236,8 @@ def checked_sum(words: Words, tag: Tag) -> Int64:
             f"and the aggregator run the same version of fedboost",
         )
     for chunk, checked in zip(tag.chunks, tag.checked, strict=True):
-        # Chunk number i moves i words to the left, the first chunk first. It ends at or before the place
-        # where the next one still begins, so nothing is overwritten before it has moved.
+        # Chunk i moves i words to the left, starting with the first chunk. It ends at or before the start of
+        # the next chunk, so no cell is overwritten before it has moved.
         chunk.of(words)[:] = checked.of(words)[:-1]
     return signed(words[: tag.cells], tag.segments)
 
@@ -248,8 +250,8 @@ ONE_LEG, TWO_LEGS, BENEATH = b"one leg", b"two legs", b"beneath encryption"
 """Labels of the three uses of masks. The label is part of the context, so each use has separate streams."""
 
 MIN_GROUP_PARTIES = 3
-"""Minimum number of parties. With two, each can subtract its own vector from any sum, so masks hide nothing
-from the other."""
+"""Minimum number of parties. With two parties, each could subtract its own vector from the sum and obtain the
+other party's vector."""
 
 MAX_GROUP_PARTIES = 100
 """Maximum number of parties if every pair shares a key and a mask. The work grows with the number of
@@ -261,26 +263,27 @@ class Group:
     """The parties of a session, and how many of them may collude with the aggregator without learning
     anything.
 
-    `threshold` answers open a lost party's self mask. An honest party answers for one roster of a turn, a
-    colluding one for any. So opening two rosters takes at least 2 * threshold - colluding answers from
-    different parties. That is more than there are parties: no two rosters of a turn can both be opened, no
-    matter what the aggregator and `colluding` parties do."""
+    `threshold` shares recover a lost party's self mask. In each turn, an honest party discloses shares for
+    only one roster, while a colluding party may disclose them for any roster. So opening the sums of two
+    rosters takes shares from at least `2 * threshold - colluding` different parties. That is more than there
+    are parties. At most one roster's sum can therefore be opened per turn, no matter what the aggregator and
+    `colluding` parties do."""
 
     members: tuple[str, ...]
     colluding: int
 
     @classmethod
     def of(cls, parties: tuple[str, ...], colluding: int | None = None) -> "Group":
-        """Create a group. The default for `colluding` is 1 with at least four parties, otherwise 0."""
+        """Create a group. colluding: default 1 if there are at least four parties, otherwise 0."""
         return cls(tuple(sorted(parties)), int(len(parties) >= 4) if colluding is None else colluding)
 
     @property
     def majority(self) -> int:
-        """Minimum size of sets of parties such that any two sets share an honest party, and each contains two
-        honest parties."""
+        """Minimum size of a set of parties for which any two such sets have an honest party in common, and
+        each set contains at least two honest parties."""
         # With n members, c colluding and sets of m > (n + c) / 2, two sets have at least 2 m - n > c parties
         # in common, so one of these is honest. The second bound leaves two honest parties in each set: with
-        # only one, the colluding parties could subtract their own vectors and keep its.
+        # only one, the colluding parties could subtract their own vectors and obtain the honest party's.
         return max((len(self.members) + self.colluding) // 2 + 1, self.colluding + 2)
 
     @property
@@ -322,18 +325,20 @@ class Group:
 
 @dataclass(frozen=True)
 class PartySetup:
-    """What a sealer needs to know about an attempt, once the parties have been introduced.
+    """The facts about an attempt that a sealer needs. They are known once the parties have exchanged
+    greetings.
 
     Args:
         me: name of this party.
         group: all parties of the session.
         session: digest of the attempt.
-        pair_keys: function that returns the key shared with each of the given parties. It may be called once.
+        pair_keys: function that returns the key shared with each of the given parties. It can be called only
+            once.
         draw: source of cryptographic randomness.
         public: public key that encrypts sums.
-        secret: its key pair, only at the key holder.
+        secret: key pair that decrypts sums, or None except at the key holder.
         max_openings: maximum number of sums that the key holder decrypts.
-        sparse: True if zeros may be left out, so that message lengths depend on rows.
+        sparse: True if zeros may be omitted, which makes message lengths depend on the rows.
         shrinks: True if the session may continue without lost parties.
     """
 
@@ -351,8 +356,8 @@ class PartySetup:
 
 @dataclass(frozen=True)
 class AggregatorSetup:
-    """What an opener needs to know about an attempt, in addition to the turn's tag. Fields not listed are as
-    in `PartySetup`. keyholder: name of the party that has the secret key."""
+    """The facts about an attempt that an opener needs, in addition to the turn's tag. Fields not listed are
+    as in `PartySetup`. keyholder: name of the party that has the secret key."""
 
     group: Group
     session: bytes
@@ -361,7 +366,7 @@ class AggregatorSetup:
     keyholder: str | None = None
     shrinks: bool = False
     hidden: HiddenSums | None = None
-    """Sums of this turn that are reported encrypted."""
+    """The sums that parties report encrypted in this turn, or None."""
 
 
 # ---- The keys of an attempt, and the streams that they make ---------------------------------------------
@@ -393,8 +398,8 @@ class Handshake:
     ) -> dict[str, bytes]:
         """Derive the key shared with each of `peers` that has sent a greeting.
 
-        The keys are bound to the session's digest and to both names. The private key is deleted, because it
-        could derive them again.
+        The keys are bound to the attempt's digest and to the names of both parties. The private key is
+        deleted, because the keys could be derived from it again.
 
         Args:
             me: name of this party.
@@ -403,7 +408,7 @@ class Handshake:
             peers: names of the parties to share keys with.
 
         Raises:
-            PeerError: The keys were derived before, or a public key is not an X25519 key.
+            PeerError: The keys were derived before, or a public key is not a valid X25519 key.
         """
         # A second derivation would return keys that `PairMasks.replace_keys` has erased since, and with them
         # the streams of vectors that were sealed already.
@@ -417,7 +422,9 @@ class Handshake:
                 # could compute the masks of this pair.
                 secret = private.exchange(X25519PublicKey.from_public_bytes(publics[peer]))
             except ValueError:
-                raise PeerError("key-not-x25519", f"the key of party {peer} is not an X25519 key") from None
+                raise PeerError(
+                    "key-not-x25519", f"the key of party {peer} is not a valid X25519 key"
+                ) from None
             names = (name.encode() for name in sorted((me, peer)))
             info = packing.pack(b"fedboost/2/pair", *names)
             keys[peer] = HKDF(hashes.SHA256(), KEY_BYTES, salt=session, info=info).derive(secret)
@@ -448,8 +455,8 @@ def context(way: bytes, session: bytes, group: Group, tag: Tag) -> bytes:
 
 
 def derive(key: bytes, what: bytes, *about: bytes) -> bytes:
-    """Derive a 32-byte key for one use of `key`: a block of HKDF-Expand with SHA-256 (RFC 5869). what, about:
-    identify the use."""
+    """Derive a 32-byte key for one use of `key`, using one block of HKDF-Expand with SHA-256 (RFC 5869).
+    what, about: identify the use."""
     return _expand(key, packing.pack(what, *about))
 
 
@@ -458,11 +465,11 @@ def _expand(key: bytes, info: bytes) -> bytes:
 
 
 class Stream:
-    """A mask for the chunks of a single vector, in order: AES-256 in counter mode, with a key used only for
-    that vector.
+    """Keystream that masks the chunks of a single vector, in order. It is AES-256 in counter mode, with a key
+    used only for that vector.
 
-    It is the counter mode inside GCM, without its tag. OpenSSL computes it faster than CTR itself
-    (docs/decisions/0006-masks-from-gcms-counter-mode.md). GCM allows 2**36 bytes per key."""
+    The keystream is computed by GCM, whose authentication tag is not used. OpenSSL computes GCM faster than
+    CTR mode (docs/decisions/0006-masks-from-gcms-counter-mode.md). GCM allows 2**36 bytes per key."""
 
     def __init__(self, key: bytes) -> None:
         # A vector has at most MAX_CELLS cells (protocol/contracts.py) of 8 bytes and one check cell per
@@ -470,7 +477,7 @@ class Stream:
         self._encryptor = Cipher(algorithms.AES(key), modes.GCM(_NONCE)).encryptor()
 
     def next(self, size: int, scratch: memoryview | None = None) -> memoryview:
-        """Return the next `size` bytes of the mask, in `scratch` if it is given."""
+        """Return the next `size` bytes of the mask, stored in `scratch` if it is given."""
         out = memoryview(bytearray(size)) if scratch is None else scratch[:size]
         self._encryptor.update_into(_ZEROS[:size], out)
         return out
@@ -484,7 +491,7 @@ _NONCE = bytes(12)
 
 
 def scratch_of(tag: Tag) -> memoryview:
-    """Allocate memory for the mask of any chunk of a vector."""
+    """Allocate a buffer that is large enough for the mask of any chunk of a vector."""
     return memoryview(bytearray(max(chunk.size for chunk in tag.checked)))
 
 
@@ -493,7 +500,7 @@ def masked_chunks(
 ) -> Iterator[tuple[Chunk, Words]]:
     """Yield each chunk of a vector with its masked cells and check cell, uint64 [cells]. Only the lowest
     `bits` bits of each cell are valid. streams: pairs of a stream and a flag, True if the stream is added and
-    False if it is subtracted; the caller must not use the streams."""
+    False if it is subtracted; the caller must not use the streams afterwards."""
     # Chunks are masked lazily, when the consumer takes them, after the keys were replaced: each stream has
     # its own key. Invariant: before each chunk, all streams have advanced by the sizes of the chunks before
     # it. One scratch is enough, since its bytes are added before the next stream writes there.
@@ -507,8 +514,8 @@ def masked_chunks(
 
 
 class PairMasks:
-    """A party's keys shared with its peers, and the masks made from them for one tag after another. way:
-    ONE_LEG, TWO_LEGS or BENEATH."""
+    """Keeps the keys that a party shares with its peers, and creates the masks for one tag after another.
+    way: ONE_LEG, TWO_LEGS or BENEATH."""
 
     def __init__(self, setup: PartySetup, way: bytes) -> None:
         self._me, self._group, self._session = setup.me, setup.group, setup.session
@@ -536,19 +543,20 @@ class PairMasks:
         check_newer(tag, self.tag)
 
     def streams(self, tag: Tag) -> list[tuple[Stream, bool]]:
-        """Start a tag that `check` accepted, and replace the keys. Returns its masks, each with a flag that
-        is True if the mask is added."""
+        """Start a tag that `check` accepted, create its masks, and replace the keys. Returns each mask with a
+        flag: True if the mask is added, False if it is subtracted."""
         self.begin(tag)
         streams = self.masks(tag)
         self.replace_keys()
         return streams
 
     def begin(self, tag: Tag) -> None:
-        """Start a tag that `check` accepted."""
+        """Set the current tag, which `check` must have accepted."""
         self.tag, self.ctx = tag, context(self._way, self._session, self._group, tag)
 
     def masks(self, tag: Tag) -> list[tuple[Stream, bool]]:
-        """Return the masks of the current tag, each with a flag that is True if the mask is added."""
+        """Return each mask of the current tag with a flag: True if the mask is added, False if it is
+        subtracted."""
         streams = []
         for peer in sorted(self._keys.keys() & tag.roster):
             low, high = sorted((self._me, peer))
@@ -557,12 +565,13 @@ class PairMasks:
         return streams
 
     def derived(self, peer: str, what: bytes, *names: str) -> bytes:
-        """Derive a key for one use within the current tag from the key shared with a peer."""
+        """From the key shared with a peer, derive a key for one use within the current tag. what, names:
+        identify the use."""
         return derive(self._keys[peer], what, self.ctx, *(name.encode() for name in names))
 
     def replace_keys(self) -> None:
-        """Replace every key by a one-way function, so that reading this party's memory later opens no earlier
-        vector."""
+        """Replace every key with a one-way function of it, so that someone who later reads this party's
+        memory cannot unmask earlier vectors."""
         # The keys of one pair. Each arrow is one way, so an intruder with k_2 has neither k_1 nor the first
         # masks:
         #
@@ -581,7 +590,8 @@ def check_whole(tag: Tag, group: Group) -> None:
     if len(tag.roster) != len(group.members) or set(tag.roster) != set(group.members):
         raise PeerError(
             "roster-partial",
-            f"the roster has {len(tag.roster)} parties, but must have all {len(group.members)}",
+            f"the roster has {len(tag.roster)} parties, but must have all {len(group.members)} parties of "
+            "the session",
         )
 
 
@@ -598,7 +608,7 @@ _TAG_BYTES = 16
 
 
 def sealed_size(content: int, receivers: Iterable[str]) -> int:
-    """Return the size in bytes of `content` bytes after `seal` encrypted them for these receivers."""
+    """Return the size in bytes of the output of `seal` for `content` bytes and these receivers."""
     wrapped = 2 * packing.LENGTH_BYTES + KEY_BYTES + _TAG_BYTES
     return (
         packing.LENGTH_BYTES
@@ -609,17 +619,17 @@ def sealed_size(content: int, receivers: Iterable[str]) -> int:
 
 
 MIN_SEALED_BYTES = sealed_size(0, ["a"])
-"""Minimum number of sealed bytes."""
+"""Minimum size in bytes of the output of `seal`."""
 
 
 def seal(content: bytes, sender: str, keys: Mapping[str, bytes], context: bytes, draw: RandomBytes) -> bytes:
-    """Encrypt bytes for the parties in `keys`, so that the aggregator can pass them on without reading them.
+    """Encrypt bytes for the parties in `keys`, so that the aggregator can forward but not read them.
 
     Args:
-        content: the bytes.
+        content: bytes to encrypt.
         sender: name of this party.
         keys: receiver -> key that it shares with the sender.
-        context: everything both ends must agree on; never used twice.
+        context: everything that sender and receivers must agree on; must not be used twice.
         draw: source of cryptographic randomness.
     """
     # Packed, each field after its length:

@@ -45,8 +45,8 @@ Tokens = npt.NDArray[np.uint32]
 PRIME = (1 << 255) - 19
 POINT_BYTES = 32
 TOKEN_WORDS = 4
-"""Number of 32-bit words of a token, 128 bits in total. Among 2**40 ids, the probability that two have the
-same token is 2**-49."""
+"""Number of 32-bit words in a token, which thus has 128 bits. Among 2**40 ids, the probability that two have
+the same token is 2**-49."""
 _DOMAIN, _A = b"fedboost/1/id", 486662
 _TOP = np.array([(1 << 64) - 19, (1 << 64) - 1, (1 << 64) - 1, (1 << 63) - 1], np.uint64)
 """The prime as 64-bit words, lowest first."""
@@ -56,9 +56,9 @@ def points_of(ids: Sequence[bytes], context: bytes) -> bytes:
     """Return the points of these ids, 32 bytes each. context: identifies the use, e.g. the session; different
     contexts yield different points.
 
-    The x coordinate is the first SHA-512(domain, n, context, id) modulo the prime, n = 0, 1, ..., for which
-    x^3 + 486662 x^2 + x is a nonzero square. The point is then on the curve, not on its twist, which would
-    reveal a bit of the id. This takes about 8 us per id with gmpy2, and 200 us without."""
+    The x coordinate is the first SHA-512(domain, n, context, id) modulo the prime, for n = 0, 1, ..., such
+    that x^3 + 486662 x^2 + x is a nonzero square. The point is then on the curve. A point on the curve's
+    twist would reveal a bit of the id. This takes about 8 us per id with gmpy2, and 200 us without."""
     return b"".join(_point_of(pack(context, row_id)) for row_id in ids)
 
 
@@ -91,7 +91,7 @@ def multiply(points: bytes, secret: bytes, what: str = "a list of points") -> by
         )
     except ValueError:  # raised by cryptography for a product that is zero
         raise PeerError(
-            "points-small-order", f"{what} has a point of small order, whose product is zero"
+            "points-small-order", f"{what} contains a point of small order, whose product is zero"
         ) from None
 
 
@@ -105,20 +105,20 @@ def check_points(points: bytes, count: int, sender: str) -> None:
         raise PeerError("points-count", f"{what} has {len(words)} points instead of {count}")
     beyond = (words[:, 1:3] == _TOP[1:3]).all(axis=1) & (words[:, 0] >= _TOP[0]) & (words[:, 3] == _TOP[3])
     if (beyond | (words[:, 3] > _TOP[3])).any():
-        raise PeerError("points-beyond-prime", f"{what} has a number that is not below the prime")
+        raise PeerError("points-beyond-prime", f"{what} contains a number that is not below the prime")
     if not words.any(axis=1).all():
-        raise PeerError("points-zero", f"{what} has a zero")
+        raise PeerError("points-zero", f"{what} contains a zero")
     if len(np.unique(np.frombuffer(points, f"S{POINT_BYTES}"))) != count:
-        raise PeerError("points-repeated", f"{what} has a duplicate point")
+        raise PeerError("points-repeated", f"{what} contains a duplicate point")
 
 
 def list_of(sender: str) -> str:
-    """Return the words that name a party's list in error messages."""
+    """Return the description of a party's list for error messages."""
     return f"the list of points of party {sender}"
 
 
 def tokens_of(points: bytes) -> Tokens:
-    """Return a token to compare each point by, the first 16 bytes of its SHA-256 hash. Returns little-endian
+    """Return a token for comparing each point: the first 16 bytes of its SHA-256 hash, read as little-endian
     uint32 [points, 4]."""
     _check_whole(points, "a list of points")
     size = 4 * TOKEN_WORDS
@@ -141,7 +141,7 @@ def intersect(lists: Sequence[Tokens]) -> list[Int64]:
     owner = np.searchsorted(ends, order, side="right")
     twice = owner[1:][again & (owner[1:] == owner[:-1])]
     if twice.size:
-        raise PeerError("tokens-repeated", f"list {twice[0] + 1} of {len(lists)} has a duplicate token")
+        raise PeerError("tokens-repeated", f"list {twice[0] + 1} of {len(lists)} contains a duplicate token")
     begins = np.flatnonzero(np.concatenate([[True], ~again])[: len(tokens)])
     common = begins[np.diff(begins, append=len(tokens)) == len(lists)]
     return [order[common + place] - (ends[place] - len(one)) for place, one in enumerate(lists)]

@@ -2,13 +2,13 @@
 
 A **Sealer** belongs to a party and turns its vector of integers into sealed chunks. An **Opener** belongs to
 the aggregator, one per turn. It adds the sealed chunks of all parties to one running sum and does not store
-them per party. It requests help from parties if the protection needs it, and opens the sum. If vectors can
-only be added when all were sealed under the same context, both ends have it as `ctx`, a public hash. A party
-with a different context is reported before its vector is added.
+them per party. It then opens the sum, with help from parties if the protection needs help. If vectors can
+only be added when all were sealed under the same context, both ends provide `ctx`, a public hash of the
+context. A party with a different context is reported before its vector is added.
 
 Guarantees of every protection: the opened sum is the exact sum of the vectors; messages of different parties
 may arrive in any order; a tag is sealed once. Raises: PeerError for a chunk with a wrong length or number,
-and for help that was not requested."""
+and for an answer that was not requested."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -25,7 +25,7 @@ class Tag:
     """Unique label of a sealed vector, and the vector's shape.
 
     Args:
-        turn, attempt: numbers that increase as a pair, from one tag to the next.
+        turn, attempt: numbers; the pair (turn, attempt) increases from one tag to the next.
         roster: names of the parties whose vectors are added.
         transcript: hash of all queries of the session up to and including this one.
         segments: number of cells, and bits per cell, of each segment.
@@ -73,11 +73,12 @@ class HiddenSums:
     Args:
         limit: maximum magnitude of a row's gradient and hessian.
         rows: maximum number of rows in a sum.
-        places: party -> index of the answer's element that contains the gradient sum of each pair, int64
-            [pairs]. The hessian sum is the next element.
+        places: party -> indices of the gradient sums that the party reports encrypted, among the answer's
+            elements, int64 [sums]. The element after a gradient sum is the hessian sum.
         cells: number of elements of the answer.
         to_cells: function that maps an answer to the cells that are sealed.
-        marks: party -> indices of elements that only this party reports, unencrypted, int64 [marks].
+        marks: party -> indices of elements that only this party reports, and that it reports unencrypted,
+            int64 [marks].
     """
 
     limit: int
@@ -89,7 +90,7 @@ class HiddenSums:
 
 
 def check_newer(tag: Tag, last: Tag | None) -> None:
-    """Raise PeerError unless the pair (turn, attempt) of `tag` is greater than that of the last tag."""
+    """Raise PeerError unless the pair (turn, attempt) of `tag` is greater than the pair of the last tag."""
     if last is not None and (tag.turn, tag.attempt) <= (last.turn, last.attempt):
         raise PeerError("tag-used", f"turn {tag.turn}, attempt {tag.attempt} is not newer than the last one")
 
@@ -97,11 +98,12 @@ def check_newer(tag: Tag, last: Tag | None) -> None:
 class Sealer(ABC):
     """The party's end of a protection. It seals vectors, and helps to open sums."""
 
-    unexpected_help = "the aggregator asked for help that is not needed"
+    unexpected_help = "the aggregator asked this party to help open a sum, but no help is needed"
 
     @property
     def ctx(self) -> bytes:
-        """The context of the last sealed vector, 32 bytes, or empty if the protection has none."""
+        """The context of the last sealed vector: 32 bytes, or empty if the protection does not use
+        contexts."""
         return b""
 
     @abstractmethod
@@ -113,8 +115,8 @@ class Sealer(ABC):
         return b""
 
     def assist(self, request: bytes) -> bytes:
-        """Return this party's help to open the sum of the last turn. Raises PeerError if the protection needs
-        no help, or if the request is not allowed."""
+        """Answer a request of the aggregator for help in opening the sum of the last turn. Raises PeerError
+        if the protection needs no help from parties, or if the request is not allowed."""
         raise PeerError("help-unexpected", self.unexpected_help)
 
 
@@ -122,8 +124,8 @@ class Opener(ABC):
     """The aggregator's end of a protection, one object per turn. It adds sealed vectors and opens their
     sum."""
 
-    unexpected_note = "it sent a note, but the protection has no notes"
-    unexpected_help = "it sent help that was not requested"
+    unexpected_note = "it sent a note with its report, but the protection has no notes"
+    unexpected_help = "it sent an answer that was not requested"
 
     ctx = b""
     """The context under which each party must have sealed its vector, as in `Sealer`."""
@@ -135,8 +137,8 @@ class Opener(ABC):
         """Add a chunk of a party's vector. Raises PeerError if the number or the bytes are not valid."""
 
     def note(self, party: str, note: bytes) -> None:
-        """Store the note that a party sent with its last chunk. Raises PeerError if it is malformed, or not
-        empty although the protection has no notes."""
+        """Store the note that a party sent with its last chunk. Raises PeerError if the note is malformed, or
+        if it is not empty although the protection has no notes."""
         if note:
             raise PeerError("note-unexpected", self.unexpected_note)
 
@@ -144,13 +146,14 @@ class Opener(ABC):
         """Record that a party disconnected after its whole vector was added. Its vector stays in the sum."""
 
     def requests(self) -> dict[str, bytes]:
-        """Return a dictionary of party -> request for its help. It is empty once the sum can be opened.
-        Raises RosterTooSmall if the sum can never be opened."""
+        """Return the requests that must still be answered before the sum can be opened, as a dictionary of
+        party -> request. The dictionary is empty once the sum can be opened. Raises RosterTooSmall if the sum
+        can never be opened."""
         return {}
 
     def assist(self, party: str, answer: bytes) -> None:
-        """Store a party's help. Raises PeerError if it does not match the request, and SessionFailed if the
-        help of all parties cannot open the sum."""
+        """Store a party's answer to a request. Raises PeerError if the answer does not match the request, and
+        SessionFailed if the answers of all parties cannot open the sum."""
         raise PeerError("help-unexpected", self.unexpected_help)
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Table of the protections: what each hides, its limits, and how its two ends are created.
+"""Table of the protections: what each one hides, its limits, and how its sealers and openers are created.
 
 Guarantees: all facts about a protection are in this table, and nothing else in fedboost branches on its name.
 Importing this module does not import the packages that only encryption needs. Raises: ValueError for names
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from fedboost.privacy.paillier import PaillierSecret as Secret
 
 MAX_ENCRYPTED_CELLS = 200_000
-"""Maximum number of cells of a sum that a key holder decrypts. Its answer is a single message."""
+"""Maximum number of cells in a sum that a key holder decrypts. The limit is needed because the key holder's
+answer is a single message."""
 _SUMS = "sums over the parties, never this site's own numbers"
 
 
@@ -46,8 +47,8 @@ class Protection:
 
     Args:
         hides: True if the aggregator sees only sums, never a party's vector.
-        aggregator_observes: what the aggregator sees, in words for people.
-        sealer, opener: functions that create the two ends.
+        aggregator_observes: description of what the aggregator sees, for users.
+        sealer, opener: functions that create the party's end and the aggregator's end.
         min_parties: minimum number of parties with rows.
         max_parties: maximum number of parties in a session, or None.
         max_shrinking: maximum number of parties if the roster may shrink, or None.
@@ -58,9 +59,9 @@ class Protection:
         min_roster: function that returns the minimum number of parties in a sum if the roster may shrink.
         min_signers: function that returns the minimum number of parties that sign a model.
         scheme: function that loads the encryption scheme, or None if there is no key holder.
-        may_be_vertical: True if no other party needs to have the same columns.
-        by_columns: the protection used instead if parties hold different columns, or None for this one.
-        proves_key: True if the key holder proves that its key hides what is blinded.
+        may_be_vertical: True if this protection also works if parties hold different columns.
+        by_columns: the protection used instead if parties hold different columns, or None to use this one.
+        proves_key: True if the key holder proves that its key does not reveal blinded values.
         sample_cells: number of cells that a speed estimate seals.
     """
 
@@ -103,8 +104,8 @@ class Protection:
 
     def key_greeting(self, agreement: bytes, secret: "Secret | None", context: bytes) -> bytes:
         """Return the public keys for a party's greeting: its X25519 key `agreement` and, at the key holder,
-        its encryption key. secret: the key holder's key pair, None for others; context: the attempt and party
-        that a proof of the key is bound to."""
+        its encryption key. secret: the key holder's key pair, None for other parties; context: identifies the
+        attempt and the party, to which a proof of the key is bound."""
         if not self.uses_key_holder:
             return agreement
         key = b"" if secret is None else secret.public.to_bytes()
@@ -115,8 +116,8 @@ class Protection:
         return greeting_of(agreement, key)
 
     def agreement_key(self, greeted: bytes) -> bytes:
-        """Return the X25519 key in a party's greeting. Raises PeerError if encrypted sums need two keys and
-        it does not have both."""
+        """Return the X25519 key in a party's greeting. Raises PeerError if the protection needs two keys in
+        each greeting and this greeting does not contain both."""
         return greeted_keys(greeted)[0] if self.uses_key_holder else greeted
 
     def read_public(self, greeted: bytes, key_bits: int, context: bytes) -> "Public":
@@ -148,7 +149,7 @@ def greeted_keys(greeted: bytes) -> list[bytes]:
 
 
 def check_name(name: str) -> str:
-    """Return the name if a protection has it. Raises ValueError otherwise."""
+    """Return the name if it is the name of a protection. Raises ValueError otherwise."""
     if name not in PROTECTIONS:
         raise ValueError(f"unknown protection {quoted(name)!r}; known: {', '.join(PROTECTIONS)}")
     return name

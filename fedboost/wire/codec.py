@@ -44,8 +44,8 @@ MAX_TO_AGGREGATOR = 4 << 20
 MAX_FROM_AGGREGATOR = 64 << 20
 """Maximum size in bytes of a message from the aggregator. The largest ones contain grids of wide tables."""
 MAX_TERMS = 16 << 20
-"""Maximum length of terms in characters. An analyst's terms fit in MAX_TO_AGGREGATOR; escaped characters make
-them longer later."""
+"""Maximum length of terms in characters. Terms fit in MAX_TO_AGGREGATOR when an analyst sends them, but
+become longer later, when characters are escaped."""
 MAX_REQUEST = 64 << 10
 """Maximum size in bytes of an analyst's request. Its certificate chain is the largest part."""
 
@@ -107,8 +107,8 @@ SAME = FieldCodec(_itself, _itself)
 
 
 def pair_of(kind: Any, message: Any) -> FieldCodec:
-    """Return the codec of a dataclass or named tuple, which converts by field names. message: descriptor of
-    its protobuf message."""
+    """Return the codec of a dataclass or named tuple. The codec converts fields by name. message: descriptor
+    of its protobuf message."""
     hints = get_type_hints(kind, include_extras=True)
     members = [(name, _pair(hints[name], message.fields_by_name.get(name))) for name in kind.__match_args__]
     getters = [_itself if pair.flat else attrgetter(name) for name, pair in members]
@@ -228,7 +228,7 @@ def _table(names: list[str]) -> FieldCodec:
 
 _INT32, _UINT32, _FLOAT32, _BYTE = map(np.dtype, ("<i4", "<u4", "<f4", "u1"))
 _MISSING, _CATEGORICAL = 1, 2
-"""Bits of a feature's kind."""
+"""Bits of the byte that describes a feature: whether it has missing values, and whether it is categorical."""
 
 
 def _terms_from_pb(text: str) -> Terms:
@@ -261,8 +261,8 @@ def _splits_to_pb(splits: Splits) -> Fields:
 
 
 def _splits_from_pb(splits: Any) -> Splits:
-    """Decode splits of any nodes, features and bins. The training state checks later whether they are
-    possible."""
+    """Decode splits without checking whether their nodes, features and bins exist. The training state checks
+    this later."""
     data, levels = splits.columns, splits.categories
     if not data and not levels:
         return NO_SPLITS
@@ -286,8 +286,8 @@ def _splits_from_pb(splits: Any) -> Splits:
 
 
 def _places_from_pb(q: Any) -> Int64:
-    places = _array(q.places, _INT32, "places")
-    require(places.size == sum(q.sizes), f"it has {places.size} places instead of {sum(q.sizes)}")
+    places = _array(q.places, _INT32, "row indices")
+    require(places.size == sum(q.sizes), f"it has {places.size} row indices instead of {sum(q.sizes)}")
     told: Int64 = places.astype(np.int64)
     return told
 
@@ -366,8 +366,9 @@ def _grids_from_pb(q: Any) -> Grids:
 
 
 def _within_features(holds: Any, offsets: Any) -> bool:
-    """Return True if `holds`, which has a flag for each pair of neighbouring numbers, is True for all pairs
-    within a feature. offsets: index of each feature's first number, then the total."""
+    """Return True if the flags of all pairs within a feature are True. holds: a flag for each pair of
+    neighbouring numbers, which is overwritten; offsets: index of each feature's first number, then the
+    total."""
     begins = offsets[(offsets > 0) & (offsets <= holds.size)]
     holds[begins - 1] = True
     return bool(holds.all())
@@ -397,8 +398,8 @@ _HISTOGRAMS = pair_of(HistogramQuery, pb.HistogramQuery.DESCRIPTOR)
 
 
 def _histograms_from_pb(q: Any) -> HistogramQuery:
-    """Decode the query that parties receive most often. It is a fast path; unusual queries are converted by
-    field names."""
+    """Decode a histogram query, the query that parties receive most often. Common forms take a fast path, and
+    other forms are converted by field names."""
     rows, nodes, widths = q.rows, q.nodes, q.widths
     within = 0 < rows < MAX_ROWS and len(nodes) <= MAX_NODES and len(widths) <= 2 * MAX_NODES
     if not within or len(widths) % 2 or q.elected:

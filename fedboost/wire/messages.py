@@ -31,7 +31,7 @@ T = TypeVar("T")
 Coded = tuple[Callable[[T], bytes], Callable[[bytes], T]]
 """An encoder, and a decoder that returns the message or raises PeerError."""
 Vouched = Callable[[str, Request | None], None]
-"""Function that is called with the text of terms, and with the request for a session under them."""
+"""Function that is called with the text of terms and the request for a session under these terms."""
 
 
 def _coded(kind: type[T] | UnionType, message: Any, limit: int) -> Coded[T]:
@@ -68,8 +68,8 @@ def encode_to_party(message: ToParty) -> bytes:
 
 
 class UnreadOffer(PeerError):
-    """Raised for the offer of a session whose terms were not parsed, because `vouched` rejected them. It has
-    the session's name."""
+    """Raised for the offer of a session whose terms were not parsed, because `vouched` rejected them.
+    session: name of the session."""
 
     def __init__(self, session: str, error: FedboostError) -> None:
         super().__init__(error.code, error.public)
@@ -79,8 +79,8 @@ class UnreadOffer(PeerError):
 def decode_to_party(data: bytes, vouched: Vouched = lambda text, request: None) -> ToParty:
     """Decode a message from the aggregator. Raises PeerError if it is not valid.
 
-    vouched: function that raises a FedboostError if the terms of an offer must not be parsed, since parsing
-    large terms takes long. In that case UnreadOffer is raised."""
+    vouched: function that raises a FedboostError if the terms of an offer must not be parsed; UnreadOffer is
+    then raised. It is called before parsing, because parsing large terms takes long."""
     message = parsed(pb.ToParty, data, MAX_FROM_AGGREGATOR)
     if message.WhichOneof("message") == "admit":
         _check_vouched(message.admit, vouched)
@@ -109,8 +109,8 @@ Traffic = Annotated[Mapping[str, tuple[int, int]], Bound(MAX_PARTIES, "parties")
 class Waiting:
     """Reports that the session waits for these parties or, if there are none, for another session to end.
 
-    absent: maps each of them that is not connected -> when it was last connected, in seconds since 1970 (0:
-    never). It is empty if the aggregator runs an older version."""
+    absent: maps each of these parties that is not connected -> time when it was last connected, in seconds
+    since 1970 (0: never). The mapping is empty if the aggregator runs an older version."""
 
     parties: Parties
     absent: Annotated[Mapping[str, int], Bound(MAX_PARTIES, "parties")] = field(default_factory=dict)
@@ -129,7 +129,7 @@ class RoundDone:
 
 @dataclass(frozen=True)
 class ModelPart:
-    """Carries a piece of the model file. The last piece also has the session's traffic."""
+    """Carries a piece of the model file. The last piece also contains the session's traffic."""
 
     data: bytes = field(repr=False)
     last: bool
@@ -184,8 +184,8 @@ MAX_SESSIONS = 64
 class Member:
     """A party or an analyst in a status. Times are in seconds since 1970.
 
-    since: when it connected, 0 if it is not connected; seen: when it was last connected, 0 for never;
-    version: its software version as it reports it, or ''."""
+    since: time when the member connected, or 0 if it is not connected; seen: time when it was last connected,
+    or 0 for never; version: software version that it reports, or ''."""
 
     role: str
     name: str
@@ -208,7 +208,7 @@ class SessionStatus:
 
     Args:
         state: whether it waits, runs or is finished.
-        name: '' while it waits to begin.
+        name: name of the session, '' until it begins.
         analyst: name of its analyst, '' if analysts have no keys.
         terms: digest of its terms.
         program: name of its algorithm.
@@ -261,12 +261,12 @@ encode_status, decode_status = _coded(Status, pb.StatusReply, MAX_FROM_AGGREGATO
 # objections.
 
 MAX_SENTENCES = 64
-"""Maximum number of reasons, and of notes, of one site."""
+"""Maximum number of reasons from one site, and also the maximum number of notes."""
 MAX_SENTENCE_LENGTH = 1000
 """Maximum length of a reason or note in characters."""
 MAX_OBJECTIONS = 4 * 2 * MAX_SENTENCES * (MAX_SENTENCE_LENGTH + 8)
-"""Maximum size in bytes of a site's reasons and notes: four bytes per character, and eight extra characters
-each."""
+"""Maximum size in bytes of a site's reasons and notes. It allows four bytes per character, and eight
+additional characters per sentence."""
 Sentences = Annotated[
     tuple[Annotated[str, Bound(MAX_SENTENCE_LENGTH, "characters in a sentence")], ...],
     Bound(MAX_SENTENCES, "sentences"),
@@ -294,8 +294,8 @@ class Objections:
 
 @dataclass(frozen=True)
 class SiteReply:
-    """A site's answer in a `CheckReply`. answered: True if the site gave these reasons, False if the
-    aggregator says why there is no answer."""
+    """A site's answer in a `CheckReply`. answered: True if the reasons are from the site, False if they are
+    from the aggregator and state why the site did not answer."""
 
     party: str
     answered: bool

@@ -179,7 +179,7 @@ def test_an_opening_of_something_else_names_the_label_holder(monkeypatch):
     monkeypatch.setattr(ends, "open_blinded", steered)
     apart = play("two holders", table=pooled(60))
     assert apart.session.booster is None
-    assert "bank sent a wrong plaintext for number 1 of" in apart.error
+    assert "bank sent a wrong plaintext for ciphertext 1 of" in apart.error
 
 
 def test_a_key_without_proof_is_refused(monkeypatch):

@@ -54,7 +54,7 @@ def and_its_sum_with_a_small_point(content, ask):
     return content[:-POINT_BYTES] + point(pow(first, -1, PRIME))
 
 
-OF = "the list of points of party telco has "
+OF = "the list of points of party telco contains "
 BAD_LISTS = {
     "a cut list": (lambda content, ask: content[:-POINT_BYTES], "party telco relayed "),
     "a list cut within a point": (lambda content, ask: content[:-5], "party telco relayed "),
@@ -153,7 +153,7 @@ def tokens_at(party, change):
     return of_cells
 
 
-TWICE = "turn 2: row ids of parties bank, telco, shop: list {} of 3 has a duplicate token"
+TWICE = "turn 2: row ids of parties bank, telco, shop: list {} of 3 contains a duplicate token"
 BAD_TOKENS = {
     "others": ("shop", lambda tokens: tokens + 1, "have only 0 rows in common"),
     "none": ("shop", lambda tokens: 0 * tokens, TWICE.format(3)),

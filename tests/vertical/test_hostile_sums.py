@@ -205,7 +205,7 @@ def test_a_note_where_none_is_due_is_refused(party, nth):
 
     apart = play(up=up, **SHORT)
     assert apart.error.startswith(
-        f"party {party} broke the protocol: it sent a note, but protection plain has no notes"
+        f"party {party} broke the protocol: it sent a note with its report, but protection plain has no notes"
     )
 
 
@@ -256,7 +256,7 @@ def test_a_feature_holder_opens_nothing():
     apart = Apart("two holders", table=pooled(60), down=down, **{**SETTINGS, **SHORT})
     apart.play()
     assert apart.left("telco") == (
-        "the aggregator asked this party to decrypt a sum, but it does not have the secret key"
+        "the aggregator asked this party to decrypt a sum, but this party lacks the secret key"
     )
 
 

@@ -1,11 +1,11 @@
-"""Sums over encrypted rows: one party encrypts the gradient and hessian of each of its rows, others multiply
-the ciphertexts of the rows in a bin, and report the encrypted sums.
+"""Sums over encrypted rows: one party encrypts the gradient and hessian of each of its rows. Other parties
+multiply the ciphertexts of the rows in a bin, which adds the plaintexts, and report the encrypted sums.
 
 Designed for feature holders that follow the protocol and must not read gradients. ends.py decides what a
 label holder may see of a report.
 
-Guarantees: a decrypted report is exactly the histogram of the unencrypted gradients. The number of bytes
-depends only on the number of cells, not on the rows. Importing this package does not import the packages that
+Guarantees: a decrypted report is exactly the histogram of the unencrypted gradients. The size of a report
+depends only on its number of cells, not on the rows. Importing this package does not import the packages that
 only encryption needs.
 
 scheme.py defines the position of a sum in a plaintext. sums.py encrypts rows and computes sums under Paillier

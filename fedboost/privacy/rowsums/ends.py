@@ -1,20 +1,20 @@
-"""Protection `paillier` where parties hold different columns: the label holder encrypts each row's gradient,
-other parties report sums that they cannot read, and the label holder decrypts the sums without being able to
-read them.
+"""Protection `paillier` where parties hold different columns. The label holder encrypts each row's gradient,
+other parties report sums that they cannot read, and the label holder decrypts the blinded sums, which it
+cannot read either.
 
 A turn, with ctx = everything that the aggregator and the label holder must agree on:
 
     report   each party: its own integers, unencrypted; a feature holder: the sums of its columns, encrypted
     blind    the aggregator hides each ciphertext: its plaintext and what randomised it
-    assist   the label holder decrypts what is uniform to it, once per turn, with proof, and counts
+    assist   the label holder decrypts what is uniform to it, once per turn, with proof, and counts answers
     open     the aggregator checks the proof, removes the blinds, and puts the sums in their cells
 
 Guarantees: the label holder learns nothing about sums, not even with a forged key or forged ciphertexts. The
 aggregator learns sums, but no row's gradient. The same request gets the same answer; a different one in the
 same turn is rejected. Raises: PeerError, naming the party, for reports with a wrong number of ciphertexts, or
-ones out of range or not units; for unencrypted numbers where sums are encrypted; for wrong answers of the
-label holder; and for more openings than the terms have sums. Refused for more ciphertexts than fit in an
-answer."""
+with ciphertexts that are out of range or not units; for unencrypted numbers where sums are encrypted; for
+wrong answers of the label holder; and for more openings than the terms have sums. Refused for more
+ciphertexts than fit in an answer."""
 
 import hashlib
 import hmac
@@ -84,9 +84,9 @@ def blind(
     """Blind ciphertexts (units modulo n**2). Returns the request for their plaintexts, and the record for
     `unblind`. engine: computes powers modulo n**2 (default: gmpy2).
 
-    Each ciphertext is multiplied by a fresh (1 + n)**added * rho**n. Powers of a fixed base would not suffice
-    for rho**n: they are all in one subgroup, and a party that knows the factors of n can tell its cosets
-    apart."""
+    Each ciphertext is multiplied by a fresh (1 + n)**added * rho**n, where rho is a random unit. Powers of a
+    fixed base would not suffice for rho**n: they are all in one subgroup, and a party that knows the factors
+    of n can tell its cosets apart."""
     n, square = public.n, public.square
     added, units = [], []
     for _ in numbers:
@@ -129,7 +129,7 @@ def open_blinded(secret: PaillierSecret, request: bytes, count: int) -> bytes:
 def unblind(
     public: PaillierPublic, answer: bytes, kept: Blinded, label_holder: str, draw: RandomBytes
 ) -> list[Any]:
-    """Check the label holder's answer and return the plaintexts without their blinds, numbers below n.
+    """Check the label holder's answer and return the plaintexts without their blinds, as numbers below n.
 
     `draw` returns the random exponents of the check. It is called after the answer has arrived, so the label
     holder cannot know them. Raises PeerError, naming the label holder, if a plaintext is wrong."""
@@ -137,7 +137,8 @@ def unblind(
     if len(answer) != 2 * count * public.bytes:
         raise PeerError(
             "openings-length",
-            f"{label_holder} answered with {len(answer)} bytes, not {count} openings of {2 * public.bytes}",
+            f"{label_holder} answered with {len(answer)} bytes instead of {count} openings of "
+            f"{2 * public.bytes} bytes each",
         )
     numbers = split(answer, public.bytes, 2 * count)
     plain, roots = numbers[:count], numbers[count:]
@@ -149,8 +150,8 @@ def unblind(
         )
         raise PeerError(
             "opening-wrong",
-            f"{label_holder} sent a wrong plaintext for number {wrong} of {count}, so its answer is "
-            "discarded; contact its operator before you train with it again",
+            f"{label_holder} sent a wrong plaintext for ciphertext {wrong} of {count}, so its answer was "
+            "discarded; contact the party's operator before you train with this party again",
         )
     return [(m - taken) % public.n for m, taken in zip(plain, kept.added, strict=True)]
 
@@ -183,7 +184,7 @@ def _opens(public: PaillierPublic, ciphertext: Any, m: Any, r: Any) -> bool:
 
 
 def _product(numbers: list[Any], exponents: list[int], modulus: Any) -> Any:
-    """Return the product of the numbers' powers, by square and multiply over all of them at once."""
+    """Return the product of the numbers' powers. All powers are computed at once, by square and multiply."""
     product = mpz(1)
     for bit in reversed(range(max(exponents, default=0).bit_length())):
         product = product * product % modulus
@@ -256,11 +257,11 @@ MAX_OPENING_BYTES = 4_000_000
 
 
 class ColumnsSealer(PlainSealer):
-    """The party's end: it packs the party's own integers unencrypted. At the label holder, it also decrypts
+    """The party's end: packs the party's own integers unencrypted. At the label holder, it also decrypts
     blinded sums.
 
-    Raises PeerError for requests for help without the secret key, for another turn, for a second, different
-    request in a turn, and for more sums than the terms have."""
+    Raises PeerError for requests to decrypt if this party lacks the secret key, for requests about another
+    turn, for a second, different request in a turn, and for requests for more sums than the terms have."""
 
     def __init__(self, setup: PartySetup) -> None:
         super().__init__(setup.sparse)
@@ -284,11 +285,11 @@ class ColumnsSealer(PlainSealer):
         if self._secret is None:
             raise PeerError(
                 "secret-key-missing",
-                "the aggregator asked this party to decrypt a sum, but it does not have the secret key",
+                "the aggregator asked this party to decrypt a sum, but this party lacks the secret key",
             )
         parts = packing.unpack(request)
         if len(parts) != 2:
-            raise PeerError("help-request-empty", "the aggregator sent a request for help without a sum")
+            raise PeerError("help-request-empty", "the aggregator sent an incomplete request to open a sum")
         ctx, sealed = parts
         tag = self._tag
         if tag is None or not hmac.compare_digest(ctx, context(BENEATH, self._session, self._group, tag)):
@@ -327,8 +328,8 @@ class ColumnsOpener(PlainOpener):
     """The aggregator's end: adds unencrypted integers, and has the label holder decrypt the blinded sums of
     other parties.
 
-    Raises RosterTooSmall if the label holder is lost, because no other party can decrypt. Raises Refused if
-    there are more encrypted sums than fit in an answer."""
+    Raises RosterTooSmall if the label holder is lost, because no other party can decrypt sums. Raises Refused
+    if there are more encrypted sums than fit in an answer."""
 
     def __init__(self, tag: Tag, setup: AggregatorSetup) -> None:
         super().__init__(tag)
@@ -378,8 +379,8 @@ class ColumnsOpener(PlainOpener):
 
     def add(self, party: str, number: int, cells: bytes) -> None:
         """Add a chunk of a party's unencrypted integers. Raises PeerError for nonzero numbers where sums are
-        reported encrypted. With them, the label holder could change the sums of another party's columns, and
-        the proof of its openings would not show it."""
+        reported encrypted. With such numbers, the label holder could change the sums of another party's
+        columns without being detected by the check of its openings."""
         chunk = self._tag.chunk(number)
         total = chunk.of(self._sum)
         zero = self._zero_of.get(party, self._zero)[chunk.start : chunk.start + chunk.cells]
@@ -404,7 +405,7 @@ class ColumnsOpener(PlainOpener):
             return {}
         if self._lost:
             raise RosterTooSmall(
-                "key-holder-lost", f"{self._label_holder} is lost, but only it can decrypt sums"
+                "key-holder-lost", f"{self._label_holder} disconnected, and no other party can decrypt sums"
             )
         if not self._request:
             numbers = [number for party in self._hidden.places for number in self._reports[party]]
@@ -413,10 +414,10 @@ class ColumnsOpener(PlainOpener):
         return {self._label_holder: self._request}
 
     def assist(self, party: str, answer: bytes) -> None:
-        """Check the label holder's answer and add the sums. Raises PeerError, naming the label holder, if it
-        is wrong, and SessionFailed if the reports do not contain sums."""
+        """Check the label holder's answer and add the sums. Raises PeerError, naming the label holder, if the
+        answer is wrong, and SessionFailed if the reports do not contain sums."""
         if party != self._label_holder or self._blinded is None or not self._reports:
-            raise PeerError("help-unexpected", "it sent help that was not requested")
+            raise PeerError("help-unexpected", "it sent an answer that was not requested")
         assert self._slots is not None
         assert self._hidden is not None
         plain = unblind(self._public, answer, self._blinded, self._label_holder, self._draw)

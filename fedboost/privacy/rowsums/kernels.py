@@ -25,8 +25,8 @@ _FEATURE = "avx512ifma"
 
 
 def may_compile() -> bool:
-    """Return True if this CPU has the instructions and numba compiles for it. Otherwise LLVM would end the
-    process."""
+    """Return True if this CPU has the AVX-512 instructions that the loops need, and numba compiles for it.
+    Otherwise, compiling the loops would make LLVM end the process."""
     target = cpu_target.target_context.codegen().magic_tuple()
     return bool(binding.get_host_cpu_features().get(_FEATURE)) and f"+{_FEATURE}" in target[2].split(",")
 
@@ -226,7 +226,7 @@ def _product(work, x, y, out, q, modulus, inverse):
 @_loop
 def _two_products(work, x, y, z, w, out, q, modulus, inverse):
     """Compute out = (out + x y + z w + q n) / R, and q. Arguments are as in `_product`. Before the call,
-    columns of `out` may have 53 bits."""
+    columns of `out` may have up to 53 bits."""
     limbs, minus = modulus.size, spread(inverse)
     for i in range(limbs):
         xi, zi = load(work, x + 8 * i), load(work, z + 8 * i)
@@ -282,8 +282,8 @@ def _multiply(work, x, y, out, q, constants, inverse):
 
 @_loop
 def _room(numbers, limbs):
-    """Allocate zeros for `numbers` numbers of two parts and a q. Also returns the position of the first
-    number, which is aligned to a cache line of 64 bytes."""
+    """Allocate zeroed memory for `numbers` numbers of two parts each, and for a q. Also returns the position
+    of the first number, which is aligned to a cache line of 64 bytes."""
     # An address is a multiple of 8, as words are. -(address / 8) modulo 8 is the number of words up to the
     # next multiple of 64 bytes, at most 7, for which there is room. A vector is one cache line; none
     # straddles two.
@@ -386,9 +386,9 @@ def enter(words, square, constants, inverse, out):
 
 @_loop
 def leave(numbers, constants, inverse, out):
-    """Convert numbers back from Montgomery form: out = number / R, as words of the two parts, which are below
-    2 n. numbers: uint64 [N, 2 * limbs]; constants, inverse: see above; out: uint64 [N, 2, ceil(52 * limbs /
-    64)]."""
+    """Convert numbers back from Montgomery form: out = number / R. Writes the words of each number's two
+    parts, which are below 2 n. numbers: uint64 [N, 2 * limbs]; constants, inverse: see above; out: uint64 [N,
+    2, ceil(52 * limbs / 64)]."""
     limbs = constants.shape[1]
     half = 8 * limbs
     work, x = _room(3, limbs)
@@ -409,9 +409,9 @@ def leave(numbers, constants, inverse, out):
 @_loop
 def multiply_segments(numbers, members, starts, constants, inverse, one, out):
     """Multiply the members of each segment: out[s] is the product of members[starts[s] : starts[s + 1]]. Each
-    lane works on one segment, and takes the next one when that ends. numbers: uint64 [N, 2 * limbs]; members:
-    int64 [M], indices of numbers; starts: int64 [S + 1]; constants, inverse, one: see above; out: uint64 [S,
-    2 * limbs]."""
+    lane works on one segment, and takes the next segment when it has finished. numbers: uint64 [N, 2 *
+    limbs]; members: int64 [M], indices of numbers; starts: int64 [S + 1]; constants, inverse, one: see above;
+    out: uint64 [S, 2 * limbs]."""
     limbs = constants.shape[1]
     half = 8 * limbs
     work, total = _room(3, limbs)

@@ -28,7 +28,7 @@ Node = tuple[int, Rows]
 """A node of a tree: the number of its root, and the indices of the node's rows."""
 
 _HALF = 32
-"""Bits of a packed hessian: a packed pair is gradient * 2**32 + hessian."""
+"""Number of bits of a packed hessian. A packed pair is gradient * 2**32 + hessian."""
 _WORD_BYTES = 8
 """Maximum size of a slot in bytes. `cell_bits` rejects wider sums."""
 
@@ -152,7 +152,8 @@ class Segments(NamedTuple):
 
 
 def plan(nodes: Sequence[Node], codes: Codes, bins: Sequence[int]) -> tuple[Segments, Segments]:
-    """Return segments of rows by joint bin, and segments of their products by node, column and bin.
+    """Plan products in two steps: segments of rows by joint bin, then segments of the resulting products by
+    node, column and bin.
 
     Args:
         nodes: the root and row indices of each node.
@@ -172,8 +173,8 @@ def plan(nodes: Sequence[Node], codes: Codes, bins: Sequence[int]) -> tuple[Segm
 
 
 def _pair(codes: Codes, bins: Sequence[int]) -> tuple[Segments, list[Segments]]:
-    """Segment a node's rows by the joint bins of one or two columns, and the products of these segments by
-    the bins of each column."""
+    """Return the segments of a node's rows by the joint bins of one or two columns. Also returns, for each
+    column, the segments of the resulting products by its bins."""
     width = bins[1] if len(bins) == 2 else 1
     # The largest joint bin is 255 * 256 + 255 = 2**16 - 1, so that uint16 suffices.
     joint: Joint = codes[0].astype(np.uint16) * np.uint16(width)
@@ -194,7 +195,7 @@ def _pair(codes: Codes, bins: Sequence[int]) -> tuple[Segments, list[Segments]]:
 
 
 def by_bin(codes: Int64, bins: int) -> Segments:
-    """Segment numbers by their codes, one segment for each code below `bins`."""
+    """Group indices by code. Returns one segment for each code below `bins`."""
     order = np.argsort(codes, kind="stable")
     return Segments(order, np.searchsorted(codes[order], np.arange(bins + 1)))
 
@@ -207,8 +208,8 @@ def _joined(parts: Sequence[Segments]) -> Segments:
 
 
 def cut(starts: Int64, longest: int) -> tuple[Int64, Int64]:
-    """Cut segments into pieces of at most `longest` members. Returns the start of each piece in the members,
-    and the start of each segment in the pieces, each followed by the end."""
+    """Cut segments into pieces of at most `longest` members. Returns two arrays, each followed by its end:
+    the start of each piece in the members, and the start of each segment in the pieces."""
     # For example, longest = 4:
     #     segments    [ 0 1 2 3 4 5 ][ 6 7 8 ]      starts 0, 6, 9
     #     pieces      [ 0 1 2 3 ][ 4 5 ][ 6 7 8 ]   starts 0, 4, 6, 9; segments start at pieces 0, 2 (end: 3)

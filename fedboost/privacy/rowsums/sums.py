@@ -1,12 +1,13 @@
 """Rows and sums under Paillier keys.
 
-Guarantees: each row and each report is randomised by powers of a base that only its maker knows, each used
-once. The length of a report depends only on its number of cells. Randomness comes only from `draw`. Raises:
-PeerError for rows under another key, of a wrong number, out of range, or not units modulo n**2.
+Guarantees: each row and each report is randomised by powers of a base that is known only to the party that
+made it. Each power is used once. The length of a report depends only on its number of cells. Randomness comes
+only from `draw`. Raises: PeerError for a wrong number of rows, and for rows that are under another key, out
+of range, or not units modulo n**2.
 
 A row is E(g + 2**s h), with slots of s bits (scheme.py). The product of rows encrypts their sums. The report
 of a bin with one row is not that row's ciphertext: it is multiplied by a fresh power. This does not hide the
-sums, or which rows are in them, from a party that can decrypt and knows what randomised the rows. So before
+sums, or which rows they contain, from a party that can decrypt and knows what randomised the rows. So before
 decryption, both the plaintext and what randomises it must be blinded."""
 
 import hashlib
@@ -39,15 +40,16 @@ PIECE = 256
 """Maximum number of members multiplied at once, so that threads, and the lanes of a CPU, finish at about the
 same time."""
 PART = 1 << 13
-"""Number of numbers that a thread converts to the kernels' format at once, in a copy."""
+"""Maximum count of numbers that a thread copies and converts to the kernels' format at once."""
 _SPARE_BITS = 8
-"""`kernels` needs R >= 256 n: 52 * limbs >= |n| + 8, so R >= 2**(|n| + 8) > 256 n."""
+"""Number of bits by which the limbs are longer than n. `kernels` needs R >= 256 n: 52 * limbs >= |n| + 8, so
+R >= 2**(|n| + 8) > 256 n."""
 _DIGIT_BITS = 6
 _DIGITS = 1 << _DIGIT_BITS
-"""Number of values of an exponent's digit. A table has the power for each."""
+"""Number of values of an exponent's digit. A table contains the power for each value."""
 _TRIED_EXPONENT = 0xFEDB005
 _TRIED = 20
-"""Number of numbers on which an engine is tested: two rounds of lanes, and some more."""
+"""Count of numbers on which an engine is tested. They fill all lanes twice, with some left over."""
 OUT_OF_RANGE = "a ciphertext is out of range"
 
 Numbers = Any
@@ -214,8 +216,8 @@ class KernelEngine(Engine):
         return np.empty((count, 2 * self._limbs), np.uint64)
 
     def _parts(self, count: int) -> list[slice]:
-        """Divide `count` numbers into slices for the threads: whole groups of lanes, none larger than
-        PART."""
+        """Divide `count` numbers into slices for the threads. Slices consist of whole groups of lanes, and
+        have at most PART numbers."""
         share = -(-count // (LANES * self._threads.number)) * LANES
         step = max(min(share, PART), 1)
         return [slice(first, min(first + step, count)) for first in range(0, count, step)]
@@ -227,7 +229,7 @@ def _limbs_of(number: Any, count: int) -> Words:
 
 
 EngineOf = Callable[[Any, Threads], Engine]
-"""Function that returns an engine for n."""
+"""Function that returns an engine for a modulus n. Arguments: the modulus and a thread pool."""
 
 
 def engine_of(n: Any, threads: Threads) -> Engine:
@@ -278,14 +280,15 @@ def products(engine: Engine, numbers: Numbers, segments: Segments) -> Numbers:
 
 
 BLOCK = 4096
-"""Number of powers computed at once. More would need too much memory for draws and lookups."""
+"""Maximum number of powers computed at once. More would need too much memory for random draws and table
+lookups."""
 
 
 class RandomPowers:
-    """Draws random n-th powers modulo n**2, which randomise ciphertexts. Each is returned once."""
+    """Draws random n-th powers modulo n**2, which randomise ciphertexts. Each power is returned only once."""
 
     def __init__(self, n: Any, engines: tuple[Engine, ...], draw: RandomBytes, digit_bits: int = 8) -> None:
-        """engines: one modulo n**2, or two modulo the squares of its primes; draw: source of cryptographic
+        """engines: one engine for n, or two engines for its prime factors; draw: source of cryptographic
         randomness; digit_bits: bits of an exponent's digit, even and at most 16. More bits make tables larger
         and powers faster."""
         self._draw = draw
@@ -299,8 +302,8 @@ class RandomPowers:
             self._inverse = gmpy2.invert(first, second)
 
     def _table(self, base: Any, digit_bits: int, engine: Engine) -> Numbers:
-        """Compute a power for each value of each digit: the product of the powers for the digit's two halves,
-        which are products of the powers for single bits."""
+        """Compute a power for each value of each digit. It is the product of the powers for the digit's two
+        halves, and these are products of the powers for individual bits."""
         # With h = half, a table entry is base**(code * 2**(2 h d)) for digit d. Its code is low + 2**h high:
         #     bits      base**(2**k)                  k from 0 to digits * 2 h - 1
         #     halves    base**(v * 2**(h i))          v < 2**h, of half i: the products of the bits of v
@@ -350,8 +353,8 @@ class RandomPowers:
 
 
 def _digit_bits(n: Any) -> int:
-    """Return the bits of an exponent's digit if each row needs a power. Tables take 67 MB for a key of 2048
-    bits, 151 MB for 3072, and 335 MB for the longest."""
+    """Return the number of bits of an exponent's digit for encrypting rows, which takes one power per row.
+    Tables take 67 MB for a key of 2048 bits, 151 MB for 3072, and 335 MB for the longest key."""
     return 10 if n.bit_length() <= 3072 else 8
 
 
@@ -376,7 +379,7 @@ class RowEncryption:
 
     def encrypt(self, pairs: Int64) -> bytes:
         """Encrypt packed gradients and hessians (`gbdt.gradients`), int64 [rows] or [roots, rows], one
-        ciphertext per row and root. Raises LocalProtocolError if one exceeds its slot."""
+        ciphertext per row and root. Raises LocalProtocolError if a gradient or hessian exceeds its slot."""
         n, square = self._public.n, self._public.square
         plain = self._slots.plain(pairs.reshape(-1))
         powers = self._powers.take(len(plain))
@@ -404,12 +407,13 @@ class RowSums:
         return f"RowSums({self._engine.n.bit_length()} bits)"
 
     def read(self, data: bytes, rows: int) -> Numbers:
-        """Decode the ciphertexts of `rows` rows, including those of all roots. Raises PeerError unless all
-        are valid."""
+        """Decode ciphertexts. rows: number of ciphertexts, which is one per row and root. Raises PeerError
+        unless all are valid."""
         engine = self._engine
         if len(data) != rows * engine.size:
             raise PeerError(
-                "gradients-length", f"received {len(data)} bytes of encrypted gradients for {rows} rows"
+                "gradients-length",
+                f"received {len(data)} bytes of encrypted gradients, which is not valid for {rows} rows",
             )
         numbers = engine.read(data)
         every = Segments(np.arange(rows), np.array([0, rows]))
@@ -430,13 +434,13 @@ class RowSums:
         return products(self._engine, products(self._engine, rows, by_joint_bin), by_column)
 
     def moved(self, sums: Numbers, places: Int64) -> Numbers:
-        """Move each sum to its index in `places`, int64 [sums], and add sums with the same index. Returns as
-        many sums; unused ones are 1, an empty sum."""
+        """Move each sum to its index in `places`, int64 [sums], and add sums with the same index. Returns the
+        same number of sums. A sum that receives nothing is 1, which encrypts 0."""
         return products(self._engine, sums, by_bin(places, places.size))
 
     def close(self, sums: Numbers) -> bytes:
-        """Return the report of these sums: freshly randomised ciphertexts, whose plaintexts `Slots.read` can
-        read."""
+        """Return the report of these sums: freshly randomised ciphertexts, whose plaintexts `Slots.read`
+        decodes."""
         # `slots.cells` sums share a ciphertext. A gradient sum may be negative, and then has borrowed from
         # the slot above. The bias makes each slot non-negative, so the plaintext is below 2**(|n| - 1), not n
         # - x.

@@ -1,1 +1,1 @@
-"""Generated from protos/ by `make protos`; a test holds it fresh."""
+"""Generated from protos/ by `make protos`; a test checks that it is up to date."""

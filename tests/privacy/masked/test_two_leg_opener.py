@@ -100,7 +100,7 @@ def test_wrong_shares_name_the_lost_party_and_give_no_wrong_sum(wrong):
     opener.assist(PEER, packing.pack(ME.encode(), wrong))
     for party in PARTIES[2:4]:
         opener.assist(party, sealers[party].assist(requests[party]))
-    said = f"self mask of lost party {ME} .* party {ME} sent wrong shares, or a party that helped"
+    said = f"self mask of lost party {ME} .* party {ME} sent wrong shares, or another party"
     with pytest.raises(SessionFailed, match=said):
         opener.assist(PARTIES[4], sealers[PARTIES[4]].assist(requests[PARTIES[4]]))
     assert opener.requests(), "the sum cannot be opened"
