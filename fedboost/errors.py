@@ -67,7 +67,7 @@ class Refused(FedboostError):
 
 class SchemaMismatch(Refused):
     """A site's rows do not fit the terms. `code` and `public` are the same for every cause, because the cause
-    itself could reveal single rows."""
+    itself could reveal individual rows."""
 
 
 class RosterTooSmall(FedboostError):

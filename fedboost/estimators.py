@@ -1,8 +1,8 @@
 """scikit-learn estimators that train federated models on rows in this process.
 
 Guarantees: parameters have the names and defaults of `Terms`, except `n_estimators` (`rounds`),
-`random_state` (`seed`) and `n_jobs` (threads per party). The model is bit-for-bit identical to that of
-`simulate` on the same rows, and to one trained on the pooled rows, however the rows are assigned to sites.
+`random_state` (`seed`) and `n_jobs` (threads per party). The model is bit-for-bit identical to the model that
+`simulate` or a training on the pooled rows would return, however the rows are assigned to sites.
 Trees are not trained on evaluation rows, but all rows are used to choose cut points. Numbers are converted to
 float32; text is kept.
 Raises: ValueError or TypeError for arrays, labels and weights that scikit-learn rejects. ConfigError for
@@ -72,7 +72,7 @@ class Rows:
     Attributes:
         features: numbers [rows, features], a sparse matrix, or a DataFrame with text columns.
         numbers: True if the labels are numeric.
-        X, y: the arguments as passed, to recognise the training rows in an eval_set.
+        X, y: the original arguments, by which training rows are recognised in an eval_set.
     """
 
     features: Any
@@ -97,7 +97,8 @@ def checked(estimator: Any, X: Any, y: Any, sample_weight: Any, numbers: bool, r
         reset: True for the rows of `fit`, False for other rows with the same features.
 
     Raises:
-        ValueError: scikit-learn rejects the rows, or nothing can be learned from them, e.g. from one class.
+        ValueError: scikit-learn rejects the rows, or nothing can be learned from them, e.g. because all
+            labels are the same.
         ConfigError: X is a Dask collection.
     """
     if is_collection(X):
@@ -131,7 +132,7 @@ def checked(estimator: Any, X: Any, y: Any, sample_weight: Any, numbers: bool, r
 
 
 def joined(first: Rows, second: Rows) -> Rows:
-    """Concatenate two sets of rows. If only one set has weights, rows of the other get weight 1."""
+    """Concatenate two sets of rows. If only one set has weights, rows of the other set get weight 1."""
     weight = None
     if first.weight is not None or second.weight is not None:
         weights = (
@@ -165,7 +166,7 @@ def _stacked(first: Any, second: Any) -> Any:
 
 
 def names_of(estimator: Any) -> list[str]:
-    """Return the feature names in column order: those of the DataFrame in `fit`, or else x0, x1, ..."""
+    """Return the feature names in column order: the DataFrame's columns in `fit`, or else x0, x1, ..."""
     if hasattr(estimator, "feature_names_in_"):
         return list(estimator.feature_names_in_)
     return [f"x{index}" for index in range(estimator.n_features_in_)]
@@ -223,8 +224,8 @@ _ACCOUNTED = ("round", "seconds", "bytes")
 
 
 def names_others(init: Callable[..., None]) -> Callable[..., None]:
-    """Decorate a constructor: for an unknown parameter, it raises a TypeError that suggests the closest known
-    one."""
+    """Decorate a constructor so that an unknown parameter raises a TypeError, which suggests the most similar
+    known parameter."""
     known = [name for name in inspect.signature(init).parameters if name != "self"]
 
     @functools.wraps(init)
@@ -334,7 +335,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         estimator was fitted without early_stopping_rounds."""
         model = getattr(self, "model_", None)
         if model is None or model.terms.evaluation.early_stopping_rounds is None:
-            raise AttributeError("best_iteration exists only after a training with early_stopping_rounds")
+            raise AttributeError("best_iteration requires a fit with early_stopping_rounds")
         return int(model.kept - 1)
 
     def _options(
@@ -455,8 +456,8 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         return {name: value for name, value in plain.items() if value is not None}
 
     def _drafted(self, rows: Rows) -> tuple[list[str], dict[str, list[str]]]:
-        """Return the numeric features, and feature -> categories for the others, as found in the training
-        rows."""
+        """Return the numeric features and, for the other features, feature -> categories found in the
+        training rows."""
         if not has_words(rows.features):
             return names_of(self), {}
         table = as_table(rows.features.set_axis(names_of(self), axis="columns"))
@@ -562,11 +563,12 @@ class FederatedClassifier(ClassifierMixin, LabelEstimator):  # type: ignore[misc
     """Classifier trained by simulating a federation in this process (default objective: binary:logistic, or
     multi:softprob for more than two classes).
 
-    All rows are in this process, so nothing is hidden from anyone. The model is the one that a federation of
-    these sites would train. To train across sites that keep their rows, use `fedboost.connect`.
-    Parameters are those of `Terms`, with three names from scikit-learn: n_estimators (rounds), random_state
-    (seed, default: 0) and n_jobs (threads per party, default: 1; -1 for one per core). protection defaults to
-    "plain"; "masked" trains the same model but takes longer. callbacks are as in `fedboost.simulate`.
+    All rows are in this process, so nothing is hidden from anyone. The model is identical to the model that a
+    federation of these sites would train. To train across sites that keep their rows, use `fedboost.connect`.
+    Parameters are the same as in `Terms`, but three have scikit-learn's names: n_estimators (rounds),
+    random_state (seed, default: 0) and n_jobs (threads per party, default: 1; -1 for one per core).
+    protection defaults to "plain"; "masked" trains the same model but takes longer. callbacks are as in
+    `fedboost.simulate`.
 
     Attributes: classes_ holds the sorted labels. n_features_in_, feature_names_in_ and feature_importances_
     are as in scikit-learn. model_ is the `fedboost.Model`; history_ and traffic_ are as in `fedboost.Result`.
@@ -622,8 +624,8 @@ class FederatedClassifier(ClassifierMixin, LabelEstimator):  # type: ignore[misc
 class FederatedRegressor(RegressorMixin, LabelEstimator):  # type: ignore[misc]
     """Regressor trained by simulating a federation in this process (default objective: reg:squarederror).
 
-    All rows are in this process, so nothing is hidden from anyone. Parameters and attributes are those of
-    `FederatedClassifier`, except classes_.
+    All rows are in this process, so nothing is hidden from anyone. Parameters and attributes are the same as
+    in `FederatedClassifier`, except classes_.
     """
 
     def _follows(self, rows: Rows) -> dict[str, Any]:
@@ -649,8 +651,8 @@ class FederatedRanker(Federated):
     """Ranker trained by simulating a federation in this process. Its scores order the rows within a group
     (default objective: rank:ndcg).
 
-    All rows are in this process, so nothing is hidden from anyone. Parameters and attributes are those of
-    `FederatedClassifier`, except classes_.
+    All rows are in this process, so nothing is hidden from anyone. Parameters and attributes are the same as
+    in `FederatedClassifier`, except classes_.
     """
 
     def fit(
@@ -723,7 +725,7 @@ def _groups(rows: Rows, group: Any, qid: Any, group_name: str, qid_name: str) ->
 
 
 def _check_sites(rows: Rows, sites: Any) -> None:
-    """Raise ConfigError if a group's rows are at different sites, where they cannot be ranked together."""
+    """Raise ConfigError if a group's rows are at different sites, because these cannot rank them together."""
     check_consistent_length(rows.label, sites)
     names = column_or_1d(sites)
     assert rows.group is not None

@@ -27,7 +27,7 @@ _WEIGHT_BITS = 24
 
 
 class Trained(Protocol):
-    """Protocol for a model together with the terms it was trained under."""
+    """Protocol of a model together with the terms under which it was trained."""
 
     @property
     def booster(self) -> Booster:
@@ -39,7 +39,8 @@ class Trained(Protocol):
 
 
 def shown_metrics(terms: Terms) -> tuple[str, ...]:
-    """Return the names of the metrics used to compare models under these terms. The first one decides."""
+    """Return the names of the metrics by which models are compared under these terms. The first metric
+    decides which model is better."""
     equivalent = terms.objective.loss.xgboost_equivalent
     has_classes = equivalent.label_kind is LabelKind.CLASS
     return terms.evaluation.eval_metric or (
@@ -48,7 +49,7 @@ def shown_metrics(terms: Terms) -> tuple[str, ...]:
 
 
 def unprotected(terms: Terms) -> Terms:
-    """Return terms of the same model for rows that are all in this process. Protection is off, because
+    """Return terms that train the same model on rows that are all in this process. Protection is off, because
     nothing is hidden from anyone, and there is no quorum, because no party can be lost."""
     nobody: dict[str, object] = {"parties": [], "keyholder": None, "keyholder_rows": True}
     return terms.changed(protection="plain", on_loss="wait", quorum=None, **nobody)
@@ -56,8 +57,8 @@ def unprotected(terms: Terms) -> Terms:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Rows on which models are compared, prepared according to the terms: float32 [rows, features] and
-    [rows]. Levels of target-means columns are bucket numbers. Labels that are ranges are [2, rows]."""
+    """Rows on which models are compared, prepared according to the terms. features: float32 [rows, features],
+    with bucket numbers in target-means columns; others: float32 [rows]. Labels that are ranges: [2, rows]."""
 
     features: Float32
     label: Float32
@@ -98,7 +99,7 @@ class HeldOut:
 
 
 def score(model: Trained, rows: HeldOut, names: tuple[str, ...]) -> dict[str, float]:
-    """Return metric name -> value of a model on these rows."""
+    """Return a model's metrics on these rows, as metric name -> value."""
     return score_of(margins_of(model, rows), model.terms, rows, names)
 
 
@@ -114,23 +115,23 @@ def margins_of(model: Trained, rows: HeldOut) -> Float64:
 
 
 def score_of(margin: Float64, terms: Terms, rows: HeldOut, names: tuple[str, ...]) -> dict[str, float]:
-    """Return metric name -> value for given margins, float64 [rows] or [outputs, rows]."""
+    """Return the metrics of margins, float64 [rows] or [outputs, rows], as metric name -> value."""
     (total,), scale = rows.sums(margin, terms, names)
     return metrics.values(names, total, scale)
 
 
 # ---- Statistics of a comparison: site-alone, federated and pooled models on the same held-out rows ------
-# Guarantees: the models of a split are compared on the same rows. The interval of a difference is that of the
-# paired difference over bootstrap samples of those rows. The same rows and models give the same figures.
-# The intervals cover only the choice of held-out rows. The choice of training rows varies between splits,
-# over which figures are averaged.
+# Guarantees: the models of a split are compared on the same rows. The interval of a difference is computed
+# from paired differences over bootstrap samples of those rows. The same rows and models give the same values.
+# The intervals cover only the choice of held-out rows. The choice of training rows varies between splits, and
+# figures are averages over the splits.
 
 
 SAMPLES = 1000
 """Number of bootstrap samples drawn from the held-out rows."""
 GROUPS = 1000
-"""Maximum number of bootstrap units of a site: its single rows or, if it has more, this many random
-groups."""
+"""Maximum number of bootstrap units of a site. The units are the site's individual rows or, if it has more
+rows, this many random groups of rows."""
 
 
 class Trial:
@@ -158,7 +159,7 @@ class Trial:
         return rest, np.sort(held)
 
     def cannot(self, error: Exception) -> None:
-        """Record that the site cannot train alone, and the reason."""
+        """Record the error because of which the site cannot train alone."""
         self._cannot = str(error)
 
     def score(
@@ -279,7 +280,7 @@ def figure(splits: Float64, samples: Float64, between: tuple[float, float]) -> F
     """Return the mean and the confidence interval of a metric.
 
     Args:
-        splits: the metric in each split, [splits]; NaN if the rows do not determine it.
+        splits: the metric in each split, [splits]; NaN if it is undefined for these rows.
         samples: the metric in each bootstrap sample, [splits, samples].
         between: percentiles of the samples at which the interval starts and ends.
     """

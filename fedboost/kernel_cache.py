@@ -3,8 +3,8 @@
 Guarantees: kernels are stored in FEDBOOST_CACHE or NUMBA_CACHE_DIR, if one of them is set. Otherwise they are
 stored in the first writable folder of these: the package's own, the user's cache folder, and a folder for
 this user in the system's temporary folder. If there is no usable folder or no space, kernels are still
-compiled, and one line on standard error reports it. A change to any kernel's source invalidates all stored
-kernels. If several processes need a kernel, one compiles it; the others wait and load it.
+compiled, and one line on standard error reports the reason. A change to any kernel's source invalidates all
+stored kernels. If several processes need a kernel, one compiles it; the others wait and load it.
 Rejects: folders that other users can write to, because the cache contains code.
 Raises: ConfigError if a folder named by a variable is unsafe, or cannot be written and has no kernels.
 """
@@ -39,8 +39,8 @@ SOURCES = "gbdt/kernels/*.py", "privacy/kernels.py", "privacy/rowsums/kernels.py
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 _DAMAGED = (EOFError, UnpicklingError)
 MAX_WAIT_SECONDS = 60.0
-"""Maximum time to wait while another process compiles a kernel. After that, this process compiles it too,
-because the other one may hang."""
+"""Maximum time to wait while another process compiles a kernel. After that, this process also compiles the
+kernel, because the other process may hang."""
 _PAUSE_SECONDS = 0.05
 
 
@@ -61,9 +61,9 @@ class Folders:
     """The cache folders of this process.
 
     Attributes:
-        read: folders to look kernels up in, in this order.
-        write: folder to store kernels in, or None.
-        reasons: why no folder can be written to, in one line without advice; "" if one can.
+        read: folders in which to look up kernels, in this order.
+        write: folder in which to store kernels, or None.
+        reasons: why no folder can be written to, in one line without advice; "" if `write` is set.
     """
 
     read: tuple[Path, ...]
@@ -104,7 +104,7 @@ def _ordinary() -> Iterator[Path]:
 
 
 def _first_of(bases: Iterator[Path]) -> Folders:
-    """Return the folders in these places up to the first writable one."""
+    """Return the cache folders below these base folders, up to the first writable one."""
     read, reasons = list[Path](), list[str]()
     for base in bases:
         folder = base / _version()
@@ -135,8 +135,9 @@ def _version() -> str:
 
 
 def _make(folder: Path) -> None:
-    """Create a folder and check that files can be created in it. It is accessible only to this user or, if
-    created by root, readable by all. Raises OSError if it cannot be used or other users can write to it."""
+    """Create a folder and check that files can be created in it. Only this user can access the folder, but if
+    root creates it, all users can read it. Raises OSError if the folder cannot be used, or if other users can
+    write to it."""
     _check_link(folder.parent)
     mode = 0o755 if os.geteuid() == 0 else 0o700
     for path in (*reversed(folder.parents), folder):
@@ -159,8 +160,8 @@ def _holds_kernels(folder: Path) -> bool:
 
 
 def _check_safe(folder: Path) -> None:
-    """Raise OSError if another user could put files into a folder or replace it. The package's own folder is
-    not checked, because it is as safe as the package."""
+    """Raise OSError if another user could put files into a folder or replace the folder. The package's own
+    folder is not checked, because it is as safe as the package."""
     if folder.parent == PACKAGE / "__pycache__":
         return
     _check_link(folder.parent)
@@ -195,13 +196,13 @@ def _check_link(place: Path) -> None:
 
 
 def _trusted() -> tuple[int, ...]:
-    """Return the user ids of this user and of root. In a user namespace root has another id, which is that of
-    the owner of /."""
+    """Return the user ids of this user and of root. In a user namespace, root has another id, which is the
+    owner of /."""
     return os.geteuid(), 0, Path("/").stat().st_uid
 
 
 class _Locator(_CacheLocator):
-    """Tells numba in which folder to store a kernel."""
+    """Determines the folder in which numba stores a kernel."""
 
     def __init__(self, line: int) -> None:
         self._line = line
@@ -287,8 +288,9 @@ class _KernelCache(FunctionCache):
 
 
 class _Lock:
-    """Lock held by the process that compiles a kernel. Compiling a kernel only takes locks of kernels that it
-    calls, so two processes never wait for each other. Where file locks are not supported, it does nothing."""
+    """Lock held by the process that compiles a kernel. While a process compiles a kernel, it takes only the
+    locks of kernels that this kernel calls, so two processes never wait for each other. If file locks are not
+    supported, the lock does nothing."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -324,8 +326,8 @@ class _Lock:
 
 
 def unready() -> Path | None:
-    """Return the marker file to create once all kernels are compiled for this processor. Returns None if it
-    exists, or if nothing can be stored."""
+    """Return the marker file to create once all kernels are compiled for this processor. Returns None if the
+    file exists, or if nothing can be stored."""
     processor = hashlib.sha256(repr(cpu_target.target_context.codegen().magic_tuple()).encode())
     name = f"ready-{processor.hexdigest()[:16]}"
     if any((folder / name).exists() for folder in folders().read) or (folder := folders().write) is None:
@@ -335,13 +337,13 @@ def unready() -> Path | None:
 
 @cache
 def _say_compiling() -> None:
-    """Print a line once if a person is waiting. A party's log reports the compilation by itself."""
+    """Print one line, once, if a person is waiting. A party's log reports the compilation separately."""
     if sys.stderr.isatty() or "ipykernel" in sys.modules:
         print(f"fedboost: {COMPILING}", file=sys.stderr, flush=True)
 
 
 @cache
 def _say(reason: str) -> None:
-    """Print, once, a line on standard error that says why kernels cannot be stored."""
+    """Print one line, once, on standard error that states why kernels cannot be stored."""
     line = f"fedboost: compiled kernels cannot be stored, so each command compiles them again: {reason}"
     print(printable(line), file=sys.stderr, flush=True)

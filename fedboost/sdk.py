@@ -1,4 +1,4 @@
-"""Terms for analysts who use Python: settings with checks, and drafting from a table.
+"""`Terms` for analysts who use Python: validated settings, which can be drafted from a table.
 
 `Terms(...)` and `Terms.draft(...)` raise ConfigError with a one-line message if a setting is invalid.
 """
@@ -64,10 +64,10 @@ class Terms(terms.Terms):
     ) -> "Terms":
         """Draft terms, with columns and objective inferred from a table.
 
-        A text label is treated as classification, and a numeric label with more than two distinct values as
-        regression, unless `objective` is set. Other settings default to those of XGBoost. That includes
-        min_child_weight; `fedboost terms` drafts ten rows per leaf instead, as most sites require. A
-        TableWarning reports each omitted column and other finding about the table.
+        Unless `objective` is set, a text label is treated as classification, and a numeric label with more
+        than two distinct values as regression. Other settings have XGBoost's defaults. This includes
+        min_child_weight, whereas `fedboost terms` drafts a minimum of ten rows per leaf, as most sites
+        require. A TableWarning is issued for each omitted column and each other finding about the table.
 
         Args:
             data: the table: a path, a pandas or Arrow table, or a mapping of arrays.

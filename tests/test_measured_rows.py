@@ -92,7 +92,7 @@ def test_what_cannot_be_told_apart_is_refused():
     trained = fb.simulate(terms(**GROWING, **WAYS["place"]), tables).model
     with pytest.raises(SessionFailed, match=r"is not one of the training's parties .north, south, east."):
         fb.evaluate(trained, [*tables.values()])
-    with pytest.raises(SessionFailed, match="does not know the table of the training"):
+    with pytest.raises(SessionFailed, match="has no record of the training table"):
         fb.evaluate(trained, tables, rows="new")
     without = fb.simulate(terms(), tables).model
     assert fb.evaluate(without, tables).summary["of"] == "all"

@@ -58,8 +58,8 @@ def compare(
     json: Json = False,
 ) -> None:
     """Compare each site's own model with the federated one. A model trained on the pooled rows is compared,
-    too. All are scored on the same held-out rows of each site. If parties hold different columns, the command
-    compares the label holder's own model, the joint model and the pooled model."""
+    too. All models are scored on the same held-out rows of each site. If parties hold different columns, the
+    command compares the label holder's own model, the joint model and the pooled model."""
     if not 0 < held_out < 1:
         raise ConfigError(
             "option-invalid", f"--held-out must be between 0 and 1 (e.g. 0.2), not {held_out:g}"
@@ -73,7 +73,7 @@ def compare(
         raise ConfigError(
             "compare-ranking",
             f"{terms} cannot be compared: {agreed.objective.name} ranks whole groups, but compare holds out "
-            "single rows",
+            "individual rows",
         )
     more: dict[str, Any]
     if agreed.vertical.is_used:
@@ -163,8 +163,8 @@ IN_ORDER: dict[str, object] = {
     **{"rows": "in_order", "min_common_rows": None, "max_ids": None, "id_form": None},
     "label_epsilon": None,
 }
-"""Settings with which the same model is trained in this process: rows are in order, nothing is hidden, and no
-party can be lost."""
+"""Settings that train the same model in this process: rows are in order, nothing is hidden, and no party can
+be lost."""
 ONE_PARTY: dict[str, object] = {
     **{"parties": [], "label_holder": None, "rows": None, "model": None},
     **{"alone_rounds": 0, "min_rows_per_bin": 1},

@@ -107,7 +107,7 @@ def _trained(
     running processes, the analyst's model and the traffic. The processes stop when the block ends."""
     say = _sayer(json)
     say("each site approves the terms, as a person at the site would with `fedboost approve`")
-    say("aggregator and parties start as separate processes on loopback; the analyst submits the terms")
+    say("the aggregator and parties start as separate processes on loopback; the analyst submits the terms")
     notice_not_hidden(terms)
     files: dict[str, Path | None] = {**dict.fromkeys(terms.parties), **tables}
     with LocalCluster(folder, files, approved=terms, state=_empty_state(folder)) as consortium:
@@ -309,7 +309,7 @@ class Apart:
 
 def patients() -> Apart:
     """Return the Breast Cancer Wisconsin (Diagnostic) table, split by columns. The clinic has the label and
-    the mean of each measurement; the laboratory has its standard error and its worst value."""
+    the mean of each measurement; the laboratory has the standard error and the worst value of each."""
     draw = np.random.default_rng(SEED)
     whole: Any = read_table(HOSPITALS_TABLE)
     ids = draw.choice(np.arange(10_000, 100_000), whole.num_rows, replace=False)
@@ -336,7 +336,7 @@ def _features(table: Any) -> tuple[str, ...]:
 
 
 def columns_terms(apart: Apart, rounds: int, protection: str) -> Terms:
-    """Return the terms of the demo with different columns. They use small trees and few bins, because
+    """Return the terms of the demo with different columns. The terms use small trees and few bins, because
     gradients are encrypted row by row.
 
     Args:
@@ -428,7 +428,7 @@ def _compare_columns(
     terms: Terms, apart: Apart, model: PartyModel, parts: dict[str, Path], prediction: Prediction
 ) -> tuple[dict[str, dict[str, float]], bool]:
     """Return model name -> metrics on the new patients, and whether the assembled model and its predictions
-    equal those of the model trained on the pooled columns."""
+    equal the model trained on the pooled columns and its predictions."""
     here = terms.changed(rounds=len(model.rounds), **IN_ORDER)  # fewer than planned after Ctrl-C
     whole, own = one_party(here, terms.columns), one_party(here, terms.blocks.columns_of(CLINIC))
     pooled = simulate(whole, {POOLED: apart.common}).model

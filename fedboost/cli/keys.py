@@ -271,8 +271,8 @@ def accept(
 
 
 def _distinct(name: str) -> str:
-    """Return a name. If it could be mistaken for another one (it is not ASCII, or starts or ends with
-    whitespace), the name with escapes follows."""
+    """Return a name for display. If the name could be mistaken for another one (because it is not ASCII, or
+    starts or ends with whitespace), an escaped version of the name is appended."""
     return name if name.isascii() and name == name.strip() else f"{name}, which is {name!a}"
 
 

@@ -142,8 +142,8 @@ Party = Annotated[
 MinCommonRows = Annotated[
     int | None,
     typer.Option(
-        help="With --party: minimum number of these rows that each other party must have (default: as in "
-        "training).",
+        help="With --party: minimum number of the table's rows that each other party must have (default: as "
+        "in training).",
         min=1,
     ),
 ]
@@ -167,10 +167,11 @@ def predicted_jointly(
         model: file with this party's part of the model.
         party: this site's configuration file.
         source: location of the table, used instead of `data` in the configuration file.
-        read: options for reading the table; if they are the defaults, the configuration file's are used.
-        table: the same table, from which `keep` is copied to the output.
+        read: options for reading the table; if these are the defaults, the options in the configuration file
+            are used.
+        table: the same table, from which the columns in `keep` are copied to the output.
         keep: names of the columns to copy.
-        min_common_rows: minimum number of rows that each other party must have; None: as in training.
+        min_common_rows: minimum number of the rows that each other party must have; None: as in training.
         wait: seconds to wait for the aggregator.
         insecure_loopback: True to connect without keys, on this machine only.
     """
@@ -267,7 +268,7 @@ def assemble(
 ) -> None:
     """Assemble a whole model from the parts kept by parties that hold different columns. The result is an
     ordinary XGBoost file. Metrics and signatures are taken from the file saved by `fedboost train`, and each
-    part must be the one that its party signed."""
+    part must be the part that its party signed."""
     check_writable(out, *parts, force=force)
     model = assembled(parts)
     model.save(out)
@@ -360,9 +361,9 @@ def explain(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Show feature importance, a tree, or what drives predictions. Without options, prints the gain, cover
-    and weight of each feature. With options, prints or draws a tree, or writes SHAP values or partial
-    dependence."""
+    """Show feature importance, a tree, or what drives predictions. Without options, the command prints the
+    gain, cover and weight of each feature. With options, it prints or draws a tree, or writes SHAP values or
+    partial dependence."""
     asked = {"--tree": tree, "--shap": shap, "--partial-dependence": partial_dependence}
     options = [option for option, value in asked.items() if value is not None]
     if len(options) > 1:
@@ -489,7 +490,7 @@ def _columns(keep: Sequence[str], kept: list[Any], values: Float64, classes: Seq
 
 def prediction_names(kept: Sequence[str], classes: Sequence[object]) -> list[str]:
     """Return the names of the output columns: kept columns, prediction, classes. Underscores are appended to
-    the names of classes that are also kept columns, and to `prediction` if either contains that name."""
+    all class names if any of them is also a kept column, and to `prediction` if that name is taken."""
     names = [str(name) for name in classes]
     while {*names} & {*kept}:
         names = [f"{name}_" for name in names]
@@ -500,7 +501,7 @@ def prediction_names(kept: Sequence[str], classes: Sequence[object]) -> list[str
 
 
 def check_form(out: Path) -> None:
-    """Raise ConfigError if predictions cannot be written in the format that the file name stands for."""
+    """Raise ConfigError if predictions cannot be written in the format that the file name implies."""
     name = out.name.lower()
     others = [suffix for form in FORMS for suffix in form.every_suffix()]
     if name.endswith(tuple(s for s in others if s not in (".csv", *TOGETHER))):

@@ -33,7 +33,7 @@ EXAMPLES = (1_000, 10_000, 100_000)  # numbers of rows to plan for without --row
 
 @privacy_app.command(epilog="Example: fedboost privacy budget --config party.toml")
 def budget(config: SiteFile, json: Json = False) -> None:
-    """Show the spent and remaining privacy budget of this site's rows."""
+    """Show how much of this site's privacy budget is spent, and how much remains."""
     result = site_budget(read_party(config))
     spent = (each.model_dump() for each in result.datasets)
     show(json, spent, site.budget(result))
@@ -50,8 +50,8 @@ def begin(
         ),
     ] = False,
 ) -> None:
-    """Create this site's memory, the record of its sessions. Required once before training under a privacy
-    budget, or after the memory was lost; it is never created automatically in these cases."""
+    """Create this site's memory, the record of its sessions. This is required once before training under a
+    privacy budget, and again if the memory is lost. In these cases, it is never created automatically."""
     site = read_party(config, holds_rows=None)
     memory = accept_restored(site) if restored else init_memory(site)
     how = "restored memory" if restored else "new memory"
@@ -139,11 +139,11 @@ def estimate(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Estimate the time and traffic of training. Estimates every protection, using a benchmark of a few
-    seconds on this machine. With --rtt or --bandwidth, it also compares ways to distribute the work over such
-    links: histograms of all features, votes for features, and all rows in one place. With --workers, it also
-    estimates what a site's workers need. If parties hold different columns, --rows is the number of matched
-    rows."""
+    """Estimate the time and traffic of training. Runs a benchmark of a few seconds on this machine, and
+    estimates the cost of training under each protection. With --rtt or --bandwidth, the command also compares
+    what could be sent over such links: histograms of all features, votes and histograms of some features, or
+    all rows to one place. With --workers, it also estimates the resources that a site's workers need. If
+    parties hold different columns, --rows is the number of matched rows."""
     agreed = read_training(terms)
     apart = agreed.vertical.is_used
     refused = {"--parties": parties, "--rtt": rtt, "--bandwidth": bandwidth, "--workers": workers}
@@ -151,7 +151,7 @@ def estimate(
         if apart and value is not None:
             raise ConfigError(
                 "option-rows",
-                f"{option} requires parties with the same columns, but in these terms their columns differ",
+                f"{option} requires parties with the same columns, but these terms are for different columns",
             )
     link, number = Link.of(rtt, bandwidth), parties or len(agreed.parties) or 3
     table = None if data is None else read_table(read.source(data), None, read.options)

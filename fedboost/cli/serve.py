@@ -75,8 +75,8 @@ class Part:
 def site_and_keys(
     config: Path, insecure_loopback: bool, holds_rows: bool | None
 ) -> tuple[PartyConfig, Bundle | None]:
-    """Return a site's configuration and its key bundle, None without keys. holds_rows: as for `read_party`.
-    Raises ConfigError if the bundle belongs to another party."""
+    """Return a site's configuration and its key bundle, or None if there are no keys. holds_rows: as in
+    `read_party`. Raises ConfigError if the bundle belongs to another party."""
     site = read_party(config, holds_rows)
     bundle = choose_keys(site.keys, "party", site.aggregator, insecure_loopback)
     if bundle is not None and bundle.signer.name != site.party:
@@ -166,7 +166,7 @@ KEYHOLDER_EPILOG = "Example: fedboost keyholder --config keyholder.toml"
 def keyholder(
     config: Annotated[Path, typer.Option(help="Key holder's configuration file (TOML).")], part: Part
 ) -> None:
-    """Take part in sessions as the key holder, without rows. It holds the decryption key. The
+    """Take part in sessions as the key holder, without rows. The key holder has the decryption key. The
     aggregator blinds sums before the key holder decrypts them, so that the key holder cannot read them."""
     part.take("keyholder", config)
 
@@ -195,8 +195,8 @@ def status(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Show who is connected to an aggregator, and its sessions. Lists running and waiting sessions, and the
-    parties they are waiting for. Analysts see all sessions; parties see only those that include them."""
+    """Show an aggregator's sessions, and who is connected to it. Lists running and waiting sessions, and the
+    parties that each session waits for. Analysts see all sessions; parties see only their own sessions."""
     if health and json:
         raise ConfigError("option-conflict", "--json and --health cannot be combined; remove one of them")
     bundle = _member_bundle(aggregator, keys, insecure_loopback)
@@ -213,8 +213,8 @@ def status(
 
 
 def _member_bundle(aggregator: str, keys: Path | None, insecure_loopback: bool) -> Bundle | None:
-    """Return the key bundle of a party or an analyst, None without keys. Every member may query the
-    status."""
+    """Return the key bundle of a party or an analyst, or None if there are no keys. Every member may query
+    the status."""
     check_address(aggregator, "--aggregator")
     role = None
     if keys is not None:
@@ -230,8 +230,8 @@ WARM_UP_EPILOG = "Example: FEDBOOST_CACHE=/var/cache/fedboost fedboost warm-up"
 
 
 def warm_up() -> None:
-    """Compile all kernels before the first training run. Prints the cache folder. Run it when building
-    container images or for service accounts."""
+    """Compile all kernels before the first training run. Prints the cache folder. Run this command when you
+    build container images, or for service accounts."""
     start = perf_counter()
     folder = compile_all()
     print(f"kernels compiled in {perf_counter() - start:.0f} s and cached in {folder}")
@@ -300,7 +300,7 @@ def compile_usual(say: Callable[[str], None]) -> None:
 
 
 def _of_many_rows(table: pa.Table) -> Model:
-    """Train once on enough rows that threads share a split. Return a second model, trained on `table`."""
+    """Train on so many rows that threads share a split, then return a second model, trained on `table`."""
     terms = Terms.read(_settings("binary:logistic", protection="plain"))
     simulate(terms, [table.take(np.arange(SHARED) % ROWS)], nthread=2)
     return simulate(terms, [table]).model
@@ -320,7 +320,7 @@ def _trainings() -> Iterator[dict[str, Any]]:
 
 
 def _by_columns() -> Iterator[dict[str, Any]]:
-    """Yield settings for parties with different columns. The last one uses encryption, if it is installed."""
+    """Yield settings for parties with different columns. The last settings use encryption, if installed."""
     held = {**_FEATURES, "label": "benign", "row_id": "id", "held": {"other": ["dose", "ward"]}}
     who = {"label_holder": "own", "min_common_rows": 1, "model": "parties", "columns": held}
     yield _settings("binary:logistic", protection="plain", **who)

@@ -121,8 +121,8 @@ def approve(
 
 
 def _analysts(site: PartyConfig, agreed: Terms, names: list[str]) -> tuple[str, ...]:
-    """Return the names of the analysts to approve: those given, else those in the policy, else one typed at
-    the terminal. Returns none for a prediction, which the label holder requests."""
+    """Return the names of the analysts to approve: the given names, else the names in the policy, else one
+    name typed at the terminal. Returns no names for a prediction, because the label holder requests it."""
     if not agreed.task.by_analyst:
         if names:
             raise ConfigError(
@@ -156,8 +156,8 @@ def _analysts(site: PartyConfig, agreed: Terms, names: list[str]) -> tuple[str, 
 
 
 def _read_rows(site: PartyConfig, agreed: Terms) -> Counts | None:
-    """Count this site's rows for the approval; of rows on workers, only the total is counted. Returns None if
-    the site holds no rows under these terms. Raises ConfigError if the rows do not fit the terms."""
+    """Count this site's rows for the approval. For rows on workers, this is only the total number. Returns
+    None if the site holds no rows under these terms. Raises ConfigError if the rows do not fit the terms."""
     if site.data is None or site.party not in agreed.holders:
         return None
     if site.workers is None:
@@ -202,7 +202,7 @@ def audit(
         ),
     ] = None,
     party: Annotated[
-        str | None, typer.Option(help="Party whose log to show, if several parties share the memory.")
+        str | None, typer.Option(help="Show the log of this party, if several parties share the memory.")
     ] = None,
     export: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Export the log to this file as JSON lines.")
@@ -361,8 +361,8 @@ def columns(
 
 
 def _check_no_ids(table: pa.Table, row_id: str | None, aside: list[str], source: str) -> None:
-    """Without a named row id, raise ConfigError for a column of text or integers with a different value in
-    each row: it probably has the row ids, which are not a feature."""
+    """If no row id is named, raise ConfigError for a text or integer column with a different value in each
+    row. Such a column probably contains the row ids, which must not be a feature."""
     for name in table.column_names if row_id is None else ():
         column = table.column(name)
         takes = types.is_integer(column.type) or is_text(column.type)

@@ -101,7 +101,7 @@ class Run:
 
     def ended(self, terms: Terms, draw: Draw | None = None) -> tuple[SignedModel, Traffic]:
         """Request a session under these terms and wait until it ends. Returns its model and traffic. draw:
-        function to call after each round, if there are any."""
+        function to call after each round, if the session has rounds."""
         assert self.aggregator is not None
         session = connect(self.aggregator, self.keys, self.insecure_loopback).train(
             terms, self.wait, lambda parties: notice(waiting(parties, session.absent))
@@ -132,8 +132,8 @@ class Run:
         return session.model, session.traffic
 
     def show(self, result: Reported, **more: Any) -> None:
-        """Print the result of a session, then write its page, if requested: if writing fails, the result has
-        already been printed. more: additional values for the JSON output."""
+        """Print the result of a session, then write its page if requested. So if writing fails, the result
+        has already been printed. more: additional values for the JSON output."""
         show(self.json, [result.summary | more], document(result))
         if self.report is not None:
             result.report(self.report)
@@ -157,7 +157,7 @@ EVALUATE_EPILOG = (
 DRIFT_EPILOG = "Example: fedboost drift model.json --aggregator fed.example.org:7070 --keys keys/marie"
 ColumnsFile = Annotated[
     Path | None,
-    typer.Option("--terms", help="Terms file whose columns and parties to use instead of the model's."),
+    typer.Option("--terms", help="Use the columns and parties of this terms file instead of the model's."),
 ]
 RowsToMeasure = Literal["held-out", "all", "new"]
 
@@ -194,7 +194,7 @@ def evaluate(
     by: Annotated[
         list[str] | None,
         typer.Option(
-            help="Categorical column to split results by. If it is not a feature, add its levels, e.g. "
+            help="Categorical column by which to split results. If it is not a feature, add its levels, e.g. "
             "sex=F,M (may be repeated)."
         ),
     ] = None,
@@ -205,13 +205,13 @@ def evaluate(
     rows: Annotated[
         RowsToMeasure | None,
         typer.Option(
-            help="Rows to measure: held out during training, all, or added since then (default: held-out if "
-            "the training held out rows, else all)."
+            help="Rows to evaluate on: those held out during training, all, or those added since then "
+            "(default: held-out if the training held out rows, else all)."
         ),
     ] = None,
     min_count: MinCount = None,
 ) -> None:
-    """Measure a model on the rows of all sites. Reports metrics and, for binary classification, the ROC
+    """Evaluate a model on the rows of all sites. Reports metrics and, for binary classification, the ROC
     curve, calibration and rates by subgroup. As with training, every site has to agree first."""
     run.check(model, terms)
     given = None if terms is None else read_terms(terms)
@@ -236,10 +236,10 @@ def tune(
     trials: Annotated[int | None, typer.Option(help="Number of candidates (default: 27).", min=2)] = None,
     sampler: Annotated[str | None, typer.Option(metavar="random|qmc|tpe", help="Optuna sampler.")] = None,
 ) -> None:
-    """Search for the best tree settings in one session. Candidates are trained in parallel, the worst on the
-    validation rows are dropped, and terms for training with the best settings are saved. Sites approve all
-    candidates at once: to write the terms for approval without starting a session, use --save-terms without
-    --aggregator."""
+    """Search for the best tree settings in one session. Candidates are trained in parallel, and those that
+    score worst on the validation rows are dropped. The terms for training with the best settings are saved.
+    Sites approve all candidates at once: to write the terms for approval without starting a session, use
+    --save-terms without --aggregator."""
     if out is not None:
         check_writable(out, terms, force=run.force)
         if out == run.save_terms:

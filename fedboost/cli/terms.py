@@ -117,13 +117,14 @@ def terms(
         bool,
         typer.Option(
             "--digest",
-            help="Describe an existing terms file in words and print its digest; no draft is written.",
+            help="Describe an existing terms file in words and print its digest, instead of drafting terms.",
         ),
     ] = False,
     force: Force = False,
 ) -> None:
-    """Draft a terms file from a table, or show one with its digest. A two-valued label is treated as binary
-    classification, a text label with up to 100 values as multiclass, a numeric label as regression."""
+    """Draft a terms file from a table, or show an existing terms file and its digest. A two-valued label is
+    treated as binary classification, a text label with up to 100 values as multiclass, a numeric label as
+    regression."""
     if digest:
         given = [name for name, value in locals().items() if value and value != NOT_GIVEN.get(name)]
         _show_digest(Path(data), [name for name in given if name not in ("data", "digest")])
@@ -164,8 +165,8 @@ def terms(
 def _offers(
     files: list[Path], source: str | Database, party: list[str], site: str | None
 ) -> tuple[list[tuple[Path, Offer]], list[str]]:
-    """Read offers. Returns them with their files, and the parties: the one with the labels, then those of the
-    offers. Without offers, the parties are those given."""
+    """Read offers. Returns the offers with their files, and the parties: the party with the labels, then the
+    parties of the offers. If there are no offers, these are the given parties."""
     if not files:
         return [], party
     if site is not None:
@@ -306,8 +307,8 @@ def preflight(
     wait: Wait = 60,
     json: Json = False,
 ) -> None:
-    """Ask all sites whether they would take part under these terms. No session starts, and each site reports
-    all its reasons. Exits with code 1 unless all sites would take part."""
+    """Ask all sites whether they would take part under these terms. No session starts. A site that would
+    refuse reports all its reasons. Exits with code 1 unless all sites would take part."""
     check_address(aggregator, "--aggregator")
     agreed = terms_to_describe(read_terms(terms)) if describe else read_terms(terms)
     connection = connect(aggregator, keys, insecure_loopback)

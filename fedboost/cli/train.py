@@ -81,8 +81,8 @@ def train(
         bool,
         typer.Option(
             "--reproducible",
-            help="Write session and signatures to a separate file next to the model, so that the model file "
-            "is byte-for-byte reproducible for the same terms, parties and rows.",
+            help="Write the session's details and the signatures to a separate file next to the model, so "
+            "that the model file is byte-for-byte reproducible for the same terms, parties and rows.",
         ),
     ] = False,
     report: PageFile = None,
@@ -142,7 +142,7 @@ def rows_of_sites(terms: Terms, terms_file: Path, table: Any, data: object, colu
     notice if names of sites differ only in whitespace or case.
 
     Args:
-        terms: the terms; if they name the column, it is kept in the rows.
+        terms: the terms. If they use the column, it is kept in the rows.
         terms_file: path of the terms, for messages.
         table: the rows of all sites.
         data: location of the table, for messages.
@@ -229,8 +229,8 @@ def notice_shared_groups(table: pa.Table, group: str, site: str) -> None:
 
 
 def save(model: SignedModel, out: Path | None, reproducible: bool = False) -> None:
-    """Save a model to `out`, if given. If that fails, the model is saved to a temporary folder, because the
-    aggregator no longer has it, and ConfigError is raised. reproducible: as for `Model.save`."""
+    """Save a model to `out`, if given. If that fails, save the model to a temporary folder, because the
+    aggregator no longer has it, and raise ConfigError. reproducible: as in `Model.save`."""
     if out is None:
         return
     try:
@@ -374,15 +374,16 @@ def progress(terms: Terms, json: bool) -> Iterator[Draw]:
 
 
 def time_left(seconds: Sequence[float], rounds: int) -> str:
-    """Return the estimated time of the remaining rounds as text, or "" if it is less than a minute. seconds:
-    duration of each finished round. The first is ignored: it includes compiling kernels and making keys."""
+    """Return the estimated time of the remaining rounds as a phrase, or "" if it is less than a minute.
+    seconds: duration of each finished round. The first is ignored, because it includes compiling kernels and
+    creating keys."""
     left = median(seconds[1:][-RECENT:] or [0.0]) * rounds
     return f"about {duration(left)} left" if left >= MINUTE else ""
 
 
 def _last(texts: list[str], room: int) -> str:
-    """Return as many of the last texts as fit into `room` columns, but at least one: early stopping watches
-    the last metric."""
+    """Return as many of the last texts as fit into `room` terminal columns, joined. Returns at least the last
+    one, because early stopping uses the last metric."""
     while len(texts) > 1 and len(" ".join(texts)) > room:
         texts = texts[1:]
     return " ".join(texts)
@@ -448,7 +449,7 @@ class Interruption:
 
 @contextmanager
 def finish_at_interrupt(finish: Callable[[], None] = lambda: None) -> Iterator[Interruption]:
-    """At the first Ctrl-C, end training but keep the finished rounds. finish: function that requests this; it
+    """At the first Ctrl-C, end training but keep the finished rounds. finish: function that ends training; it
     is called in another thread."""
     interruption = Interruption(finish)
     before = signal.getsignal(signal.SIGINT)

@@ -2,22 +2,22 @@
 intersection).
 
 1. Each party maps its ids to points of an elliptic curve, multiplies them by a secret scalar (blinding), and
-   puts them in a secret order. Scalar and order are derived from its secret for the session.
+   puts them in a secret order. The scalar and the order are derived from the party's secret for the session.
 2. The lists are passed around the ring of the block's parties. At each hop, a party multiplies the list that
    it received by its own scalar. After K - 1 hops, all K parties have multiplied each list, so equal ids have
    equal points.
 3. The last multiplier of a list, which is never its owner, reports tokens (short hashes) of its points to the
    aggregator. The aggregator joins the tokens without knowing any id.
-4. The aggregator sends each party the places of its matched rows, i.e. indices in the party's own list.
-5. The label holder sends a keyed hash of the common ids in order, and every other party compares it with its
-   own hash.
+4. The aggregator sends each party the indices of its matched rows in the party's own list.
+5. The label holder sends a keyed hash of the common ids in order. Every other party compares this hash with
+   its own.
 
-Guarantees: no party sees its own list multiplied by all parties, so it cannot compare it with other lists. A
-repeated query gets the same bytes, and after a restart the rows are the same. If all rows of the label holder
-take part, it hashes for another party only ids of rows that both this party and the aggregator report as the
-party's.
-Raises: PeerError for impossible lists of points, lists that change when a query is repeated, impossible
-places, and common rows with different ids."""
+Guarantees: no party sees its own list multiplied by all parties, so it cannot compare that list with others.
+A repeated query gets the same bytes, and after a restart the rows are the same. If all rows of the label
+holder take part, the hash that it sends to a feature holder covers only ids of rows that the feature holder
+has, according to both the feature holder and the aggregator.
+Raises: PeerError for invalid lists of points, lists that change when a query is repeated, invalid indices,
+and common rows with different ids."""
 
 import hashlib
 import hmac
@@ -58,8 +58,8 @@ from fedboost.terms.terms import Terms
 from fedboost.version import VERSION
 
 # ---- How many rows of the label holder have each row id (`repeated_ids`) --------------------------------
-# Guarantees: each id is matched once. The rows of an id stay together, in the order of the label holder's
-# table, and the other parties repeat their row for it as often.
+# Guarantees: each id is matched once. Rows with the same id stay together, in the order of the label holder's
+# table. The other parties repeat their row with this id as many times.
 
 REPEATS = "how many rows each id has"
 """Kind of relay, as named in logs."""
@@ -81,7 +81,7 @@ class RepeatedIds:
         self._begins = np.cumsum(self.counts) - self.counts
 
     def rows_of(self, ids: Int64) -> Int64:
-        """Return the indices of all rows with these distinct ids, id after id: int64 [rows]."""
+        """Return the indices of all rows with these ids (indices in `distinct`), by id: int64 [rows]."""
         counts = self.counts[ids]
         ends = np.cumsum(counts)
         first = np.repeat(self._begins[ids] - ends + counts, counts)
@@ -90,11 +90,12 @@ class RepeatedIds:
 
 
 def check(counts: Int64, holder: str, most: int) -> None:
-    """Raise PeerError if a label holder's row counts per id are impossible, or exceed `most` in total."""
+    """Raise PeerError if a label holder has no row for a common id, or more than `most` rows in total.
+    counts: number of its rows with each common id."""
     if counts.min() < 1:
         raise PeerError(
             "align-wrong-repeats",
-            f"label holder {holder} reports {counts.min()} rows for a common id, which needs at least one",
+            f"label holder {holder} reports {counts.min()} rows for a common id, but must have at least one",
         )
     if (rows := int(counts.sum())) > most:
         raise PeerError(
@@ -113,8 +114,8 @@ IDS, KNOWN, CHECK = "blinded row ids", "which rows it has", "a hash of the row i
 class Alignment:
     """Matching of one party's row ids in one session.
 
-    ids: distinct ids in the order of the party's table. A label holder may repeat ids (`repeated_ids`);
-    "rows" below then means its distinct ids. secret: the party's secret for the session, 32 bytes."""
+    ids: distinct ids in the order of the party's table. A label holder may repeat ids (`repeated_ids`). In
+    the methods, "rows" then means distinct ids. secret: the party's secret for the session, 32 bytes."""
 
     def __init__(self, terms: Terms, name: str, ids: RowIds, secret: bytes) -> None:
         _, block = place_of(terms, name)
@@ -123,7 +124,7 @@ class Alignment:
         self._takes_all_rows = terms.vertical.takes_all_rows
         self._block = block
         self._ring = tuple(terms.parties.index(party) for party in block.parties)
-        """Indices in the terms of the block's parties, in the order in which lists are passed around."""
+        """Block's parties as indices in `terms.parties`, in the order in which lists are passed around."""
         self._parties = terms.parties
         self._context = terms.digest.encode()
         self._most = terms.vertical.most_ids
@@ -141,19 +142,19 @@ class Alignment:
         self._order = np.argsort(np.frombuffer(stream.digest(8 * len(ids)), np.uint64))
 
     def count(self, query: IdCountQuery) -> Int64:
-        """Return the number of own ids at this party's index, and 0 elsewhere."""
+        """Return the answer to the query: the number of this party's ids at its index, and 0 elsewhere."""
         counts = np.zeros(query.cells, np.int64)
         counts[self._place] = len(self._ids)
         return counts
 
     def tokens(self, query: AlignQuery) -> Answering:
-        """Return the tokens of the list that this party multiplies last, in the cells of that list, and 0
-        elsewhere."""
+        """Return the answer to the query: the tokens of the list that this party multiplies last, in the
+        cells of that list, and 0 elsewhere."""
         sizes, ring = query.sizes, self._ring
         if sizes[self._place] != len(self._ids):
             raise PeerError(
                 "align-wrong-size",
-                f"the query has {sizes[self._place]} row ids for this party, not {len(self._ids)}",
+                f"the query has {sizes[self._place]} row ids for this party, which has {len(self._ids)}",
             )
         mine = ring.index(self._place)
         before, after = ring[mine - 1], ring[(mine + 1) % len(ring)]
@@ -174,8 +175,8 @@ class Alignment:
         return answer
 
     def check(self, query: PlacesQuery) -> Answering:
-        """Take the places of the matched rows, and check that all parties have the same ids there. Returns
-        the number of rows at the label holder, and 0 at other parties."""
+        """Check that all parties have the same ids at the matched rows. Returns the answer to the query: the
+        number of rows at the label holder, and 0 at other parties."""
         rows, holder = self.rows_at(query), self._block.label_holder
         if self._takes_all_rows:
             yield from self.show(query) if self._me == holder else self.tell_known(query)
@@ -187,9 +188,11 @@ class Alignment:
         return np.zeros(query.cells, np.int64)
 
     def tell_known(self, query: ToldPlaces) -> Exchange:
-        """Send the label holder a mask of its rows that this party has, and check its hash of their ids.
+        """Send the label holder a mask that shows which of its rows this party has. Then check the label
+        holder's hash of the ids of these rows.
 
-        Returns the index of each row in this party's table, or UNKNOWN: int64 [query.total]."""
+        Returns the index of each of the label holder's rows in this party's table, or UNKNOWN if this party
+        does not have the row: int64 [query.total]."""
         rows, holder = self.rows_at(query), self._block.label_holder
         known = rows != UNKNOWN
         yield Send(KNOWN, (holder,), np.packbits(known).tobytes(), query.total)
@@ -197,18 +200,18 @@ class Alignment:
         return rows
 
     def show(self, query: ToldPlaces) -> Exchange:
-        """Receive from each feature holder (party without labels) which of this label holder's rows it has,
-        and send it a hash of their ids.
+        """Receive a mask from each feature holder (party without labels) that shows which of this label
+        holder's rows it has, and send it a hash of the ids of these rows.
 
-        Returns bool [feature holders, query.total], in the order of this session's list."""
+        Returns the masks, bool [feature holders, query.total], with rows in the secret order."""
         rows, others = self.rows_at(query), self._block.feature_holders
         known = np.zeros((len(others), query.total), np.bool_)
         matched = query.of(self._place).reshape(-1, HASH_WORDS).tolist() or [[]] * len(others)
         for own, other, due in zip(known, others, matched, strict=True):
             told = yield Receive(KNOWN, other, -(-query.total // 8))
             own[:] = np.unpackbits(np.frombuffer(told, np.uint8), count=query.total)
-            # `due` is the aggregator's hash of the bits. It is checked before the hash of ids leaves: else a
-            # feature holder could name a few rows, and try ids until their hash is the one it received.
+            # `due` is the aggregator's hash of the bits. It is checked before the hash of ids is sent.
+            # Otherwise a feature holder could claim a few rows, and try ids until their hash is the same.
             if hash_of(own).tolist() != due:
                 raise PeerError(
                     "align-rows-differ",
@@ -219,19 +222,20 @@ class Alignment:
         return known
 
     def _vouch(self, rows: Int64, to: tuple[str, ...]) -> Send:
-        """Build the message with a keyed hash of the ids of these rows, and its key, for parties that compare
-        it with their own."""
+        """Build the message with a keyed hash of the ids of these rows, and the hash's key. The receiving
+        parties compare the hash with their own."""
         return Send(CHECK, to, self._key + self._hashed(self._key, rows), rows.size)
 
     def _compare(self, rows: Int64, told: bytes) -> None:
-        """Raise PeerError unless these rows have the ids that the label holder hashed. told: key and hash."""
+        """Raise PeerError unless these rows have the ids that the label holder hashed. told: the label
+        holder's message, i.e. a key followed by a hash."""
         key, expected = told[:KEY_BYTES], told[KEY_BYTES:]
         if not hmac.compare_digest(self._hashed(key, rows), expected):
             raise PeerError(
                 "align-ids-differ",
                 f"the common rows have different ids at this party and at label holder "
-                f"{self._block.label_holder}: the aggregator joined them wrongly, or a party entered "
-                f"ids that are not its own",
+                f"{self._block.label_holder}: the aggregator matched rows incorrectly, or a party submitted "
+                f"ids of rows that it does not have",
             )
 
     def _hashed(self, key: bytes, rows: Int64) -> bytes:
@@ -239,12 +243,13 @@ class Alignment:
         return hmac.digest(key, packing.pack(*map(self._ids.__getitem__, rows.tolist())), "sha256")
 
     def rows_at(self, query: ToldPlaces) -> Int64:
-        """Return the indices of the matched rows in this party's table, in matched order, or UNKNOWN: int64
-        [rows]. Raises PeerError if the places are impossible."""
+        """Return the index of each matched row in this party's table, or UNKNOWN if the party does not have
+        the row: int64 [rows], in the query's order. Raises PeerError if the query's indices are invalid."""
         if self._takes_all_rows and self._me == self._block.label_holder:
             if query.total != len(self._ids):
                 raise PeerError(
-                    "align-wrong-size", f"the query has {query.total} rows in total, not {len(self._ids)}"
+                    "align-wrong-size",
+                    f"the query has {query.total} rows in total, but this party has {len(self._ids)}",
                 )
             return self._order
         places = query.of(self._place)
@@ -253,15 +258,16 @@ class Alignment:
         if not 0 < number <= len(self._ids) or places.max() >= len(self._ids):
             raise PeerError(
                 "align-wrong-places",
-                f"the query has {number} common rows, or one outside the list of {len(self._ids)} ids",
+                f"the query has {number} common rows or an index out of range, but this party has "
+                f"{len(self._ids)} ids",
             )
         rows = np.full(places.size, UNKNOWN, np.int64)
         rows[known] = self._order[places[known]]
         return rows
 
     def tell_repeats(self, query: PlacesQuery) -> Exchange:
-        """Exchange and return the number of label holder rows with each common id, int64 [common ids]. The
-        label holder relays it to the feature holders, which repeat their row for an id as often."""
+        """Return the number of the label holder's rows with each common id, int64 [common ids]. The label
+        holder relays these numbers to the feature holders, which repeat each of their rows as many times."""
         ids, holder = self.rows_at(query), self._block.label_holder
         if self._repeated is not None:
             counts = self._repeated.counts[ids]
@@ -276,7 +282,7 @@ class Alignment:
 
     @property
     def size(self) -> int:
-        """Number of ids, each counted once."""
+        """Number of distinct ids."""
         return len(self._ids)
 
     @property
@@ -285,28 +291,28 @@ class Alignment:
         return self._repeated is not None
 
     def rows_of_each(self, ids: Int64) -> Int64:
-        """Return the number of table rows with each of these ids, which are given by index: int64 [ids]."""
+        """Return the number of table rows with each of these ids (indices of distinct ids): int64 [ids]."""
         return np.ones(ids.size, np.int64) if self._repeated is None else self._repeated.counts[ids]
 
     def repeated(self, query: ToldPlaces, counts: Int64 | None) -> Int64:
-        """Return the table indices of the session's rows, int64 [rows]. A label holder that repeats ids gets
-        all rows with a common id. Other parties get each matched row as often as `counts` says, or once if it
-        is None."""
+        """Return the table indices of the session's rows, int64 [rows]. At a label holder that repeats ids,
+        these are all rows with a common id. At other parties, each matched row is repeated `counts` times, or
+        occurs once if `counts` is None."""
         ids = self.rows_at(query)
         if self._repeated is not None:
             return self._repeated.rows_of(ids)
         return ids if counts is None else np.repeat(ids, counts)
 
     def _blinded(self) -> bytes:
-        """Return the points of own ids, multiplied by the scalar, in the secret order of this session."""
+        """Return the points of this party's ids, multiplied by its scalar, in its secret order."""
         ids = self._ids
         return multiply(points_of([ids[row] for row in self._order.tolist()], self._context), self._scalar)
 
 
 # ---- The rows of a party in a session: all of its table, or those common to its block -------------------
-# Guarantees: matched rows are in the order of the aggregator's places. Nothing is computed from rows before
-# they are matched. With `repeated_ids`, a feature holder's row is repeated as often as the label holder has
-# its id.
+# Guarantees: matched rows are in the order of the aggregator's query. Nothing is computed from rows before
+# they are matched. With `repeated_ids`, a feature holder's row is repeated once for each row of the label
+# holder with the same id.
 # Raises: PeerError for queries about rows that are not matched yet, Refused if this party does not have as
 # many rows as the label holder.
 
@@ -316,10 +322,10 @@ _WHOLE = np.dtype("<i8")
 
 
 class CommonRows:
-    """Rows of a party in one session: all of its table, or those that its block has in common.
+    """Rows of a party in one session: all rows of its table, or the rows that its block has in common.
 
-    read: returns all rows of the table; secret: the party's secret for the session; row_sets: see
-    `CutPoints.bin_rows`."""
+    read: function that returns all rows of the table; secret: the party's secret for the session; row_sets:
+    see `CutPoints.bin_rows`."""
 
     def __init__(
         self,
@@ -335,9 +341,9 @@ class CommonRows:
         self._settings = name, nthread, row_sets
         self._held: OwnRows | None = None
         self._places: PlacesQuery | None = None
-        """Query whose places selected the held rows."""
+        """Query that selected the held rows."""
         self._repeats: Int64 | None = None
-        """Number of label holder rows with each common id, once known, if ids may be repeated."""
+        """Number of the label holder's rows with each common id, or None if not (yet) known."""
         self._alignment: Alignment | None = None
         self._whole: Shard | None = None
         """All rows of the table, kept until the common rows are known."""
@@ -350,7 +356,8 @@ class CommonRows:
 
     @property
     def rows(self) -> int:
-        """Number of rows; once rows are matched, the number of common rows or ids."""
+        """Number of rows in the table. Once rows are matched, the number of common rows, or of common ids as
+        long as their repetitions are unknown."""
         if self._held is not None:
             return self._held.rows
         if self._alignment is not None and self._places is not None:
@@ -369,13 +376,14 @@ class CommonRows:
         return self._held
 
     def hashed(self, key: bytes) -> bytes:
-        """Return an HMAC of everything that answers depend on, 32 bytes."""
+        """Return an HMAC of everything that this party's answers depend on, 32 bytes."""
         if self._alignment is None:
             return self.own.rows_hashed(key)
         return self._table.hashed(key, self._table.columns, VERSION)
 
     def match(self, places: PlacesQuery | None) -> bool:
-        """Hold the rows at these places of the table, or none. Returns True if the places have changed."""
+        """Hold the rows that a query selects, or no rows if `places` is None. Returns True if the selection
+        has changed."""
         if self._alignment is None or _digest(places) == _digest(self._places):
             return False
         self._held, self._places, self._repeats = None, places, None
@@ -384,8 +392,8 @@ class CommonRows:
         return True
 
     def repeat(self) -> Exchange:
-        """With `repeated_ids`, exchange how often the label holder has each common id, and hold the rows.
-        Raises PeerError if the numbers have changed."""
+        """With `repeated_ids`, exchange the number of the label holder's rows with each common id, and hold
+        the rows. Raises PeerError if these numbers have changed since the last exchange."""
         if self._alignment is None or self._places is None or not self._terms.vertical.repeated_ids:
             return
         repeats = yield from self._alignment.tell_repeats(self._places)
@@ -400,8 +408,8 @@ class CommonRows:
             )
 
     def compare(self) -> Exchange:
-        """Compare the number of rows with the label holder's, which it relays. Raises Refused if they
-        differ."""
+        """Compare this party's number of rows with the number that the label holder relays. Raises Refused if
+        they differ."""
         name = self._settings[0]
         _, block = place_of(self._terms, name)
         own, holder = np.array([self.rows], _WHOLE).tobytes(), block.label_holder
@@ -415,7 +423,7 @@ class CommonRows:
             )
 
     def _hold(self, chosen: Int64) -> None:
-        """Hold the rows with these indices in the table."""
+        """Hold the table rows with these indices."""
 
         def read(terms: Terms) -> Shard:
             table, self._whole = self._table, None
@@ -440,7 +448,7 @@ class CommonRows:
 
     @property
     def _table(self) -> Shard:
-        """All rows of the table. They are read again if the common rows have been picked."""
+        """All rows of the table. The table is read again if the common rows have already been selected."""
         return self._whole or self._read(self._terms)
 
 

@@ -1,10 +1,10 @@
-"""Rows of a party that holds only some of their columns, and everything that it computes from these columns
+"""Rows of a party that holds only some columns, and everything that the party computes from its own columns
 alone.
 
-Queries arrive with the party's own feature numbers and without splits, because rows have already been sent to
-the children (`RowSets`).
+Queries arrive with the party's own feature numbers. They have no splits, because `RowSets` has already sent
+the rows to the child nodes.
 
-Guarantees: histograms and counts are those of whole rows, restricted to these columns."""
+Guarantees: histograms and counts are the same as for whole rows, restricted to the party's columns."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -48,10 +48,10 @@ from fedboost.version import VERSION
 
 
 class LabelRows(HorizontalHolder):
-    """Holder of a label holder's rows: its features, labels and margins."""
+    """Computes a label holder's answers from its rows: features, labels and margins."""
 
     _earlier: Float64 | None = None
-    """Margins before the last finished tree was added, so that it can be undone."""
+    """Margins before the last finished tree was added, so that the tree can be undone."""
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -73,8 +73,8 @@ class LabelRows(HorizontalHolder):
         super().end_tree(tree, splits, values)
 
     def gradients_of(self, query: HistogramQuery) -> Int64:
-        """Compute the packed gradients that each tree is trained on, int64 [roots, rows]. They are multiplied
-        by how often the tree has drawn the row, so they are 0 for rows that it is not trained on."""
+        """Compute the packed gradients for each tree, int64 [roots, rows]. A row's gradients are multiplied
+        by the number of times that the tree has drawn the row, so they are 0 for rows that were not drawn."""
         self._quantise(query)
         pairs, sampled = self._gradients.pairs, self.growing.sampled(query.tree)
         if sampled is None:
@@ -85,8 +85,8 @@ class LabelRows(HorizontalHolder):
         return np.stack([of_output * times for of_output in pairs for times in counts])
 
     def drawn(self, tree: int) -> Mask:
-        """Return the rows that contribute to a tree's sums, bool [rows]: those sampled for it that have a
-        positive weight."""
+        """Return a mask of the rows that contribute to a tree's sums, bool [rows]. These rows were sampled
+        for the tree and have a positive weight."""
         sampled, weight = self.growing.sampled(tree), self._shard.weight
         out = np.full(self.rows, sampled is None)
         if sampled is not None:
@@ -94,7 +94,7 @@ class LabelRows(HorizontalHolder):
         return out if weight is None else out & (weight > 0)
 
     def compute_gradients(self, gradient: Scale, hessian: Scale) -> None:
-        """Compute the gradients of the growing tree in these scales, unless they are already known."""
+        """Compute the growing tree's gradients in these scales, unless gradients are already known."""
         if not self.has_gradients:
             self._gradients.quantise(self._terms.objective.loss, in_units(gradient, hessian))
 
@@ -105,7 +105,8 @@ class LabelRows(HorizontalHolder):
 
 
 class FeatureRows(GrowingHolder):
-    """Holder of a feature holder's rows: features without labels. Gradients are relayed to it."""
+    """Computes a feature holder's answers from its rows, which have features but no labels. The label holder
+    relays gradients to it."""
 
     def __init__(
         self, read: Callable[[], Shard], terms: Terms, nthread: int, name: str, row_sets: int
@@ -114,8 +115,8 @@ class FeatureRows(GrowingHolder):
         shape = self.rows, len(terms.roots), 1
         self.growing = GrowingRows(*shape, ALL_ROWS, self._threads, self._shard.allocate)
         self.gradients: Any = None
-        """Packed gradients of the growing tree, int64 [roots, rows], or encrypted ones; None if not received
-        yet."""
+        """Gradients of the growing tree: packed, int64 [roots, rows], or encrypted. None until they are
+        received."""
 
     @property
     def has_gradients(self) -> bool:
@@ -132,7 +133,7 @@ class FeatureRows(GrowingHolder):
         self.gradients = None
 
     def compute(self, query: Query) -> Int64:
-        """Return the answer to a query, int64 [query.cells]; 0 for everything about labels."""
+        """Return the answer to a query, int64 [query.cells]. Cells about labels are 0."""
         match query:
             case HistogramQuery():
                 return self._histograms(query)
@@ -159,19 +160,19 @@ OwnRows = LabelRows | FeatureRows
 def local_rows(
     read: Callable[[Terms], Shard], terms: Terms, name: str, nthread: int, row_sets: int
 ) -> OwnRows:
-    """Read a party's rows and return them as a holder with or without labels. Raises Refused if `read`
-    does."""
+    """Read a party's rows, and return them as `LabelRows` or `FeatureRows`. Raises Refused if `read` raises
+    it."""
     kind = LabelRows if terms.blocks.has_labels(name) else FeatureRows
     return kind(partial(read, terms), terms, nthread, name, row_sets)
 
 
 # ---- Counts of a party's own numeric columns, and cut points that only it knows -------------------------
-# Guarantees: the cut points are those that counts over one table with all columns would lead to, whenever
-# they are computed. Other parties learn how many there are, and at the end the thresholds of splits.
+# Guarantees: the cut points are the same as if rows were counted over one table with all columns, whenever
+# they are computed. Other parties learn the number of cut points, and at the end the thresholds of splits.
 
 
 class OwnCuts:
-    """Cut points of one party's own numeric columns, computed from its rows when needed."""
+    """Cut points of one party's own numeric columns, computed from its rows on first use."""
 
     def __init__(self, terms: Terms, view: View) -> None:
         self._terms = terms
@@ -201,8 +202,8 @@ class OwnCuts:
         return quantiles.cut_points()
 
     def count_rows(self, query: QuantileQuery, rows: OwnRows) -> Int64:
-        """Count the rows in each subcell of the party's own columns. Returns int64 [query.cells], 0 for other
-        columns."""
+        """Count the rows in each subcell of the party's own columns. Returns int64 [query.cells], with 0 for
+        other columns."""
         grids, out = query.grids, np.zeros(query.cells, np.int64)
         if self._numeric.size:
             own = np.zeros(grids.features, np.bool_)
@@ -212,15 +213,15 @@ class OwnCuts:
         return out
 
     def count_bins(self, query: BinsQuery, rows: OwnRows) -> Int64:
-        """Return, for each own feature, the number of cut points, and 1 if values are missing; 0 for other
-        features."""
+        """Return the answer to the query: for each of the party's features, the number of cut points and
+        whether values are missing (1 or 0). Other features have 0."""
         own, out = self.of(rows), np.zeros((2, query.features), np.int64)
         out[:, self._numeric] = own.sizes, own.missing
         return out.reshape(-1)
 
     def put_into(self, start: StartQuery, rows: OwnRows) -> StartQuery:
-        """Return the query with the party's real cut points in place of their numbers. Raises PeerError if
-        the numbers of bins differ."""
+        """Return the query with the party's own cut points filled in, of which the aggregator knows only the
+        number. Raises PeerError if the number of bins differs. start: the query."""
         own, told = self.of(rows), start.cut_points
         numeric = told.head(self._numeric.size)
         if not (np.array_equal(numeric.sizes, own.sizes) and np.array_equal(numeric.missing, own.missing)):
@@ -231,7 +232,8 @@ class OwnCuts:
         return replace(start, cut_points=replace(told, values=values))
 
     def trees(self, state: BoostingState, rounds: int, rows: OwnRows) -> tuple[Tree, ...]:
-        """Return the trees of the first `rounds` rounds, with thresholds only for this party's columns."""
+        """Return the finished trees, with thresholds only for this party's columns. rounds: number of rounds
+        to include."""
         if state.start is None or not state.rounds:
             return ()
         cuts: list[Float32] = [np.zeros(0, np.float32)] * self._view.features
@@ -242,11 +244,11 @@ class OwnCuts:
 
 
 # ---- Row sets: which rows of split nodes go left, a bit per row and root --------------------------------
-# The holder of a split's column relays the row set to others of its block. They treat it as a column with two
-# bins, and send their rows to the children by it.
-# Bit root * rows + row is about the one node below that root that contains the row. It is 1 if the node is
-# split by a column of the sender and the row goes left, else 0. One row set covers all of the sender's splits
-# of a query.
+# The party with a split's column relays the row set to other parties of its block. These parties treat the
+# row set as a column with two bins, and use it to send their rows to the child nodes.
+# Bit root * rows + row is about the one node below that root that contains the row. The bit is 1 if the node
+# is split by a column of the sender and the row goes left, else 0. One row set covers all of the sender's
+# splits in a query.
 # Guarantees: a row set has a bit for every row and root, so its size reveals nothing about nodes. Every party
 # of a block has the same rows in the same nodes.
 
@@ -270,8 +272,8 @@ class RowSets:
         self._root_of: dict[int, int] = {}
         self._terms = terms
         self._alone = False
-        """True if the tree uses only the label holder's columns, so that other parties do not learn where
-        rows are."""
+        """True if the tree uses only the label holder's columns. Other parties then do not learn which node
+        each row is in."""
 
     @property
     def columns(self) -> int:
@@ -287,13 +289,13 @@ class RowSets:
         """Send rows to the children of split nodes, exchanging row sets with the other parties.
 
         rows: the party's rows; splits: the splits in the party's view; to_all: True to send row sets to all
-        parties of the block, False to send them only to the label holder. A party that receives none leaves
-        its rows where they are. Nothing is relayed about a tree that uses only the label holder's columns.
+        parties of the block, False to send them only to the label holder. A party that receives no row set
+        leaves its rows in the split node. For a tree with only the label holder's columns, none are sent.
         Raises PeerError for invalid splits."""
         if not len(splits):
             return
-        # All checks come before a bit leaves: whose columns the splits are by, that they are of existing
-        # leaves, and that no other party's column is used in `alone_rounds`.
+        # Before a bit is sent, check which party's column each split uses, that each split is of an existing
+        # leaf, and that `alone_rounds` use no other party's column.
         self._view.check(splits)
         self._follow(splits)
         holder = splits.feature - self._view.features
@@ -306,7 +308,7 @@ class RowSets:
                     f"a split uses another party's column in a round that may use only columns of label "
                     f"holder {self._label_holder}",
                 )
-        # Every party sends its own row sets before it waits for others', so no two wait for each other.
+        # Every party sends its own row sets before it waits for other parties' row sets, to avoid deadlocks.
         if len(own):
             rows.growing.apply(_by_features(own, np.searchsorted(self._own, own.feature)), rows.bins)
             told = [party for party in self.others if to_all or party == self._label_holder]
@@ -332,8 +334,8 @@ class RowSets:
         return -(-self._roots * rows // 8)
 
     def _follow(self, splits: Splits) -> None:
-        """Record the roots of new children. Raises PeerError if a split is of a node that does not exist
-        yet."""
+        """Record the root of each new child node. Raises PeerError if a split is of a node that does not
+        exist yet."""
         # Children are added after the loop: the splits of a query are of leaves before it.
         known, root_of = {}, self._root_of
         for node, left in zip(splits.node.tolist(), splits.left.tolist(), strict=True):
@@ -343,7 +345,7 @@ class RowSets:
         root_of.update(known)
 
     def _packed(self, rows: OwnRows, splits: Splits) -> bytes:
-        """Return the row set of own splits, which must already have been applied."""
+        """Return the packed row set of this party's splits, which must already have been applied."""
         #     bits      root 0: row 0, row 1, ...  | root 1: row 0, row 1, ...  | ... | 0 to 7 unused
         #
         # Below each root a row is in one node at a time, so a bit per row and root is enough for all splits
@@ -359,7 +361,7 @@ class RowSets:
         bits = np.unpackbits(np.frombuffer(packed, np.uint8), count=self._roots * rows.rows)
         #     columns   own features | roots 0, 1, ... of others[0] | roots 0, 1, ... of others[1] | ...
         first = self._own.size + slot * self._roots
-        # In the columns of row sets, behind the party's own: bin 0 goes left, bin 1 right.
+        # In row-set columns, which follow the party's own columns, bin 0 goes left and bin 1 goes right.
         rows.bins.rows.by_feature[first : first + self._roots] = 1 - bits.reshape(self._roots, rows.rows)
         roots = np.array([self._root_of[node] for node in splits.node.tolist()], np.int32)
         rows.growing.apply(_by_features(splits, first + roots), rows.bins)
@@ -386,7 +388,7 @@ def levels(splits: Splits) -> Iterator[Mask]:
         yield np.array(depths) == level
 
 
-# ---- Gradients, which the label holder relays to its block: in plain, or encrypted row by row -----------
+# ---- Gradients, which the label holder relays to its block: unencrypted, or encrypted row by row --------
 # Guarantees: sums over encrypted gradients, once decrypted, are exactly the histograms of the feature
 # holder's columns. A party computes with the keys of its current attempt.
 
@@ -407,8 +409,10 @@ class GradientExchange:
         self._sums: RowSums | None = None
 
     def send(self, to: tuple[str, ...], pairs: Int64, hidden: HiddenSums | None) -> Exchange:
-        """Relay packed gradients, int64 [roots, rows]. hidden: sums that will be computed from them if they
-        are to be encrypted, else None."""
+        """Relay packed gradients to other parties. The gradients are encrypted unless `hidden` is None.
+
+        to: receiving parties; pairs: packed gradients, int64 [roots, rows]; hidden: the sums that the
+        receivers will compute from encrypted gradients."""
         if hidden is None:
             yield Send(GRADIENTS, to, pairs.astype("<i8").tobytes(), pairs.shape[1])
             return
@@ -417,9 +421,8 @@ class GradientExchange:
         yield Send(ENCRYPTED, to, self._encryption.encrypt(pairs), pairs.shape[1])
 
     def receive(self, sender: str, roots: int, rows: int, hidden: HiddenSums | None) -> Exchange:
-        """Receive packed gradients, int64 [roots, rows], or encrypted ones in the form that `report` takes.
-
-        sender: the label holder; roots, rows: the shape; hidden: as for `send`."""
+        """Receive packed gradients, int64 [roots, rows], or encrypted gradients in the form that `report`
+        accepts. sender: the label holder; roots, rows: the shape; hidden: as in `send`."""
         if hidden is None:
             packed = yield Receive(GRADIENTS, sender, PAIR_BYTES * roots * rows)
             return np.frombuffer(packed, "<i8").astype(np.int64).reshape(roots, rows)
@@ -432,13 +435,14 @@ class GradientExchange:
     def report(
         self, gradients: Any, nodes: Sequence[Node], bins: Bins, groups: Flags | None = None
     ) -> Exchange:
-        """Return the encrypted sums of all columns over the rows of these nodes, as bytes.
+        """Return the encrypted histograms of these nodes over the party's columns, as bytes.
 
         Args:
             gradients: encrypted gradients from `receive`.
-            nodes: root and row numbers of each node.
+            nodes: root and row indices of each node.
             bins: the binned rows.
-            groups: groups of bins whose sums are reported together, bool [nodes, bins]; None for none.
+            groups: groups of bins whose sums are reported together, bool [nodes, bins]; None if bins are not
+                grouped.
 
         Raises:
             PeerError: if the label holder's key has changed since it relayed the gradients.
@@ -446,7 +450,7 @@ class GradientExchange:
         keys: Keys = yield NeedKeys()
         if self._sums is None or self._made_for is None:
             raise LocalProtocolError("gradients-missing", "sums were requested before gradients arrived")
-        # The sums would be products of ciphertexts under two keys, and decrypt to noise.
+        # Otherwise the sums would be products of ciphertexts under two keys, and decrypt to random numbers.
         if keys.public.n != self._made_for[0]:
             raise PeerError(
                 "key-changed", "the label holder's key has changed since it relayed the gradients"
@@ -476,14 +480,14 @@ class GradientExchange:
 
 
 # ---- The label holder checks what others reported about gradients that they cannot read -----------------
-# A feature holder that makes up sums, or an aggregator that changes them, can make splits win that reveal
-# labels to it. The label holder has the rows and gradients of each leaf, so it recomputes all leaf values.
+# A feature holder that makes up sums, or an aggregator that changes sums, can cause splits that reveal labels
+# to it. The label holder has the rows and gradients of each leaf, so it recomputes all leaf values.
 # Inner nodes need no check: their totals come from the label holder's own columns with the next level, and
 # the aggregator compares them.
 # Guarantees: values that follow from the rows are accepted, to the last bit.
 # Raises: PeerError for any other value, naming the party that split the leaf's parent.
-# Not detected: made-up sums that win no split; and those of a tree's last level if leaf values do not follow
-# from sums alone (objectives with quantile leaves, monotone constraints).
+# Not detected: made-up sums that change no split. Made-up sums of a tree's last level are not detected either
+# if leaf values do not follow from sums alone (objectives with quantile leaves, monotone constraints).
 
 
 def check_leaf_values(
@@ -521,10 +525,10 @@ def check_leaf_values(
 
 
 # ---- The groups of bins whose sums a party reports for a node (`min_rows_per_bin`) ----------------------
-# Each group has at least that many rows of the node, or none.
-# The groups of a node are made by merging its parent's groups, until both children have the minimum in each
-# group: the sibling's sums follow by subtraction, group by group. The groups of roots are made from those of
-# all rows, which are the same for all trees.
+# Each group has at least `min_rows_per_bin` rows of the node, or none.
+# The groups of a node are made by merging its parent's groups until each group has the minimum in both
+# children, because the sibling's sums follow by subtraction, group by group. The groups of roots are made
+# from the groups of all rows, which are the same for all trees.
 # Guarantees: groups depend only on the rows that a tree is trained on and on its splits, so they are the same
 # after a restart.
 # Raises: Refused if a tree would be trained on fewer rows than a group needs. PeerError for splits inside a
@@ -535,8 +539,8 @@ DRAWN = "which rows a tree grows on"
 
 
 class BinFloor:
-    """Groups of a party's own bins at the nodes of the growing tree, each with at least min_rows_per_bin rows
-    or none."""
+    """Groups of a party's own bins at the nodes of the growing tree. Each group has at least min_rows_per_bin
+    rows, or none."""
 
     def __init__(self, terms: Terms, view: View, block: Block) -> None:
         """Start without a tree. view, block: this party's view and block."""
@@ -549,14 +553,14 @@ class BinFloor:
         self._drawn: Mask | None = None
         """Rows that the tree is trained on, bool [rows], once they are known."""
         self._of: dict[int, tuple[Flags, Int64]] = {}
-        """Maps node -> (its groups, its number of distinct ids in each own bin)."""
+        """Maps node -> (groups of bins, number of distinct ids in each of this party's bins)."""
 
     def __repr__(self) -> str:
         return f"BinFloor({self._least})"
 
     def share(self, rows: OwnRows, tree: int) -> Exchange:
-        """Relay or receive which rows a tree is trained on. Skipped if the tree uses only the label holder's
-        columns."""
+        """Relay (label holder) or receive (feature holder) a mask of the rows that a tree is trained on. No
+        mask is sent if the tree uses only the label holder's columns."""
         alone, size = self._grows_alone(tree), -(-rows.rows // 8)
         if self._least == 1:
             return
@@ -570,7 +574,7 @@ class BinFloor:
             self._begin_tree(np.unpackbits(np.frombuffer(packed, np.uint8), count=rows.rows) != 0)
 
     def forget(self) -> None:
-        """Forget the tree, because the next one begins and its rows are not known yet."""
+        """Forget the current tree, because the next one begins. The next tree's rows are not known yet."""
         self._drawn, self._of = None, {}
 
     def _begin_tree(self, drawn: Mask) -> None:
@@ -583,17 +587,17 @@ class BinFloor:
             )
 
     def groups(self, nodes: tuple[int, ...], splits: Splits, rows: OwnRows) -> Flags | None:
-        """Return the groups of own bins at each of these nodes, bool [nodes, bins] as in `histogram.joined`,
-        or None if the terms do not set min_rows_per_bin. splits: all splits of the growing tree, which must
-        already have been applied."""
+        """Return the groups of this party's bins at each of these nodes, bool [nodes, bins], in the form of
+        `histogram.joined`. Returns None if the terms do not set min_rows_per_bin. splits: all splits of the
+        growing tree, which must already have been applied."""
         if self._least == 1:
             return None
         family = _Family(splits)
         return np.array([self._node(node, family, rows)[0] for node in nodes])
 
     def check(self, new: Splits, splits: Splits, rows: OwnRows) -> None:
-        """Raise PeerError if a new split by an own column is inside a group of bins. splits: as in
-        `groups`."""
+        """Raise PeerError if a new split on one of this party's columns separates the bins of a group. new:
+        the new splits; splits: as in `groups`."""
         if self._least == 1 or not len(new):
             return
         layout, family = rows.bins.layout, _Family(splits)
@@ -609,13 +613,14 @@ class BinFloor:
             if not is_whole:
                 raise PeerError(
                     "query-splits",
-                    f"a split of node {node} is inside a group of bins, which min_rows_per_bin = "
-                    f"{self._least} keeps together",
+                    f"a split of node {node} separates bins that min_rows_per_bin = {self._least} keeps "
+                    f"together",
                 )
 
     def _node(self, node: int, family: "_Family", rows: OwnRows) -> tuple[Flags, Int64]:
         if node not in self._of:
-            # Siblings get the same groups, from the counts of both: one is counted, the other the difference.
+            # Siblings get the same groups, based on the counts of both. Only one sibling is counted; the
+            # other count is the difference from the parent.
             if node in family.parent:
                 above, of_parent = self._node(family.parent[node], family, rows)
                 own = self._count(node, family, rows)
@@ -636,9 +641,9 @@ class BinFloor:
         return self._first[1]
 
     def _count(self, node: int, family: "_Family", rows: OwnRows) -> Int64:
-        """Count the distinct ids of a node in each own bin, among the rows that the tree is trained on: int64
-        [bins]."""
-        # A node that was split has no rows of its own any more.
+        """Count the distinct ids of a node in each of this party's bins, int64 [bins]. Counts only rows that
+        the tree is trained on."""
+        # A node that was split no longer has rows of its own.
         if node in family.left:
             left = family.left[node]
             return self._count(left, family, rows) + self._count(left + 1, family, rows)

@@ -1,14 +1,14 @@
-"""Holders with some columns of their rows: `answering` computes one vector of integers from a query.
+"""Holders for parties with some columns of their rows: `answering` computes a vector of integers per query.
 
 The vector covers the party's own columns and is 0 elsewhere; the label holder's vector also covers labels.
 What a party needs from other parties of its block is relayed to it: gradients at the root of a tree, and row
 sets (which rows go left) of the other parties' splits (`column_rows.RowSets`).
 
 Guarantees: the vectors of all parties sum to the answer of a single party with all rows and columns, bit for
-bit. After a restart, the parties of a block relay again what one of them lost, and nothing that it did not
-receive before.
-Raises: PeerError for queries that are out of order or do not fit the tree, and for gradients and row sets of
-different rows."""
+bit. After a restart, the parties of a block relay again what one of them lost. That party receives nothing
+that it had not received before.
+Raises: PeerError for queries that are out of order or do not fit the tree, and for gradients and row sets
+that belong to other rows."""
 
 import hmac
 from collections.abc import Callable
@@ -72,7 +72,7 @@ from fedboost.version import VERSION
 # 3. feature holder -> label holder: leaf bits of all rows (LEAF_BITS), once its own ids have that hash. So
 #    nothing about values leaves unless both mean the same rows, and the number of leaf bits does not depend
 #    on values: rows that it does not know are sent as rows of missing values.
-# Guarantees: margins are those of the whole model on a table with all columns, to the last bit.
+# Guarantees: margins equal the whole model's margins on a table with all columns, to the last bit.
 
 LEAF_BITS = "leaf bits"
 """Kind of relay, as named in logs."""
@@ -84,9 +84,9 @@ class Prediction:
 
     Args:
         margins: float64 [rows] or [outputs, rows].
-        values: probabilities or values, float64 [rows] or [rows, outputs].
-        known: bool [feature holders, rows], True if the feature holder has the row's id. The order is that of
-            `Block.feature_holders`.
+        values: probabilities, or predicted values of other objectives, float64 [rows] or [rows, outputs].
+        known: bool [feature holders, rows], True if the feature holder has the row's id. Feature holders are
+            in the order of `Block.feature_holders`.
     """
 
     margins: Float64 = field(repr=False)
@@ -95,7 +95,7 @@ class Prediction:
 
 
 class PredictionHolder(BaseHolder):
-    """Holder in a session that predicts: a party's columns, and its part of the model."""
+    """Holder in a session that predicts. Answers from a party's columns and its part of the model."""
 
     def __init__(
         self,
@@ -106,8 +106,8 @@ class PredictionHolder(BaseHolder):
         model: Booster,
         nthread: int = 1,
     ) -> None:
-        """Read the rows and check that the model fits them. read, secret: see `VerticalHolder`; model: the
-        party's part of the model. Raises Refused if it does not."""
+        """Read the rows, and check that the model fits them. Raises Refused if it does not. read, secret: see
+        `VerticalHolder`; model: the party's part of the model."""
         super().__init__(terms, nthread)
         view, block = place_of(terms, name)
         self.prediction: Prediction | None = None
@@ -140,8 +140,8 @@ class PredictionHolder(BaseHolder):
         return hmac.digest(key, packing.pack(hashed, model), "sha256")
 
     def answering(self, query: OfTurn) -> Answering:
-        """Return this party's answer, int64 [query.cells], exchanging relays with the other parties of its
-        block."""
+        """Return this party's answer, int64 [query.cells], as a generator that exchanges relays with the
+        other parties of its block."""
         match query:
             case IdCountQuery():
                 return self._alignment.count(query)
@@ -159,8 +159,8 @@ class PredictionHolder(BaseHolder):
     # ---- At a feature holder ------------------------------------------------------------------------
 
     def _tell(self, query: ReachQuery) -> Exchange:
-        """Send the label holder a mask of the rows that this party has, check that their ids match, then
-        relay the leaf bits of all rows."""
+        """Send the label holder a mask of the rows that this party has. Check that the ids of these rows
+        match, then relay the leaf bits of all rows."""
         rows, holder = (yield from self._alignment.tell_known(query)), self._block.label_holder
         known = rows != UNKNOWN
         if self._structure.size(self._me):
@@ -180,18 +180,18 @@ class PredictionHolder(BaseHolder):
     # ---- At the label holder ------------------------------------------------------------------------
 
     def _predict(self, query: ReachQuery) -> Exchange:
-        """Predict the rows: learn which of them each feature holder has, send it a hash of their ids, and
-        combine the leaf bits of all parties. Feature holders relay bits per id, which are repeated for each
-        row of the id."""
+        """Predict the rows by combining the leaf bits of all parties. Before that, receive a mask of the rows
+        that each feature holder has, and send it a hash of the ids of these rows. Feature holders relay leaf
+        bits once per id, and these are repeated for each row with that id."""
         order, others = self._alignment.repeated(query, None), self._block.feature_holders
         times = self._alignment.rows_of_each(self._alignment.rows_at(query))
         known = np.repeat((yield from self._alignment.show(query)), times, axis=1)
         ends = np.concatenate([[0], np.cumsum(times)])
         features, parts = self._features(order), list[Float64]()
         base = None if self._shard.base_margin is None else self._shard.base_margin[order]
-        # All parties cut the same list into the same batches, and each feature holder relays one after the
-        # other. So memory is bounded by a batch, and the order of the relays determines the rows that they
-        # are about. A batch is of ids, and `batch` has the rows of these ids.
+        # All parties cut the same list into the same batches, and each feature holder relays its batches in
+        # order. So memory is bounded by a batch, and a relay's position determines its rows. `ids` is a batch
+        # of ids, and `batch` contains the rows with these ids.
         for ids in self._batches(query.total):
             each = times[ids]
             batch = slice(ends[ids.start], ends[ids.start + each.size])
@@ -209,7 +209,7 @@ class PredictionHolder(BaseHolder):
         self.prediction = Prediction(margins, self._model.loss.predict(margins), has)
 
     def _batches(self, rows: int) -> list[slice]:
-        """Return slices of rows whose leaf bits are relayed together, the same at all parties."""
+        """Return the batches of rows whose leaf bits are relayed together, which all parties agree on."""
         step = rows_of_batch(max(map(self._structure.size, self._structure.parties)))
         return [slice(first, first + step) for first in range(0, rows, step)]
 
@@ -219,8 +219,8 @@ class PredictionHolder(BaseHolder):
 # - label holder -> feature holders, before the histograms of a tree's root: with `min_rows_per_bin` which
 #   rows the tree is trained on, then gradients, encrypted if the terms hide columns. Not in `alone_rounds`.
 # - holder of a split -> others of its block: the row set of the split, before anything is computed after it.
-#   To all parties if histograms follow, since all must know the rows of the new nodes; only to the label
-#   holder if the tree ends, which alone moves margins.
+#   To all parties if histograms follow, since all must know the rows of the new nodes. If the tree ends, only
+#   to the label holder, because only the label holder has margins.
 # - each party, after a restart: how far it has come, then the same bytes again (`_catch_up`).
 # A row set is sent only if the query is in order in this state, each split is of an existing leaf, and its
 # column is this party's own (`RowSets.split`). All parties of a block go through the same relays in the same
@@ -232,24 +232,24 @@ _WHOLE = np.dtype("<i8")
 
 
 class OwnBins(NamedTuple):
-    """Positions of a party's own bins among those of all parties.
+    """Positions of a party's own bins among the bins of all parties.
 
-    places: index of each own bin among the bins of all features, int64 [own bins]; all: number of all bins;
-    alone: number of the label holder's bins."""
+    places: index of each own bin among the bins of all features, int64 [own bins]; all: number of bins of all
+    features; alone: number of the label holder's bins."""
 
     places: Int64
     all: int
     alone: int
 
     def among_all(self, query: HistogramQuery, sums: Int64, has_labels: bool) -> Int64:
-        """Return histograms of own columns as part of those of all columns, with 0 elsewhere."""
-        # With a party's own columns a and c between those of others, b:
+        """Expand histograms of this party's columns to all columns, with 0 for columns of other parties."""
+        # Example: a party has columns a and c, and another party has column b.
         #
         #     all bins     a0 a1 a2 | b0 b1 | c0 c1 | last pair     places   0 1 2 5 6
         #     this party   a0 a1 a2 |  0  0 | c0 c1 | 0 without labels
         #
-        # In each block, one party alone has a number other than 0 in a place. So sums over parties put
-        # columns side by side, and sums over blocks add rows.
+        # In each block, only one party has a nonzero number at each index. So sums over parties put columns
+        # side by side, and sums over blocks add rows.
         nodes = len(query.nodes)
         own = sums.reshape(nodes, -1, STATS)
         out = np.zeros((nodes, query.bins + 1, STATS), np.int64)
@@ -259,7 +259,8 @@ class OwnBins(NamedTuple):
         return out.reshape(-1)
 
     def with_marks(self, query: HistogramQuery, sums: Int64, groups: Flags | None) -> Int64:
-        """Append the marks of groups to the sums if the query is grouped. groups: see `BinFloor.groups`."""
+        """Return the sums, followed by marks of the groups if the query is for groups of bins. groups: see
+        `BinFloor.groups`."""
         if not query.grouped:
             return sums
         marks = np.zeros((len(query.nodes), query.bins), np.int64)
@@ -270,7 +271,7 @@ class OwnBins(NamedTuple):
 
 
 class VerticalHolder(BaseHolder):
-    """Holder for a party that has some columns of its rows, in one training session."""
+    """Holder for a party that has only some columns of its rows, in one training session."""
 
     def __init__(
         self, read: Callable[[Terms], Shard], terms: Terms, name: str, secret: bytes, nthread: int = 1
@@ -298,7 +299,7 @@ class VerticalHolder(BaseHolder):
 
     @property
     def rows(self) -> int:
-        """Number of rows; once rows are matched, the number of common rows."""
+        """Number of rows in the table, or of common rows once rows are matched."""
         return self._common.rows
 
     @property
@@ -306,12 +307,12 @@ class VerticalHolder(BaseHolder):
         return self._common.own
 
     def trees(self, rounds: int) -> tuple[Tree, ...]:
-        """Return this party's view of the trees of the first `rounds` rounds, with thresholds only for its
-        columns."""
+        """Return this party's view of the finished trees, with thresholds only for its columns. rounds:
+        number of rounds to include."""
         return self._own_cuts.trees(self.state, rounds, self._own)
 
     def go_to(self, state: BoostingState) -> None:
-        """Move to this state. What that requires from other parties is relayed before the next answer."""
+        """Move to this state. Data needed from other parties for this is relayed before the next answer."""
         # The label holder relays again how often ids are repeated, since another party may have lost it.
         repeats = state.places is not None and self._terms.vertical.repeated_ids
         # The flags from one introduction to the next (True: T, False: F):
@@ -323,7 +324,7 @@ class VerticalHolder(BaseHolder):
         #     after answering    T          T
         #
         # A party that lacks nothing still has to catch up: others may lack row sets that only it can relay.
-        # Up to the constant, and without repeated ids, nothing can be missing, and _has_met is True at once.
+        # Until the first tree, and without repeated ids, nothing can be missing, so _has_met is True at once.
         self._has_met = len(state.rounds) <= 1 and not state.levels and not repeats
         if state.position == self.state.position and self._is_whole:
             return
@@ -350,13 +351,13 @@ class VerticalHolder(BaseHolder):
             self._begin_tree(state.tree)
 
     def _take_back(self, rounds: tuple[Round, ...]) -> None:
-        """Undo finished trees that are not in these rounds: only the last one if its earlier margins are
-        kept, else all."""
+        """Undo finished trees that are not in these rounds. This undoes only the last tree if the margins
+        before it are stored, else all trees."""
         own, finished = self._own, self.state.rounds[: self._finished]
         if finished and rounds[: len(finished)] == finished:
             return
-        # The usual case after a loss: this party answered the query that ends a tree, but its sum was not
-        # opened, so the session stands before it.
+        # The usual case after a disconnection: this party answered the query that ends a tree, but the sum
+        # was not opened, so the session's state is from before that query.
         if finished and rounds == finished[:-1] and own.take_back():
             self._finished -= 1
             return
@@ -366,8 +367,8 @@ class VerticalHolder(BaseHolder):
     # ---- Answers ------------------------------------------------------------------------------------
 
     def answering(self, query: OfTurn) -> Answering:
-        """Return this party's answer, int64 [query.cells], exchanging relays with the other parties of its
-        block."""
+        """Return this party's answer, int64 [query.cells], as a generator that exchanges relays with the
+        other parties of its block."""
         if not self._has_met:
             yield from self._catch_up()
         # If the exchange below is cut off, rows may be split halfway: go_to then starts the tree again.
@@ -387,8 +388,8 @@ class VerticalHolder(BaseHolder):
         if isinstance(query, OfRows):
             return (yield from self._common.answering(query))
         own = self._own
-        # Row sets first: whatever the query asks is about the nodes after its splits. The floor counts the
-        # rows of these nodes, so it is checked after that, and before any sum leaves.
+        # Row sets come first, because the query is about the nodes after its splits. The floor counts the
+        # rows of these nodes, so it is checked next, before any sum is sent.
         yield from self._row_sets.split(own, query.splits, to_all=isinstance(query, HistogramQuery))
         self._floor.check(query.splits, self.state.splits + query.splits, own)
         match query:
@@ -410,8 +411,8 @@ class VerticalHolder(BaseHolder):
         return own.compute(query)
 
     def _histograms(self, query: HistogramQuery, alone: bool) -> Answering:
-        """alone: True if the tree uses only the label holder's columns, so that other parties know nothing
-        about it."""
+        """Return the answer to a histogram query. alone: True if the tree uses only the label holder's
+        columns. Other parties then know nothing about the tree."""
         own, bins, splits = self._own, self._bins[1 + alone], self.state.splits + query.splits
         if query.bins != bins:
             raise PeerError(
@@ -419,8 +420,8 @@ class VerticalHolder(BaseHolder):
             )
         if alone and isinstance(own, FeatureRows):
             return np.zeros(query.cells, np.int64)
-        # Gradients are relayed once per tree, and again after a catch-up that began the tree again, since all
-        # parties have forgotten them then.
+        # Gradients are relayed once per tree, and again if a catch-up has restarted the tree, because all
+        # parties have then dropped them.
         if not own.has_gradients:  # at the root: the rows of the tree first, then their gradients
             yield from self._floor.share(own, query.tree)
             if not alone:
@@ -429,7 +430,7 @@ class VerticalHolder(BaseHolder):
         if isinstance(own, FeatureRows) and self._terms.hides_columns:
             nodes = [(self._row_sets.root_of(node), own.growing.of(node)) for node in query.nodes]
             report = yield from self._gradients.report(own.gradients, nodes, own.bins, groups)
-            # Sums leave only encrypted: the cells of the answer are 0, apart from the marks of groups.
+            # Sums are sent only encrypted: the cells of the answer are 0, except for the marks of groups.
             nothing = np.zeros(query.cells - query.marks, np.int64)
             return Answered(self._bins.with_marks(query, nothing, groups), report)
         layout = own.bins.layout
@@ -451,7 +452,7 @@ class VerticalHolder(BaseHolder):
 
     def _end_round(self, query: EndRoundQuery) -> Int64:
         own, state = self._own, self.state
-        # It cannot recompute the sums that others report: check that the leaf values follow from its rows.
+        # The label holder cannot recompute others' sums, so it checks the leaf values against its rows.
         if isinstance(own, LabelRows) and self._terms.hides_columns:
             check_leaf_values(self._terms, own, state.scales, state.splits + query.splits, query)
         answer = own.compute(replace(query, splits=NO_SPLITS))
@@ -477,8 +478,8 @@ class VerticalHolder(BaseHolder):
         """Reach the current state together with the other parties of the block, e.g. after a restart.
 
         Each party relays how far it has progressed. Then the finished trees that the label holder lacks are
-        repeated and, if any party lacks it, the growing tree. Only the label holder has margins, so finished
-        trees that only other parties lack are skipped."""
+        repeated. The growing tree is repeated if any party lacks it. Only the label holder has margins, so
+        finished trees that only other parties lack are skipped."""
         state, others, held = self.state, self._row_sets.others, self._common.held
         yield from self._common.repeat()
         if held is not self._common.held:
@@ -516,9 +517,9 @@ class VerticalHolder(BaseHolder):
     def _follow(self, splits: Splits, to_all: bool) -> Exchange:
         """Send rows down a tree again, level by level.
 
-        Row sets of splits that another split follows were sent to all parties, and are sent again. The others
-        belong to the last level, and were sent only to the label holder. to_all: they were sent to all
-        parties, too."""
+        Row sets of splits above other splits were sent to all parties, and are sent again to all. The others
+        belong to the last level, and were sent only to the label holder. to_all: True if the row sets of the
+        last level were also sent to all parties."""
         inner = np.isin(splits.left, splits.node) | np.isin(splits.left + 1, splits.node) | to_all
         for level in levels(splits):
             yield from self._row_sets.split(self._own, some(splits, level & inner), to_all=True)
@@ -530,7 +531,7 @@ class VerticalHolder(BaseHolder):
         self._floor.forget()
 
     def _end_tree(self, tree: int, done: Round) -> None:
-        """Move the margins by a finished tree, or by the constant (tree -1)."""
+        """Add a finished tree, or the constant (tree -1), to the margins."""
         self._own.end_tree(tree, NO_SPLITS, done.values)
         self._finished = tree + 2
 
@@ -548,9 +549,9 @@ def holder_for(
         read: returns the rows under the given terms; raises Refused if they do not fit.
         name: name of the party.
         nthread: number of threads.
-        model_of: returns the party's part of the model that the terms predict with; raises Refused if the
-            party does not have it.
-        table_of: returns the training table of a model that is evaluated.
+        model_of: returns the party's part of the model that the session predicts with; raises Refused if the
+            party does not have that model.
+        table_of: returns the training table of the model that the session evaluates.
     """
     own = HolderArguments(read, name, nthread, model_of, table_of)
     return lambda terms, secret: HOLDERS[terms.task.name](own, terms, secret)

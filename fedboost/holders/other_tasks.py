@@ -1,7 +1,7 @@
 """Holders in sessions that do not train. They compute the sums for descriptions, evaluations and drift.
 
-Guarantees: sums depend only on this party's rows and the model. The sums of all parties add up to those of a
-single party with all rows."""
+Guarantees: sums depend only on this party's rows and the model. The sums of all parties add up to the sums
+that a single party with all rows would compute."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -30,33 +30,34 @@ from fedboost.protocol.contracts import HeldTable, Holder
 from fedboost.terms.tasks import bins_in, level_sets
 from fedboost.terms.terms import Terms
 
-# ---- The rows that a model is measured on: all, those that its training held out, or those added since --
-# Held-out rows are drawn again under the terms of the training, or marked by its column. All rows of a site
-# that did not take part in the training are held out. If draws depend on the places of rows, the table must
-# be that of the training, whose hash is in the site's memory.
-# Raises: Refused if rows cannot be told apart, because the table differs or its training is unknown.
+# ---- The rows that a model is evaluated on: all, rows that its training held out, or rows added since ---
+# Held-out rows are drawn again under the terms of the training, or are marked in the validation column. All
+# rows of a site that did not take part in the training are held out. If draws depend on row indices, the
+# table must be the training table, whose hash is in the site's memory.
+# Raises: Refused if rows cannot be distinguished, because the table differs or its training is unknown.
 
 ALL = 'evaluate all rows (--rows all, evaluate_rows = "all")'
 
 
 @dataclass(frozen=True)
 class TrainingTable:
-    """Table that a site trained on. rows: number of its rows; has: returns True if another table has the same
-    hash."""
+    """Table that a site trained on. rows: number of its rows; has: function that takes the keyed hash
+    function of another table, and returns True if both tables have the same hash."""
 
     rows: int
     has: Callable[[Callable[[bytes], bytes]], bool]
 
 
 TableOf = Callable[[Terms], TrainingTable | None]
-"""Function that returns the training table of the model in the terms, or None if this site does not know
-it."""
+"""Function that returns the training table of the model in the terms, or None if this site has no record of
+that table."""
 
 
 @dataclass(frozen=True)
 class MeasuredRows:
-    """Rows of a party on which a model is evaluated. chosen: bool [rows], or None for all; grown_on: number
-    of rows that the model was trained on; unknown: number of rows for which this is not known."""
+    """Rows of a party on which a model is evaluated. chosen: mask, bool [rows], or None for all rows;
+    grown_on: number of these rows that the model was trained on; unknown: number for which that is unknown.
+    """
 
     chosen: Mask | None
     grown_on: int = 0
@@ -66,16 +67,16 @@ class MeasuredRows:
 def measured_rows(
     terms: Terms, read: Callable[[Terms], Shard], rows: int, name: str, table_of: TableOf | None
 ) -> MeasuredRows:
-    """Return the rows of a party on which the terms evaluate a model. Raises Refused if it cannot be
-    determined which rows these are.
+    """Return the rows of a party on which a session evaluates a model. Raises Refused if these rows cannot be
+    determined.
 
     Args:
         terms: the terms of the evaluation.
         read: returns the rows under the given terms.
         rows: number of all rows.
         name: name of the party.
-        table_of: returns the training table from the site's memory. None in a single process, where tables
-            are assumed to be those of the training.
+        table_of: returns the training table from the site's memory. None in a single process, where the
+            tables are assumed to be the training tables.
     """
     trained, kind = terms.trained, terms.evaluation.evaluate_rows
     if trained is None:
@@ -94,10 +95,10 @@ def measured_rows(
             return MeasuredRows(None, 0, rows)
         return MeasuredRows(None, int(row_sets(then, trained)[TRAIN].sum()))
     if table is None or then is None:
-        why = "does not know the table" if table is None else "has a table that does not begin with the table"
+        why = "has no record of" if table is None else "has a table that does not begin with the rows of"
         raise Refused(
             "table-not-trained",
-            f"party {name} {why} of the training, so it cannot tell new rows apart; {ALL}",
+            f"party {name} {why} the training table, so it cannot identify new rows; {ALL}",
         )
     return MeasuredRows(np.arange(rows) >= table.rows)
 
@@ -114,15 +115,15 @@ def _check_places(
         if name in trained.parties:
             return
         why = (
-            f"is not one of the training's parties ({', '.join(trained.parties)}), by whose names rows were "
-            f"drawn"
+            f"is not one of the training's parties ({', '.join(trained.parties)}), and rows are drawn by "
+            f"party name"
         )
     elif (table := table_of(terms)) is None:
-        why = "does not know the table of the training"
+        why = "has no record of the training table"
     elif table.rows == rows and _as_then(table, trained, read, rows) is not None:
         return
     else:
-        why = "has a different table from the training, and its rows do not have ids"
+        why = "has a different table from the training, and rows without ids"
     raise Refused(
         "table-not-trained", f"party {name} {why}, so it cannot tell which rows were held out; {ALL}"
     )
@@ -143,7 +144,7 @@ def _as_then(table: TrainingTable, trained: Terms, read: Callable[[Terms], Shard
 
 
 class EvaluationHolder(RowsHolder):
-    """Holder in a session that evaluates a model: a party's rows and the model's margins for them."""
+    """Holder in a session that evaluates a model. Has a party's rows and the model's margins for them."""
 
     def __init__(
         self,
@@ -153,8 +154,8 @@ class EvaluationHolder(RowsHolder):
         name: str = "",
         table_of: TableOf | None = None,
     ) -> None:
-        """Read the rows, select those to evaluate, and compute their margins. name: of this party in the
-        terms; table_of: see `measured_rows`."""
+        """Read the rows, select the rows to evaluate on, and compute their margins. name: name of this party
+        in the terms; table_of: see `measured_rows`."""
         super().__init__(lambda: read(terms), terms, nthread)
         self._name = name
         every = self._shard
@@ -169,7 +170,7 @@ class EvaluationHolder(RowsHolder):
 
     @property
     def table(self) -> HeldTable | None:
-        """Table of the session and the evaluated rows, or None if all rows are evaluated."""
+        """Table of the session and the rows to evaluate on, or None if these are all rows."""
         chosen = self._about.chosen
         return None if chosen is None else HeldTable(chosen.size, self.rows_hashed, chosen)
 
@@ -200,7 +201,7 @@ class EvaluationHolder(RowsHolder):
 
 def magnitudes(query: MagnitudesQuery, gradients: Gradients, rows: tuple[int, int, int]) -> Int64:
     """Return the answer to the first query of an evaluation, int64 [query.cells]. rows: number of all rows,
-    of training rows, and of rows for which this is not known."""
+    of rows that the model was trained on, and of rows for which that is unknown."""
 
     def count(loss: Objective, margin: Float64, label: Float32, weights: Float32) -> Int64:
         with np.errstate(over="ignore"):  # infinite losses are counted in the last cell
@@ -220,8 +221,8 @@ def measured(
         query: the query.
         gradients: labels, weights and margins of the rows.
         rows: number of rows.
-        masks: bool [rows] for each level of the subgroup columns.
-        name: name of the site with these rows.
+        masks: mask of the rows with each level of the subgroup columns, bool [rows] each.
+        name: name of the site that has the rows.
     """
     everybody = np.ones(rows, np.bool_)
     of_set = partial(_of_set, query)
@@ -240,7 +241,7 @@ def measured(
 def _of_set(
     query: EvaluationQuery, loss: Objective, margin: Float64, label: Float32, weights: Float32
 ) -> Int64:
-    """Return the integers of the answer for the rows of one set: int64 [query.cells_of_set]."""
+    """Return the part of the answer that is about one set of rows: int64 [query.cells_of_set]."""
     rows = np.array([weights.size], np.int64)
     find = query.figures.__getitem__
     parts = [rows, metrics.sums(query.metrics, loss, margin, label, weights, query.weight, find)]
@@ -256,7 +257,7 @@ UNDECLARED = -1.0
 
 
 class SummaryHolder(RowsHolder):
-    """Holder in a session that describes rows: it counts them."""
+    """Holder in a session that describes a table. Counts rows, e.g. by level or by range."""
 
     def compute(self, query: Query) -> Int64:
         match query:
@@ -309,7 +310,7 @@ def _by_level(column: Column, levels: int) -> Int64:
 
 
 class DriftHolder(RowsHolder):
-    """Holder in a session that compares rows with the reference of a model: it counts rows by bin."""
+    """Holder in a session that compares rows with the reference of a model. Counts rows by bin."""
 
     def compute(self, query: Query) -> Int64:
         if not isinstance(query, BinCountsQuery):
@@ -361,7 +362,7 @@ def _count(
     base: Float64 | Float32 | None,
 ) -> Int64:
     if (query.sizes, query.score) != (bins.sizes, bins.of_score):
-        raise PeerError("query-bins", "the bins of the query differ from those of the model")
+        raise PeerError("query-bins", "the query's bins differ from the model's")
     margin = np.empty((model.loss.outputs, columns[0].size), np.float64)
     continue_margins(margin, base, model, columns)
     return bins.count(columns, margin)

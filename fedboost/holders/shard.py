@@ -30,17 +30,17 @@ from fedboost.terms.vertical import Block
 from fedboost.version import VERSION
 
 # ---- A keyed hash of rows, by which a site recognises its rows ------------------------------------------
-# Guarantees: the hash is a sum over rows, computed from their values and places (row indices in the table).
-# The hashes of a table's shares therefore sum to the hash of the table, however its rows are divided among
+# Guarantees: the hash is a sum over rows, computed from their values and their indices in the table. The
+# hashes of a table's shares therefore sum to the hash of the table, however its rows are divided among
 # workers. A table that differs in one value has a different hash. Anyone with the key could construct rows
-# with the same hash: the key never leaves the site.
+# with the same hash, so the key never leaves the site.
 
 LANES = 4
-"""Number of 64-bit words of a hash."""
+"""Number of 64-bit words in a hash."""
 _BLOCK = 1 << 14
 """Number of rows hashed at a time, so that their sums stay in the cache."""
 _READ = 1 << 20
-"""Number of rows of a column read at a time."""
+"""Number of rows that are read from a column at a time."""
 Values = Column | npt.NDArray[np.generic]
 Words = npt.NDArray[np.uint64]
 
@@ -50,8 +50,8 @@ def hash_rows(key: bytes, software: str, columns: Iterable[tuple[str, Values]], 
 
     Args:
         key: secret key of the site.
-        software: everything else that answers depend on.
-        columns: pairs of a name and values, which have one, four or eight bytes each.
+        software: text with the software versions, which the hash also covers.
+        columns: (name, values) of each column. Each value has one, four or eight bytes.
         places: indices of the rows in the whole table, uint64 [rows].
     """
     key = hmac.digest(key, software.encode(), "sha256")
@@ -103,7 +103,7 @@ def _words(key: bytes, what: str) -> Words:
 RowIds = Sequence[bytes]
 """Row ids, normalised for comparison."""
 Ranges = Sequence[tuple[int, int]]
-"""Ranges [first, end) of row indices, end exclusive."""
+"""Ranges [first, end) of row indices."""
 _MAX_VALUES = 1 << 22
 """Number of feature values read at a time."""
 
@@ -117,13 +117,13 @@ class Shard:
         label: float32 [rows], or [2, rows] for intervals.
         weight: float32 [rows].
         allocate: allocator of derived arrays.
-        keys: keys that rows are sampled by, uint64 [rows], if the terms sample any.
+        keys: keys by which rows are sampled, uint64 [rows], if the terms sample rows.
         validation: bool [rows], True for validation rows, if the terms have a column for them.
         base_margin: initial margins, float32 [rows]; None means 0.
         group: key of each row's group, uint64 [rows], for ranking objectives.
-        ids: distinct id of each row, if rows are matched by them.
-        subgroups: level of each subgroup column, float32 [rows] each.
-        ranges: ranges of the rows in the whole table, if they are a share of it.
+        ids: id of each row, if rows are matched by id.
+        subgroups: levels of each subgroup column, float32 [rows] each.
+        ranges: indices of the rows in the whole table, if the rows are only a share of that table.
     """
 
     columns: tuple[Column, ...]
@@ -192,7 +192,7 @@ def continue_margins(
     margin: Float64, base_margin: Float64 | Float32 | None, earlier: Booster, columns: Sequence[Column]
 ) -> None:
     """Write the margins of an earlier model for all rows into `margin`, float64 [outputs, rows]. base_margin:
-    initial margins, which replace the margin of the model's base score; None keeps it."""
+    initial margins that replace the margin of the model's base score, or None to keep that margin."""
     step = _MAX_VALUES // len(columns) + 1
     for start in range(0, margin.shape[1], step):
         rows = slice(start, start + step)
@@ -207,7 +207,7 @@ def holds_out(terms: Terms) -> bool:
 
 def row_sets(shard: Shard, terms: Terms) -> dict[str, Mask]:
     """Return masks, bool [rows], of the training rows and the validation rows. Validation rows are marked in
-    the table, or sampled by whole groups."""
+    the table, or sampled. If rows have groups, whole groups are sampled."""
     if not holds_out(terms):
         return {
             TRAIN: np.ones(shard.rows, np.bool_),
@@ -237,8 +237,8 @@ def place_of(terms: Terms, name: str) -> tuple[View, Block]:
 
 
 class BaseHolder:
-    """Base of all holders: one party in one session, with the session's state. By default, it does not
-    train."""
+    """Base class of all holders. A holder computes one party's answers in one session, and keeps the
+    session's state."""
 
     def __init__(self, terms: Terms, nthread: int) -> None:
         self.state = INITIAL_STATE
@@ -247,7 +247,7 @@ class BaseHolder:
 
     @property
     def table(self) -> HeldTable | None:
-        """What later sessions need to recognise the table, or None if they do not."""
+        """Data by which later sessions recognise the table, or None if they do not need to."""
         return None
 
     def go_to(self, state: BoostingState) -> None:
@@ -260,11 +260,11 @@ class BaseHolder:
 
 
 class RowsHolder(BaseHolder, ABC):
-    """Base of holders that answer from their own rows alone, without data from other parties."""
+    """Base class of holders that compute answers from their own rows, without data from other parties."""
 
     def __init__(self, read: Callable[[], Shard], terms: Terms, nthread: int = 1) -> None:
-        """Read the rows. read: function that returns them; called again if feature values are needed after
-        binning."""
+        """Read the rows. read: function that returns the rows; called again if feature values are needed
+        after binning."""
         super().__init__(terms, nthread)
         self._read = read
         self._shard = read()
@@ -275,7 +275,7 @@ class RowsHolder(BaseHolder, ABC):
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """Values of the features. They are read again if they have been dropped after binning."""
+        """Values of the features, which are read again if they have been dropped after binning."""
         return self._shard.columns or self._read().columns
 
     def rows_hashed(self, key: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Holders with whole rows, i.e. all columns: `answer` computes one vector of integers from a query.
+"""Holders for parties with whole rows, i.e. all columns: `answer` computes a vector of integers per query.
 
 Guarantees: the vector depends only on this party's rows and the queries so far. The vectors of all parties
 sum to the answer of a single party with all rows, bit for bit.
@@ -57,16 +57,16 @@ from fedboost.protocol.contracts import MAX_CELLS, HeldTable
 from fedboost.terms.terms import Terms, have_folds, slots_of
 
 # ---- Votes on features, and a party's own histograms of the nodes that may split ------------------------
-# Guarantees: each histogram is built once, and of two siblings only the one with fewer rows at this party.
-# Only votes, and the bins of elected features, leave the party.
+# Guarantees: each histogram is built once. Of two siblings, only the histogram with fewer rows is built, and
+# the other is the difference. Only votes, and the bins of elected features, leave the party.
 
 
 class OwnHistograms:
     """Cache of a party's own histograms for the nodes of a level, as returned by `histogram.build`."""
 
     def __init__(self, growing: GrowingRows, bins: Bins, pairs: Int64) -> None:
-        """Start without any histograms. pairs: packed gradients of all rows, int64 [outputs, rows], the same
-        for a whole tree."""
+        """Start without any histograms. pairs: packed gradients of all rows, int64 [outputs, rows], which
+        stay the same for a whole tree."""
         self._growing = growing
         self._bins = bins
         self._pairs = pairs
@@ -76,15 +76,15 @@ class OwnHistograms:
         self._known = {}
 
     def of(self, node: int, limit: int) -> Int64:
-        """Return the histogram of a leaf, followed by its last pair of sums. limit: largest magnitude of a
-        gradient in the query's scale."""
+        """Return the histogram of a leaf, followed by one last pair: sums of positive gradients and hessians
+        of all its rows. limit: largest magnitude of a gradient in the query's scale."""
         if node not in self._known:
             self._known[node] = self._growing.histograms([node], self._pairs, self._bins, limit)[0]
         return self._known[node]
 
     def descend(self, splits: Splits, nodes: tuple[int, ...], limit: int, max_cells: int) -> None:
-        """Apply splits, and keep only the histograms of the given nodes. Raises Refused if they need more
-        than `max_cells` integers in total.
+        """Apply splits, and keep only the histograms of the given nodes. Raises Refused if these histograms
+        need more than `max_cells` integers in total.
 
         splits: splits since the last call; nodes: nodes to keep; limit: as in `of`."""
         if len(nodes) * self._bins.layout.cells > max_cells:
@@ -108,8 +108,8 @@ class OwnHistograms:
         return np.stack([self.of(node, limit)[:cells] for node in query.nodes])
 
     def elected(self, query: HistogramQuery) -> Int64:
-        """Return the bins of each node's elected features after the query's splits, or of all features at the
-        root."""
+        """Return the histograms of each node's elected features after the query's splits, or of all features
+        at the root."""
         layout, parts = self._bins.layout, []
         everything = [Elected(layout.features, layout.bins)] * len(query.nodes)
         for node, elected in zip(query.nodes, query.elected or everything, strict=True):
@@ -126,15 +126,15 @@ class OwnHistograms:
 
 def votes(query: VoteQuery, terms: Terms, rows: int, layout: Layout, own: Int64) -> Int64:
     """Compute a party's votes for features, int64 [nodes * features]. rows: number of the party's rows; own:
-    its histograms, int64 [nodes, cells]."""
+    the party's histograms, int64 [nodes, cells]."""
     # Penalties such as min_child_weight are for all rows: scale them by this party's share.
     rule = terms.rule(query.gradient, query.hessian).scaled(min(rows / query.rows, 1.0))
     return np.concatenate([vote(node, layout, rule, terms.histograms.vote_top_k) for node in own])
 
 
 def vote(own: Int64, layout: Layout, rule: SplitRule, top: int) -> Int64:
-    """Return 1 for the `top` features with the highest positive gain, and 0 for others: int64 [features].
-    Ties go to the lowest feature number."""
+    """Return 1 for each of the features with the highest positive gains, at most `top`, and 0 for others:
+    int64 [features]. Ties go to the lowest feature number."""
     votes = np.zeros(len(layout.features), np.int64)
     gains = rule.gains(own, layout, histogram.node_total(own, layout))
     best = np.argsort(-gains, kind="stable")[:top]
@@ -143,8 +143,8 @@ def vote(own: Int64, layout: Layout, rule: SplitRule, top: int) -> Int64:
 
 
 # ---- Target means: sums of a party's labels by level, and its levels as means ---------------------------
-# Guarantees: sums are integers, so those of all parties add up to those of the pooled rows, bit for bit. The
-# mean of a row depends only on its level and its fold.
+# Guarantees: sums are integers, so the parties' sums add up to the sums over the pooled rows, bit for bit.
+# The mean of a row depends only on its level and its fold.
 
 _HESSIAN = 0xFFFFFFFF
 """Mask of the hessian, the lower half of a row's packed pair."""
@@ -154,7 +154,7 @@ class LevelColumns:
     """Target-mean columns of a party, which come after the numeric features."""
 
     def __init__(self, shard: Shard, terms: Terms, trained: Mask) -> None:
-        """Divide the training rows into folds, if the terms need them. trained: bool [rows], True for
+        """Divide the training rows into folds, if the terms need folds. trained: bool [rows], True for
         training rows."""
         self._slots = [*slots_of(terms).values()]
         self._first = len(terms.columns.numeric)
@@ -202,7 +202,7 @@ class LevelColumns:
         )
 
     def predicted(self, columns: Sequence[Column], state: BoostingState) -> tuple[Column, ...]:
-        """Return the columns as they are encoded by the model that training has in this state."""
+        """Return the columns, encoded as for predictions by the model in this state of training."""
         means = () if state.start is None else state.start.means
         return self.encoded(columns, means, trained=False)
 
@@ -216,7 +216,7 @@ def _by_slot(slots_of_rows: Int64, values: Int64, slots: Slots) -> Int64:
 # ---- A party with whole rows ----------------------------------------------------------------------------
 
 MAX_ROWS_OF_TREES = 1 << 31
-"""Maximum number of rows x trees in a round: each takes 8 bytes, or 16 if rows are sampled."""
+"""Maximum of rows times trees in a round. Each row of each tree takes 8 bytes, or 16 if rows are sampled."""
 NO_FEATURE = CutPoints.of([np.zeros(0, np.float32)], [False])
 """Placeholder for the columns of a label holder without features: one bin that contains all rows."""
 
@@ -225,7 +225,7 @@ class GrowingHolder(RowsHolder):
     """Base of holders in a training session: keeps the binned rows, and tracks which leaf each row is in."""
 
     growing: GrowingRows
-    """Row numbers in each leaf of the growing tree."""
+    """Indices of the rows in each leaf of the growing tree."""
     bins = UNBINNED
     """Binned columns, followed by the row-set columns (other parties' splits, one bit per row)."""
 
@@ -237,7 +237,7 @@ class GrowingHolder(RowsHolder):
 
     @abstractmethod
     def begin_margins(self) -> None:
-        """Set the margins that training starts from."""
+        """Set the margins from which training starts."""
 
     @abstractmethod
     def forget_gradients(self) -> None:
@@ -249,11 +249,11 @@ class GrowingHolder(RowsHolder):
         self.forget_gradients()
 
     def end_tree(self, tree: int, splits: Splits, values: Values) -> None:
-        """Apply the last splits of a tree, move margins by leaf values, and start the next tree."""
+        """Apply the last splits of a tree, add its leaf values to the margins, and start the next tree."""
         self.begin_tree(tree + 1)
 
     def take_back(self) -> bool:
-        """Restore the margins from before the last finished tree. Returns False if they are not known."""
+        """Restore the margins from before the last finished tree. Returns False if these are not stored."""
         return False
 
     def encoded(self, start: StartQuery) -> tuple[Column, ...]:
@@ -264,8 +264,7 @@ class GrowingHolder(RowsHolder):
         self.bins = bins
 
     def bin(self, start: StartQuery) -> None:
-        """Bin the columns, and drop their values. Values take four bytes each, and are seldom needed
-        again."""
+        """Bin the columns, and drop their values. Each value takes four bytes, and is seldom needed again."""
         cut_points = start.cut_points if start.cut_points.sizes.size else NO_FEATURE
         settings = self._threads, self._shard.allocate, self._relayed
         self.use(Bins.of(self.encoded(start), cut_points, *settings))
@@ -283,7 +282,7 @@ class HorizontalHolder(GrowingHolder):
         name: str = "",
         sets: int = 0,
     ) -> None:
-        """Read the rows, and set their initial margins. name: of this party in the terms; sets: see
+        """Read the rows, and set their initial margins. name: name of this party in the terms; sets: see
         `GrowingHolder`."""
         super().__init__(read, terms, nthread, sets)
         self._name = name
@@ -305,24 +304,24 @@ class HorizontalHolder(GrowingHolder):
         self.growing = GrowingRows(*shape, self._sampler(), threads, shard.allocate)
         self.use(UNBINNED)
         self.has_gradients = False
-        """True if the gradients of the growing tree have been computed, i.e. from its first histogram on."""
+        """True if the growing tree's gradients have been computed, i.e. after its first histogram."""
 
     @property
     def table(self) -> HeldTable:
-        """Table of the session, and which of its rows are held out."""
+        """Table of the session, with a mask of its held-out rows if any are held out."""
         held_out = self._sets[metrics.VALIDATION] if holds_out(self._terms) else None
         return HeldTable(self.rows, lambda key: self._shard.hashed(key, self.columns), held_out)
 
     def own_histograms(self, query: VoteQuery) -> Int64:
-        """Return the histograms that a vote is based on, for a party with workers: int64 [nodes, cells]."""
+        """Return the histograms that a vote is based on, int64 [nodes, cells]. Used on a worker: the party
+        adds the histograms of its workers before it votes."""
         query.check_order(self._terms, self.state)
         histograms = self._of_vote(query)
         self.state = self.state.after(query)
         return histograms
 
     def go_to(self, state: BoostingState) -> None:
-        """Move to this state, whatever was answered before. Raises PeerError if the splits of the state are
-        invalid."""
+        """Move to this state from any other state. Raises PeerError if the new state's splits are invalid."""
         if state.position == self.state.position:
             return
         # Keep what both states share: bins if the cut points are the same, margins if finished rounds are a
@@ -406,7 +405,7 @@ class HorizontalHolder(GrowingHolder):
         return self._own.of_vote(query)
 
     def _residuals(self, query: ResidualQuery) -> Int64:
-        """Return the weight of rows by residual, for each part of each node's cell."""
+        """Return the total row weight by residual, for each part of each node's cell."""
         self.growing.apply(query.splits, self.bins)
         if query.tree == CONSTANT_TREE:
             nodes = [np.flatnonzero(self._sets[metrics.TRAIN]).astype(np.uint32)]
@@ -433,7 +432,7 @@ class HorizontalHolder(GrowingHolder):
         return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.int64), *parts])
 
     def _metrics(self, query: EndRoundQuery) -> list[Int64]:
-        """Return the metric sums of each set of rows in the query; zeros for the sets of other parties."""
+        """Return the metric sums of each set of rows in the query, with zeros for sets of other parties."""
         sets = [name.rpartition(metrics.OF_PARTY) for name in query.sets]
         sums = {
             rows: self._gradients.sum_metrics(query.metrics, query.weight, self._sets[rows])
@@ -443,7 +442,7 @@ class HorizontalHolder(GrowingHolder):
         return [sums[rows] if not sep or party == self._name else zeros for party, sep, rows in sets]
 
     def begin_margins(self) -> None:
-        """Set the margins to 0, to the base margins, or to those of the model that is continued."""
+        """Set the margins to 0, to the base margins, or to the margins of the model to continue from."""
         margin, base, earlier = self._gradients.margin, self._shard.base_margin, self._terms.earlier
         if earlier is not None:
             continue_margins(margin, base, earlier, self.columns)
@@ -479,14 +478,14 @@ class HorizontalHolder(GrowingHolder):
         self.has_gradients = True
 
     def _quantise_start(self, query: StartQuery | LevelSumsQuery) -> None:
-        """Compute the gradients that boosting starts from."""
+        """Compute the gradients from which the base score and the target means are computed."""
         loss, noise = self._terms.objective.loss, self._terms.noise
         shift = 0.0 if noise is None else loss.margin(self._terms.bound.start)
         self._gradients.quantise(loss.start, self._quantiser(query), shift)
 
     def _quantiser(self, query: StartQuery | LevelSumsQuery | TreeQuery | SumsQuery) -> Quantise:
-        """Return the function that quantises gradients for a query. Under terms with noise, it clips them to
-        the bound of a row."""
+        """Return the function that quantises gradients for a query. Under terms with noise, the function
+        also clips the gradients of each row to a bound."""
         if self._terms.noise is not None:
             return self._terms.bound.quantise
         return in_units(query.gradient, query.hessian)
@@ -496,13 +495,13 @@ class HorizontalHolder(GrowingHolder):
         super().end_tree(tree, splits, values)
 
     def forget_gradients(self) -> None:
-        """Drop gradients and own histograms, so that they are computed again when needed."""
+        """Drop the gradients and this party's histograms, so that they are computed again when needed."""
         self.has_gradients = False
         self._own.clear()
 
     def _sampler(self) -> Sampler:
-        """Return the sampler of rows. With gradient-based sampling, it selects all rows at first, because
-        gradients are not known yet."""
+        """Return the sampler of rows. With gradient-based sampling, the sampler selects all rows at first,
+        because gradients are not known yet."""
         terms, sample = self._terms, (self._sets[metrics.TRAIN], self._draws)
         if terms.draws.max_bootstrap_count > 1:
             return bootstrap(*sample, terms.draws.subsample)

@@ -22,8 +22,8 @@ LEFT = {**COMMON, "rows": "label_holder"}
 ALIGN, PLACES = 2, 3
 """The turns of these questions."""
 CHECK = (
-    "the common rows have different ids at this party and at label holder bank: the aggregator joined them "
-    "wrongly, or a party entered ids that are not its own"
+    "the common rows have different ids at this party and at label holder bank: the aggregator matched rows "
+    "incorrectly, or a party submitted ids of rows that it does not have"
 )
 OTHER_ROWS = (
     "the rows that party telco reports as known differ from those that the aggregator matched: contact both"

@@ -318,7 +318,7 @@ def test_an_aggregator_that_splits_a_group_is_refused(protection):
     session = played(down=down, min_rows_per_bin=20, max_bin=16, table=pooled(200), **settings)
     assert forged
     assert session.left(forged[0]) == (
-        "a split of node 0 is inside a group of bins, which min_rows_per_bin = 20 keeps together"
+        "a split of node 0 separates bins that min_rows_per_bin = 20 keeps together"
     )
 
 
@@ -343,9 +343,7 @@ def test_an_aggregator_that_ends_a_tree_by_other_splits_is_refused(again):
     if again:
         assert reason == "the query splits a tree before the sums of its root were requested"
     else:
-        assert reason.startswith(
-            "a split of node 0 is inside a group of bins, which min_rows_per_bin = 30 keeps together"
-        )
+        assert reason.startswith("a split of node 0 separates bins that min_rows_per_bin = 30 keeps together")
 
 
 # ---- restarts -------------------------------------------------------------------------------------------

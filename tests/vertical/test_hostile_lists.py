@@ -174,7 +174,8 @@ def test_a_count_of_ids_that_is_not_that_of_a_party_is_refused_by_it():
     for place, party in enumerate(("bank", "telco", "shop")):
         error = spoilt_answer(IdCountQuery, add(place, 2))
         assert error == (
-            f"party {party} left: the query has {sizes[place] + 2} row ids for this party, not {sizes[place]}"
+            f"party {party} left: the query has {sizes[place] + 2} row ids for this party, "
+            f"which has {sizes[place]}"
         )
 
 

@@ -48,7 +48,7 @@ VIEW = "party telco left: the aggregator sent columns or leaf values that are no
 # ---- places ---------------------------------------------------------------------------------------------
 
 TWICE = "the query names a {} row twice"
-RANGE = "common rows, or one outside the list"
+RANGE = "common rows or an index out of range"
 FEW = f"have only {FEWEST - 1} rows in common, but the terms require min_common_rows = {FEWEST}: compare "
 ONE = "have only 1 rows in common, but the terms require min_"
 BAD_PLACES = [
@@ -133,7 +133,7 @@ def test_places_of_another_party_and_of_all_are_refused(rows, party):
 @pytest.mark.parametrize(
     ("rows", "says"),
     [
-        ("left", "the query has {} rows in total, not {}"),
+        ("left", "the query has {} rows in total, but this party has {}"),
         ("predict", "label holder bank has {} rows to predict, but the terms have predict_rows = {}"),
     ],
 )
@@ -201,7 +201,7 @@ def test_sizes_other_than_were_told_are_refused(by):
     other = sizes_changed(lambda counts: AlignQuery((int(counts[0]), int(counts[1]) + by, int(counts[2]))))
     size = len(tables_of("three holders")["telco"])
     assert refused(matching(program=other)) == (
-        f"party telco left: the query has {size + by} row ids for this party, not {size}"
+        f"party telco left: the query has {size + by} row ids for this party, which has {size}"
     )
 
 
