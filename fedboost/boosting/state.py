@@ -1,7 +1,7 @@
-"""State of a training run, from which a party that reconnects continues.
+"""State of a training run, from which a party continues after it reconnects.
 
-Guarantees: the state is a pure function of the queries. A party that receives the state is where it would be
-if it had answered all queries. `may_change` decides, for the aggregator and the parties, when the roster (the
+Guarantees: the state is a pure function of the queries. A party that receives the state continues as if it
+had answered all queries. `may_change` decides, for the aggregator and the parties, when the roster (the
 parties in the sums) may change.
 Raises: Refused (`check`) for states that the terms do not allow."""
 
@@ -52,11 +52,11 @@ def structure(
     means: Iterable[LevelMeans] = (),
     edges: Iterable[Sequence[float] | Float64] = (),
 ) -> bytes:
-    """Return the SHA-256 hash of everything in a model that determines predictions, which parties sign.
+    """Return the hash that parties sign: SHA-256 of everything in a model that determines predictions.
 
-    It covers the constant margin, each tree's decisions and leaf values, target means, and the bin edges
-    signed with them. Parties can compute it from the queries. Gains and covers do not affect predictions and
-    are left out."""
+    It covers the constant margin, each tree's decisions and leaf values, target means, and the bin edges that
+    are signed with the model. Parties can compute the hash from the queries. Gains and covers do not affect
+    predictions and are left out."""
     parts = [np.float64(constant).tobytes()]
     for tree in trees:
         left = np.array(tree.left, np.int32)
@@ -87,7 +87,7 @@ def tree_of(splits: Splits, values: Values, cuts: tuple[Float32, ...], roots: in
 
     Args:
         splits: all splits, in order.
-        values: pairs of a leaf's node number and its value.
+        values: node number and value of each leaf.
         cuts: cut points of each feature.
         roots: number of roots.
     """
@@ -144,9 +144,9 @@ class BoostingState(HasSplits):
     """State of a training run between two queries.
 
     Args:
-        grids: number of answered counts over grids, increased by LEVELS_SUMMED once labels were summed by
-            level.
-        start: query that sent the cut points, or None before it.
+        grids: number of answered queries that count over grids, plus LEVELS_SUMMED if labels have been summed
+            by level.
+        start: query that sent the cut points, or None before that query.
         rounds: finished rounds, the constant first.
         splits, levels: splits of the growing tree, and number of answered queries about it.
         scales: gradient scales of the growing tree, known once its root has been queried.
@@ -182,10 +182,11 @@ class BoostingState(HasSplits):
         scales: tuple[Scale, Scale, float] | None = None,
         residual: ResidualQuery | None = None,
     ) -> "BoostingState":
-        """Return the state with these additional splits of the growing tree, and one more level.
+        """Return the state after one more query about the growing tree. splits: additional splits sent by the
+        query.
 
-        scales: scales of the answered query, of which only those of the root are kept; residual: the answered
-        query, if it was about residuals."""
+        scales: scales of the query, kept only for the root; residual: the query, if it was about
+        residuals."""
         grown = BoostingState(
             self.grids,
             self.start,
@@ -202,21 +203,22 @@ class BoostingState(HasSplits):
         return self._handing_on_hashes(grown)
 
     def _with(self, splits: Splits) -> Splits:
-        """Return the growing tree's splits followed by these. The result is cached, because both the check
-        and the answer need it."""
+        """Return the growing tree's splits, followed by the given splits. The result is cached, because both
+        the check and the answer need it."""
         known: tuple[Splits, Splits] | None = self.__dict__.get("_joined")
         if known is None or known[0] is not splits:
             known = self.__dict__["_joined"] = splits, self.splits + splits
         return known[1]
 
     def ended(self, splits: Splits, values: Values) -> "BoostingState":
-        """Return the state in which the growing tree is the last finished round."""
+        """Return the state after the growing tree has become the last finished round. splits: additional
+        splits."""
         done = Round(self._with(splits), values)
         return self._between_trees((*self.rounds, done))
 
     def _handing_on_hashes(self, after: "BoostingState") -> "BoostingState":
-        """Let `after`, a later state, continue its hash from that of this state's finished rounds, and return
-        it."""
+        """Pass the hash of this state's finished rounds to the later state `after`, which can continue the
+        hash. Returns `after`."""
         if "_hash_of_rounds" in self.__dict__:
             after.__dict__["_hashed_rounds"] = self._hash_of_rounds, len(self.rounds)
         elif "_hashed_rounds" in self.__dict__:
@@ -264,7 +266,7 @@ class BoostingState(HasSplits):
         return hashed
 
     def seen_by(self, terms: Terms, party: str, publicly: bool = False) -> "BoostingState":
-        """Return the state as one party sees it (`View`). publicly: return what all parties of its block
+        """Return the state as one party sees it (`View`). publicly: return only what all parties of its block
         see."""
         view = view_of(terms, party)
         if view is None:
@@ -298,10 +300,10 @@ class BoostingState(HasSplits):
     def may_change(self, query: OfTurn) -> bool:
         """Return True if the roster (the parties in the sums) may change at this query.
 
-        The same sum over two rosters reveals their difference, which may be a single party. So every margin
-        must have been moved in between, by a tree with different leaf values. The query must end a tree that
-        has split, or be about the root of the next tree. No leaf of that tree may have the value 0
-        (as with reg_alpha).
+        If the same sum is computed over two rosters, the difference reveals the sum over the parties in only
+        one of them, perhaps a single party. So every margin must move in between. The query must end a tree,
+        or be about the root of the tree that follows. The ended tree must have split, its leaf values must
+        not all be equal, and no leaf value may be 0 (which reg_alpha can cause).
         """
         if isinstance(query, EndRoundQuery):
             return query.tree >= 0 and _moves_all(self.splits + query.splits, query.values)
@@ -313,9 +315,9 @@ class BoostingState(HasSplits):
         return bool(self.rounds) and _moves_all(self.rounds[-1].splits, self.rounds[-1].values)
 
     def may_lack_parties(self, query: OfTurn) -> bool:
-        """Return True if the roster of this query may lack a party of the terms, which requires that some
-        tree has split. Earlier queries are the same in every session, so two rosters would reveal their
-        difference."""
+        """Return True if the roster of this query may lack a party of the terms. This requires that some tree
+        has split. Earlier queries are the same in every session, so their sums over two rosters would reveal
+        the difference between the rosters."""
         return self.may_change(query) or any(done.splits for done in self.rounds)
 
     def check(self, terms: Terms) -> None:
@@ -323,7 +325,8 @@ class BoostingState(HasSplits):
         trained = replace(self, grids=0) if terms.task.counts_values else self
         if not terms.task.trains and trained.position != INITIAL_STATE.position:
             raise Refused(
-                "state-invalid", f"a session with task {terms.task.name} has the state of a training session"
+                "state-invalid",
+                f"a session with task {terms.task.name} cannot have the state of a training session",
             )
         summed = LEVELS_SUMMED * bool(terms.columns.target_means) if self.grids >= LEVELS_SUMMED else 0
         if not 0 <= self.grids - summed <= MAX_REFINEMENTS:
@@ -340,8 +343,10 @@ class BoostingState(HasSplits):
         elif self.rounds:
             raise Refused("state-invalid", "the training state has finished rounds but no cut points")
         if len(self.rounds) > terms.trees.rounds + 1 or self.levels > terms.max_turns_per_tree:
-            told = f"the training state has {len(self.rounds)} finished rounds and {self.levels} levels"
-            raise Refused("state-invalid", f"{told}, more than the terms allow")
+            told = (
+                f"the training state has more finished rounds ({len(self.rounds)}) or levels ({self.levels})"
+            )
+            raise Refused("state-invalid", f"{told} than the terms allow")
         for number, done in enumerate(self.rounds):
             check_tree(terms, number - 1, done.splits, done.values)
             check_splits(terms, done.splits)
@@ -364,8 +369,8 @@ class BoostingState(HasSplits):
             check_scales(terms, self.scales.gradient, self.scales.hessian, self.scales.threshold)
 
     def check_next(self, terms: Terms, query: Query) -> None:
-        """Raise Refused unless the growing tree can continue with this query's splits and, if the query ends
-        it, these leaf values."""
+        """Raise Refused unless the growing tree can continue with the query's splits and, if the query ends
+        the tree, with its leaf values."""
         splits = self._with(query.splits)
         check_splits(terms, splits)
         if isinstance(query, EndRoundQuery):
@@ -401,8 +406,8 @@ class BoostingState(HasSplits):
         return replace(self, splits=_of_list(splits), levels=int(levels), scales=known, residual=last)
 
     def structure(self, rounds: int, terms: Terms) -> bytes:
-        """Return `structure` of the model after this number of rounds (at most all), or b"" before the
-        constant. Finite thresholds count as 0 if parties do not see each other's thresholds."""
+        """Return the hash (`structure`) of the model after this number of rounds, or b"" before the constant
+        is known. If parties do not see each other's thresholds, finite thresholds are hashed as 0."""
         if self.start is None or not self.rounds:
             return b""
         cuts, means = self.start.cut_points.cuts, [LevelMeans.of(own[:, -1]) for own in self.start.means]
@@ -411,7 +416,8 @@ class BoostingState(HasSplits):
         return structure(self.rounds[0].values[0][1], trees, means, edges)
 
     def trees(self, rounds: int, cuts: tuple[Float32, ...]) -> Iterator[Tree]:
-        """Yield the trees of the first `rounds` rounds, one per root. cuts: cut points of each feature."""
+        """Yield the trees of the first rounds, one tree per root. rounds: number of rounds; cuts: cut points
+        of each feature."""
         constant, *finished = self.rounds
         roots = len(constant.values)
         for done in finished[:rounds]:
@@ -430,15 +436,14 @@ def _of_list(content: list[list[Any]]) -> Splits:
 
 
 def _moves_all(splits: Splits, values: Values) -> bool:
-    """Return True if a tree moves every margin: it has split, and its leaf values are not 0 and not all
-    equal."""
+    """Return True if a tree moves every margin: the tree has split, no leaf value is 0, and the leaf values
+    are not all equal."""
     moves = {value for _, value in values}
     return len(splits) > 0 and 0 not in moves and len(moves) > 1
 
 
 # ---- Memory of a session's sums at the aggregator, and a limit on it ------------------------------------
-# Guarantees: the memory that a query needs is known from the query alone, before anything is allocated for
-# it.
+# Guarantees: the memory that a query needs is known from the query alone, before any memory is allocated.
 
 GIB = 1 << 30
 

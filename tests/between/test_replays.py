@@ -101,7 +101,7 @@ def test_below_the_root_a_question_has_the_scales_of_the_root(change, restarted)
         state = liar.state
         liar.forget()
         liar.gather(state)
-    with pytest.raises(Left, match="samples rows differently from that for the root"):
+    with pytest.raises(Left, match="samples rows differently from the root's query"):
         liar.ask(other, liar.turn + 1)
 
 
@@ -112,7 +112,7 @@ def test_below_the_root_rows_are_drawn_by_the_threshold_of_the_root():
     assert query.threshold > 0
     state = liar.state
     liar.gather(state)
-    with pytest.raises(Left, match="samples rows differently from that for the root"):
+    with pytest.raises(Left, match="samples rows differently from the root's query"):
         liar.ask(dataclasses.replace(query, threshold=query.threshold / 2), liar.turn + 1)
 
 

@@ -80,8 +80,8 @@ FULL = 2 << 6  # the nodes of a tree of depth 6, and one
 @pytest.mark.parametrize(
     ("query", "says"),
     [
-        (dataclasses.replace(ROOT, nodes=(2, 2)), "or one of them twice"),
-        (dataclasses.replace(ROOT, widths=bytes(4 * [20])), "4 cell widths, not two for each of 1 nodes"),
+        (dataclasses.replace(ROOT, nodes=(2, 2)), "or one is repeated"),
+        (dataclasses.replace(ROOT, widths=bytes(4 * [20])), r"\(4\) is not twice the number of nodes \(1\)"),
         (dataclasses.replace(ROOT, widths=bytes((0, 20))), "cell widths must be between 1 and 64 bits"),
         (dataclasses.replace(ROOT, widths=bytes((20, 0))), "cell widths must be between 1 and 64 bits"),
         (dataclasses.replace(ROOT, widths=bytes((65, 1))), "cell widths must be between 1 and 64 bits"),
@@ -169,11 +169,11 @@ def test_splits_that_do_not_fit_the_kind_of_their_feature(split):
         ({"nodes": (1,)}, "before the first tree, the query must be about the residuals of all rows"),
         ({"width": 8}, "cannot be 8 bits"),
         ({"width": 31}, "cannot be 31 bits"),
-        ({"starts": (0, 0)}, "2 residual cells for 1 nodes"),
+        ({"starts": (0, 0)}, r"residual cells in the query \(2\) differs from the number of nodes \(1\)"),
         ({"starts": (1,), "width": 24}, "does not start at a multiple of its size"),
         ({"starts": (1 << 32,), "width": 24}, "does not start at a multiple of its size"),
         ({"weight": Scale(0, 24)}, "must use 16-bit weights"),
-        ({"tree": 0, "nodes": (0, 0), "starts": (0, 0)}, "or one of them twice"),
+        ({"tree": 0, "nodes": (0, 0), "starts": (0, 0)}, "or one is repeated"),
         ({"splits": (Split(0, 0, 0, False, 1),)}, "constant that boosting starts from cannot have splits"),
     ],
 )

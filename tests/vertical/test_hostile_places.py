@@ -71,28 +71,28 @@ BAD_PLACES = [
         ("left",),
         lambda own: own[:-1],
         "telco",
-        "has 49 places in the query, but 50 rows are {}",
+        "row indices or hashes for party telco (49): 50 rows are {}",
     ),
     (
         "another number",
         ("predict",),
         lambda own: own[:-1],
         "telco",
-        "has 93 places in the query, but 94 rows are {}",
+        "row indices or hashes for party telco (93): 94 rows are {}",
     ),
     (
         "of the label holder",
         ("left",),
         lambda _: np.arange(30),
         "bank",
-        "has 30 places in the query, but 50 rows are {}",
+        "row indices or hashes for party bank (30): 50 rows are {}",
     ),
     (
         "of the label holder",
         ("predict",),
         lambda _: np.arange(30),
         "bank",
-        "has 30 places in the query, but 94 rows are {}",
+        "row indices or hashes for party bank (30): 94 rows are {}",
     ),
 ]
 

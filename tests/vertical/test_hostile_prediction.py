@@ -173,7 +173,7 @@ def test_an_introduction_elsewhere_is_refused():
         return None
 
     assert refused(Predicting(down=down)) == (
-        "party telco left: a session with task predict has the state of a training session"
+        "party telco left: a session with task predict cannot have the state of a training session"
     )
 
 

@@ -54,13 +54,14 @@ class TrainingStart:
     Args:
         rows: number of rows of all parties.
         first: exponent counts (gradients, hessians and weights by binary exponent) at the initial margins.
-        exponents: exponent counts after the constant.
-        norms: counts of gradient norms after the constant.
+        exponents: exponent counts at the margins after the constant is added.
+        norms: counts of gradient norms at the same margins.
         cut_points: cut points of all features.
         levels: target means, and the cut points between them.
         score: constant prediction that boosting starts from.
         scales: scales of gradients, hessians and weights.
-        ahead: scales of the first tree if its root was queried early, with the result `root_sums`.
+        ahead: scales of the first tree if its root was queried early, else None.
+        root_sums: sums of that query, else None.
     """
 
     rows: int
@@ -99,7 +100,7 @@ def begin(terms: Terms) -> Generator[OfTurn, Int64, TrainingStart]:
 
 
 def train(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Booster | Outcome]:
-    """Train all rounds and return the model. grown: rounds that are already known, see `grow_tree`."""
+    """Train all rounds and return the model. grown: rounds known from before a restart, see `grow_tree`."""
     if terms.vertical.aligns:
         yield from align(terms)
     begun = yield from begin(terms)
@@ -138,7 +139,8 @@ def train(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Booster |
 
 def watched(terms: Terms, round_metrics: dict[str, float]) -> float:
     """Return the value that early stopping watches: the last metric on the last set of rows, negated if
-    higher values of the metric are better. Raises ConfigError if it is needed but undefined."""
+    higher values of the metric are better. Raises ConfigError if early stopping needs the metric but it is
+    undefined."""
     name, value = [*metrics.of_all(round_metrics).items()][-1]
     if terms.evaluation.early_stopping_rounds and math.isnan(value):
         raise ConfigError(
@@ -148,7 +150,7 @@ def watched(terms: Terms, round_metrics: dict[str, float]) -> float:
 
 
 def best(scores: list[float]) -> int:
-    """Return the first round with the lowest (best) score."""
+    """Return the index of the first round with the lowest (best) score."""
     return min(range(len(scores)), key=scores.__getitem__)
 
 
@@ -160,7 +162,7 @@ def end_round(
     values: tuple[tuple[int, float], ...],
     scales: Scales,
 ) -> Generator[OfTurn, Int64, tuple[Int64, Int64, dict[str, float]]]:
-    """Move the margins by these leaf values, and return the sum as split by `split_end`."""
+    """Send the query that ends a round (`end_query`), and return the parts of its sum (`split_end`)."""
     total = yield end_query(terms, rows, number, splits, values, scales)
     return split_end(terms, total, scales)
 
@@ -173,7 +175,7 @@ def end_query(
     values: tuple[tuple[int, float], ...],
     scales: Scales,
 ) -> EndRoundQuery:
-    """Return the query that ends a round: it moves the margins by these leaf values and asks for metrics."""
+    """Return the query that ends a round: it moves the margins by the leaf values and asks for metrics."""
     measured = terms.metrics, scales.weight, terms.needs_exponent_counts, terms.sets
     return EndRoundQuery(rows, number, splits, values, *measured, terms.draws.by_gradient_norm)
 
@@ -193,8 +195,8 @@ def end_and_begin(
     """Send the queries at the end of a round in one turn: the start of boosting (if any), the end of the
     round, and the root of the next tree (if any). Returns the sum of each.
 
-    Parties apply them in this order: the start sets the bins, the end moves the margins, and the root needs
-    both."""
+    Parties apply the queries in this order: the start sets the bins, the end moves the margins, and the root
+    needs both."""
     queries = [query for query in (start, end, root) if query is not None]
     sums = yield from together(terms, *queries)
     ended = int(start is not None)
@@ -209,8 +211,8 @@ def root_ahead(
     scales: Scales | None,
     roots: tuple[int, ...] = (),
 ) -> HistogramQuery | None:
-    """Return the query for the next round's roots, to be sent with the end of the current round. Returns None
-    if the scales are not known, or after the last round."""
+    """Return the query for the next round's roots, which is sent together with the end of the current round.
+    Returns None if the scales are not known, or if the current round is the last."""
     if scales is None or number == terms.trees.rounds:
         return None
     return root_query(terms, rows, number, ground, scales, roots)
@@ -248,8 +250,9 @@ def grow_tree(
         number: number of the round.
         ground: growth settings, or the cut points to build them from.
         scales: scales of gradients and hessians.
-        grown: rounds so far. A round that is already in it, from before a restart, is not grown again.
-        root: sum of `root_query`, if it was sent early.
+        grown: rounds grown so far, to which this round is added. A round that is already in the list, from
+            before a restart, is not grown again.
+        root: sum of the answers to `root_query`, if that query was sent early.
     """
     if number == len(grown):
         ground = GrowthSettings(terms, ground) if isinstance(ground, CutPoints) else ground
@@ -264,9 +267,9 @@ def _grow(
     frontier = Frontier(terms, sampled_rows, number, ground, scales)
     growing = frontier.growing
     frontier.take_roots((yield root_query(terms, rows, number, ground, scales)) if root is None else root)
-    # Each pass of the loop is a level: `split` decides splits from known sums without a turn; the query sends
-    # these splits and asks for children. The splits of the last level are sent with the query that ends the
-    # round.
+    # Each pass of the loop is a level: `split` finds splits from known sums without a turn; the query sends
+    # these splits and asks for the sums of children. The splits of the last level are sent with the query
+    # that ends the round.
     while frontier.split():
         try:
             if terms.histograms.vote_top_k:
@@ -288,7 +291,7 @@ def _grow(
 
 @dataclass
 class Candidate:
-    """Candidate settings in a tuning session: its terms, its growth settings, and its watched metric in each
+    """One candidate of a tuning session: its terms, its growth settings, and its watched metric in each
     round."""
 
     number: int
@@ -298,8 +301,8 @@ class Candidate:
 
 
 def tune(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcome]:
-    """Train all candidates in parallel and drop the worst at the end of each stage. grown: rounds that are
-    already known, see `grow_tree`."""
+    """Train all candidates in parallel and drop the worst at the end of each stage. grown: rounds known from
+    before a restart, see `grow_tree`."""
     begun = yield from begin(terms)
     rows, scales, ahead, sums = begun.rows, begun.scales, begun.ahead, begun.root_sums
     each = [terms.candidate(number) for number in range(len(terms.objective.candidates))]
@@ -319,7 +322,7 @@ def tune(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcome]:
             end = end_query(terms, rows, number, splits, values, scales)
             ahead = scales.ahead(terms, exponents, values)
             root = None
-            # At the end of a stage the metrics of this round decide whose roots are asked for next.
+            # At the end of a stage the metrics of this round decide which candidates' roots are queried next.
             if number + 1 not in ends:
                 root = root_ahead(terms, rows, number + 1, going[0].ground, ahead, _roots_of(going))
             _, ended, sums = yield from end_and_begin(terms, None, end, root)
@@ -342,13 +345,13 @@ def _check_rows(terms: Terms, ended: Int64, scales: Scales) -> None:
         raise ConfigError(
             "tune-few-rows",
             f"comparing candidates requires at least {metrics.MIN_ROWS} validation rows (weighted rows count "
-            f"as fractions of the heaviest): mark more rows in the table, or draw a larger share",
+            f"as fractions of the heaviest row): mark more rows in the table, or draw a larger share",
         )
 
 
 def _score(terms: Terms, by_set: dict[str, float], number: int) -> float:
-    """Return a candidate's last metric on the validation rows, where lower is better. Raises ConfigError if
-    it is undefined."""
+    """Return a candidate's last metric on the validation rows, negated if higher values are better. Raises
+    ConfigError if the metric is undefined."""
     watched = own_name(terms.metrics[-1])
     value = by_set[f"{VALIDATION}-{number}/{watched}"]
     if math.isnan(value):
@@ -361,7 +364,7 @@ def _score(terms: Terms, by_set: dict[str, float], number: int) -> float:
 
 
 def _best_first(candidates: list[Candidate]) -> list[Candidate]:
-    """Sort candidates by the score of their best round; ties go to the lower number."""
+    """Sort candidates by the score of their best round; ties go to the lower candidate number."""
     return sorted(candidates, key=lambda each: (min(each.scores, default=np.inf), each.number))
 
 
@@ -392,8 +395,8 @@ def _roots_of(going: list[Candidate]) -> tuple[int, ...]:
 def _grow_side_by_side(
     terms: Terms, rows: int, number: int, going: list[Candidate], scales: Scales, sums: Int64 | None
 ) -> Generator[OfTurn, Int64, tuple[Tree, Splits]]:
-    """Grow the trees of all remaining candidates as one. Returns it with the splits not yet sent to any
-    party."""
+    """Grow the trees of all remaining candidates as one `Tree`. Returns this tree, and the splits not yet
+    sent to any party."""
     # Each candidate grows its own tree, with its own node numbers. Parties see one tree: `_Forest` renumbers
     # nodes, and answers are concatenated in the order of the candidates that still grow.
     root = root_query(terms, rows, number, going[0].ground, scales, _roots_of(going))
@@ -424,7 +427,7 @@ class _Growing:
 
     frontier: Frontier
     number: list[int]
-    """Maps the tree's own node numbers -> node numbers of the whole round."""
+    """Maps node number in this tree -> node number in the whole round."""
 
 
 class _Forest:
@@ -437,7 +440,8 @@ class _Forest:
         self.new_splits = NO_SPLITS
 
     def split(self, trees: list[_Growing]) -> list[_Growing]:
-        """Split the leaves of these trees whose turn it is. Returns the trees that can still grow."""
+        """In each of these trees, split the leaves whose turn it is. Returns the trees that can still
+        grow."""
         return [tree for tree in trees if self._split(tree)]
 
     def _split(self, tree: _Growing) -> bool:
@@ -454,7 +458,7 @@ class _Forest:
 
     @property
     def tree(self) -> Tree:
-        """All trees as one. The root of a dropped candidate is a leaf with value 0."""
+        """All trees combined into one `Tree`. The root of a dropped candidate is a leaf with value 0."""
         whole = Tree()
         for _ in range(self._size):
             whole.add_leaf(0.0, 0.0)

@@ -1,9 +1,9 @@
-"""Growing trees of a round, at the aggregator. Leaves, histograms and nodes are arrays; each step is one
+"""Grows the trees of a round at the aggregator. Leaves, histograms and nodes are arrays; each step is one
 compiled call per level (`gbdt.kernels.level`).
 
-Guarantees: of two siblings, parties report the one with the smaller sum of hessians. The other is the parent
-minus it, for every feature whose histogram is known for the parent. Cells are only as wide as the parent's
-sums require.
+Guarantees: of two siblings, parties report the histogram of the one with the smaller sum of hessians. The
+other histogram is the parent's minus the reported one, for every feature in the parent's histogram. Cells are
+only as wide as the parent's sums require.
 Raises: PeerError for sums that contradict each other or the parent's sums."""
 
 from functools import cached_property
@@ -46,14 +46,15 @@ from fedboost.terms.terms import Terms
 
 
 class BinGroups:
-    """Groups of bins at each known node, if parties report one sum per group. Siblings have the same groups.
+    """The groups of bins at each node, used if parties report one sum per group. Siblings have the same
+    groups.
 
     The groups of children are unions of their parent's groups. The parent's sums are merged into these unions
-    before the child's are subtracted, so that both have a sum in the same bins."""
+    before the child's sums are subtracted, so that both have sums for the same groups."""
 
     def __init__(self, terms: Terms, layout: Layout, numbers: Int64) -> None:
-        """Start without any groups. layout: positions of the bins of the features; numbers: feature numbers
-        in the terms."""
+        """Start without any groups. layout: positions of the features' bins; numbers: numbers of these
+        features in the terms."""
         view = view_of(terms, terms.vertical.label_holder or "")
         assert view is not None
         self._holders = [terms.parties[place] for place in view.holders[numbers].tolist()]
@@ -61,15 +62,16 @@ class BinGroups:
         self._of: dict[int, Flags] = {}
 
     def take_roots(self, answer: Int64, roots: int) -> Int64:
-        """Record the groups in an answer about the roots, and return the sums of the answer."""
+        """Record the groups in an answer about the roots, and return the sums in the answer."""
         sums, marks = self._parts(answer, roots)
         for root, own in enumerate(marks):
             self._of[root] = self._checked(root, own, None, sums.reshape(roots, -1)[root])
         return sums
 
     def take(self, answer: Int64, asks: Int64, families: Leaves, histograms: Int64) -> Int64:
-        """Record the groups in an answer about children, which also hold for their siblings, and return the
-        sums of the answer. The parents' sums in `histograms` are merged into the same groups, in place.
+        """Record the groups in an answer about children, and return the sums in the answer. The groups of a
+        child also apply to its sibling. The parents' sums in `histograms` are merged into the same groups, in
+        place.
 
         asks: the queried children (`level.list_queried_children`); families: the split leaves with their
         children; histograms: int64 [slots, cells]."""
@@ -80,13 +82,13 @@ class BinGroups:
             apart = self._checked(node, own, self._of[node], of_node)
             self._of[left] = self._of[left + 1] = apart
             parent = histograms[family["slot"]]
-            # The finer sums of the parent are lost here. Nothing needs them later: all groups below are
-            # unions of these.
+            # The finer sums of the parent are lost here. They are not needed later, because all groups at
+            # lower levels are unions of these groups.
             parent[:] = histogram.grouped(parent, apart, self._layout)
         return sums
 
     def widen(self, columns: Int32, bitmaps: Bytes, features: Int32) -> None:
-        """Change splits in place so that they separate only whole groups.
+        """Change splits in place so that no split divides a group.
 
         Args:
             columns: as in `tree.Splits`.
@@ -116,8 +118,8 @@ class BinGroups:
         return answer[:sums], answer[sums:].reshape(nodes, -1)
 
     def _checked(self, node: int, marks: Int64, above: Flags | None, sums: Int64) -> Flags:
-        """Return the groups that these marks describe. node: the node, or its parent; above: the parent's
-        groups."""
+        """Return the groups that marks describe. Raises PeerError if the groups are impossible. node: the
+        node or its parent, for the message; above: groups of the parent, or None at a root."""
         fault = histogram.fault(marks, above, sums[:-STATS].reshape(-1, STATS), self._layout)
         if fault is not None:
             feature, what = fault
@@ -131,23 +133,24 @@ class BinGroups:
 
 
 # ---- The growing trees of a round -----------------------------------------------------------------------
-# The leaves of a `Frontier` are in one of these places, each in the order of node numbers:
-# - fresh: the leaf's histogram and totals are known, its best split is not;
+# Each leaf of a `Frontier` that may still split is in one of these arrays, in the order of node numbers:
+# - fresh: the leaf's histogram and totals are known, but its best split is not;
 # - waiting: its best split gains enough, but its turn has not come;
 # - families: it was split, and at least one child may split again ("open": the child is not too deep, and its
 #   hessians suffice for two children).
 # All other leaves are final. In each turn `split` finds the best splits of the fresh leaves, and splits the
-# leaves whose turn it is; children get the next numbers, in this order. `query` asks for one child of each
-# family. `take` makes the open children the fresh leaves of the next level.
+# leaves whose turn it is; children get the next node numbers, in the order of splits. `query` asks for one
+# child of each family. `take` makes the open children the fresh leaves of the next level.
 #
-# Subtraction: the answer covers the child with fewer hessians (on a tie the left one), and its sibling is the
-# parent minus it, computed in the parent's slot. The invariant is that the slot of each fresh or waiting leaf
-# has the exact sums over its rows. Integer sums make the difference exact; `write_children` checks that the
-# child's bins sum to what the split left for it, and that the difference has no negative hessian. A new slot
-# is needed only if both children are open, so there are never more slots than leaves.
+# Subtraction: the answer covers the child with the smaller sum of hessians (the left child if the sums are
+# equal). Its sibling's sums are the parent's minus the child's, computed in the parent's slot. The invariant
+# is that the slot of each fresh or waiting leaf has the exact sums over its rows. Integer sums make the
+# difference exact; `write_children` checks that the child's bins sum to what the split left for it, and that
+# the difference has no negative hessian. A new slot is needed only if both children are open, so there are
+# never more slots than leaves.
 #
-# With `vote_top_k` a slot knows only some features. A child can be subtracted for features that are known of
-# the parent; for the others both open children are asked.
+# With `vote_top_k`, a slot contains only some features. Subtraction is possible for features in the parent's
+# slot; for all other features, both open children are queried.
 #
 # One level, with the leaves that each call moves:
 #
@@ -166,7 +169,7 @@ REASONS = {
 }
 
 FIRST_ROOM = 126
-"""Number of nodes below the roots for which a growing tree initially has room: those of a tree with six
+"""Number of nodes below the roots for which a growing tree initially has room: as many as in a tree with six
 levels."""
 
 
@@ -175,8 +178,8 @@ class Columns:
     constraints."""
 
     def __init__(self, terms: Terms, tree: int, numbers: Int64 | None = None) -> None:
-        """Prepare the limits for the trees of one round. numbers: features that the trees use, in increasing
-        order; None for all."""
+        """Prepare the limits for the trees of one round. tree: number of the round; numbers: numbers of the
+        features that the trees use, in increasing order, or None for all."""
         self._terms, self._tree = terms, terms.first_tree + tree
         names = terms.columns.features
         self._features = names if numbers is None else tuple(names[number] for number in numbers)
@@ -185,14 +188,15 @@ class Columns:
         features = self._features if groups else ()
         self._groups = np.array([[name in {*group} for name in features] for group in groups], np.bool_)
         self.by_path = len(groups) > 0
-        """True if the path to a node restricts the features that it may be split by."""
+        """True if the features on the path to a node restrict the features that the node may be split by."""
 
     def restrict(self, leaves: Leaves, known: Flags, used: Flags) -> Flags:
         """Return the features that each leaf may be split by, bool [leaves, features]; empty if there is no
         limit.
 
-        known: features with known histograms, bool [slots, features]; used: features used on the path to a
-        leaf, likewise. Each is empty if it is irrelevant."""
+        known: features with known histograms, bool [slots, features], or empty if all are known; used:
+        features used on the path to a leaf, bool [slots, features], or empty without interaction
+        constraints."""
         if not (self._sampled or self.by_path):
             return known[leaves["slot"]] if known.size else known
         allowed = np.ones((leaves.size, len(self._features)), np.bool_)
@@ -219,11 +223,11 @@ class Columns:
 
 
 class GrowthSettings:
-    """Layout, cut points and limits for the trees of a session, in the form that the kernels take."""
+    """Layout, cut points and limits for the trees of a session, in the form that the kernels expect."""
 
     def __init__(self, terms: Terms, cut_points: CutPoints, numbers: Int64 | None = None) -> None:
-        """Derive the settings from the terms. cut_points: of all features; numbers: features that the trees
-        use, in increasing order; None for all."""
+        """Derive the settings from the terms. cut_points: cut points of all features; numbers: numbers of the
+        features that the trees use, in increasing order, or None for all."""
         self.is_part = numbers is not None
         self.numbers = np.arange(cut_points.sizes.size) if numbers is None else numbers
         self._terms = terms
@@ -239,12 +243,12 @@ class GrowthSettings:
         categories = trees.max_cat_to_onehot, trees.max_cat_threshold
         by_gain = trees.grow_policy == "lossguide"
         self.shared = trees.grow_policy == "symmetric"
-        """True if all leaves of a level below one root share one split."""
+        """True if all leaves at one level of a tree share one split."""
         self.limits = MIN_GAIN, float(trees.gamma), *categories, trees.max_depth, max_leaves, by_gain
 
     def of_tree(self, number: int) -> "GrowthSettings":
-        """Return the settings for the trees of one round. In the first `alone_rounds` they cover only the
-        label holder's columns."""
+        """Return the settings for the trees of one round. In the first `alone_rounds` rounds, the settings
+        cover only the label holder's columns."""
         return self._alone if self._terms.vertical.grows_alone(number) else self
 
     @cached_property
@@ -258,7 +262,8 @@ class GrowingTree:
     """Nodes of the growing trees of a round, roots first, and the splits not yet sent to any party."""
 
     def __init__(self, roots: int, ground: GrowthSettings, rule: SplitRule, groups: BinGroups | None) -> None:
-        """Start with the roots. groups: the groups of bins, if parties report one sum per group."""
+        """Start with only the roots. groups: groups of bins if parties report one sum per group, else
+        None."""
         self._groups = groups
         signs = rule.signs[ground.numbers] if rule.signs.size else rule.signs
         self._ground, self._signs, self._rule = ground, signs, (*rule.scales, rule.learning_rate)
@@ -271,7 +276,7 @@ class GrowingTree:
         """Splits not yet sent to any party."""
 
     def plant(self, cells: Int64, roots: Leaves, histograms: Int64) -> tuple[int, int, int]:
-        """Take the sums of the roots (`level.write_roots`). Returns (reason, node, feature); reason is 0 if
+        """Store the sums of the roots (`level.write_roots`). Returns (reason, node, feature); reason is 0 if
         the sums are consistent."""
         sums = cells, self._ground.sizes, roots, histograms
         reason: tuple[int, int, int] = level_kernels.write_roots(*sums, self._nodes, *self._rule)
@@ -281,12 +286,12 @@ class GrowingTree:
         self, fresh: Leaves, waiting: Leaves, allowed: Flags, histograms: Int64
     ) -> tuple[Leaves, Leaves]:
         """Split the leaves whose turn it is (`level.split_level`). Returns the leaves that still wait, and
-        the families (leaves that were split and have an open child).
+        the families (split leaves with a child that may be split further).
 
-        fresh, waiting: leaves whose best split is not known yet, and those whose best split is known;
-        allowed: features that each fresh leaf may be split by, bool [leaves, features]; histograms: int64
-        [slots, cells]."""
-        # Room for the case that every fresh and waiting leaf is split, into two children each.
+        fresh: leaves whose best split is not known yet; waiting: leaves whose best split is known; allowed:
+        features that each fresh leaf may be split by, bool [leaves, features]; histograms: int64 [slots,
+        cells]."""
+        # Make room for two children of every fresh and waiting leaf, in case all of them are split.
         room, ground = len(fresh) + len(waiting), self._ground
         if self._size + 2 * room > len(self._nodes):
             self._nodes = with_room(self._nodes, self._size + 2 * room)
@@ -311,12 +316,12 @@ class GrowingTree:
             ground.limits,
         )
         self._size += 2 * made
-        # A view: what the lines below change in `columns` is what parties receive. The nodes have copies of
+        # `columns` is a view of `splits`, so parties receive the changes below. The nodes have copies of
         # these numbers, so each change is made there as well.
         columns = splits[:, :made]
         if self._groups is not None:
             self._widen(self._groups, columns)
-        # Kernels number the features of the ground; parties and the model those of the terms.
+        # Kernels use feature numbers of the ground; parties and the model use feature numbers of the terms.
         if ground.is_part:
             columns[1] = ground.numbers[columns[1]]
             self._nodes["feature"][columns[0]] = columns[1]
@@ -351,28 +356,29 @@ class Histograms:
         self._features = ground.layout.offsets, ground.sizes
         self.cells, self._size = np.empty((roots, ground.layout.cells), np.int64), roots
         self.known = np.ones((roots * bool(terms.histograms.vote_top_k), features), np.bool_)
-        """Features whose histograms a slot contains, bool [slots, features]; empty if every slot contains
-        all."""
+        """Features whose histograms a slot contains, bool [slots, features]; empty if each slot contains all
+        features."""
         self.used = np.zeros((roots * by_path, features), np.bool_)
-        """Features used on the path to a leaf, bool [slots, features]; empty if irrelevant."""
+        """Features used on the path to a leaf, bool [slots, features]; empty without interaction
+        constraints."""
 
     def take(
         self, cells: Int64, asks: Int64, families: Leaves, both: int, elected: Flags
     ) -> tuple[tuple[int, int, int], Leaves]:
-        """Take the sums of the queried children, and compute those of their siblings
+        """Store the sums of the queried children, and compute the sums of their siblings
         (`level.write_children`).
 
         Args:
             cells: the sums.
             asks: the queried children (`level.list_queried_children`).
-            families: leaves that were split and have an open child.
+            families: split leaves with an open child (a child that may be split further).
             both: number of families with two open children.
-            elected: elected features of each family; empty for all.
+            elected: bool [families, features], features elected for each family; empty for all features.
 
         Returns:
-            (reason, node, feature), see `refuse`, and the open children.
+            The arguments of `refuse` (reason, node, feature), and the open children.
         """
-        # One open child takes its parent's slot, so only a second one needs a new slot.
+        # One open child takes its parent's slot, so only a second open child needs a new slot.
         if both:
             size = self._size + both
             self.cells = with_room(self.cells, size, spare=False)
@@ -386,7 +392,7 @@ class Histograms:
 
 
 class Frontier:
-    """Growing trees of a round, and their leaves that may still split."""
+    """Growing trees of a round, and the leaves that may still be split."""
 
     def __init__(self, terms: Terms, rows: int, number: int, ground: GrowthSettings, scales: Scales) -> None:
         """Start with the roots as leaves. rows: upper bound on the number of rows in a sum; number: number of
@@ -412,12 +418,13 @@ class Frontier:
         self._refuse(*self.growing.plant(cells, self._fresh, self._histograms.cells))
 
     def split(self) -> bool:
-        """Split the leaves whose turn it is. Returns False if none of their children may be split further.
+        """Split the leaves whose turn it is under `grow_policy`. Returns False if none of the children may be
+        split further.
 
         - depthwise: all leaves whose best split gains enough.
         - symmetric: all leaves that their level's common split can separate.
-        - lossguide: the better half of each tree's leaves, so that a tree takes few turns and still grows
-          where it gains most.
+        - lossguide: in each tree, the half of the leaves with the highest gains. Splitting only the best leaf
+          would take a turn per split.
         """
         histograms = self._histograms
         allowed = self._columns.restrict(self._fresh, histograms.known, histograms.used)
@@ -432,11 +439,12 @@ class Frontier:
         return VoteQuery(rows, self._number, self.growing.new_splits, voters, *size, *self._scales.pair)
 
     def elect(self, votes: Int64) -> None:
-        """Elect features jointly for the children of each family; ties go to the lowest feature number."""
+        """Elect features for each family by the votes for its children. Ties go to the lowest feature
+        number."""
         self.growing.new_splits = NO_SPLITS  # the votes' query has sent them
         by_voter = votes.reshape(-1, len(self._ground.sizes))
         # Families are in the order of their left children, each followed by its right one. So the family of a
-        # child is the last one whose left child is not after it.
+        # child is the last family whose left child is not after the child.
         family = np.searchsorted(self._families["left"], self._voters, side="right") - 1
         totals = np.zeros((self._families.size, by_voter.shape[1]), np.int64)
         np.add.at(totals, family, by_voter)
@@ -445,8 +453,8 @@ class Frontier:
         np.put_along_axis(self._elected, first, True, axis=1)
 
     def query(self) -> HistogramQuery:
-        """Return the query for one child of each family, or for both children if the parent lacks some
-        features."""
+        """Return the query for one child of each family, or for both children if the parent's histogram lacks
+        some of the elected features."""
         known = self._histograms.known
         self._asks, widths, possible, self._both = level_kernels.list_queried_children(
             self._families, known, self._elected
@@ -458,7 +466,8 @@ class Frontier:
         elected: tuple[Elected, ...] = ()
         if self._elected.size:
             _, family, _, unknown = self._asks.T
-            # A second child of a family (unknown = 1) is asked only for features unknown of the parent.
+            # The second child of a family (unknown = 1) is queried only for features that the parent's slot
+            # lacks.
             slots = self._families["slot"][family]
             asked = self._elected[family] & ~(known[slots] & (unknown == 1)[:, None])
             elected = tuple(
@@ -466,23 +475,23 @@ class Frontier:
                 for own in asked
             )
         nodes = tuple(self._asks[:, 0].tolist())
-        # The widths follow from the children's totals: the gradients above 0 of a child sum to at most
-        # P = those of the parent - max(sum of the sibling, 0), those below 0 to P - the child's own sum, and
-        # no bin has a larger hessian sum than its node. If columns are hidden, widths would tell feature
-        # holders something about labels, so none are sent.
+        # The widths follow from the children's totals. A child's positive gradients sum to at most P = (sum
+        # of the parent's positive gradients) - max(sum of the sibling, 0). Its negative gradients sum to at
+        # most P - (sum of the child) in magnitude, and no bin has a larger hessian sum than its node. If
+        # columns are hidden, widths would reveal something about labels to feature holders, so none are sent.
         told = b"" if self._terms.hides_columns else widths.tobytes()
         answer = self._ground.layout.bins, *self._scales.pair, told, elected, self._scales.threshold
         splits, grouped = self.growing.new_splits, self._groups is not None
         return HistogramQuery(self._rows, self._number, splits, nodes, *answer, grouped)
 
     def take(self, cells: Int64) -> None:
-        """Take the sum of the parties' answers to `query`. The open children become the fresh leaves."""
+        """Store the sum of the parties' answers to `query`. The open children become the fresh leaves."""
         if self._groups is not None:
             cells = self._groups.take(cells, self._asks, self._families, self._histograms.cells)
         asked = self._asks, self._families, self._both
         (reason, node, feature), self._fresh = self._histograms.take(cells, *asked, self._elected)
         # With blocks, a split's totals come from the party that has its column, and the sums over the rows of
-        # its children also come from the label holder. They differ if the former were made up.
+        # its children also come from the label holder. The two differ if that party made up its totals.
         if reason == level_kernels.OTHER_TOTAL and self._terms.blocks:
             refuse_made_up(self._terms, self.growing.new_splits, node)
         self._refuse(reason, node, feature)
@@ -500,8 +509,8 @@ class Frontier:
 
 
 def with_room(array: npt.NDArray[Any], size: int, spare: bool = True) -> npt.NDArray[Any]:
-    """Return the array, enlarged in place to at least `size` rows unless it is empty. spare: leave room for
-    more rows."""
+    """Return the array, enlarged in place to at least `size` rows unless it is empty. spare: True to at least
+    double the number of rows."""
     if 0 < len(array) < size:
         # In place, so that a large array is never in memory twice. Nothing else may refer to it.
         array.resize((max(size, 2 * len(array)) if spare else size, *array.shape[1:]), refcheck=False)
@@ -516,8 +525,8 @@ def refuse_made_up(terms: Terms, splits: Splits, node: int) -> None:
     holders = [party for party in terms.parties if name in terms.blocks.columns_of(party).features]
     raise PeerError(
         "party-wrong-sums",
-        f"the sums over the rows of node {node} differ from those that {' or '.join(holders)} reported for "
-        f"the column of its parent's split: contact that party before you train with it again",
+        f"the sums over the rows of node {node} differ from the sums that party {' or '.join(holders)} "
+        f"reported for the column of the parent's split: contact this party before you train with it again",
     )
 
 

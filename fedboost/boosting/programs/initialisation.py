@@ -1,5 +1,6 @@
 """Steps before the first tree: matching rows, and choosing scales, cut points, target means and the constant
-to start from. Also builds the model, renews leaf values that are quantiles, and runs joint predictions.
+that boosting starts from. The module also builds the model, replaces leaf values by quantiles of residuals,
+and runs joint predictions.
 
 Guarantees: all results are pure functions of the terms and the sums. Cut points and the constant do not
 depend on how the rows are distributed among the parties.
@@ -63,11 +64,12 @@ from fedboost.terms.terms import Terms, slots_of
 
 
 class QuantileSearch:
-    """Search for a quantile of the residuals of each node. Each turn narrows the cell of float32 keys that
-    contains it.
+    """Search for a quantile of each node's residuals. Each turn narrows the cell (a range of float32 keys)
+    that contains the quantile.
 
-    Invariant: the quantile of a node lies in the cell that begins at its start. `_below` is the weight below
-    the cell, `inside` the weight in it, `total` the weight of the node, int64 [nodes] each."""
+    Invariant: each node's quantile lies in the cell that begins at the node's entry in `_starts`. `_below` is
+    the weight below the cell, `inside` is the weight in the cell, and `total` is the weight of the node, each
+    int64 [nodes]."""
 
     def __init__(self, quantile: float, nodes: tuple[int, ...]) -> None:
         self._quantile = quantile
@@ -83,8 +85,8 @@ class QuantileSearch:
         return ResidualQuery(rows, tree, splits, self._nodes, starts, self._width, weight)
 
     def take(self, sums: Int64) -> None:
-        """Take the sum of the parties' answers, and narrow the cells. Raises PeerError if the parts of a cell
-        do not sum to the cell."""
+        """Narrow the cells by the sum of the parties' answers. Raises PeerError if the weights in a cell's
+        parts do not sum to the weight of the cell."""
         cells = sums.reshape(len(self._nodes), -1)
         inside = cells.sum(axis=1)
         if not self.total.size:
@@ -105,7 +107,8 @@ class QuantileSearch:
 
     @property
     def values(self) -> list[float]:
-        """Number nearest to 0 in the cell of each node; 0 if the rows of the node have no weight."""
+        """The quantile of each node: the number nearest to 0 in its cell, or 0 if the node's rows have no
+        weight."""
         last = self._starts + (1 << self._width) - 1
         keys = np.where(self._starts >> (KEY_BITS - 1), self._starts, last)  # negative numbers have low keys
         numbers: list[float] = np.where(self.total > 0, keys_to_floats(keys), np.float32(0.0)).tolist()
@@ -116,10 +119,10 @@ def refresh(
     terms: Terms, rows: int, number: int, splits: Splits, tree: Tree, weight: Scale
 ) -> Generator[Query, Int64, Splits]:
     """Replace the leaf values of a grown tree, in place, with quantiles of residuals if the objective
-    requires that. A tree that is cut short keeps its values.
+    requires that. The tree keeps its values if its growth is aborted.
 
-    rows: upper bound on the number of rows; number: of the round; splits: splits not yet sent to any party.
-    Returns the splits that are still not sent."""
+    rows: upper bound on the number of rows; number: number of the round; splits: splits not yet sent to any
+    party. Returns the splits that have still not been sent."""
     if terms.objective.loss.quantile is None:
         return splits
     leaves = tree.leaves
@@ -142,26 +145,27 @@ NOTHING_TO_LEARN = (
 )
 MAX_FLOAT64 = float(np.finfo(np.float64).max)
 MAX_COARSER_BITS = 1
-"""Number of bits of precision that a tree's scale may lose to save a turn, compared with the scale from
-counts."""
+"""Maximum number of bits by which a tree's scale may be coarser than the scale from exponent counts, to save
+a turn."""
 VANISHED_BITS = 21
-"""Residuals at least this many bits smaller than the labels are rounding errors: a float32 has 24 bits."""
+"""Residuals at least this many bits smaller than the labels count as rounding errors (a float32 has 24
+bits)."""
 
 
 @dataclass(frozen=True)
 class Scales:
-    """Public fixed-point scales of the next tree's sums, and of the metrics after it."""
+    """Public fixed-point scales of the next tree's sums, and of the metrics computed after that tree."""
 
     gradient: Scale
     hessian: Scale
     weight: Scale
     threshold: float = 0.0
-    """Threshold for sampling rows by their gradient norms; 0 for other sampling."""
+    """Threshold for sampling rows by their gradient norms; 0 if rows are not sampled by gradient norm."""
 
     @classmethod
     def of(cls, terms: Terms, exponents: Int64) -> "Scales":
-        """Compute scales from the loss's bounds on gradients, or from the summed exponent counts if it has
-        none."""
+        """Compute scales from the loss's bounds on gradients, or from the summed exponent counts if the loss
+        has no bounds."""
         gradient, hessian, weight = exponents.reshape(3, EXPONENT_CELLS)
         bounds = terms.objective.loss.bounds or (bound_exponent(gradient), bound_exponent(hessian))
         weight_scale = terms.known_weight_scale or Scale(bound_exponent(weight), terms.bits)
@@ -174,12 +178,12 @@ class Scales:
 
     @property
     def of_start(self) -> tuple[Scale, Scale]:
-        """Scales of gradients and hessians in the sums for the constant that boosting starts from."""
+        """Scales of the gradient and hessian sums from which the base score is computed."""
         return Scale(self.gradient.exponent, START_BITS), Scale(self.hessian.exponent, START_BITS)
 
     def for_sampling(self, terms: Terms, norms: Int64) -> "Scales":
-        """Return the scales of a tree whose rows are sampled by gradient norms. norms: counts of the
-        norms."""
+        """Return the scales of the next tree, adjusted if its rows are sampled by gradient norm. norms:
+        counts of gradient norms."""
         # Gradients of a row with norm s are divided by its probability, which is 1, or s / threshold, or the
         # minimum if that is larger. Since |gradient| <= s and sqrt(reg_lambda) * hessian <= s, a gradient
         # becomes at most max(itself, threshold), and a hessian max(itself, threshold / sqrt(reg_lambda)).
@@ -202,12 +206,12 @@ class Scales:
     def ahead(
         self, terms: Terms, exponents: Int64 | None = None, values: tuple[tuple[int, float], ...] = ()
     ) -> "Scales | None":
-        """Return scales for the next tree that are safe before its gradients are counted. Returns None if
-        there are none, or if they would be much coarser than the scales from counts.
+        """Return scales for the next tree that are valid before its gradients have been counted. Returns None
+        if such scales do not exist, or if they would be much coarser than the scales from counts.
 
-        exponents: exponent counts before the last tree; values: its leaf values. If they are missing, the
-        last tree is the constant. It may bring gradients of any size close to 0, so bounds would be too
-        coarse."""
+        exponents: exponent counts before the last tree; values: leaf values of the last tree. Both are
+        omitted if the last tree is the constant: this can reduce gradients of any size to almost 0, so bounds
+        derived from earlier gradients would be too coarse."""
         loss = terms.objective.loss
         if not terms.shares_turns or terms.draws.by_gradient_norm:
             return None
@@ -232,11 +236,12 @@ class Scales:
 
 def count(terms: Terms) -> Generator[OfTurn, Int64, tuple[int, Int64, Int64 | None]]:
     """Count the rows of all parties. Returns the number of rows, the exponent counts of gradients, hessians
-    and weights at the initial margins, and the counts over the first grids if they share the turn, else None.
+    and weights at the initial margins, and the counts over the first grids, or None if these are not counted
+    in the same turn.
     """
     numeric = len(terms.columns.numeric)
-    # A shared turn needs cells for any number of rows. Under encryption these cost more than a turn. If rows
-    # are weighted, the scale of the grids' weights is not known before this sum.
+    # A shared turn needs cells that are wide enough for any number of rows. Under encryption, such cells cost
+    # more than a turn. If rows are weighted, the scale of the grids' weights is not known before this sum.
     alone = terms.protection.uses_key_holder or are_weighted(terms)
     if not numeric or not terms.shares_turns or alone:
         counts = yield RowsQuery()
@@ -261,7 +266,7 @@ def count_rows(counts: Int64) -> int:
 def find_cut_points(
     terms: Terms, rows: int, exponents: Int64, coarse: Int64 | None = None
 ) -> Generator[OfTurn, Int64, CutPoints]:
-    """Find the cut points of all features: numeric ones by grid refinement, categorical ones from the terms.
+    """Find the cut points of numeric features by grid refinement, and of categorical features from the terms.
     If only the owner of a column may know its cut points, numeric features get bin numbers instead.
 
     exponents: exponent counts from a RowsQuery; coarse: counts over the first grids, if already queried."""
@@ -280,8 +285,8 @@ def find_cut_points(
 def start_quantiles(
     terms: Terms, rows: int, exponents: Int64, features: int | None = None
 ) -> tuple[Quantiles, Scale | None]:
-    """Create the quantile search for numeric features. Returns it with the scale of row weights, or None if
-    rows are not weighted.
+    """Create the quantile search for numeric features. Returns the search, and the scale of row weights (None
+    if rows are not weighted).
 
     exponents: exponent counts from a RowsQuery; features: number of features (default: all numeric ones)."""
     max_bin, numeric = terms.histograms.max_bin, features or len(terms.columns.numeric)
@@ -289,8 +294,8 @@ def start_quantiles(
         return Quantiles(max_bin, rows, numeric), None
     weights = exponents.reshape(3, EXPONENT_CELLS)[2]
     scale = weight_scale(terms, rows, bound_exponent(weights))
-    # The weight that a cell needs to be cut further: that of two rows of the smallest weight, but at most of
-    # two rows of weight 1. With whole weights that is the same as in a table with repeated rows.
+    # A cell is cut further only if it has this weight: two rows of the smallest weight, but at most two rows
+    # of weight 1. With integer weights, the result is the same as for a table with repeated rows.
     two_rows = max(int(2 * min(lower_bound(weights), 1.0) * scale.factor), 1)
     return Quantiles(max_bin, scale.limit * rows, numeric, two_rows=two_rows), scale
 
@@ -316,22 +321,22 @@ def number_bins(terms: Terms) -> Generator[OfTurn, Int64, CutPoints]:
 
 
 def known_base_score(terms: Terms) -> float | None:
-    """Return the constant prediction from the terms, or from the model that they continue; None if neither
-    has one."""
+    """Return the base score (constant prediction) of the model from which training continues, or else the
+    base score in the terms. Returns None if the base score has yet to be computed."""
     score = terms.objective.base_score if terms.earlier is None else terms.earlier.base_score
     return None if score is None else float(np.float32(score))
 
 
 def constant_values(terms: Terms, score: float) -> tuple[tuple[int, float], ...]:
-    """Return the constant as leaf values of each output's first tree, or 0 if a continued model already
-    contains it."""
+    """Return the leaf values of the constant: the constant at the first root of each output, and 0 at all
+    other roots. All are 0 if training continues from a model, because that model contains the constant."""
     constant = terms.objective.loss.margin(score) if terms.earlier is None else 0.0
     first = terms.roots[:: terms.trees.num_parallel_tree]
     return tuple((root, constant if root in first else 0.0) for root in terms.roots)
 
 
 def check_start(terms: Terms, total: Int64) -> None:
-    """Raise ConfigError if these sums of a StartQuery show that there is nothing to learn."""
+    """Raise ConfigError if the sums of a StartQuery show that there is nothing to learn."""
     if total[1] <= 0 and terms.columns.group is not None:
         raise ConfigError(
             "data-nothing-to-learn",
@@ -348,8 +353,8 @@ def check_start(terms: Terms, total: Int64) -> None:
 
 
 def mean_label(terms: Terms, gradient: float, hessian: float) -> float:
-    """Return the best constant prediction for these sums; with base margins, the one for a row whose base
-    margin is 0."""
+    """Return the best constant prediction for these sums of gradients and hessians. With base margins, it is
+    the prediction for a row whose base margin is 0."""
     loss = terms.objective.loss
     if terms.columns.base_margin is not None:
         return float(loss.predict(np.array([loss.base_margin_shift(gradient, hessian)]))[0])
@@ -359,8 +364,11 @@ def mean_label(terms: Terms, gradient: float, hessian: float) -> float:
 def find_base_score(
     terms: Terms, rows: int, cut_points: CutPoints, scales: Scales, means: tuple[Float32, ...] = ()
 ) -> Generator[OfTurn, Int64, float]:
-    """Send the cut points and find the constant prediction. It is taken from the terms or from the model that
-    they continue, if known. Otherwise it is the best one for all rows (`mean_label`, or a quantile)."""
+    """Send the cut points, and determine the base score (the constant prediction from which boosting starts).
+
+    The base score is taken from the terms, or from the model from which training continues. If neither sets
+    it, it is the best constant for all rows: `mean_label`, or a quantile. means: target means to send
+    (`StartQuery`)."""
     query = StartQuery(rows, cut_points, *scales.of_start, means)
     gradient, hessian = query.gradient, query.hessian
     total = yield query
@@ -383,11 +391,12 @@ def find_base_score(
 
 
 def model_of(terms: Terms, score: float, trees: Iterable[Tree], means: TargetMeans = NO_MEANS) -> Booster:
-    """Build the model from the constant prediction `score`, the trees, and the target means that it stores.
-    The trees follow those of a continued model.
+    """Build the model from the constant prediction `score`, the trees, and the target means to store. If
+    training continues from a model, the trees are added to those of that model.
 
-    XGBoost adds base margins in place of the base score. With base margins, the constant is therefore a tree
-    with one leaf, the first of a separate round, and the base score is the prediction of margin 0."""
+    XGBoost replaces the base score with base margins. With base margins, the model therefore stores the
+    constant as a tree with one leaf, the first tree of a separate round. The base score is then the
+    prediction at margin 0."""
     columns = terms.columns
     kind = terms.trees.num_parallel_tree, tuple(columns.categorical), means
     if terms.earlier is not None:
@@ -402,14 +411,14 @@ def model_of(terms: Terms, score: float, trees: Iterable[Tree], means: TargetMea
 
 
 def no_model(terms: Terms, loss: Objective | None = None) -> Booster:
-    """Return a model without trees, the result of a session that does not train. loss: used instead of the
-    objective of the terms."""
+    """Return a model without trees, the result of a session that does not train. loss: objective to use
+    instead of the objective in the terms."""
     kind = terms.trees.num_parallel_tree, tuple(terms.columns.categorical)
     return Booster(loss or terms.objective.loss, UNTOLD_SCORE, terms.columns.features, (), *kind)
 
 
 def residuals_vanish(before: Int64, after: Int64) -> bool:
-    """Return True if the constant leaves only gradients as small as rounding errors of float32 labels.
+    """Return True if the gradients after the constant are no larger than rounding errors of float32 labels.
     before, after: exponent counts before and after the constant."""
     first, now = before[:EXPONENT_CELLS], after[:EXPONENT_CELLS]
     return not now.any() or bound_exponent(now) < bound_exponent(first) - VANISHED_BITS
@@ -426,20 +435,20 @@ def residuals_vanish(before: Int64, after: Int64) -> bool:
 #   rows are not compared with each other.
 
 SMOOTHING = 10.0
-"""Number of rows with the overall mean that are added to each mean: the best of 1, 3, 5, 10 and 20 for 20,000
-levels of ten rows."""
+"""Number of rows with the overall mean that are added to each mean. It was the best of 1, 3, 5, 10 and 20
+with 20,000 levels of ten rows."""
 
 
 @dataclass(frozen=True)
 class Levels:
-    """Means of each target-mean column, float32 [buckets, folds], and its cut points."""
+    """Means, float32 [buckets, folds], and cut points of each target-mean column."""
 
     means: tuple[Float32, ...] = ()
     cut_points: tuple[CutPoints, ...] = ()
 
     def among(self, cut_points: CutPoints, terms: Terms) -> CutPoints:
-        """Return the cut points of all features: those of the other features, with these inserted.
-        cut_points: of the other features."""
+        """Return the cut points of all features, including the target-mean columns. cut_points: cut points of
+        the other features."""
         if not self.cut_points:
             return cut_points
         head = cut_points.head(len(terms.columns.numeric))
@@ -448,7 +457,7 @@ class Levels:
         return CutPoints(values, sizes, missing).with_categories(terms.columns.category_counts)
 
     def of_model(self, terms: Terms) -> TargetMeans:
-        """Return the means that the model stores, i.e. those of the last fold."""
+        """Return the means that the model stores, i.e. the means of the last fold."""
         names = terms.columns.target_means
         return {name: LevelMeans.of(means[:, -1]) for name, means in zip(names, self.means, strict=True)}
 
@@ -488,8 +497,8 @@ def find_levels(
 
 
 def parts_of(query: LevelSumsQuery, total: Int64) -> list[Int64]:
-    """Split the sum of a LevelSumsQuery into gradients and hessians [slots, 2], row counts [slots], and
-    weights [slots]."""
+    """Split the sum of a LevelSumsQuery into gradient and hessian sums [slots, 2], row counts [slots], and
+    weights [slots], if the query asks for them."""
     pairs, *counts = np.split(total, np.cumsum([segment.cells for segment in query.segments])[:-1])
     return [pairs.reshape(-1, STATS), *counts]
 
@@ -500,7 +509,7 @@ def by_column(query: LevelSumsQuery, values: Int64) -> list[Int64]:
 
 def _means(terms: Terms, query: LevelSumsQuery, sums: Int64, counts: Int64) -> Float32:
     """Return the means of a column, float32 [buckets, FOLDS + 1]. sums: int64 [buckets + 1, FOLDS + 1, 2];
-    counts: int64 [buckets + 1, FOLDS + 1]. The last bucket of both is that of missing values."""
+    counts: int64 [buckets + 1, FOLDS + 1]. In both, the last bucket is for missing values."""
     factors, floor = np.array([query.gradient.factor, query.hessian.factor]), terms.evaluation.min_count
     trained, everything = counts[:, :FOLDS], sums.sum(axis=(0, 1)) / factors
     overall, prior = mean_label(terms, *everything.tolist()), SMOOTHING * everything / trained.sum()
@@ -516,19 +525,19 @@ def _means(terms: Terms, query: LevelSumsQuery, sums: Int64, counts: Int64) -> F
 
 
 def _told(rows: Int64, floor: int) -> Int64:
-    """Return the indices of the buckets that get means of their own: those with at least `floor` rows. The
-    first is left out if the remaining rows would be too few. rows: of each bucket, the last one for missing
-    values."""
+    """Return the indices of the buckets that get their own means: all buckets with at least `floor` rows. The
+    first of these is left out if the overall mean would otherwise be given to some rows, but fewer than
+    `floor`. rows: number of rows of each bucket, missing values last."""
     told = np.flatnonzero(rows[:-1] >= floor)
     rest = int(rows.sum() - rows[told].sum())
     return told[1:] if 0 < rest < floor else told
 
 
 def _of_groups(pairs: Int64, rows: Int64, floor: int) -> Int64:
-    """Return the sums over the group of folds that each fold belongs to, int64 [buckets, FOLDS, 2]. A group
-    has at least `floor` rows, or consists of all folds of its bucket."""
+    """Return, for each fold, the sums over its group of folds, int64 [buckets, FOLDS, 2]. A group has at
+    least `floor` rows, or consists of all folds of its bucket."""
     # Fill groups in the order of folds: a group is complete once it has `floor` rows. A last group that stays
-    # incomplete is joined to the one before it.
+    # incomplete is joined to the previous group.
     group, last, held = np.zeros_like(rows), np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
     for fold in range(FOLDS):
         is_full = held >= floor
@@ -542,14 +551,14 @@ def _of_groups(pairs: Int64, rows: Int64, floor: int) -> Int64:
 
 
 def _rounded(values: Float64) -> Float64:
-    """Round values to the digits of published metrics, because all digits could reveal exact sums over a few
-    rows."""
+    """Round values to as many digits as published metrics have, because further digits could reveal exact
+    sums over a few rows."""
     return np.array([float(f"{value:.{DIGITS}g}") for value in values.reshape(-1)]).reshape(values.shape)
 
 
 def lay_cut_points(means: Float32, units: Int64, quantiles: Quantiles) -> CutPoints:
-    """Return the cut points that row counts of a column encoded by these means would lead to. means: float32
-    [buckets, folds]; units: int64 [slots], row weight in each slot, missing values last."""
+    """Return the cut points of a column that is encoded by these means, from the row weight in each slot.
+    means: float32 [buckets, folds]; units: int64 [slots], the row weights, missing values last."""
     values = np.append(means, np.full(units.size - means.size, np.float32(np.nan)))
     for _ in range(MAX_REFINEMENTS):
         if not quantiles.grids.cells:
@@ -559,13 +568,13 @@ def lay_cut_points(means: Float32, units: Int64, quantiles: Quantiles) -> CutPoi
 
 
 # ---- Matched rows: the queries that match rows by their ids, before all others --------------------------
-# The places of a party's rows do not depend on other blocks. Impossible lists raise PeerError; too many ids
-# and too few common rows raise Refused.
+# The row indices that a party receives do not depend on other blocks. Impossible lists raise PeerError; too
+# many ids and too few common rows raise Refused.
 
 
 def align(terms: Terms) -> Generator[OfTurn, Int64, None]:
-    """Find the rows that all parties of each block have, and send each party their places (indices in its own
-    list of ids)."""
+    """Match the rows of each block by their ids, and send each party the indices of the matched rows in its
+    own list of ids."""
     counts = yield IdCountQuery(len(terms.parties))
     query = AlignQuery(tuple(counts.tolist()))
     query.check(terms)
@@ -578,8 +587,8 @@ def align(terms: Terms) -> Generator[OfTurn, Int64, None]:
 
 
 def places_of(terms: Terms, query: AlignQuery, tokens: Int64) -> PlacesQuery:
-    """Build the query with the places of the common rows, or of all rows of the label holder, from the tokens
-    of all lists."""
+    """Build the query that sends the indices of the common rows, or of all rows of the label holder. tokens:
+    sum of the answers to `query`, the tokens of all lists."""
     lists = lists_of(terms, query, tokens)
     if terms.vertical.takes_all_rows:
         of_all = PlacesQuery(*known_places(terms, lists))
@@ -599,11 +608,12 @@ def places_of(terms: Terms, query: AlignQuery, tokens: Int64) -> PlacesQuery:
 
 
 def known_places(terms: Terms, lists: Mapping[str, Tokens]) -> tuple[int, tuple[int, ...], Int64]:
-    """Return the fields of a query (`ToldPlaces`) about all rows of the label holder, in the order of its
-    list.
+    """Return the fields of a query (`ToldPlaces`) that selects all rows of the label holder, in the order of
+    its list.
 
-    These are the number of rows, the number of places of each party, and the places. Feature holders get
-    UNKNOWN for rows that they do not have; the label holder gets a hash of the rows that each of them has."""
+    The fields are the number of rows, the number of entries for each party, and the entries. For a feature
+    holder, the entries are row indices, or UNKNOWN for rows that it does not have. For the label holder, they
+    are one hash per feature holder (`hash_of`)."""
     (block,) = terms.blocks
     holder = block.label_holder
     rows = len(lists[holder])
@@ -626,7 +636,7 @@ def lists_of(terms: Terms, query: AlignQuery, tokens: Int64) -> dict[str, Tokens
 
 
 def matched(lists: Mapping[str, Tokens], parties: Sequence[str]) -> list[Int64]:
-    """Return for each party the places of the tokens that all these parties have, int64 [common]. Raises
+    """Return, for each party, the indices of the tokens that all these parties have, int64 [common]. Raises
     PeerError, naming the parties, if a list contains a token twice."""
     try:
         return intersect([lists[party] for party in parties])
@@ -638,7 +648,8 @@ def matched(lists: Mapping[str, Tokens], parties: Sequence[str]) -> list[Int64]:
 
 
 def predict(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Booster]:
-    """Let the label holder learn which leaves its rows reach. Returns a model without trees."""
+    """Run a joint prediction: the label holder learns which leaves its rows reach. Returns a model without
+    trees."""
     counts = yield IdCountQuery(len(terms.parties))
     query = AlignQuery(tuple(counts.tolist()))
     (block,) = terms.blocks
@@ -652,5 +663,6 @@ def predict(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Booster
 
 
 def reach_of(terms: Terms, query: AlignQuery, tokens: Int64) -> ReachQuery:
-    """Build the query with the places of the rows to predict, from the tokens of all lists."""
+    """Build the query that sends the indices of the rows to predict. tokens: sum of the answers to
+    `query`."""
     return ReachQuery(*known_places(terms, lists_of(terms, query, tokens)))

@@ -42,7 +42,8 @@ from fedboost.terms.terms import Terms, slots_of
 NOISE_ALONE = 2.0
 """Counts of at most this many standard deviations of their noise are set to 0."""
 LEAF_SPREAD = 0.5
-"""Prior standard deviation of leaf values (tau). Noisy values are shrunk toward 0 by it."""
+"""Prior standard deviation of leaf values (tau). The smaller it is, the more noisy values are shrunk toward
+0."""
 MAX_LEAF_STEP = 2.0
 """Maximum magnitude of a leaf's step, before the learning rate."""
 
@@ -58,7 +59,7 @@ class Sums:
 
 def newton_step(terms: Terms, sums: Sums) -> float:
     """Return the leaf step -G H / (H**2 + lambda H + (sigma_G / tau)**2), which the noise of the sums shrinks
-    toward 0. If margins are in the unit of the label, tau and the maximum step are multiples of the clip."""
+    toward 0. If margins are in the unit of the label, tau and the maximum step are multiplied by the clip."""
     bound, unit = terms.bound, terms.bound.clip if terms.objective.loss.link == IDENTITY else 1.0
     G, H = bound.gradient(sums.gradient), max(bound.hessian(sums.hessian), 0.0)
     spread = bound.gradient(sums.sigma) / (LEAF_SPREAD * unit)
@@ -94,8 +95,8 @@ def find_noisy_levels(terms: Terms, bins: int) -> Generator[LevelSumsQuery, Int6
 
 
 def _noisy_means(terms: Terms, sums: Int64) -> Float32:
-    """Return the target means of a column, float32 [buckets, 1]: for each bucket, the prediction after the
-    step that a leaf with these rows would take from the overall mean.
+    """Return the target means of a column, float32 [buckets, 1]: for each bucket, the prediction after a
+    Newton step from the overall mean, as in a leaf with the bucket's rows.
 
     Gradients at the overall mean are approximately those at the start of boosting, plus hessian x step."""
     loss, sigma, bound = terms.objective.loss, terms.plan.releases[LEVELS].sigma, terms.bound
@@ -112,10 +113,10 @@ def _noisy_means(terms: Terms, sums: Int64) -> Float32:
 
 
 # ---- Trees grown on noisy histograms, level by level (`hist`) -------------------------------------------
-# Every level releases histograms of all features. The L2 norm of a row's part grows as the square root of the
-# number of features, and so does the noise. Below epsilon 4, trees of random structure (`grow_random_trees`)
-# do better unless there are many rows. Histograms are not computed as parent minus sibling, because the
-# difference would have the noise of both.
+# Every level releases histograms of all features. The L2 norm of a row's contribution grows as the square
+# root of the number of features, and so does the noise. Below epsilon 4, trees of random structure
+# (`grow_random_trees`) do better unless there are many rows. Histograms are not computed as parent minus
+# sibling, because the difference would have the noise of both.
 
 BEYOND_NOISE = 4.0
 """Minimum sum of hessians in a child, in standard deviations of a bin's noise."""
@@ -167,8 +168,8 @@ def grow_noisy_histograms(
 def best_split(
     rule: SplitRule, pairs: Int64, total: tuple[int, int], layout: Layout, bound: Bound
 ) -> BestSplit | None:
-    """Return the split with the highest gain, or None. Hessians are first raised to at least 0 and converted
-    to the units of gradients.
+    """Return the split with the highest gain, or None if no split gains enough. Negative sums of hessians are
+    first set to 0, and all sums of hessians are converted to the units of gradients.
 
     Args:
         rule: split rule of the terms.
@@ -188,7 +189,7 @@ def child_sums(
     pairs: Int64, total: tuple[int, int], split: Split, layout: Layout, node_sigma: float, bin_sigma: float
 ) -> tuple[Sums, Sums]:
     """Return the sums of the left and the right child. The child with fewer bins, which has less noise, is
-    summed directly; the other is the total minus it.
+    summed directly. The sums of the other child are the total minus these sums.
 
     Args:
         pairs: int64 [bins, 2], noisy sums of the parent.
@@ -216,21 +217,21 @@ def child_sums(
 
 # ---- Boosting with noise, and trees with random structure (`additive`) ----------------------------------
 # The structure of these trees is drawn without looking at rows, so only leaf values cost privacy. A tree's
-# splits follow from the seed of the terms: all are by one feature, features take turns, and thresholds are
-# random among bins with about the same number of rows. One query per tree releases the noisy sums in all
-# leaves; a row is in one leaf, so it changes that vector by at most its own bound. These trees do best if
-# epsilon is small.
+# splits follow from the seed of the terms: all use one feature, which changes from tree to tree, and
+# thresholds are random among bins with about the same number of rows. One query per tree releases the noisy
+# sums in all leaves; a row is in one leaf, so it changes that vector by at most its own bound. These trees do
+# best if epsilon is small.
 # Trees with random splits: Maddock, Cormode, Wang, Maple and Jha, "Federated boosted decision trees with
 # differential privacy", CCS 2022.
 
 MAX_NOISY_BINS = 32
-"""Maximum number of bins per numeric feature: finer than trees of this depth need, coarse enough for equal
-row counts."""
+"""Maximum number of bins per numeric feature. Trees of this depth do not need more bins, and with more bins
+the row counts would be less equal."""
 
 
 def train(terms: Terms, grown: GrownTrees) -> Generator[Query, Int64, Booster]:
-    """Train all rounds and return the model. grown: rounds that are already known; they are not queried
-    again, since each query costs privacy."""
+    """Train all rounds and return the model. grown: rounds known from before a restart. They are not queried
+    again, because each query costs privacy."""
     cut_points = yield from lay_random_cut_points(terms)
     levels = yield from find_noisy_levels(terms, min(terms.histograms.max_bin, MAX_NOISY_BINS))
     cut_points = levels.among(cut_points, terms)
@@ -297,8 +298,8 @@ def even_cuts(declared: tuple[float, float], bins: int) -> Float32:
 
 
 def equal_cuts(counts: Int64, declared: tuple[float, float], bins: int) -> Float32:
-    """Return cut points between bins with about the same number of rows. They lie at edges of the counted
-    parts of the range."""
+    """Return cut points between bins with about the same number of rows. Each cut point is an edge of a
+    counted part of the range."""
     if not counts.any():
         return even_cuts(declared, bins)
     until = np.cumsum(counts)
@@ -308,7 +309,8 @@ def equal_cuts(counts: Int64, declared: tuple[float, float], bins: int) -> Float
 
 
 def base_score(terms: Terms, total: Int64) -> float:
-    """Return the constant prediction: the one in the terms, or a Newton step from the default start."""
+    """Return the base score (constant prediction) in the terms, if set. Otherwise, return the prediction
+    after a Newton step from the default start, or the default start if there are several outputs."""
     bound = terms.bound
     if terms.objective.base_score is not None:
         return float(np.float32(terms.objective.base_score))
@@ -320,8 +322,8 @@ def base_score(terms: Terms, total: Int64) -> float:
 
 
 def draw_splits(terms: Terms, number: int, cut_points: CutPoints) -> tuple[Splits, tuple[int, ...]]:
-    """Draw the random splits of a round's trees, all by the same feature. Returns the splits and the
-    leaves."""
+    """Draw the random splits of a round's trees, which all use the same feature. Returns the splits and the
+    node numbers of the leaves."""
     usable = [feature for feature, cuts in enumerate(cut_points.cuts) if cuts.size]
     if not usable:
         return NO_SPLITS, terms.roots
@@ -349,14 +351,15 @@ def draw_splits(terms: Terms, number: int, cut_points: CutPoints) -> tuple[Split
 
 
 def _parts(bins: Sequence[int], draws: Iterator[int]) -> tuple[Sequence[int], Sequence[int]]:
-    """Split bins at a random threshold, all equally likely. Returns the bins that go left and right."""
+    """Split bins at a threshold drawn uniformly at random. Returns the bins that go left, and those that go
+    right."""
     first = 1 + next(draws) % (len(bins) - 1)
     return bins[:first], bins[first:]
 
 
 def _halves(categories: Sequence[int], draws: Iterator[int]) -> tuple[Sequence[int], Sequence[int]]:
-    """Split categories by one coin toss each, with at least one on each side. Returns the categories that go
-    left and right."""
+    """Assign each category to a side by a coin toss, with at least one category per side. Returns the
+    categories that go left, and those that go right."""
     goes_right = [next(draws) % 2 == 1 for _ in categories]
     if len(set(goes_right)) == 1:
         other = next(draws) % len(categories)
@@ -366,8 +369,8 @@ def _halves(categories: Sequence[int], draws: Iterator[int]) -> tuple[Sequence[i
 
 
 def _draws(seed: int, number: int) -> Iterator[int]:
-    """Yield an endless sequence of pseudo-random integers below 2**64: hashes of the seed, like those used to
-    sample rows."""
+    """Yield an endless sequence of pseudo-random integers below 2**64: hashes of the seed, computed as for
+    the sampling of rows."""
     block = 0
     while True:
         yield from mixed(np.arange(1024, dtype=np.uint64), seed, "structure", number, block).tolist()

@@ -1,10 +1,10 @@
 """Programs that do not train (describe, evaluate and drift), and the rounding of the figures that they
 publish.
 
-Guarantees: a published count leaves at least half a unit of possible values for the exact count. This holds
-at both ends, too, where the count could be zero or all rows. Parts of a total are rounded together, so that
-they sum to it. Even if an analyst combines two units for the same rows, a quarter of the smaller unit remains
-possible."""
+Guarantees: for each published count, the exact count can have any value in a range of at least half a unit.
+This also applies near zero and near the number of all rows. Parts of a total are rounded together, so that
+they sum to the total. If an analyst combines counts of the same rows in two units, a range of a quarter of
+the smaller unit remains."""
 
 import math
 from collections.abc import Generator, Mapping, Sequence
@@ -57,7 +57,8 @@ def unit_of(min_count: int) -> int:
     """Return the unit to which counts are rounded: the smallest of 1, 2, 5, 10, 20, ... that is at least
     `min_count`.
 
-    If units were arbitrary, several could be combined until only one count fits them all."""
+    If units were arbitrary, counts in several units could be combined until only one exact count is
+    possible."""
     scale: int = 10 ** (len(str(min_count)) - 1)
     return next(step * scale for step in (*_STEPS, 10) if step * scale >= min_count)
 
@@ -70,14 +71,14 @@ def step_of(size: float) -> float:
 
 
 def rows_of_bin(unit: int) -> int:
-    """Return the minimum number of rows of a published bin. With fewer than a few units, its share would not
-    have a correct digit."""
+    """Return the minimum number of rows of a published bin. With fewer rows, rounding would leave no correct
+    digit in the bin's share."""
     return _UNITS_OF_BIN * unit if unit > 1 else 1
 
 
 def rows_of_group(unit: int) -> int:
-    """Return the minimum number of rows behind a published figure of a group, such that one unit changes a
-    share by a tenth. With fewer rows, rounding alone would make groups look different."""
+    """Return the minimum number of rows of a group with published figures, so that one unit changes a share
+    by at most a tenth. With fewer rows, rounding alone would make groups look different."""
     return _UNITS_OF_GROUP * unit if unit > 1 else 1
 
 
@@ -87,8 +88,8 @@ def nearest(count: int, unit: int) -> int:
 
 
 def part(count: int, total: int, unit: int) -> int:
-    """Return the published count for part of an exactly known total. It is as coarse near the total as near
-    zero."""
+    """Return the published count of a part of an exactly known total. Counts near the total are rounded as
+    coarsely as counts near zero."""
     return min(nearest(count, unit), total // unit * unit)
 
 
@@ -102,8 +103,8 @@ def coarse(counts: Sequence[int], unit: int, told: int | None = None) -> list[in
     """Return the published counts of the parts of a total, in order, or None if the total is less than one
     unit.
 
-    Cumulative counts are rounded, not the parts. A published part is within one unit of its count. told: the
-    published total (default: the total rounded to the nearest unit)."""
+    Cumulative counts are rounded, not the counts of the parts. Each published count is within one unit of the
+    exact count. told: the published total (default: the total rounded to the nearest unit)."""
     total = sum(counts)
     whole = nearest(total, unit) if told is None else told
     if total < unit:
@@ -130,8 +131,8 @@ ABOVE_NOISE = 3.0
 
 
 def summarise(terms: Terms) -> Generator[OfTurn, Int64, dict[str, Any]]:
-    """Describe rows under terms with noise. Returns the summary as `describe` does, and as `noise` the
-    standard deviation of a count's noise."""
+    """Describe rows under terms with noise. Returns a summary as in `describe`, with an additional key
+    `noise`: the standard deviation of a count's noise."""
     schema, releases = terms.columns, terms.plan.releases
     query = SummaryQuery.of(terms)
     noise = releases[SUMMARY].sigma
@@ -155,8 +156,8 @@ def summarise(terms: Terms) -> Generator[OfTurn, Int64, dict[str, Any]]:
 
 
 def _parts_of(query: SummaryQuery, total: Int64) -> tuple[int, list[int], list[list[int]], list[int]]:
-    """Split the sum of a SummaryQuery into rows, missing values by numeric feature, counts by level, and
-    counts of classes."""
+    """Split the sum of a SummaryQuery into the number of rows, missing values by numeric feature, row counts
+    by level, and row counts by class."""
     counts = iter(total.tolist())
     rows, missing = next(counts), [*islice(counts, query.numeric)]
     return rows, missing, [[*islice(counts, size + 2)] for size in query.levels], [*counts]
@@ -167,8 +168,8 @@ def _told(count: int, floor: int) -> int | None:
 
 
 def _quantiles(counts: Int64, declared: tuple[float, float], noise: float) -> dict[str, Any]:
-    """Return the part of a declared range that contains each quantile, from noisy counts; None where noise
-    would decide."""
+    """Return, for each quantile, the part of the declared range that contains it, from noisy counts. A part
+    is None if noise would determine it."""
     known: dict[str, Any] = dict.fromkeys(f"{share:g}" for share in SHARES)
     kept = np.where(counts > ABOVE_NOISE * noise, counts, 0)
     total = int(kept.sum())
@@ -190,9 +191,9 @@ def _quantiles(counts: Int64, declared: tuple[float, float], noise: float) -> di
 # Raises: PeerError for inconsistent counts, ConfigError for fewer rows than `min_count`.
 
 UNIT_FACTOR = 10.0
-"""Factor between the two sides of a gap from which they may have different units, such as m and cm."""
+"""Minimum ratio of the values on both sides of a gap that suggests different units, such as m and cm."""
 GAP_SHARE = 0.02
-"""Minimum number of rows on either side of such a gap, as a share of all rows."""
+"""Minimum number of rows on each side of such a gap, as a share of all rows."""
 
 
 def describe(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcome]:
@@ -206,8 +207,8 @@ def describe(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcom
     if not 0 < rows < ROWS or (total < 0).any() or (total > rows).any():
         raise PeerError(
             "sums-inconsistent",
-            f"the parties report an impossible number of rows ({rows} in total), or impossible counts for "
-            f"parts of them",
+            f"the parties report an impossible number of rows ({rows} in total), or an impossible number of "
+            f"missing values or of rows with a level",
         )
     if rows < terms.evaluation.min_count:
         raise ConfigError(
@@ -258,8 +259,8 @@ def _summary(
 
 
 def _numbers(told: DisclosedQuantiles, floor: int) -> dict[str, Any]:
-    """Return the interval of each quantile of a numeric column; None if fewer rows than `floor` lie beyond
-    it."""
+    """Return the interval of each quantile of a numeric column, whether the column is constant, and its gap
+    (see UNIT_FACTOR). An interval is None if fewer than `floor` rows lie beyond the quantile."""
     shares = [share for share in SHARES if min(share, 1 - share) * told.values >= floor]
     known: dict[str, Any] = dict.fromkeys(f"{share:g}" for share in SHARES)
     if shares:
@@ -313,8 +314,8 @@ def drift(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcome]:
 
 
 def _counts(terms: Terms, bins: Bins, total: Int64) -> tuple[list[Int64], int]:
-    """Return the counts of each feature and of the score, and the number of rows. Raises PeerError if they
-    are inconsistent, ConfigError for too few rows."""
+    """Return the counts of each feature and of the score, and the number of rows. Raises PeerError if the
+    counts are inconsistent, ConfigError if there are too few rows."""
     parts, floor = bins.parts(total), terms.evaluation.min_count
     rows = int(parts[0].sum())
     if not 0 < rows < MAX_ROWS or (total < 0).any() or any(part.sum() != rows for part in parts):
@@ -365,8 +366,8 @@ def _along(counts: Int64, least: int) -> list[list[int]]:
 
 
 def _apart(counts: Int64, least: int) -> list[list[int]]:
-    """Return one group per bin, and one for all bins with few rows, which further bins join until it has
-    enough rows."""
+    """Return one group per bin. All bins with too few rows share one group, to which further bins are added
+    until the group has enough rows."""
     few = [place for place, count in enumerate(counts.tolist()) if 0 < count < least]
     others = [place for place in range(counts.size) if place not in few]
     while others and 0 < counts[few].sum() < least:
@@ -416,7 +417,8 @@ def evaluate(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Outcom
     if grown_on + unknown > rows:
         raise PeerError(
             "sums-inconsistent",
-            f"the parties report {grown_on + unknown} possible training rows, but only {rows} rows in total",
+            f"the number of possible training rows that the parties report ({grown_on + unknown}) exceeds "
+            f"their total number of rows ({rows})",
         )
     measuring = measuring_query(terms, query, rows, counts)
     total = yield measuring
@@ -431,8 +433,8 @@ def measuring_query(terms: Terms, query: MagnitudesQuery, rows: int, counts: Int
     """Build the second query of an evaluation from the answer to the first one.
 
     Some losses have a fixed cap (`LARGEST_LOSSES`). Otherwise the cap is a power of two such that fewer than
-    a unit of rows exceed it. A single row, however large its loss, therefore moves neither the cap nor the
-    mean.
+    a unit of rows exceed it. A single row therefore has little influence on the cap and the mean, however
+    large its loss.
 
     Args:
         terms: the terms of the session.
@@ -456,7 +458,7 @@ def summary_of(terms: Terms, query: EvaluationQuery, total: Int64) -> Figures:
 
 
 class _Set:
-    """Sums over one set of rows, and the figures published about it. told: published number of rows."""
+    """Sums over one set of rows, and the figures published about this set. told: published number of rows."""
 
     def __init__(self, query: EvaluationQuery, part: Int64, unit: int, told: int) -> None:
         self.query, self.unit, self.told = query, unit, told
@@ -474,7 +476,7 @@ class _Set:
 
     @cached_property
     def outcomes(self) -> dict[str, int | None]:
-        """Published number of rows of each outcome; None for a label with less than a unit of rows."""
+        """Published number of rows of each outcome; None if its label has less than one unit of rows."""
         pairs, out = (self._outcomes[:2], self._outcomes[2:]), list[int | None]()
         for pair, told in zip(pairs, self.told_by_label, strict=True):
             out += coarse(pair, self.unit, told) or (None, None)
@@ -503,13 +505,13 @@ class _Set:
         return out
 
     def step(self, size: float) -> float:
-        """Return the rounding step for numbers that a unit of rows changes by `size`, or 0 if single rows may
-        show."""
+        """Return the rounding step for numbers that a unit of rows changes by `size`, or 0 if figures may
+        reveal individual rows."""
         return step_of(size) if self.unit > 1 else 0.0
 
     def _figure(self, name: str, least: int) -> tuple[float | None, float | None]:
-        """Return a metric's published value, and the maximum distance of the exact value from it; None if it
-        is not published."""
+        """Return the published value of a metric, and the maximum error of this value. Both are None if the
+        metric is not published."""
         query, metric, start = self.query, exact_metric_of(name), 1
         for other in query.metrics[: query.metrics.index(name)]:
             start += exact_metric_of(other).cells
@@ -538,15 +540,16 @@ class _Set:
         return value, None if value is None else rounded(step / 2 + _last(value))
 
     def _step(self, metric: Metric, own: Int64, weights: float, cap: float) -> float:
-        """Return the rounding step of a metric: how much it changes if a unit of rows changes as much as rows
-        can."""
+        """Return the rounding step of a metric: the maximum change of the metric if one unit of rows
+        changes."""
         weight = self.query.weight
         heaviest = self.unit * weight.decode(weight.limit)
         match metric:
             case Mean():
                 return self.step(cap * (1 + metric.signed) * heaviest / weights) if cap else 0.0
             case Curve():
-                # An area, or a distance of curves, changes this much if a unit of rows with one label does.
+                # An area, or a distance between curves, changes this much if a unit of rows with one label
+                # changes.
                 return self.step(
                     min(1.0, heaviest / min(float(w.sum()) for w in metric.weights(own, weight)))
                 )
@@ -557,7 +560,7 @@ class _Set:
 
 
 class _Sums:
-    """Sums of an EvaluationQuery, and the figures that are published."""
+    """Sums of an EvaluationQuery, and the figures that are published from them."""
 
     def __init__(self, terms: Terms, query: EvaluationQuery, total: Int64) -> None:
         self._terms, self._query, self._floor = terms, query, terms.evaluation.min_count
@@ -655,7 +658,7 @@ class _Sums:
 
     def _split(self, names: Sequence[Any], titles: Sequence[str]) -> Figures:
         """Return the figures of each set in a partition, the gaps between them, and the names of the sets
-        left out."""
+        that are left out."""
         sets = dict(zip(titles, (self._sets[name] for name in names), strict=True))
         least = rows_of_group(self._unit)
         told = {t: each.json(least) for t, each in sets.items() if min(each.rows, each.told) >= self._unit}
@@ -693,7 +696,7 @@ class _Sums:
         return {"auc": area, "roc": roc(bins), "bins": bins}
 
     def _matrix(self) -> list[list[int | None]]:
-        """Return the published confusion matrix: rows by class and by most probable class."""
+        """Return the published confusion matrix: row counts by actual class and by most probable class."""
         size, unit = self._query.classes, self._unit
         counts = self._of_all.reshape(size, size)
         of_class = coarse(counts.sum(axis=1).tolist(), unit) or [0] * size
@@ -719,8 +722,8 @@ def merged(rows: Int64, least: int, kept: int) -> list[tuple[int, int]]:
 
 
 def rates(outcomes: Outcomes, unit: int = 1, least: int = 1) -> dict[str, float | None]:
-    """Return rates of outcomes; None if a count is not published or the denominator is less than `least`.
-    unit: unit to which the counts are rounded."""
+    """Return rates of outcomes. A rate is None if a count is not published, or if the denominator is less
+    than `least`. unit: unit to which the counts are rounded."""
     return {
         name: _ratio([outcomes[key] for key in part], [outcomes[key] for key in whole], unit, least)
         for name, (part, whole) in _RATES.items()

@@ -1,9 +1,9 @@
 """All queries that a program can send, one family per file. The set is closed: every `match` on a query
-handles each of them.
+handles all of them.
 
-A query determines the number of integers in its answer, and the maximum that one row adds to each. Both ends
-therefore know the width of each cell before anything is computed. `rows`, a public number, is an upper bound
-on the number of rows in the sum. `check` raises Refused if the terms do not allow a query."""
+A query determines the number of integers in its answer, and the maximum that one row adds to each. Both
+sides therefore know the width of each cell before anything is computed. `rows`, a public number, is an
+upper bound on the number of rows in the sum. `check` raises Refused if the terms do not allow a query."""
 
 from collections.abc import Generator
 

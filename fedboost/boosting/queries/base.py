@@ -1,4 +1,4 @@
-"""Base class of all queries, the views that parties get of them, and checks that several queries share.
+"""Base class of all queries, parties' views of queries, and checks that several queries share.
 
 Guarantees: a query class that lacks a required rule cannot be instantiated. Under terms with noise, only
 queries that support it are allowed."""
@@ -44,7 +44,7 @@ Rows = Annotated[int, Bound(MAX_ROWS - 1, "rows", least=1)]
 TreeNumber = Annotated[int, Bound(math.inf, "the tree", least=CONSTANT_TREE)]
 Nodes = Annotated[tuple[int, ...], Bound(MAX_NODES, "nodes")]
 Values = Annotated[tuple[tuple[int, float], ...], Bound(MAX_NODES, "leaves")]
-"""Pairs of a leaf's node number and its value."""
+"""Node number and value of each leaf."""
 Features = Annotated[int, Bound(MAX_FEATURES, "features")]
 Metrics = Annotated[
     tuple[Annotated[str, Only(is_metric, "it names a metric that this version does not know")], ...],
@@ -61,7 +61,7 @@ Metrics = Annotated[
 # Guarantees: the view of a view is the same view. Both ends compute the same one. The public view, common to
 # all parties of a block, follows from the view of each.
 # Raises: PeerError (`View.check`) for a split by another party's feature that is presented as the party's
-# own, or as one of a party that does not hold it.
+# own, or as a feature of a party without features.
 
 T = TypeVar("T")
 
@@ -102,8 +102,8 @@ class View:
 
     @cached_property
     def _seen(self) -> Int64:
-        """Maps a feature number to its number in this view. Holders' numbers, which follow those of the
-        features, are unchanged, so viewing a view changes nothing."""
+        """Maps a feature number to its number in this view. Numbers of holders follow the numbers of features
+        and do not change, so applying the view again has no effect."""
         seen = np.where(self.own, np.arange(self.features), self.features + self.holders)
         return np.concatenate([seen, self.features + np.arange(self.parties)]).astype(np.int64)
 
@@ -128,12 +128,12 @@ class View:
 
     def cells(self, starts: tuple[int, ...]) -> tuple[int, ...]:
         """Return the starts of residual cells as seen in this view: all 0 for a party without labels, because
-        a cell contains its leaf value."""
+        a cell contains the leaf's value."""
         return starts if self.has_labels or not any(starts) else (0,) * len(starts)
 
     def scale(self, scale: Scale) -> Scale:
-        """Return the scale as seen in this view: without its exponent, if that would reveal something about
-        labels."""
+        """Return the scale as seen in this view: with exponent 0, if the exponent would reveal something
+        about labels."""
         told = self.has_labels or not self.hides or scale.exponent == 0
         return scale if told else Scale(0, scale.bits)
 
@@ -146,9 +146,9 @@ class View:
     def grids(self, grids: Grids) -> Grids:
         """Return the grids of the numeric features as seen in this view.
 
-        Of another party's feature, only the number of counts per cell is kept. Cells get the narrowest
-        possible width and follow each other, starting at the first key. A cell that covers all keys stays as
-        it is."""
+        For another party's feature, only the number of counts per cell is kept. Its cells get the narrowest
+        possible width and follow each other, starting at the first key. A cell that covers all keys is not
+        changed."""
         sizes = np.diff(grids.offsets)
         told = np.repeat(self.own[: grids.features], sizes) | (grids.widths == KEY_BITS)
         widths = np.where(told, grids.widths, grids.subdivisions).astype(np.uint8)
@@ -157,8 +157,8 @@ class View:
         return replace(grids, starts=np.where(told, grids.starts, starts).astype(np.uint32), widths=widths)
 
     def tree(self, tree: Tree) -> Tree:
-        """Return a tree of the model, or of a round, as seen in this view: exactly what `state.structure`
-        hashes of it."""
+        """Return a tree of the model, or of a round, as seen in this view. A party signs the
+        `state.structure` of trees as seen in its view."""
         seen = [
             int(self._seen[feature]) if left != NO_CHILD else feature
             for feature, left in zip(tree.feature, tree.left, strict=True)
@@ -178,8 +178,8 @@ class View:
         )
 
     def check(self, splits: Splits) -> None:
-        """Raise PeerError if a split uses another party's feature but is presented as this party's own, or as
-        one of a party that does not hold any of the others' features."""
+        """Raise PeerError if a split by another party's feature is presented as this party's own, or as a
+        split by a party that does not hold any features."""
         elsewhere = splits.feature >= self.features
         if not self.own[splits.feature[~elsewhere]].all():
             raise PeerError("query-splits", "a split uses a column that this party does not hold")
@@ -188,8 +188,8 @@ class View:
 
 
 def hidden_places(terms: Terms, cut_points: CutPoints, nodes: int) -> dict[str, Int64]:
-    """Return, for each feature holder (party without labels), which cells of a histogram answer contain its
-    gradient sums: int64 [cells]. nodes: number of nodes in the answer."""
+    """Return, for each feature holder (party without labels), the indices of its gradient sums in a histogram
+    answer, int64 [cells]. nodes: number of nodes in the answer."""
     layout, places = Layout.of(cut_points), {}
     (block,) = terms.blocks
     for party in block.feature_holders:
@@ -271,7 +271,7 @@ class BaseQuery(HasSplits, Query, ABC):
     of_tree: ClassVar[bool] = False
     """True if the query is about a tree that is still growing."""
     ends_tree: ClassVar[bool] = False
-    """True if the query ends a tree, and with it the round."""
+    """True if the query ends a tree, and thereby the round."""
     only_turn: ClassVar[int | None] = None
     """Number of the turn that the query must have to itself, or None if any turn will do. Set only for
     queries that are sent once in a session."""
@@ -336,7 +336,7 @@ class BaseQuery(HasSplits, Query, ABC):
         return digest_of(self)
 
     def check(self, terms: Terms) -> None:
-        """Raise Refused if the terms do not allow this query in any state."""
+        """Raise Refused if the terms do not allow this query, whatever the training state."""
         if not self.serves(terms):
             raise Refused(
                 "query-task", f"query {self.name} is not allowed in a session with task {terms.task.name}"
@@ -353,10 +353,10 @@ class BaseQuery(HasSplits, Query, ABC):
             if terms.noise.method not in self.suits:
                 raise Refused(
                     "query-noise",
-                    "the query does not support noise with the noise.method of the terms",
+                    "the query does not support the noise.method of the terms",
                 )
-            # With noise the number of rows is secret. If the query contained one, accepting or refusing it
-            # would reveal whether the party has more rows.
+            # With noise the number of rows is secret. If the query contained one, accepting or refusing the
+            # query would reveal whether the party has more rows.
             if self.rows != ROWS:
                 raise Refused(
                     "query-noise",
@@ -365,7 +365,7 @@ class BaseQuery(HasSplits, Query, ABC):
         self.check_terms(terms)
 
     def seen_by(self, terms: Terms, party: str, publicly: bool = False) -> Self:
-        """Return the query as one party sees it (`View`). publicly: return what all parties of its block
+        """Return the query as one party sees it (`View`). publicly: return only what all parties of its block
         see."""
         view = view_of(terms, party)
         if view is None:
@@ -409,7 +409,8 @@ class Stateless(BeforeTrees):
 
 
 class Counted(BeforeTrees):
-    """Base of queries before the cut points. Each increases the counter `grids` of the state by `steps`."""
+    """Base of queries that come before the cut points. Each query adds `steps` to `grids` of the training
+    state."""
 
     steps: ClassVar[int] = 1
 
@@ -418,17 +419,18 @@ class Counted(BeforeTrees):
 
 
 def digest_of(value: object) -> bytes:
-    """Return the SHA-256 hash of a dataclass made of queries, splits, numbers and arrays, 32 bytes.
+    """Return the 32-byte SHA-256 hash of a dataclass that consists of queries, splits, numbers and arrays.
 
-    The input is a header followed by the bytes of each array, with their length in front. The header is the
-    repr of the class name and all fields, in which an array is replaced by its dtype and shape."""
+    The hashed bytes are a header, followed by the bytes of each array, each preceded by its length. The
+    header is the repr of the class name and all fields, in which an array is replaced by its dtype and
+    shape."""
     arrays: list[bytes] = []
     header = repr(_header(value, arrays)).encode()
     return hashlib.sha256(packing.pack(header, *arrays)).digest()
 
 
 APART = {"hashed": "apart"}
-"""Metadata of a rarely used field. `digest_of` leaves the field out; the query's own `digest` adds it if it
+"""Metadata of a rarely used field. `digest_of` omits the field; the query's own `digest` adds the field if it
 is used."""
 _TEXT = {bool, int, float, str, bytes, type(None)}
 """Types whose repr contains their full value."""
@@ -486,12 +488,13 @@ def check_nodes(terms: Terms, tree: int, splits: Splits, nodes: tuple[int, ...])
 
 
 def check_several(terms: Terms, nodes: tuple[int, ...]) -> None:
-    """Raise Refused if the nodes cannot be a level of any tree: none, too many, or a node named twice."""
+    """Raise Refused if the nodes cannot be a level of any tree: if there are none or too many, or if one is
+    repeated."""
     if not nodes or len(nodes) > terms.max_leaves_per_round or len(set(nodes)) != len(nodes):
         raise Refused(
             "query-nodes",
-            f"the query names {len(nodes)} nodes, or one of them twice; this cannot be a level of a tree of "
-            f"depth {terms.trees.max_depth}",
+            f"the query lists {len(nodes)} nodes, which cannot be a level of a tree of depth "
+            f"{terms.trees.max_depth}: there are too many or none, or one is repeated",
         )
 
 
@@ -518,7 +521,7 @@ def check_tree(terms: Terms, tree: int, splits: Splits, values: tuple[tuple[int,
     Args:
         tree: number of the tree's round; -1 for the constant that boosting starts from.
         splits: splits of the tree so far.
-        values: pairs of a leaf's node number and its value, if the tree is finished.
+        values: node number and value of each leaf, if the tree is finished.
     """
     nodes, size = 2 * terms.max_leaves_per_round, len(splits)
     left = splits.left.tolist() if 0 < size <= nodes else ()
@@ -539,14 +542,14 @@ def check_tree(terms: Terms, tree: int, splits: Splits, values: tuple[tuple[int,
     if not CONSTANT_TREE <= tree < terms.trees.rounds:
         raise Refused(
             "query-tree",
-            f"the query is about tree {tree}, but the terms allow only {terms.trees.rounds} rounds",
+            f"the query is about tree {tree}, but the terms have rounds = {terms.trees.rounds}",
         )
 
 
 def check_splits(terms: Terms, splits: Splits) -> None:
     """Raise Refused unless these are the splits of a whole tree, in order.
 
-    Each split must be of an existing leaf, no deeper than the terms allow. Its children must have the next
+    Each split must apply to an existing leaf, no deeper than the terms allow. Its children must have the next
     two node numbers, starting after the roots. It must use categories if and only if its feature is
     categorical. If arbitrary numbers were allowed, a message with few splits could make the receiver allocate
     a tree of the largest size."""
@@ -577,6 +580,6 @@ def check_leaves(terms: Terms, splits: Splits, values: tuple[tuple[int, float], 
 
 @lru_cache(maxsize=8)
 def _category_counts(numeric: int, counts: tuple[int, ...], holders: int) -> Int64:
-    """Return the number of categories of each feature (0: numeric), then 0 for each holder that a view may
-    name."""
+    """Return the number of categories of each feature (0 if numeric), followed by 0 for each holder that a
+    view may show instead of a feature."""
     return np.array((0,) * numeric + counts + (0,) * holders, np.int64)

@@ -37,25 +37,25 @@ from fedboost.terms.terms import Terms
 from fedboost.terms.training import MAX_ROUNDS
 
 BYTES_PER_COUNT = 64
-"""Memory in bytes per count: running sum (8), opened sum (8), new cell (24) and the cell that it refines
-(24)."""
+"""Memory in bytes per count: running sum (8), opened sum (8), new cell (24) and the cell that the new one
+refines (24)."""
 MAX_WEIGHT_BITS = 52
-"""Maximum number of bits of the sum of all weights. `Quantiles` multiplies it by up to 2**11 subcells, in
-int64."""
+"""Maximum number of bits of the sum of all weights. `Quantiles` multiplies this sum by a number of subcells
+(up to 2**11), in int64."""
 LEVELS_SUMMED = MAX_REFINEMENTS + 1
 """Number that a `LevelSumsQuery` adds to `BoostingState.grids`. It exceeds the maximum number of grids, so no
 grid can follow."""
 
 
 def are_weighted(terms: Terms) -> bool:
-    """Return True if quantiles are weighted by the weight column. They are not if parties hold different
-    columns, because only one party has the weights."""
+    """Return True if quantiles are weighted by the weight column. Quantiles are not weighted if the task
+    describes rows, or if parties hold different columns, because then only one party has the weights."""
     return terms.columns.weight is not None and not terms.blocks and not terms.task.counts_values
 
 
 def weight_scale(terms: Terms, rows: int, exponent: int) -> Scale:
-    """Return the scale of weights up to 2**exponent in the quantiles of this many rows. It has as many bits
-    as gradients, or fewer if the sum of all weights would exceed MAX_WEIGHT_BITS."""
+    """Return the scale of weights up to 2**exponent in the quantiles of this many rows. The scale has as many
+    bits as gradients, or fewer if the sum of all weights would exceed MAX_WEIGHT_BITS."""
     # A weight of b bits is at most 2**(b - 1), and rows are fewer than 2**rows.bit_length(). So their sum is
     # below 2**(b - 1 + rows.bit_length()), which is 2**MAX_WEIGHT_BITS for the largest b.
     return Scale(exponent, min(terms.bits, MAX_WEIGHT_BITS + 1 - rows.bit_length()))
@@ -106,7 +106,7 @@ class QuantileQuery(Counted, BaseQuery):
         if not numeric or grids.features != numeric or (grids.cells_by_feature > max_cells).any():
             raise Refused(
                 "query-grids",
-                f"the query must have grids for {numeric} numeric features, each with at most "
+                f"the query must have one grid per numeric column ({numeric} in total), each with at most "
                 f"{max_cells} cells",
             )
         due = weight_scale(terms, self.rows, 0).bits if are_weighted(terms) else None
@@ -120,11 +120,12 @@ class QuantileQuery(Counted, BaseQuery):
         return BYTES_PER_COUNT * self.cells
 
     def check_order(self, terms: Terms, state: Any) -> None:
-        # Finer and finer grids would eventually reveal single values: allow no more than cut points need.
+        # Finer and finer grids would eventually reveal individual values: allow no more than cut points need.
         if state.start is not None or state.grids >= MAX_REFINEMENTS:
             raise PeerError(
                 "query-order",
-                f"grids may be counted at most {MAX_REFINEMENTS} times, before the cut points are sent",
+                f"grids may be counted at most {MAX_REFINEMENTS} times, and only before the cut points are "
+                f"sent",
             )
         if state.grids == 0 and self.grids.shape != Grids.first(self.grids.features).shape:
             raise PeerError("query-order", "the first grid must be the coarse grid over all float32 values")
@@ -135,9 +136,10 @@ class BinsQuery(Counted, BaseQuery):
     """Asks for the number of bins of each numeric feature, if only the owner of a feature may know its cut
     points.
 
-    Each party computes the cut points of its own numeric features from counts of its rows. They are the same
-    as those that `QuantileQuery` leads to. Answer: the number of cut points of each feature, then for each
-    feature 1 if it has a bin for missing values, else 0. Features of other parties have 0."""
+    Each party computes the cut points of its own numeric features by counting its rows. The cut points are
+    the same as with `QuantileQuery`. Answer: the number of cut points of each feature, followed by one number
+    per feature: 1 if it has a bin for missing values, else 0. A party reports 0 for features of other
+    parties."""
 
     description = "how many intervals each column has"
 
@@ -160,7 +162,8 @@ class BinsQuery(Counted, BaseQuery):
         numeric = len(terms.columns.numeric)
         if not terms.hides_columns or not numeric or self.features != numeric:
             raise Refused(
-                "query-bins", f"the terms do not allow a query for the bins of {self.features} features"
+                "query-bins",
+                f"the terms do not allow a query for bins with this number of features: {self.features}",
             )
 
     def check_order(self, terms: Terms, state: Any) -> None:
@@ -200,7 +203,9 @@ class RangeQuery(Counted, BaseQuery):
         numeric = len(terms.columns.numeric)
         if terms.histograms.cut_points != "grid" or self.features != numeric:
             raise Refused(
-                "query-ranges", f"the query counts over {self.features} ranges, but the terms allow {numeric}"
+                "query-ranges",
+                f"the number of ranges in the query ({self.features}) differs from the number of ranges in "
+                f"the terms ({numeric})",
             )
 
     def check_order(self, terms: Terms, state: Any) -> None:
@@ -210,7 +215,7 @@ class RangeQuery(Counted, BaseQuery):
 
 # ---- The query that counts the rows of all parties by bin of each feature and of the score --------------
 # Sent once: at the end of training with `reference`, or when rows are compared with a reference. Holders
-# raise PeerError for bins that differ from those of the training, or of the model in the terms.
+# raise PeerError if the bins differ from those used in training, or from those of the model in the terms.
 
 
 @dataclass(frozen=True)
@@ -218,7 +223,7 @@ class BinCountsQuery(Stateless, BaseQuery):
     """Counts rows in each bin of each feature, then in each bin of the model's score.
 
     Args:
-        sizes: number of bins of each feature, with its bin of missing values last.
+        sizes: number of bins of each feature, including the last one, for missing values.
         score: number of bins of the score.
         rounds: number of rounds whose trees compute the score.
     """
@@ -252,8 +257,8 @@ class BinCountsQuery(Stateless, BaseQuery):
         if len(self.sizes) != len(terms.columns.features):
             raise Refused(
                 "query-bins",
-                f"the query has bins for {len(self.sizes)} features, but the terms have "
-                f"{len(terms.columns.features)}",
+                f"the number of features in the query ({len(self.sizes)}) differs from the number of "
+                f"features in the terms ({len(terms.columns.features)})",
             )
 
     def check_order(self, terms: Terms, state: Any) -> None:
@@ -273,8 +278,9 @@ class SummaryQuery(Stateless, BaseQuery):
     """Counts all rows, the missing values and levels of each feature, and the classes of the label. Sent
     once, in the first turn.
 
-    Answer: the number of rows; for each numeric feature its missing values; for each categorical feature its
-    missing values, rows of each declared level, and rows of other levels; then the rows of each class.
+    Answer: the number of all rows; for each numeric feature, the number of missing values; for each
+    categorical feature, the number of missing values, of rows with each declared level, and of rows with
+    other levels. The last entries are the number of rows of each class.
 
     Args:
         numeric: number of numeric features.

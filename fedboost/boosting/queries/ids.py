@@ -1,14 +1,14 @@
 """Queries that find the rows which the parties of a block have in common (`holders.alignment`).
 
 First, each party reports how many row ids it has. Then each reports one list of ids, blinded with the secrets
-of all parties of its block. Finally, each receives the places of its matched rows, i.e. indices in its own
-list of ids, in an order that all parties share.
+of all parties of its block. Finally, each receives the indices of its matched rows in its own list of ids, in
+an order that all parties share.
 
-Guarantees: a party receives only the places of its own rows. If all rows of the label holder take part, it
-also receives, per feature holder, a hash of which of these rows that party has. A feature holder that claims
-other rows does not get a hash of their ids. Each query is sent once per session, in its own turn. Otherwise
-parties could enter `max_ids` different ids each time.
-Raises: Refused for more ids than the terms allow, too few common rows, and impossible places."""
+Guarantees: a party receives only indices of its own rows. If all rows of the label holder are used, the label
+holder receives one hash per feature holder instead: the hash of which rows that party has. A feature holder
+that claims other rows does not receive a hash of their ids. Each query is sent once per session, in its own
+turn. Otherwise parties could enter `max_ids` different ids each time.
+Raises: Refused for more ids than the terms allow, too few common rows, and impossible row indices."""
 
 import hashlib
 from collections.abc import Sequence
@@ -30,9 +30,9 @@ from fedboost.terms.terms import Terms
 CHECK_BYTES = 2 * KEY_BYTES
 """Size in bytes of a key and an HMAC-SHA-256 of the common ids."""
 REPEAT_BYTES = 4
-"""Size in bytes of the number of label holder rows that have an id."""
+"""Size in bytes of a count: the number of the label holder's rows with the same id."""
 UNKNOWN = -1
-"""Marks a row of the label holder that a feature holder does not have, in place of its index."""
+"""Used instead of an index if a feature holder does not have a row of the label holder."""
 HASH_WORDS = 8
 """Size of a SHA-256 hash in 32-bit words."""
 Sizes = Annotated[tuple[int, ...], Bound(MAX_PARTIES, "parties")]
@@ -78,11 +78,11 @@ class IdCountQuery(BeforeRows, BaseQuery):
 
 @dataclass(frozen=True)
 class AlignQuery(BeforeRows, BaseQuery):
-    """Asks for the ids of all parties, blinded with the secret of every party of their block.
+    """Asks for the ids of all parties, each blinded with the secrets of all parties of the block.
 
-    sizes: number of ids of each party. Answer: for each party's list the tokens (short hashes) of its blinded
-    ids, `TOKEN_WORDS` integers each. Another party of the block reports the tokens of a list; all others add
-    0."""
+    sizes: number of ids of each party. Answer: for each party's list, the tokens (short hashes) of its
+    blinded ids, `TOKEN_WORDS` integers each. The tokens of a list are reported by another party of the block;
+    all other parties add 0."""
 
     description = "row ids, blinded by all parties"
     only_turn = 2
@@ -128,10 +128,11 @@ class AlignQuery(BeforeRows, BaseQuery):
 
 @dataclass(frozen=True)
 class ToldPlaces(BeforeRows, BaseQuery):
-    """Base of queries that send each party the places of its rows, i.e. indices in its own list of ids.
-    Answer: the number of rows, from the label holders.
+    """Base of queries that send each party the indices of its rows in its own list of ids. Answer: the number
+    of rows, from the label holders.
 
-    total: number of rows; sizes: number of places of each party; places: int64 [sum of sizes]."""
+    total: number of rows; sizes: number of entries in `places` for each party; places: the entries of all
+    parties, int64 [sum of sizes]."""
 
     only_turn = 3
 
@@ -148,12 +149,12 @@ class ToldPlaces(BeforeRows, BaseQuery):
         return MAX_ROWS.bit_length()
 
     def of(self, party: int) -> Int64:
-        """Return the places of the party with this index in the terms, int64 [rows]."""
+        """Return the entries of `places` for the party with this index in the terms, int64 [entries]."""
         begin = sum(self.sizes[:party])
         return self.places[begin : begin + self.sizes[party]]
 
     def in_view(self, view: View) -> Self:
-        """Return the query with only the party's own places."""
+        """Return the query with only the party's own entries of `places`."""
         sizes = tuple(size if party == view.place else 0 for party, size in enumerate(self.sizes))
         if sizes == self.sizes:
             return self
@@ -163,12 +164,12 @@ class ToldPlaces(BeforeRows, BaseQuery):
     def check_terms(self, terms: Terms) -> None:
         check_aligns(terms, len(self.sizes))
         if sum(self.sizes) != self.places.size or not 0 < self.total < MAX_ROWS:
-            raise Refused("query-places", "the query has an invalid number of places or rows")
+            raise Refused("query-places", "the query has an invalid number of row indices or rows")
 
     def check_known(self, terms: Terms, said: str) -> None:
-        """Raise Refused if the places are impossible in a session with all rows of the label holder.
+        """Raise Refused if `places` is impossible in a session that uses all rows of the label holder.
 
-        A feature holder needs one place per row, either a distinct index or UNKNOWN, and enough known rows.
+        A feature holder needs one entry per row, either a distinct index or UNKNOWN, and enough known rows.
         The label holder needs one hash per feature holder. said: "common" or "predicted", for messages."""
         label_holder, fewest = terms.vertical.label_holder, terms.vertical.fewest_common_rows
         for party, size in enumerate(self.sizes):
@@ -177,7 +178,8 @@ class ToldPlaces(BeforeRows, BaseQuery):
             if size not in (0, due):
                 raise Refused(
                     "query-places",
-                    f"party {name} has {size} places in the query, but {self.total} rows are {said}",
+                    f"the query has a wrong number of row indices or hashes for party {name} ({size}): "
+                    f"{self.total} rows are {said}",
                 )
             if name == label_holder:
                 continue
@@ -193,21 +195,21 @@ class ToldPlaces(BeforeRows, BaseQuery):
                 )
 
     def known_bytes(self, terms: Terms) -> int:
-        """Return the maximum number of bytes that a party relays if all rows of the label holder take part. A
-        feature holder relays one bit per row, the label holder one hash per feature holder."""
+        """Return the maximum number of bytes that a party relays if all rows of the label holder are used. A
+        feature holder relays one bit per row; the label holder relays one hash per feature holder."""
         return -(-self.total // 8) + sum(sealed_size(CHECK_BYTES, (party,)) for party in terms.parties)
 
 
 @dataclass(frozen=True)
 class PlacesQuery(ToldPlaces):
-    """Sends each party the places of the rows to train on.
+    """Sends each party the rows to train on, as indices into its own list of ids.
 
-    These are usually the common rows. Each party gets their places in its list of ids, in an order that all
-    parties of its block share. With `Vertical.takes_all_rows`, they are all rows of the label holder, in the
-    order of its list. Each feature holder then gets one place per row, UNKNOWN if it does not have the id.
-    The label holder gets `hash_of` the rows that each feature holder has.
+    These are usually the common rows, in an order that all parties of a block share. With
+    `Vertical.takes_all_rows`, they are all rows of the label holder, in the order of its list. Each feature
+    holder then receives one index per row, or UNKNOWN if it does not have the id. The label holder receives
+    one hash per feature holder (`hash_of`), which covers the set of rows that this party has.
 
-    total: number of common rows of all blocks, or of rows of the label holder."""
+    total: number of common rows of all blocks, or number of rows of the label holder."""
 
     description = "number of matched rows"
 
@@ -216,7 +218,7 @@ class PlacesQuery(ToldPlaces):
         return known + self.total * REPEAT_BYTES * terms.vertical.repeated_ids
 
     def check_terms(self, terms: Terms) -> None:
-        """Raise Refused for repeated, impossible or too few places."""
+        """Raise Refused if row indices are repeated, impossible or too few."""
         super().check_terms(terms)
         if terms.vertical.takes_all_rows:
             self.check_known(terms, "common")
@@ -237,7 +239,8 @@ class PlacesQuery(ToldPlaces):
 
 
 def hash_of(known: Mask) -> Int64:
-    """Return the SHA-256 hash of which rows a feature holder has, int64 [HASH_WORDS]. known: bool [rows]."""
+    """Return the SHA-256 hash of the bit mask of rows that a feature holder has, int64 [HASH_WORDS]. known:
+    bool [rows]."""
     return np.frombuffer(hashlib.sha256(np.packbits(known).tobytes()).digest(), "<i4").astype(np.int64)
 
 
@@ -264,30 +267,32 @@ def check_aligns(terms: Terms, parties: int) -> None:
         raise Refused("query-ids", "the query asks for row ids, but the terms do not match rows by ids")
     if parties != len(terms.parties):
         raise Refused(
-            "query-ids", f"the query is for {parties} parties, but the terms have {len(terms.parties)}"
+            "query-ids",
+            f"the number of parties in the query ({parties}) differs from the number of parties in the terms "
+            f"({len(terms.parties)})",
         )
 
 
 # ---- The query by which parties that hold different columns predict together (`holders.columns`) --------
-# All rows of the label holder are predicted. Each feature holder receives the places of these rows in its own
-# list; an id that it does not have is treated as missing values. It relays to the label holder which leaves
-# each row can reach. So one turn is enough, whatever the depth of the trees.
-# Guarantees: as for the queries that match rows. The number of rows is that of the terms.
+# All rows of the label holder are predicted. Each feature holder receives the indices of these rows in its
+# own list. If it does not have an id, its columns count as missing for that row. The feature holder relays to
+# the label holder which leaves each row can reach. So one turn is enough, whatever the depth of the trees.
+# Guarantees: as for the queries that match rows. The number of rows equals `predict_rows` in the terms.
 # Raises: Refused if a feature holder has fewer than `min_common_rows` of the rows: predicting a single known
 # id would be a look-up.
 
 BATCH_BYTES = 1 << 24
-"""Maximum number of bytes of a party's leaf bits (one bit per leaf that a row can reach) that are relayed
-together, unless a single row takes more."""
+"""Maximum number of bytes of leaf bits that a party relays together, unless a single row takes more. Leaf
+bits: for each row and leaf, one bit that says whether the row can reach the leaf."""
 
 
 @dataclass(frozen=True)
 class ReachQuery(ToldPlaces):
     """Asks the label holder to predict all of its rows, in the order of its list of ids.
 
-    total: number of rows. places: for each feature holder `total` indices in its own list, UNKNOWN if it does
-    not have the id; for the label holder `hash_of` the rows that each feature holder has. Answer: the number
-    of rows, from the label holder."""
+    total: number of rows. places: for each feature holder, `total` indices in its own list, with UNKNOWN for
+    ids that it does not have; for the label holder, one hash per feature holder (`hash_of`). Answer: the
+    number of rows, from the label holder."""
 
     description = "number of predicted rows"
     tasks = frozenset({"predict"})
@@ -311,8 +316,8 @@ class ReachQuery(ToldPlaces):
 
 
 def rows_of_batch(size: int) -> int:
-    """Return how many rows' leaf bits are relayed together. size: maximum number of bytes per row of any
-    party."""
+    """Return the number of rows whose leaf bits are relayed together. size: maximum number of bytes per row
+    at any party."""
     return max(1, BATCH_BYTES // max(1, size))
 
 
@@ -328,8 +333,8 @@ def check_predicted(terms: Terms, rows: int) -> None:
 
 
 def check_batch(terms: Terms) -> None:
-    """Raise Refused if the terms predict fewer rows than feature holders must have: an answer would reveal
-    which of them they have."""
+    """Raise Refused if the number of rows to predict is less than the number of them that each feature holder
+    must have. Otherwise, an answer would reveal which rows a feature holder has."""
     rows, fewest = terms.vertical.predict_rows or 0, terms.vertical.fewest_common_rows
     if rows < fewest:
         raise Refused(

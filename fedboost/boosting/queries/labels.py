@@ -49,14 +49,14 @@ from fedboost.terms.terms import MAX_RENEWAL_QUERIES, Terms, slots_of
 from fedboost.terms.training import MAX_METRICS, MAX_SUBGROUPS
 
 START_BITS = 31
-"""Bits of the gradients in the sums for the base score: only two integers, but they affect the whole model.
-"""
+"""Number of bits of the scales in the sums for the base score. These sums are only two integers, but they
+affect the whole model."""
 EXPONENT_VECTORS = 3
 """Number of exponent histograms in an answer: gradients, hessians and weights."""
 MAX_COLUMNS = MAX_BUCKETS // MIN_BUCKETS
 """Maximum number of target-mean columns."""
 MAX_SLOTS = MAX_BUCKETS * (FOLDS + 1)
-"""Maximum number of slots of all these columns, excluding the slots of missing values."""
+"""Maximum number of slots of all target-mean columns together, excluding the slots of missing values."""
 _FEW_SLOTS = Only(
     lambda slots: sum(slots) <= MAX_SLOTS + (FOLDS + 1) * len(slots), "it has too many target-mean slots"
 )
@@ -64,7 +64,7 @@ _FEW_SLOTS = Only(
 
 @dataclass(frozen=True)
 class RowsQuery(Stateless, BaseQuery):
-    """Counts the rows, and the gradients, hessians and weights at the initial margins by magnitude.
+    """Counts the rows, and counts gradients, hessians and weights at the initial margins by magnitude.
 
     Answer: the row count, then the exponent counts of gradients, of hessians and of weights."""
 
@@ -97,8 +97,8 @@ class RowsQuery(Stateless, BaseQuery):
 class StartQuery(BeforeTrees, BaseQuery):
     """Sends the cut points to all parties. Answer: the sums of gradients and hessians at the initial margins.
 
-    means: float32 [buckets, folds] for each column of `target_means`, the means of its slots. The last fold
-    is for rows that trees are not trained on."""
+    means: the means in the slots of each column of `target_means`, float32 [buckets, folds]. The last fold is
+    for rows that trees are not trained on."""
 
     description = "sum over all rows (for the mean label)"
     suits = METHODS
@@ -136,8 +136,8 @@ class StartQuery(BeforeTrees, BaseQuery):
         if cut_points.sizes.size != features:
             raise Refused(
                 "query-cuts",
-                f"the query has cut points for {cut_points.sizes.size} features, but the terms have "
-                f"{features}",
+                f"the number of features in the query ({cut_points.sizes.size}) differs from the number of "
+                f"features in the terms ({features})",
             )
         # n cut points are n + 1 bins, and one more if values are missing; codes of bins are bytes.
         if (cut_points.sizes + 1 + cut_points.missing > MAX_CODES).any():
@@ -181,7 +181,7 @@ class LevelSumsQuery(Counted, BaseQuery):
     """Sums gradients and hessians at the initial margins in each slot of each target-mean column.
 
     Answer: int64 [slots, (gradient, hessian)] without validation rows, then the row count of each slot, then
-    its weight.
+    the weight of each slot.
 
     Args:
         rows: upper bound on the number of rows.
@@ -252,15 +252,15 @@ class LevelSumsQuery(Counted, BaseQuery):
 
 RESIDUAL_BITS = 8
 RESIDUAL_TURNS = MAX_RENEWAL_QUERIES
-"""Maximum number of residual queries per tree. They find 24 bits of a key: sign, exponent, 15 bits of the
-mantissa."""
+"""Maximum number of residual queries per tree. They determine 24 bits of a key: sign, exponent and 15 bits of
+the mantissa."""
 RESIDUAL_WIDTHS = tuple(KEY_BITS - RESIDUAL_BITS * turn for turn in range(RESIDUAL_TURNS))
 
 
 @dataclass(frozen=True)
 class ResidualQuery(BaseQuery):
-    """Sums the weights of the rows of these nodes by residual (label - margin), after these splits of the
-    grown tree.
+    """Sums row weights in each of these nodes by residual (label - margin), after these splits of the grown
+    tree.
 
     Sent if leaf values are quantiles of residuals. For tree -1, the query is about all rows, with residuals
     label - base margin. A node's cell consists of the 2**width float32 keys from its start, cut into 2**8
@@ -304,7 +304,9 @@ class ResidualQuery(BaseQuery):
             raise Refused("query-residuals", f"the width of a residual cell cannot be {width} bits")
         if len(starts) != len(nodes):
             raise Refused(
-                "query-residuals", f"the query has {len(starts)} residual cells for {len(nodes)} nodes"
+                "query-residuals",
+                f"the number of residual cells in the query ({len(starts)}) differs from the number of nodes "
+                f"({len(nodes)})",
             )
         if any(start % (1 << width) or not 0 <= start < 1 << KEY_BITS for start in starts):
             raise Refused("query-residuals", "a residual cell does not start at a multiple of its size")
@@ -321,11 +323,11 @@ class ResidualQuery(BaseQuery):
         if self.tree != tree or levels >= max_levels or (levels == 0 and not constant):
             raise PeerError(
                 "query-order",
-                f"the query asks for residuals of tree {self.tree} after {levels} queries about tree {tree}",
+                f"residuals of tree {self.tree} may not be queried after query {levels} about tree {tree}",
             )
         if (before := state.residual) is None:
             return
-        # Each query cuts finer: a node's cell must lie inside its last one.
+        # Each query cuts finer: a node's cell must lie inside the node's previous cell.
         pairs = zip(self.starts, before.starts, strict=False)
         within = all(start >> before.width == earlier >> before.width for start, earlier in pairs)
         if self.nodes != before.nodes or self.width != before.width - RESIDUAL_BITS or not within:
@@ -347,7 +349,7 @@ ROW_COUNTS = 3
 ALL = "all"
 """Name of the set of all rows."""
 EVALUATION_BY_PARTY = "EvaluationQuery by party"
-"""Name of the query in logs if it includes metrics of single parties."""
+"""Name of the query in logs if it includes metrics of individual parties."""
 
 
 class OfModel(Stateless):
@@ -367,9 +369,9 @@ class OfModel(Stateless):
 class MagnitudesQuery(OfModel, BaseQuery):
     """Counts the rows to evaluate, and their weights and losses by magnitude.
 
-    Answer: the number of rows, of rows that the model was trained on, and of rows for which a site does not
-    know this. Then the exponent counts (`fixedpoint.exponent_counts`) of weights, and of the losses of each
-    metric that is a mean."""
+    Answer: the number of all rows, of rows that the model was trained on, and of rows for which a site does
+    not know whether the model was trained on them. These are followed by the exponent counts
+    (`fixedpoint.exponent_counts`) of weights, and of the losses of each metric that is a mean."""
 
     description = "row counts; weight and loss magnitudes"
     only_turn = 1
@@ -400,20 +402,20 @@ class EvaluationQuery(OfModel, BaseQuery):
     """Asks for sums over sets of rows: all rows, each level of the subgroup columns, and each site's own
     rows.
 
-    Answer: for each set the number of rows, the metric sums and, with `scores`, the outcomes at the threshold
-    (`metrics.count_outcomes`). Then, over all rows, `metrics.count_bins` and `metrics.count_cells`, or
-    `metrics.count_classes`.
+    Answer: for each set, the number of rows, the metric sums and, with `scores`, the outcomes at the
+    threshold (`metrics.count_outcomes`). These are followed by counts over all rows: `metrics.count_bins` and
+    `metrics.count_cells`, or `metrics.count_classes`.
 
     Args:
         rows: number of rows.
         metrics: names of the metrics.
         sets: names of the sets of rows, all rows first.
-        sites: parties whose own rows are sets, too.
+        sites: parties whose own rows are additional sets.
         scores: True to count rows by score and binary label.
         classes: number of classes of the confusion matrix; 0 for none.
         threshold: score from which a row counts as predicted positive.
         weight: scale of row weights.
-        caps: maximum loss of a row for each metric; 0 for no limit.
+        caps: for each metric, the maximum loss that a row contributes; 0 for no limit.
     """
 
     description = "model error; row counts by score and label"
@@ -439,7 +441,7 @@ class EvaluationQuery(OfModel, BaseQuery):
 
     @cached
     def figures(self) -> dict[str, Metric]:
-        """Maps name -> metric, with its cap on losses if it has one."""
+        """Maps name -> metric, including the cap on its losses, if any."""
         found = {name: exact_metric_of(name) for name in self.metrics}
         caps = zip(found.items(), self.caps, strict=True)
         return {n: replace(m, cap=cap) if cap and isinstance(m, Mean) else m for (n, m), cap in caps}
@@ -461,7 +463,7 @@ class EvaluationQuery(OfModel, BaseQuery):
 
     @property
     def name(self) -> str:
-        """Name in logs; a different one if the query includes metrics of single parties."""
+        """Name in logs, which shows whether the query includes metrics of individual parties."""
         return EVALUATION_BY_PARTY if self.sites else type(self).__name__
 
     def check_terms(self, terms: Terms) -> None:

@@ -44,10 +44,10 @@ from fedboost.terms.terms import Terms
 
 BYTES_PER_HISTOGRAM_CELL = 32
 """Memory in bytes that the aggregator needs per integer of a level's histograms: the running sum (8 for the
-root, else 4), the opened integers (8) and the level above (16), which can have half as many nodes twice over.
-Later steps, with the sum, the siblings and their parents, need less."""
+root, else 4), the opened integers (8) and the histograms of the level above (16). Later steps, which hold the
+sum, the siblings and their parents, need less."""
 MAX_ELECTED = 1 << 20
-"""Maximum number of features in one query, over all its nodes."""
+"""Maximum number of elected features in one query, summed over its nodes."""
 _FEW_FEATURES = Only(
     lambda nodes: sum(len(n.features) for n in nodes) <= MAX_ELECTED, "it has too many elected features"
 )
@@ -56,7 +56,8 @@ _PAIRS = Only(lambda widths: len(widths) % 2 == 0, "it has an odd number of cell
 
 @dataclass(frozen=True)
 class Elected:
-    """Features of one node that an answer covers, in increasing order, and their total number of bins."""
+    """Features that an answer covers for one node, in increasing order, and the total number of their
+    bins."""
 
     features: Annotated[tuple[int, ...], Bound(MAX_ELECTED, "elected features")]
     bins: int
@@ -75,17 +76,17 @@ class HistogramQuery(BaseQuery):
         tree: number of the round.
         splits: splits since the last query about the tree.
         nodes: nodes to report.
-        bins: number of bins of all features, or only of the label holder's if the tree uses only those
+        bins: number of bins of all features, or of the label holder's features if the tree uses only those
             (`Vertical.grows_alone`).
         gradient, hessian: scales of the sums.
-        widths: two bytes per node, the bits of its gradient sums (with sign) and hessian sums (without sign),
-            if earlier sums bound them; empty if only `rows` does. Both sums share a cell if they fit into 64
-            bits.
+        widths: two bytes per node: the number of bits of its gradient sums (with sign) and of its hessian
+            sums (without sign). Empty if the sums are bounded only by `rows`, and not by earlier sums. Both
+            sums share a cell if they fit into 64 bits.
         elected: features of each node in the answer; empty for all features of all nodes.
-        threshold: threshold of gradient-based sampling (`sampling_probabilities`), the same for a whole tree,
-            else 0.
-        grouped: True if sums are over groups of bins (`gbdt.histogram`). The answer then ends with marks, 1
-            for each node and bin that has a sum, else 0.
+        threshold: threshold of gradient-based sampling (`sampling_probabilities`), the same for a whole tree;
+            0 for other sampling.
+        grouped: True if sums are over groups of bins (`gbdt.histogram`). The answer then ends with one mark
+            per node and bin: 1 if the bin has a sum, else 0.
     """
 
     description = "sums over groups of rows, by interval"
@@ -116,7 +117,7 @@ class HistogramQuery(BaseQuery):
 
     @property
     def marks(self) -> int:
-        """Number of integers at the end of an answer that mark the bins which have sums."""
+        """Number of marks at the end of an answer; 0 unless sums are over groups of bins."""
         return self.grouped * len(self.nodes) * self.bins
 
     @cached
@@ -144,7 +145,7 @@ class HistogramQuery(BaseQuery):
 
     @cached
     def segments(self) -> tuple[Segment, ...]:
-        # a mark is 0 or 1, of the one party that holds the column: 2 bits with the sign
+        # a mark is 0 or 1, from the only party that holds the column: 2 bits with the sign
         marks = (Segment(self.marks, cell_bits(1, 1)),) if self.grouped else ()
         return self._layout.segments + marks
 
@@ -162,12 +163,13 @@ class HistogramQuery(BaseQuery):
         if bool(elected) != bool(terms.histograms.vote_top_k and nodes != terms.roots):
             raise Refused(
                 "query-elected",
-                f"the query has elected features of {len(elected)} nodes, which vote_top_k does not allow",
+                f"vote_top_k does not allow this number of nodes with elected features: {len(elected)}",
             )
         if elected and len(elected) != len(nodes):
             raise Refused(
                 "query-elected",
-                f"the query has elected features of {len(elected)} nodes, but names {len(nodes)}",
+                f"the number of nodes with elected features ({len(elected)}) differs from the number of "
+                f"nodes in the query ({len(nodes)})",
             )
         features = len(terms.columns.features) if elected else 0
         for node in elected:
@@ -176,7 +178,8 @@ class HistogramQuery(BaseQuery):
             if not known or len(chosen) > terms.histograms.vote_top_k or sorted(set(chosen)) != [*chosen]:
                 raise Refused(
                     "query-elected",
-                    f"a node has {len(chosen)} elected features: too many, or an unknown or repeated one",
+                    f"the elected features of a node ({len(chosen)} in total) are too many, or one is "
+                    f"unknown or repeated",
                 )
 
     def _check_widths(self, terms: Terms) -> None:
@@ -193,7 +196,8 @@ class HistogramQuery(BaseQuery):
         if len(self.widths) != 2 * len(self.nodes):
             raise Refused(
                 "query-widths",
-                f"the query has {len(self.widths)} cell widths, not two for each of {len(self.nodes)} nodes",
+                f"the number of cell widths in the query ({len(self.widths)}) is not twice the number of "
+                f"nodes ({len(self.nodes)})",
             )
         # An unsigned hessian sum of h bits alone travels in a signed cell of h + 1 bits: so h < 64.
         gradients, hessians = self.widths[::2], self.widths[1::2]
@@ -224,8 +228,8 @@ class HistogramQuery(BaseQuery):
         return BYTES_PER_HISTOGRAM_CELL * (len(self.nodes) * STATS * (self.bins + 1) + self.marks)
 
     def hidden(self, terms: Terms, state: Any) -> HiddenSums | None:
-        """Return the sums that feature holders report encrypted; None if gradients are not hidden, or in
-        `alone_rounds`."""
+        """Return a description of the sums that feature holders report in encrypted form. Returns None if
+        gradients are not hidden, or in the first `alone_rounds` rounds."""
         if not terms.hides_columns or terms.vertical.grows_alone(self.tree):
             return None
         draws = terms.draws.max_bootstrap_count
@@ -238,8 +242,8 @@ class HistogramQuery(BaseQuery):
         return HiddenSums(limit, -(-self.rows // draws), places, self.cells, self.to_cells, marks)
 
     def _bins_at(self, places: Int64) -> Int64:
-        """Return the marks that belong to the sums in these cells. Marks are numbered over all bins of all
-        nodes."""
+        """Return the indices of the marks that belong to the sums at these indices of an answer. Marks are
+        numbered over all bins of all nodes."""
         node, bin_ = np.divmod(places // STATS, self.bins + 1)
         return node * self.bins + bin_
 
@@ -252,7 +256,7 @@ class HistogramQuery(BaseQuery):
 
 class _Layout(NamedTuple):
     """Layout of an answer in cells: bit widths of each node's sums, runs of cells with equal width, total
-    number of cells, and the pairs and widths of each node as the kernels take them."""
+    number of cells, and, as input of the kernels, the number of pairs and the widths of each node."""
 
     node_widths: tuple[Widths, ...]
     segments: tuple[Segment, ...]
@@ -262,13 +266,13 @@ class _Layout(NamedTuple):
 
 @lru_cache(maxsize=2)  # both ends of a simulation need the same one
 def _layout_of(pairs: tuple[int, ...], widths: bytes, rows: int, gradient: int, hessian: int) -> _Layout:
-    """Return the layout for nodes with these numbers of pairs. gradient, hessian: limits of their scales."""
+    """Return the layout for nodes with these numbers of pairs. gradient, hessian: limits of the scales."""
     # Without widths only the rows bound a sum. Hessians are never negative, so their sums need no sign bit.
     bounds = cell_bits(gradient, rows), cell_bits(hessian, rows) - 1
     node_widths = tuple(zip(widths[::2], widths[1::2], strict=True)) or (bounds,) * len(pairs)
     # A pair shares a cell, gradient * 2**h + hessian for h hessian bits, if it fits in 64 bits. Otherwise
-    # each sum has its own cell, as wide as the wider of both; the hessian then needs a sign bit like all
-    # cells.
+    # each sum has its own cell, as wide as the wider of the two; the hessian sum then needs a sign bit, as
+    # all cells do.
     segments = [
         Segment(count, wide + narrow)
         if wide + narrow <= MAX_CELL_BITS
@@ -286,7 +290,7 @@ class VoteQuery(BaseQuery):
 
     Sent before the histograms of each level except the root, if the terms elect features. `parties` is the
     number of voters. Answer: int64 [node, feature], 1 for the vote_top_k features with the highest positive
-    gain on this party's own rows, else 0."""
+    gain on the party's own rows, else 0."""
 
     description = "votes on which columns separate rows best"
     of_tree = True
@@ -320,7 +324,7 @@ class VoteQuery(BaseQuery):
         if not terms.histograms.vote_top_k or not allowed:
             raise Refused(
                 "query-votes",
-                f"the terms do not allow votes of {self.parties} parties on {self.features} features",
+                f"the terms do not allow this vote (parties: {self.parties}, features: {self.features})",
             )
 
     def check_order(self, terms: Terms, state: Any) -> None:
@@ -366,7 +370,7 @@ def check_growing(
     if known is not None and (known.gradient, known.hessian, known.threshold) != scales:
         raise PeerError(
             "query-order",
-            f"tree {tree}: the query scales gradients or samples rows differently from that for the root",
+            f"tree {tree}: the query scales gradients or samples rows differently from the root's query",
         )
     # With candidates, the roots are only those of the remaining candidates.
     some = terms.task.takes_candidates and set(query.nodes) <= set(terms.roots)
@@ -385,8 +389,8 @@ def check_growing(
 class SumsQuery(BaseQuery):
     """Asks for sums of gradients and hessians in the leaves of a tree whose splits do not depend on rows.
 
-    Sent once per tree, and only under terms with noise. Answer: int64 [leaf, (gradient, hessian)], in
-    `objective.SCALE`."""
+    Sent once per tree, and only under terms with noise. Answer: int64 [leaf, (gradient, hessian)],
+    fixed-point numbers with scale `objective.SCALE`."""
 
     description = "sums over the rows in each leaf of a tree"
     of_tree = True
@@ -425,8 +429,8 @@ class SumsQuery(BaseQuery):
         if self.tree != state.tree or state.levels:
             raise PeerError(
                 "query-order",
-                f"the query asks for leaf sums of tree {self.tree} while tree {state.tree} is growing, "
-                f"or a second time",
+                f"the query asks for leaf sums of tree {self.tree}, but tree {state.tree} is growing, or "
+                f"its leaf sums have already been queried",
             )
 
     def applied_to(self, state: Any) -> Any:
@@ -436,12 +440,13 @@ class SumsQuery(BaseQuery):
 # ---- The query that ends a round: leaf values are applied, and metrics are measured ---------------------
 
 BY_PARTY = "EndRoundQuery by party"
-"""Name of the query in logs if it includes metrics of single parties."""
+"""Name of the query in logs if it includes metrics of individual parties."""
 
 
 @dataclass(frozen=True)
 class EndRoundQuery(BaseQuery):
-    """Ends a round: moves every margin by its leaf's value after these splits, and asks for metrics.
+    """Ends a round: moves each row's margin by the value of its leaf after these splits, and asks for
+    metrics.
 
     Tree -1 is the constant that boosting starts from. The answer consists of:
 
@@ -477,7 +482,7 @@ class EndRoundQuery(BaseQuery):
 
     @property
     def name(self) -> str:
-        """Name in logs; a different one if the query includes metrics of single parties."""
+        """Name in logs, which shows whether the query includes metrics of individual parties."""
         by_party = any(metrics.OF_PARTY in rows for rows in self.sets)
         return BY_PARTY if by_party else type(self).__name__
 

@@ -152,7 +152,7 @@ def test_a_program_may_learn_nothing_but_what_the_terms_allow():
     def greedy(terms, grown):
         return (yield from train(terms.changed(rounds=terms.trees.rounds + 5), grown))
 
-    with pytest.raises(SessionFailed, match="the terms allow only 3 rounds"):
+    with pytest.raises(SessionFailed, match="the terms have rounds = 3"):
         simulate(terms(), shared_out(2), program=greedy)
 
 
